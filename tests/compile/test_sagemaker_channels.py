@@ -230,7 +230,7 @@ PYTHON_38 = {"framework": "pytorch", "version": "1.12.1"}
         ({"environment": PYTHON_36}, {}, "toolkit", "the image has Python 3.6, and cloudtrain's own launcher needs 3.7"),
         ({"environment": PYTHON_36, "hyperparameters": {"text": "two words"}}, {}, "toolkit", "Python 3.6"),
         ({"environment": {"image": {"sagemaker": "me/image:1"}}, "entry_point": None}, {}, "image", "no code"),
-        ({"hyperparameters": {"text": "two words"}}, {"launch": "toolkit"}, "toolkit", "the target says"),
+        ({"hyperparameters": {"text": "two words"}}, {"launch": "toolkit"}, "toolkit", "the target sets"),
     ],
 )  # fmt: skip
 def test_who_starts_it(fields: dict[str, Any], target: dict[str, Any], mode: str, reason: str) -> None:

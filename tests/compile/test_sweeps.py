@@ -161,10 +161,13 @@ COMMON = [
         ({"search": {"lr": list(range(31))}}, "takes at most 30 listed values"),
         ({"search": {f"p{number}": [1, 2] for number in range(31)}}, "searches at most 30 hyperparameters"),
         ({"job": {"checkpoint": {"sagemaker": "s3://b/c"}}}, "one place for checkpoints"),
-        ({"job": {"environment": {**JOB["environment"], "requirements": "more.txt"}}}, "no entry point of a container"),
+        (
+            {"job": {"environment": {**JOB["environment"], "requirements": "more.txt"}}},
+            "cannot start cloudtrain's launcher",
+        ),
         ({"stop_early": {"bandit": {"slack": 0.1}}}, "has no bandit rule"),
         ({"search": {"lr": ["plain", "two words; and $more"]}}, "would break the value `two words; and $more`"),
-        ({"search": {"sagemaker_x": [1, 2]}}, "a word of SageMaker's own"),
+        ({"search": {"sagemaker_x": [1, 2]}}, "is reserved by SageMaker"),
         ({"search": {"lr": [None, 1]}, "job": IMAGE}, "values that are neither text nor numbers"),
         ({"search": {"lr": ["x" * 300, "y"]}}, "a value of over 256 letters"),
         ({"max_runtime": "1m"}, "a tuning job's limit is at least 2m"),
@@ -196,7 +199,7 @@ def test_what_sagemakers_tuner_cannot_do(make: Make, change: dict[str, Any], mes
         ({"experiment": "e"}, "`ExperimentConfig`"),
         ({"keep_alive": "30m"}, "`KeepAlivePeriodInSeconds`"),
         ({"training_plan": "arn:aws:sagemaker:us-west-2:123456789012:training-plan/tp1"}, "`TrainingPlanArn`"),
-        ({"launch": "entrypoint"}, "no entry point of a container"),
+        ({"launch": "entrypoint"}, "cannot start cloudtrain's launcher"),
     ],
 )
 def test_what_a_trial_of_sagemakers_tuner_cannot_have(make: Make, change: dict[str, Any], message: str) -> None:

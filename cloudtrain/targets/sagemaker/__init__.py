@@ -1,14 +1,14 @@
 """The Amazon SageMaker target. The plan holds the complete request; cloudtrain sends it unchanged.
 
-target.py       the target itself, the way to everything else
+target.py       the target itself, which calls all other modules
 settings.py     the table `[sagemaker]`; account.py: the account settings, read without the network
-compile/        from a job to the body of CreateTrainingJob or CreateProcessingJob
-launch/         from that body to the processes that will run in the containers
+compile/        turns a job into the body of CreateTrainingJob or CreateProcessingJob
+launch/         computes from this body the processes that will run in the containers
 rules/          finds mistakes in a job before it costs money (SM)
-catalogue/      images, instance types, and the limits of a request
+catalogue/      images, instance types, and the limits of each request field
 emulate/        the same job on this machine, as the containers would run it
 plan.py         the compiled job; export/: the same job as calls of the SageMaker SDK
-jobs.py         names of operations and fields, for training jobs and for processing jobs
-account_ref.py  where a run is; s3_uri.py: S3 addresses; outputs.py: where the results of a run are
+jobs.py         the API's operations and field names for training jobs and processing jobs
+account_ref.py  a run's region and profile; s3_uri.py: S3 addresses; outputs.py: locations of a run's results
 service/        boto3: upload, submit, status, logs, stop, download; imported when first used
 """

@@ -1,4 +1,4 @@
-"""The account settings that this machine knows without the network and without boto3."""
+"""The account settings that can be read on this machine, without the network and without boto3."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cloudtrain.targets.sagemaker.settings import SageMaker
 REGION = "us-east-1"
 ROLE = "arn:aws:iam::000000000000:role/ROLE"
 BUCKET = "BUCKET"
-"""Placeholders for settings that are missing; a rule stops the submit and says what to type."""
+"""Placeholders for missing settings. SM101 then stops the submit."""
 
 _ROLE_ARN = re.compile(r"arn:aws[a-z-]*:iam::(?P<account>\d{12}):role/.+")
 
 
 class SageMakerAccount(NamedTuple):
-    """The account settings of the SageMaker target, as far as they are known without the network."""
+    """The account settings of the SageMaker target that can be read without the network."""
 
     region: str
     role: str
@@ -43,7 +43,7 @@ class SageMakerAccount(NamedTuple):
 def account_of(target: SageMaker, environ: Mapping[str, str]) -> SageMakerAccount:
     """Complete the target's settings from the environment and from the AWS configuration file.
 
-    A missing bucket becomes the SageMaker SDK's default one, `sagemaker-REGION-ACCOUNT`.
+    Default for `bucket`: `sagemaker-REGION-ACCOUNT`, as in the SageMaker SDK.
     """
     region = target.region or _region(target.profile, environ)
     owner = account_id(target.role or "")
@@ -59,7 +59,7 @@ def account_of(target: SageMaker, environ: Mapping[str, str]) -> SageMakerAccoun
 
 
 def account_id(role: str) -> str | None:
-    """Return the twelve digits of a role's ARN; None if the role is only a name."""
+    """Return the twelve-digit account number in a role's ARN; None if the role is only a name."""
     match = _ROLE_ARN.fullmatch(role)
     return match["account"] if match else None
 
@@ -67,7 +67,7 @@ def account_id(role: str) -> str | None:
 def credentials_in_sight(target: SageMaker, environ: Mapping[str, str]) -> bool:
     """Return whether this machine seems to have credentials, without using the network.
 
-    Machines in AWS get credentials from their metadata service over the network: only `--online` asks that service.
+    The metadata service of AWS machines also gives credentials, but over the network. Only `--online` asks it.
     """
     if target.profile or any(environ.get(name) for name in _CREDENTIALS):
         return True
@@ -95,7 +95,7 @@ def _region(profile: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def _files(environ: Mapping[str, str]) -> tuple[Path, Path]:
-    """Return the paths of the AWS configuration file and of the credentials file, which may name a region too."""
+    """Return the paths of the AWS configuration file and the credentials file. Both may name a region."""
     home = expand_home(environ.get("HOME") or "~") / ".aws"
     given = environ.get("AWS_CONFIG_FILE"), environ.get("AWS_SHARED_CREDENTIALS_FILE")
     config, credentials = (expand_home(path) if path else None for path in given)
@@ -103,7 +103,7 @@ def _files(environ: Mapping[str, str]) -> tuple[Path, Path]:
 
 
 def _section(file: Path, profile: str) -> Mapping[str, str]:
-    """Read the section `[default]`, `[profile NAME]` or `[NAME]`; empty if it is missing or the file cannot be read."""
+    """Return the section `[profile NAME]` or `[NAME]`; empty if it is missing or the file cannot be read."""
     import configparser
 
     parser = configparser.RawConfigParser(default_section="", strict=False)

@@ -1,4 +1,4 @@
-"""`eu-west-1` or `research@eu-west-1`: the middle part of a run's reference, with the region and the profile to use."""
+"""The middle part of a run's reference, which gives the region and profile: `eu-west-1` or `research@eu-west-1`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ class AccountRef(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> AccountRef:
-        """Parse the text that `SageMakerAccount.place` wrote."""
+        """Parse the text that `SageMakerAccount.place` returns."""
         profile, _, region = text.rpartition("@")
         return cls(region or None, unquote(profile) or None)

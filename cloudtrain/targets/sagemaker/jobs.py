@@ -1,4 +1,4 @@
-"""Training and processing jobs: the same life cycle, with different names of operations and fields."""
+"""The API's operations and field names for training jobs and processing jobs, which have the same life cycle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class JobKind:
-    """The operations and fields of one kind of job, as boto3 and the service name them."""
+    """The boto3 operations and API field names of one job type."""
 
     noun: str
     name: str
@@ -72,5 +72,5 @@ KINDS = (TRAINING, PROCESSING)
 
 
 def kind_of(body: Mapping[str, Any]) -> JobKind:
-    """Return the kind of job that a request or a description is about."""
+    """Return the job type of a request or job description: training or processing."""
     return next(kind for kind in KINDS if kind.name in body)

@@ -1,4 +1,4 @@
-"""The locations of a job's results."""
+"""The S3 locations of a job's results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Places = Mapping[str, S3Uri]
 
 
 def places_of(description: Mapping[str, Any], kind: JobKind) -> Places:
-    """Return the locations of a described job's results, as the service documents them for its kind."""
+    """Return the S3 locations of a job's results, from its description, as the service documents them."""
     if kind is not TRAINING:
         outputs = description.get("ProcessingOutputConfig", {}).get("Outputs", ())
         named = {item["OutputName"]: item.get("S3Output", {}).get("S3Uri") for item in outputs}

@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 
 class SageMakerPlan(Plan):
-    """The compiled job. `request` is the body of CreateTrainingJob; everything else here is made from it.
+    """The compiled job. `request` is the body of CreateTrainingJob; all SDK calls and formats are made from it.
 
-    Before a job of the SDK can start, the bundle must be uploaded to the address in `plan.uploads`. A
-    `cloudtrain submit` of the same code uploads it.
+    Before you start the job with the SDK, the bundle must be at the address in `plan.uploads`. `cloudtrain submit` with
+    the same code uploads it.
     """
 
     @classmethod
     def of(cls, plan: Plan) -> SageMakerPlan:
-        """Return a compiled plan that knows its place."""
+        """Return a compiled plan as a `SageMakerPlan`. `plan.place` must be set."""
         return cls(**{field.name: getattr(plan, field.name) for field in fields(Plan)})
 
     @property
     def outputs(self) -> dict[str, str]:
-        """Return the locations of the run's results.
+        """Return the S3 locations of the run's results.
 
-        For a sweep they contain the names of its trials, which the service chooses.
+        Empty for a sweep, because the locations contain the names of trials, which the service chooses.
         """
         if "HyperParameterTuningJobName" in self.request:
             return {}
@@ -43,7 +43,7 @@ class SageMakerPlan(Plan):
 
     @property
     def region(self) -> str:
-        """Return the region that the request goes to."""
+        """Return the AWS region to which the request is sent."""
         return self.place.rpartition("@")[2]
 
     @property
@@ -57,14 +57,14 @@ class SageMakerPlan(Plan):
 
             plan.to_estimator().fit(**plan.fit_arguments())
 
-        If you pass a `sagemaker.Session`, it must be of this region. Its configuration must set no defaults for
-        training jobs, because the SDK would add them to the request. Without one, cloudtrain makes a session that reads
-        no configuration files, and sends the SDK's authors no notice of each call.
+        If you pass a `sagemaker.Session`, it must use this plan's region. Its configuration must set no defaults for
+        training jobs, because the SDK would add them to the request. By default, cloudtrain makes a session that reads
+        no configuration files and sends no telemetry.
 
         Raises:
             MissingExtra: the SDK is not installed.
             TargetError: the SDK cannot express a field of the request; the message names it.
-            UsageError: the plan is not one of a training job.
+            UsageError: the plan is not for a training job.
         """
         from cloudtrain.targets.common.export.calls import build
 
@@ -73,18 +73,20 @@ class SageMakerPlan(Plan):
     def fit_arguments(self) -> dict[str, Any]:
         """Return the arguments for the estimator's `fit`: inputs, the job's name, and the experiment.
 
-        Raises: as `to_estimator`.
+        Raises: the same errors as `to_estimator`.
         """
         from cloudtrain.targets.common.export.calls import build_arguments
 
         return build_arguments(self._estimator())
 
     def to_python(self, sdk: Literal[2, 3] = 2) -> str:
-        """Return code that makes the estimator, or the trainer of version 3, and starts the job. Needs no SDK here.
+        """Return Python code that makes the estimator, or the trainer of version 3, and starts the job.
+
+        The SDK need not be installed.
 
         Raises:
             TargetError: the SDK cannot express a field of the request; the message names it.
-            UsageError: the plan is not one of a training job.
+            UsageError: the plan is not for a training job.
         """
         from cloudtrain.targets.common.export.python_code import python_code
 
@@ -104,31 +106,31 @@ class SageMakerPlan(Plan):
         Version 3's own drivers start torchrun, MPI and plain scripts, from the same archive of the code; the toolkit of
         the image starts everything else. The trainer sends `request`, apart from fields that version 3 always changes:
         `export.trainer.DIFFERENCES` and `WITH_DRIVERS` list them, for example the job's name and the drivers' channels.
-        The drivers pass `True` to the script as `true`, and run an MPI job on the first of its instances alone.
-        Making the trainer asks IAM about the role.
+        The drivers pass `True` to the script as `true`, and run an MPI job only on the first instance. The SDK calls
+        IAM about the role when the trainer is made.
 
         Raises:
             MissingExtra: the SDK is not installed.
             TargetError: version 3 cannot express a field of the request, or cannot start the job; the message names it.
-            UsageError: the plan is not one of a training job.
+            UsageError: the plan is not for a training job.
         """
         from cloudtrain.targets.common.export.calls import build
 
         return build(self._trainer(), session=session)[0]
 
     def train_arguments(self) -> dict[str, Any]:
-        """Return the arguments for the trainer's `train`: the inputs.
+        """Return the arguments for the trainer's `train`, which are the inputs.
 
-        Raises: as `to_model_trainer`.
+        Raises: the same errors as `to_model_trainer`.
         """
         from cloudtrain.targets.common.export.calls import build_arguments
 
         return build_arguments(self._trainer())
 
     def forms(self) -> dict[str, Callable[[], str]]:
-        """Return the other forms of the plan.
+        """Return functions that write the plan in other formats, by format name.
 
-        `aws-cli` is input for `--cli-input-json` of the AWS command line; `python` is code for version 2 of the SDK.
+        `aws-cli`: JSON for `--cli-input-json` of the AWS command line. `python`: code for version 2 of the SDK.
         """
         forms: dict[str, Callable[[], str]] = {"aws-cli": self._aws_cli}
         return forms | ({"python": lambda: visible(self.to_python())} if self._trains else {})
@@ -155,4 +157,4 @@ class SageMakerPlan(Plan):
     def _must_train(self) -> None:
         if not self._trains:
             hint = "print the request with `--format aws-cli`, or send `plan.request` with boto3"
-            raise UsageError("only training jobs can be exported as an object of the SDK", hint=hint, code="CT904")
+            raise UsageError("only training jobs can be exported to the SageMaker SDK", hint=hint, code="CT904")

@@ -13,13 +13,13 @@ class S3Uri(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> S3Uri:
-        """Parse the bucket and the key, which may be empty."""
+        """Parse an address into bucket and key. The key may be empty."""
         bucket, _, key = text.removeprefix("s3://").partition("/")
         return cls(bucket, key)
 
     @property
     def folder(self) -> str:
-        """Return the key as a prefix of others: with a slash at its end if it is not empty."""
+        """Return the key as the prefix of the keys in a folder: `data/` for `data`; empty if the key is empty."""
         return f"{self.key.rstrip('/')}/" if self.key else ""
 
     def __str__(self) -> str:

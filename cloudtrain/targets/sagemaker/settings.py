@@ -1,4 +1,4 @@
-"""Settings of an Amazon SageMaker account, which are never part of a job."""
+"""Settings of an Amazon SageMaker account, which belong to the target and not to a job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 CHECKPOINT_PATH = r"/[A-Za-z0-9_./-]+"
-"""No character that a shell would read."""
+"""Matches absolute paths without characters that a shell would interpret."""
 
 
 class MonitoringRule(Model):
@@ -28,14 +28,14 @@ class MonitoringRule(Model):
     image: str
     """The image that evaluates the rule. AWS lists those of its own rules by region."""
     parameters: dict[str, str] = Field(default_factory=dict)
-    """Such as `rule_to_invoke`, which names the rule in the image."""
+    """Parameters of the rule, such as `rule_to_invoke`, which names the rule in the image."""
     instance_type: str | None = None
     """Default: the service's own instance, for AWS's rules."""
     volume_size: Size | None = None
     output: str | None = None
-    """`s3://` URI for what the rule writes."""
+    """`s3://` URI of the folder for the rule's output."""
     local_path: str | None = None
-    """The folder in the container that the rule writes to."""
+    """The folder in the container for the rule's output."""
 
     if TYPE_CHECKING:
 
@@ -82,7 +82,7 @@ class SageMaker(TargetSettings):
     compress_output: bool = Field(default=True, strict=True)
     """False: the service keeps the model as files instead of one `model.tar.gz`."""
     launch: Literal["auto", "toolkit", "entrypoint"] = "auto"
-    """Who starts the processes: the container's training toolkit, or our launcher through ContainerEntrypoint."""
+    """What starts the processes: the container's training toolkit, or cloudtrain's launcher (ContainerEntrypoint)."""
     subnets: tuple[str, ...] = ()
     security_group_ids: tuple[str, ...] = ()
     volume_kms_key: str | None = None
@@ -101,7 +101,7 @@ class SageMaker(TargetSettings):
     """Test the health of instances and their network before the job starts."""
     profiler: bool = Field(default=False, strict=True)
     profiler_output: str | None = None
-    """`s3://` URI. Default: that of the job's outputs."""
+    """`s3://` URI of the profiler's output. Default: the job's output folder."""
     profiler_interval: int | None = Field(default=None, ge=1, strict=True)
     """Milliseconds between two samples of the system's load."""
     profiler_parameters: dict[str, str] = Field(default_factory=dict)
@@ -109,9 +109,9 @@ class SageMaker(TargetSettings):
     profiler_rules: tuple[MonitoringRule, ...] = ()
     debugger: bool = Field(default=False, strict=True)
     debugger_output: str | None = None
-    """`s3://` URI. Default: that of the job's outputs."""
+    """`s3://` URI of the debugger's output. Default: the job's output folder."""
     debugger_path: str | None = None
-    """The folder in the container with the tensors."""
+    """The folder in the container for the debugger's tensors."""
     debugger_parameters: dict[str, str] = Field(default_factory=dict)
     """`HookParameters`, as the service writes them."""
     debugger_collections: dict[str, dict[str, str]] = Field(default_factory=dict)
@@ -126,7 +126,7 @@ class SageMaker(TargetSettings):
     experiment_run: str | None = None
     """Name of the job's run in the experiment (`RunName`)."""
     mlflow: str | None = None
-    """ARN of the MLflow server, or app, that the job logs to."""
+    """ARN of the MLflow server or app to which the job logs."""
     mlflow_experiment: str | None = None
     mlflow_run: str | None = None
     tensorboard: str | None = None
@@ -136,7 +136,7 @@ class SageMaker(TargetSettings):
     checkpoint_path: str | None = None
     """The folder of checkpoints in the container. Default: `/opt/ml/checkpoints`."""
     session_tags: bool = Field(default=False, strict=True)
-    """Pass the tags of your own session on to the job's session (`SessionChainingConfig`)."""
+    """Pass the tags of your own AWS session to the job's session (`SessionChainingConfig`)."""
     input_mode: Literal["download", "mount", "pipe"] = "download"
     """Input mode of the whole job in the request; each input has its own `mode`."""
     max_cost: float | None = Field(default=None, gt=0)

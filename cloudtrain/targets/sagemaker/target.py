@@ -1,4 +1,4 @@
-"""Amazon SageMaker. Everything here is pure; `service/` talks to AWS, and is imported when first used."""
+"""The target Amazon SageMaker. This module is pure; `service/` sends requests to AWS, and is imported on first use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _rules(*names: str) -> tuple[str, ...]:
 
 
 class SageMakerTarget(Target):
-    """Amazon SageMaker. A run is a training job (or a processing job) of the run's name."""
+    """The target Amazon SageMaker. A run is a training job or processing job with the run's name."""
 
     name = "sagemaker"
     title = "SageMaker"
@@ -65,14 +65,14 @@ class SageMakerTarget(Target):
     def account(
         self, settings: SageMaker, *, environ: Mapping[str, str], state_dir: Path, cwd: Path
     ) -> SageMakerAccount:
-        """Return the account settings that this machine knows, with the user's corrections of the catalogue."""
+        """Return the account settings that can be read on this machine, and the user's catalogue corrections."""
         from cloudtrain.catalogue.overlay import user_overlay
         from cloudtrain.targets.sagemaker.account import account_of
 
         return account_of(settings, environ)._replace(overlay=user_overlay(cwd) or None)
 
     def compile(self, job: AnyJob, settings: SageMaker, context: CompileContext) -> Plan:
-        """Return the plan of a job on SageMaker, which can also become calls of the SageMaker SDK."""
+        """Return the plan of a job on SageMaker, which can also be exported to the SageMaker SDK."""
         from cloudtrain.targets.sagemaker.plan import SageMakerPlan
 
         if isinstance(job, TrainingJob):
@@ -95,27 +95,27 @@ class SageMakerTarget(Target):
     def data_place(
         self, settings: SageMaker, account: SageMakerAccount, sha256: str, name: str, *, is_file: bool
     ) -> tuple[str, str]:
-        """Return the address of uploaded data, which is beside the code in the account's bucket."""
+        """Return the S3 folder for data uploaded from this machine, and the address of the file or folder in it."""
         from cloudtrain.targets.sagemaker.compile.places import data_uri
 
         folder = data_uri(settings, account, sha256)
         return folder, f"{folder}/{name}" if is_file else folder
 
     def tuner(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace | None = None) -> SageMakerTuner:
-        """Return the tuner, which makes tuning jobs through boto3."""
+        """Return the tuner, which creates tuning jobs through boto3."""
         from cloudtrain.targets.sagemaker.service.tuning import SageMakerTuner
 
         return SageMakerTuner(environ, pace)
 
     def service(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace | None = None) -> SageMakerService:
-        """Return SageMaker's service, which uses boto3."""
+        """Return the object that submits and manages runs through boto3."""
         from cloudtrain.targets.sagemaker.service.service import SageMakerService
 
         return SageMakerService(environ, pace)
 
     @property
     def instance_table(self) -> InstanceTable:
-        """Return SageMaker's training instances."""
+        """Return the table of SageMaker's training instance types."""
         from cloudtrain.targets.sagemaker.catalogue import TABLE
 
         return TABLE
@@ -127,13 +127,13 @@ class SageMakerTarget(Target):
         return SageMakerView(self.name)
 
     def emulate(self, job: TrainingJob, settings: Any, context: CompileContext) -> LocalPlan:
-        """Return the plan of the job in the containers' paths, files, variables and command lines."""
+        """Return a local plan that runs the job as in SageMaker's containers: paths, files, variables and argv."""
         from cloudtrain.targets.sagemaker.emulate import compile_as_sagemaker
 
         return compile_as_sagemaker(job, settings, context)
 
     def fetch_original(self, place: str, name: str, settings: Any, environ: Mapping[str, str]) -> Original:
-        """Return a training job of the account, through boto3."""
+        """Return a training job of the account for `cloudtrain adopt`, read through boto3."""
         from cloudtrain.targets.sagemaker.account_ref import AccountRef
         from cloudtrain.targets.sagemaker.service.adoption import fetch_original
         from cloudtrain.targets.sagemaker.service.clients import Clients
@@ -141,13 +141,13 @@ class SageMakerTarget(Target):
         return fetch_original(Clients(AccountRef.parse(place), environ), name)
 
     def draft_of_calls(self, calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
-        """Return the draft of an estimator, of a trainer, or of a boto3 request."""
+        """Return a draft of a job from a script's estimator, trainer or boto3 request, and its unknown values."""
         from cloudtrain.targets.sagemaker.adopt.static import draft_of_calls
 
         return draft_of_calls(calls)
 
     def adopter(self) -> Adopter:
-        """Return the adopter of CreateTrainingJob requests."""
+        """Return the adopter, which turns CreateTrainingJob requests into jobs."""
         from cloudtrain.targets.sagemaker.adopt import SageMakerAdopter
 
         return SageMakerAdopter()

@@ -89,7 +89,7 @@ def test_one_rank_of_lines_without_ranks(fake: FakeAws, service: SageMakerServic
     """Silence would read as a rank that wrote nothing."""
     service.submit(plan_of(HyperParameters={"sagemaker_torch_distributed_enabled": "true"}))
     fake.logs.write(f"{NAME}/algo-1-17", "epoch 1")
-    with pytest.raises(UsageError, match="does not say which rank") as error:
+    with pytest.raises(UsageError, match="do not name their ranks") as error:
         texts(service.logs(REF, rank=1))
     assert "--host algo-1" in (error.value.hint or "")
 

@@ -61,7 +61,7 @@ def test_nothing_to_find(fake: FakeAws, clean_environment: Path, capsys: pytest.
     assert shown(capsys, "--refresh")[0] == 0
     fake.price_list = []
     code, _, err = shown(capsys, "--refresh")
-    assert (code, "has no training instance of `eu-west-1`" in err) == (4, True)
+    assert (code, "has no training instances in `eu-west-1`" in err) == (4, True)
     assert {item["name"]: item["price"] for item in json.loads(shown(capsys, "--all", "--json")[1])}[
         "ml.m5.large"
     ] == 0.115

@@ -49,9 +49,9 @@ def test_a_submission_may_be_repeated(fake: FakeAws, service: SageMakerService) 
 def test_a_job_of_somebody_else(fake: FakeAws, service: SageMakerService, tags: list[dict[str, str]]) -> None:
     """A job of our name without our tag, or with that of another run, is refused, by `has` too."""
     fake.jobs.handle("CreateTrainingJob", {**plan_of().request, "Tags": tags})
-    with pytest.raises(TargetError, match="is a different job"):
+    with pytest.raises(TargetError, match="has a different training job"):
         service.submit(plan_of(), again=True)
-    with pytest.raises(TargetError, match="is a different job"):
+    with pytest.raises(TargetError, match="has a different training job"):
         service.has(REF)
 
 
@@ -61,7 +61,7 @@ def test_tags_that_may_not_be_read(fake: FakeAws, service: SageMakerService) -> 
     fake.faults.refuse("ListTags", "AccessDeniedException", "not authorized to perform: sagemaker:ListTags", times=9)
     assert service.submit(plan_of(), again=True) == REF
     assert service.has(REF)
-    with pytest.raises(TargetError, match="is a different job"):
+    with pytest.raises(TargetError, match="has a different training job"):
         service.submit(plan_of(HyperParameters={"sagemaker_program": '"other.py"'}), again=True)
 
 

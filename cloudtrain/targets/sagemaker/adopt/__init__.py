@@ -2,8 +2,8 @@
 
 documents  finds CreateTrainingJob requests in documents
 jobs       turns the request's fields into fields of a job and of the target's settings
-launches   reads the distribution from the hyperparameters that start it
-adopter    combines the parts, and lists the fields that each submission writes anew
+launches   reads the distribution from the training toolkit's hyperparameters
+adopter    combines the parts, and lists the fields that change with each submission
 """
 
 from __future__ import annotations

@@ -26,20 +26,20 @@ _BUNDLE = Bundle("0" * 64, 0, 0)
 
 
 class SageMakerAdopter:
-    """Adopts CreateTrainingJob requests, and documents that hold one."""
+    """Adopts CreateTrainingJob requests, and documents that contain such requests."""
 
     def originals(self, data: Any, folder: str | None) -> list[Original]:
-        """Return the training jobs of a document."""
+        """Return the training jobs that a document contains."""
         return originals_in(data, folder)
 
     def drafts(self, original: Original) -> Iterator[Draft]:
-        """Yield jobs that compile to the request, the most portable first."""
+        """Yield jobs that compile to the original's request, the most portable first."""
         return drafts_of(original)
 
     def context(self, original: Original, settings: SageMaker) -> CompileContext:
-        """Return a context with the original's name and the account that its settings name.
+        """Return a context with the original's name and the account in `settings`.
 
-        This machine's account is ignored.
+        The AWS configuration of this machine is ignored.
         """
         account = account_of(settings, {"HOME": "/nonexistent"})
         return CompileContext(original.name, _BUNDLE, account._replace(overlay=None))
@@ -47,10 +47,10 @@ class SageMakerAdopter:
     def comparable(
         self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
-        """Return the request in a form that can be compared.
+        """Return the request in a form that can be compared with other requests.
 
-        The form leaves out the run's tag and replaces the location of the code with one fixed word. If version 3's
-        drivers start the original, it holds what they start instead of how they start it.
+        This form omits the run's tag and replaces the location of the code with a fixed text. If drivers of version 3
+        of the SDK start the original, one field with the started program replaces the fields that start it.
         """
         found = json.loads(json.dumps(flat(request) if "TrainingJobDefinition" in request else request, default=str))
         if original.search is None:
@@ -89,7 +89,7 @@ class SageMakerAdopter:
         return Comparable(found, tuple(renewed))
 
     def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all differences as overrides, except those that would remove the run's tag or its code."""
+        """Return all differences as overrides, except overrides that would remove the run's tag or its code."""
         found = overrides_between(ours, theirs)
         for name in ("Tags", *OF_SEARCH):
             found.pop(name, None)
@@ -102,19 +102,19 @@ class SageMakerAdopter:
         return found
 
     def hook(self) -> str:
-        """Return the code that answers botocore's calls inside a script."""
+        """Return the Python code that answers botocore's calls while a script runs."""
         return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
 
     def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
-        """Return the request that a script was about to send.
+        """Return the training jobs that a script was about to create, and the archive of their code.
 
-        If the script took the account from its credentials, the account of the job's role replaces the one that the
-        hook answered with.
+        If the script asked AWS for its account number, the hook answered with a placeholder. The account number of the
+        job's role replaces this placeholder.
         """
         return originals_of_script(record, uploads)
 
     def reason(self, path: Path) -> str:
-        """Explain why a field differs although overrides can set nearly every field."""
+        """Explain why no override can remove the difference in a field."""
         if "ParameterRanges" in path:
             return "a range of a sweep names its scale: `uniform` and `int` are linear, not `Auto`"
         return _REASONS.get(str(path[0]) if path else "", "a job cannot say this")
@@ -123,9 +123,9 @@ class SageMakerAdopter:
 def _drop_defaults(request: dict[str, Any]) -> None:
     """Drop fields that only repeat a default.
 
-    A channel's mode is redundant if it equals the mode of the whole job: version 3 writes it, version 2 does not. The
-    same holds for the service's default checkpoint folder (API reference, CheckpointConfig). One count for all
-    preferred instance types means the same as that count at each of them (ResourceConfig).
+    A channel's mode is redundant if it equals the mode of the whole job: version 3 of the SDK writes it, version 2 does
+    not. The service's default checkpoint folder is redundant too (API reference, CheckpointConfig). One count for all
+    preferred instance types is copied to each type, which means the same (ResourceConfig).
     """
     config = request.get("ResourceConfig", {})
     if config.get("InstancePreferences") and "InstanceCount" in config:

@@ -1,4 +1,4 @@
-"""Find CreateTrainingJob requests in documents: the request itself, a CloudTrail event, a job description, a job."""
+"""Find CreateTrainingJob requests in documents: plain requests, CloudTrail events and job descriptions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def originals_in(data: Any, folder: str | None) -> list[Original]:
         other = next((title for key, title in _OTHERS.items() if key in data or _camel(key) in data), None)
         if other is not None:
             hint = "cloudtrain adopts training jobs; `cloudtrain init` writes a job file to fill in by hand"
-            raise UsageError(f"this is {other} of SageMaker, not a training job", hint=hint, code="CT981")
+            raise UsageError(f"this file describes {other} of SageMaker, not a training job", hint=hint, code="CT981")
     return found
 
 
@@ -70,7 +70,7 @@ def _originals(data: Any, folder: str | None) -> Iterator[Original]:
 
 
 def _event(event: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
-    """Read an event of CloudTrail, or an EventBridge event that contains one."""
+    """Yield the request of a CloudTrail event, or of an EventBridge event that contains a CloudTrail event."""
     event = event["detail"] if isinstance(event.get("detail"), Mapping) else event
     request = event.get("requestParameters")
     if event.get("eventName") != _OPERATION or not isinstance(request, Mapping):
@@ -81,9 +81,9 @@ def _event(event: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
 
 
 def _as_request(value: Any, path: tuple[str | int, ...]) -> Any:
-    """Return the value with the API's field names: CloudTrail writes their first letter in lower case.
+    """Return the value with the API's field names, because CloudTrail writes their first letter in lower case.
 
-    Keys of maps are the user's own and stay unchanged.
+    Keys of maps stay unchanged, because users choose them.
     """
     if isinstance(value, list):
         return [_as_request(item, (*path, 0)) for item in value]
@@ -107,7 +107,7 @@ def _camel(name: str) -> str:
 def _tuning(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
     """Yield the training jobs of a tuning job, without the fields that the tuner adds.
 
-    If the tuning job has a single definition, its search comes along.
+    If the tuning job has a single definition, the result includes the search over hyperparameters.
     """
     definitions = data.get("TrainingJobDefinitions") or [data["TrainingJobDefinition"]]
     name = str(data.get("HyperParameterTuningJobName", "tuning"))
@@ -142,7 +142,7 @@ def _original(
     settings: Mapping[str, Any] | None = None,
     lost: Mapping[str, str] | None = None,
 ) -> Original:
-    """Return the whole request. Of a description, only the fields that a request may have are kept."""
+    """Return the request as an original. Fields that only a job description has are dropped."""
     members = members_of(_OPERATION, ()) or ()
     described = "TrainingJobStatus" in data or "TrainingJobArn" in data
     request = {key: value for key, value in data.items() if (key in members or not described) and value is not None}

@@ -10,7 +10,7 @@ TAKEN = ("CreateTrainingJob", "CreateHyperParameterTuningJob", "CreateProcessing
 
 
 def install(module, emit, keep):
-    """Replace the one method that every call of every AWS client goes through.
+    """Replace `_make_api_call`, the method that sends every request of every AWS client.
 
     `emit` takes the operation and its parameters and ends the process; `keep` takes the bytes of an upload and its
     destination.

@@ -1,6 +1,6 @@
-"""A CreateTrainingJob request as the fields of a job and of the target's settings: the inverse of `compile/request`.
+"""Turn a CreateTrainingJob request into a job and the target's settings: the inverse of `compile/request`.
 
-Details without a matching job field are left out here; the comparison finds them and puts them into the overrides.
+Details without a matching job field are left out; a later comparison of both requests writes them as overrides.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ CODE_FOLDER = "code"
 _STAMP = re.compile(r"-\d{4}(-\d\d){5}-\d{3}$|-\d{10,14}(-\w{6})?$")
 """The timestamp that the SDKs append to a job's name."""
 
-_PLACEHOLDER = f"{ACCOUNT} stands for your account, and {ROLE} for your role: the script asks AWS for them."
+_PLACEHOLDER = f"{ACCOUNT} stands for your account, and {ROLE} for your role, because the script asks AWS for both."
 
 
 def drafts_of(original: Original) -> Iterator[Draft]:
-    """Yield jobs that compile to the request, the most portable first.
+    """Yield jobs that compile to the original's request, the most portable first.
 
-    The order is: with the framework's version, with the image's address, and with the image's own entry point, which
-    leaves the code where it is.
+    For a script, the first job names the framework's version and the second one the image's address. The last job runs
+    the image's own entry point, and leaves the code at its location.
     """
     request = original.request
     parameters = _mapping(request.get("HyperParameters"))
@@ -60,10 +60,10 @@ def drafts_of(original: Original) -> Iterator[Draft]:
 
 
 def _by_drivers(original: Original, start: Mapping[str, Any]) -> Iterator[Draft]:
-    """Yield jobs that start the same as version 3's drivers.
+    """Yield jobs that start the same processes as the drivers of version 3 of the SDK.
 
-    The first uses our launcher, which bypasses the image's toolkit as the drivers do; the toolkit is used if only the
-    toolkit can start the job.
+    The first job uses cloudtrain's launcher, which bypasses the image's toolkit as the drivers do. The second job uses
+    the toolkit, because some distributions need it.
     """
     for mode in ("entrypoint", "toolkit"):
         draft = _common(original)
@@ -138,7 +138,7 @@ def _order_fields(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _image_alone(original: Original) -> Draft:
-    """Return the job of an image's own entry point, with the request's start command word for word."""
+    """Return a job that runs the image's own entry point, with all hyperparameters of the request."""
     draft = _common(original)
     algorithm = _mapping(original.request.get("AlgorithmSpecification"))
     parameters = _mapping(original.request.get("HyperParameters"))
@@ -153,13 +153,13 @@ def _image_alone(original: Original) -> Draft:
 
 
 def _as_str_of(text: Any) -> Any:
-    """Return the number whose `str` is the text, or else the text itself."""
+    """Return `64` as a number and any other text unchanged; `str` of the result is always the text."""
     value = parsed(text)
     return value if isinstance(value, int | float) and not isinstance(value, bool) and str(value) == text else text
 
 
 def _common(original: Original) -> Draft:
-    """Return the fields that every job has, independent of how it starts."""
+    """Return a draft with the fields that do not depend on how the job starts."""
     request, comments = original.request, dict[tuple[str | int, ...], str]()
     name = job_name_from(_STAMP.sub("", original.name) or "training")
     if name != original.name:
@@ -220,7 +220,7 @@ def _resources(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _preference(row: Mapping[str, Any], count: int | None) -> Any:
-    """Return one preference: only its instance type if it has no count and no training plan of its own."""
+    """Return one instance preference; only the name of its type if it has neither a count nor a training plan."""
     name, plans = row.get("InstanceType", ""), row.get("TrainingPlanArns")
     own = {"instance_count": count, "training_plan": plans[0] if plans else None}
     kept = {key: value for key, value in own.items() if value is not None}
@@ -256,7 +256,7 @@ def _inputs(request: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _input_name(channel: str, taken: set[str]) -> str:
-    """Return the channel's name, or a name like it that an input may have."""
+    """Return the channel's name, changed to a similar one if it is not valid as the name of an input."""
     if re.fullmatch(PLACE_NAME, channel):
         return channel
     name = re.sub(r"\W", "_", channel, flags=re.ASCII)
@@ -340,7 +340,7 @@ def _settings(original: Original) -> dict[str, Any]:
 
 
 def region_of(original: Original) -> str | None:
-    """Return the region that the request's addresses and ARNs name."""
+    """Return the region in the request's hyperparameters, in the settings or in the image's address."""
     request = original.request
     parameters = _mapping(request.get("HyperParameters"))
     named = parsed(parameters.get(keys.REGION)) or original.settings.get("region")
@@ -363,7 +363,7 @@ def code_uri(request: Mapping[str, Any]) -> str | None:
 
 
 def _set_bucket(settings: dict[str, Any], bucket: str, request: Mapping[str, Any]) -> None:
-    """Set the bucket of the code, except if it equals the default for region and role."""
+    """Set `bucket` in the settings if it is not the default bucket of the region and the role's account."""
     owner = account_id(str(request.get("RoleArn", "")))
     if bucket != f"sagemaker-{settings.get('region')}-{owner}":
         settings["bucket"] = bucket

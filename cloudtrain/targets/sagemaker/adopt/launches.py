@@ -1,4 +1,4 @@
-"""Read a job's distribution from the toolkit's hyperparameters: the inverse of `compile/toolkit`."""
+"""Read a job's distribution from the training toolkit's hyperparameters: the inverse of `compile/toolkit`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OF_TOOLKIT = frozenset(
 
 
 def parsed(text: Any) -> Any:
-    """Return a hyperparameter's value: decoded if it is JSON, which the SDK writes, or else the text itself."""
+    """Return a hyperparameter's value: decoded if it is JSON, as the SDK writes it, or else the text itself."""
     if not isinstance(text, str):
         return text
     try:
@@ -29,7 +29,7 @@ def parsed(text: Any) -> Any:
 
 
 def distribution_in(parameters: Mapping[str, Any], instance_gpus: int | None) -> dict[str, Any]:
-    """Return the field `distribution` that starts the same processes.
+    """Return the job's field `distribution` that starts the same processes as the hyperparameters.
 
     Args:
         parameters: the request's hyperparameters with their parsed values.

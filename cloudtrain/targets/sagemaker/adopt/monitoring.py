@@ -1,4 +1,4 @@
-"""The profiler, the debugger and their rules in a request, as settings: the inverse of `compile/monitoring`."""
+"""Turn a request's profiler, debugger and their rules into settings: the inverse of `compile/monitoring`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OF_RULES = {
 
 
 def monitoring_settings(request: Mapping[str, Any], output: str | None) -> dict[str, Any]:
-    """Return the settings; None for each that keeps its default. `output` is the place of the job's outputs."""
+    """Return the settings; None for each setting with its default value. `output` is the S3 folder of the outputs."""
     profiler, hook = request.get("ProfilerConfig") or {}, request.get("DebugHookConfig")
     found: dict[str, Any] = {
         "profiler_rules": [_rule(row) for row in request.get("ProfilerRuleConfigurations") or ()] or None,

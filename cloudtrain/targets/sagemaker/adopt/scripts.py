@@ -1,4 +1,4 @@
-"""Read the request that a script was about to send, with the account of its role."""
+"""Read the request that a script was about to send, with the account number of the job's role."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cloudtrain.targets.sagemaker.adopt.trainers import (
 
 
 def originals_of_script(record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
-    """Return the training jobs of a captured call, and the uploaded archive of their code."""
+    """Return the training jobs of a captured API call, and the archive of their code that the script uploaded."""
     request = record.get("request")
     text = json.dumps(request)
     role = str(request.get("RoleArn", "")) if isinstance(request, Mapping) else ""
@@ -38,7 +38,7 @@ def originals_of_script(record: Mapping[str, Any], uploads: Mapping[str, bytes])
 
 
 def with_code(original: Original, objects: Mapping[str, bytes]) -> tuple[Original, bytes | None]:
-    """Return the job with the details that these S3 objects hold, and its code if they contain it."""
+    """Return the job, completed from the content of S3 objects, and its code if the objects contain it."""
     request = original.request
     if not is_trainer(request):
         return original, objects.get(code_uri(request) or "")

@@ -1,4 +1,4 @@
-"""A CreateHyperParameterTuningJob request: as its trials' training job, and its search as the fields of a sweep."""
+"""Split a CreateHyperParameterTuningJob request into the training job of its trials and the fields of a sweep."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from cloudtrain.targets.sagemaker.compile.sweep import LONGEST_NAME
 from cloudtrain.targets.sagemaker.launch import keys
 
 OF_SEARCH = ("HyperParameterTuningJobConfig", "WarmStartConfig")
-"""What a tuning job's request has beside the training job."""
+"""Fields of a tuning job's request in addition to the training job."""
 
 _STAMP = re.compile(r"-\d{6}-\d{4}$")
-"""What the SDK ends a tuning job's name with: the time."""
+"""Matches the time at the end of a tuning job's name, which the SDK adds."""
 
 _HASH = len("-00000000-00")
 
 
 def flat(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tuning job's request with its definition's fields where a training job has them, and the search in one
-    canonical form."""
+    """Return a tuning job's request in the form of a training job's request, plus the search in a canonical form."""
     definition = dict(request["TrainingJobDefinition"])
     found = {
         "TrainingJobName": request.get("HyperParameterTuningJobName", "tuning"),
@@ -41,7 +40,7 @@ def flat(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sweep_fields(request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the fields of a sweep beside its job; None if a sweep cannot express the search."""
+    """Return the fields of a sweep except its job; None if a sweep cannot express the search."""
     try:
         return dict(_fields(request))
     except (KeyError, ValueError, TypeError, AttributeError):
@@ -79,7 +78,7 @@ def _ranges(ranges: Mapping[str, Any], *, is_script: bool) -> Iterator[tuple[str
         yield row["Name"], {kind: [float(row["MinValue"]), float(row["MaxValue"])]}
     for row in ranges.get("IntegerParameterRanges", ()):
         if row.get("ScalingType", "Auto") not in ("Linear", "Auto"):
-            raise ValueError("whole numbers have no other scale in a sweep")
+            raise ValueError("a sweep supports only a linear scale for whole numbers")
         yield row["Name"], {"int": [int(row["MinValue"]), int(row["MaxValue"])]}
     for row in ranges.get("CategoricalParameterRanges", ()):
         yield row["Name"], [json.loads(text) if is_script else text for text in row["Values"]]

@@ -61,7 +61,7 @@ _TRAINER_PARTS = {
 
 
 def draft_of_calls(calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
-    """Return the first job that the script makes, and the details that its text leaves open."""
+    """Return the first job that the script creates, and the values that cannot be read from its text."""
     for call in calls:
         kind = call.name.rpartition(".")[2]
         if kind == "create_training_job":
@@ -80,7 +80,7 @@ def _of_request(keywords: Mapping[str, Any]) -> tuple[Draft, dict[str, str]]:
 
 
 class _Reader:
-    """Turns one estimator or trainer into a job."""
+    """Turns the arguments of one estimator or trainer into a job."""
 
     def __init__(self, kind: str, keywords: Mapping[str, Any]) -> None:
         self.kind = kind
@@ -181,7 +181,7 @@ class _Reader:
 
 
 def _flat(keywords: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the arguments; those inside version 3's classes get the names of version 2."""
+    """Yield the arguments. Arguments of version 3's nested classes get the names that version 2 uses."""
     for name, value in keywords.items():
         parts = _TRAINER_PARTS.get(value.name.rpartition(".")[2]) if isinstance(value, StaticCall) else None
         if parts is None:
@@ -192,7 +192,7 @@ def _flat(keywords: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _distribution(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield version 2's `distribution` as fields of a job."""
+    """Yield the estimator argument `distribution` of SDK version 2 as fields of a job's distribution."""
 
     def on(key: str) -> Mapping[str, Any]:
         value = given.get(key)

@@ -1,8 +1,8 @@
-"""Requests of version 3 of the SDK: find what its uploaded drivers start, and what our request starts, to compare both.
+"""Compare the program that version 3 of the SDK starts with the program that cloudtrain's request starts.
 
 Version 3 starts a job with its own scripts in a channel `sm_drivers`: Python files that are the same for every job,
-`sm_train.sh` made from a template, and two JSON files that say what to start. Only drivers whose text is known line by
-line are accepted: a changed driver could start anything.
+`sm_train.sh` made from a template, and two JSON files with the program and its launcher. Only unchanged drivers are
+accepted, because a changed driver could start anything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DRIVERS, CODE = "sm_drivers", "code"
 """The channels that version 3 adds."""
 
 START = "(start)"
-"""The field of the comparison that holds what each request starts."""
+"""The field of the comparison that contains the started program."""
 
 WHY_STARTED = (
     "the SDK's version 3 starts the job by drivers that it uploads, and cloudtrain by its launcher or the image's "
@@ -68,7 +68,7 @@ in sagemaker 2.257.7.
 """
 
 _HEADS = ("8b06572b544db111", "7fc60ba61f50c281")
-"""SHA-256 of `sm_train.sh`, up to the line that says what to start."""
+"""SHA-256 of `sm_train.sh` up to the line with the started program."""
 
 _AFTER_HEAD = re.compile(r"\nsource /opt/ml/input/sm_training\.env\n(?:set -x\n)?\n")
 
@@ -92,7 +92,7 @@ _ONLY_THERE = re.compile(
     rb"SM_(?:SOURCE_DIR|ENTRY_SCRIPT|HOST_COUNT|CURRENT_HOST_RANK|MASTER_ADDR|MASTER_PORT|DISTRIBUTED_CONFIG"
     rb"|DISTRIBUTED_DRIVER_DIR|INPUT_DATA_DIR|OUTPUT_FAILURE)\b|/opt/ml/input/data/(?:code|sm_drivers)\b"
 )
-"""Variables and the code folder that a script gets only from version 3's drivers."""
+"""Matches the variables and the code folder that a script gets only from version 3's drivers."""
 
 _ON_EVERY_GPU = "one for each GPU"
 
@@ -102,12 +102,12 @@ class Changed(Exception):
 
 
 def is_trainer(request: Mapping[str, Any]) -> bool:
-    """Return whether version 3's drivers start the job."""
+    """Return whether the drivers of version 3 of the SDK start the job."""
     return DRIVERS in (channel.get("ChannelName") for channel in request.get("InputDataConfig", ()))
 
 
 def started_by_drivers(request: Mapping[str, Any], uploads: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return what the uploaded drivers start.
+    """Return the launcher, script and arguments that the uploaded drivers of version 3 start.
 
     Raises:
         Changed: a driver is missing, or differs from the SDK's.
@@ -139,14 +139,14 @@ def started_by_drivers(request: Mapping[str, Any], uploads: Mapping[str, bytes])
 
 
 def _start(launcher: str, *, processes: int | None, **found: Any) -> dict[str, Any]:
-    """Return the fields that are compared."""
+    """Return the launcher, its process count and the other fields that are compared."""
     several = launcher in ("torchrun", "mpirun")
     given = {"launcher": launcher, "processes": (processes or _ON_EVERY_GPU) if several else None, **found}
     return {name: value for name, value in given.items() if value not in (None, [], {})}
 
 
 def started_by_us(request: Mapping[str, Any], region: str) -> dict[str, Any] | None:
-    """Return what our own request starts, in the same form; None if the request brings no code."""
+    """Return what cloudtrain's request starts, in the form of `started_by_drivers`; None if the request has no code."""
     start: Start | None = start_of(dict(request), region)
     if start is None:
         return None
@@ -164,7 +164,7 @@ def started_by_us(request: Mapping[str, Any], region: str) -> dict[str, Any] | N
 
 
 def with_start(request: dict[str, Any], start: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a request with one field for what it starts, in place of the fields that start it."""
+    """Return a request in which one field with the started program replaces the fields that start it."""
     found = {name: value for name, value in request.items() if name != "HyperParameters"}
     found["AlgorithmSpecification"] = {
         name: value for name, value in request.get("AlgorithmSpecification", {}).items() if name not in _ENTRYPOINT
@@ -176,9 +176,9 @@ def with_start(request: dict[str, Any], start: Mapping[str, Any] | None) -> dict
 
 
 def idle_instances(start: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, str]:
-    """Report instances that stay idle: version 3 gives mpirun the process count of one instance for the whole job.
+    """Report that version 3's MPI driver uses only one instance, and that the others stay idle.
 
-    No field of the request shows this difference.
+    The driver gives mpirun the process count of one instance for the whole job. No field of the request shows this.
     """
     config = request.get("ResourceConfig", {})
     rows = config.get("InstanceGroups") or [config]
@@ -201,7 +201,9 @@ def code_of(request: Mapping[str, Any], uploads: Mapping[str, bytes]) -> bytes |
 
 
 def lost_in_code(code: bytes | None, start: Mapping[str, Any]) -> dict[str, str]:
-    """Return what the code uses and only version 3's drivers provide: a difference that no request shows."""
+    """Report the variables and folders in the code that only version 3's drivers provide.
+
+    A comparison of requests does not show this difference."""
     texts = [json.dumps(start).encode()]
     if code is not None:
         texts += [content for name, content in files_of(code) if name.endswith((".py", ".sh"))]
@@ -212,7 +214,7 @@ def lost_in_code(code: bytes | None, start: Mapping[str, Any]) -> dict[str, str]
 
 
 def draft_fields(start: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a job that starts the same."""
+    """Return the fields of a job that starts the same program."""
     found: dict[str, Any] = {name: start[name] for name in ("entry_point", "command") if name in start}
     own = {name.removeprefix("--"): _value(text) for name, text in start.get("arguments", {}).items()}
     if own:
@@ -228,13 +230,13 @@ def draft_fields(start: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """Return the value that arrives as this text."""
+    """Return the decoded value if cloudtrain would pass it to the script as exactly this text, or else the text."""
     value = parsed(text)
     return value if text_of(value) == text else text
 
 
 def place_of(request: Mapping[str, Any], channel: str) -> str:
-    """Return the location of a channel's data; empty if the request lacks the channel."""
+    """Return the S3 address of a channel's data; empty if the request lacks the channel."""
     for row in request.get("InputDataConfig", ()):
         if row.get("ChannelName") == channel:
             return str(row.get("DataSource", {}).get("S3DataSource", {}).get("S3Uri", ""))
@@ -248,7 +250,7 @@ def _below(place: str, uploads: Mapping[str, bytes]) -> Iterator[tuple[str, byte
 
 
 def _digest(text: bytes) -> str:
-    """Return the digest of a file without its comments and empty lines, which differ between releases."""
+    """Return a hash of a file's lines, without comments and empty lines, because these differ between releases."""
     lines = [line.rstrip() for line in text.decode(errors="replace").splitlines()]
     kept = "\n".join(line for line in lines if line and not line.lstrip().startswith("#"))
     return hashlib.sha256(kept.encode()).hexdigest()[:16]

@@ -10,7 +10,7 @@ DATA = Path(__file__).with_name("data")
 
 
 def _describe(instance: InstanceType) -> list[tuple[str, str]]:
-    """Describe the type's disk, and how SageMaker's own software treats the type."""
+    """Return the type's local disk, the EFA variables that the toolkit sets, and whether the type supports SMDDP."""
     variables = [
         name
         for name, is_set in (

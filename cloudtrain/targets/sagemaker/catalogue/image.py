@@ -1,4 +1,4 @@
-"""One training image of AWS, and the facts that its address tells: CUDA, training toolkit, SageMaker's libraries."""
+"""One training image of AWS, with its CUDA version, training toolkit and SageMaker libraries."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Image(NamedTuple):
     repository: str
     tag: str
     base: str = ""
-    """For Hugging Face images: the framework below, such as `pytorch2.8.0`."""
+    """For Hugging Face images: the base framework, such as `pytorch2.8.0`."""
     cuda: str = ""
     """`12.9`; empty if the image has no CUDA or its version is unknown."""
     toolkit: str | None = None
-    """The newest sagemaker-training that the image can hold; older builds hold older versions.
+    """The newest version of sagemaker-training in any build of the image; older builds have older versions.
 
     None: unknown or not installed.
     """
@@ -42,7 +42,7 @@ class Image(NamedTuple):
     smp: int = 0
     """The version of SageMaker's model parallelism library in the image: 1, 2, or 0 for none."""
     sdk: int = 0
-    """The oldest major version of the SageMaker SDK that knows this image: 2, 3, or 0 for neither."""
+    """The oldest major version of the SageMaker SDK that lists this image: 2, 3, or 0 for neither."""
     doubt: str | None = None
     """The reason why the image may be missing or broken although it has an address."""
 
@@ -53,25 +53,25 @@ class Image(NamedTuple):
 
     @property
     def engine(self) -> tuple[str, str]:
-        """Return the framework that trains, and its version; for Hugging Face images these come from the base."""
+        """Return the framework that trains, and its version. For Hugging Face images, this is the base framework."""
         return split_base(self.base) if self.framework == "huggingface" else (self.framework, self.version)
 
     @property
     def python_version(self) -> tuple[int, ...]:
-        """Return `py312` as (3, 12), and the oldest tags' `py3` as (3,); empty if the address names no version."""
+        """Return the Python version: (3, 12) for the tag `py312`, (3,) for `py3`; empty if the address names none."""
         match = re.fullmatch(r"py(\d)(\d{0,4})", self.python)
         return tuple(int(part) for part in match.groups() if part) if match else ()
 
     @property
     def through_shell(self) -> bool:
-        """Return whether the toolkit passes arguments through a shell, which changes blanks, quotes and `*` in them."""
+        """Return whether the toolkit passes arguments through a shell, which changes blanks, quotes and `*`."""
         return self.toolkit is not None and numbers(self.toolkit) < numbers(FIRST_WITHOUT_SHELL)
 
 
 def describe_image(
     framework: str, version: str, python: str, device: str, address: tuple[str, str, str], base: str = ""
 ) -> Image:
-    """Return an image with all facts that its address (registry, repository and tag) and the fact table give."""
+    """Return an image with all facts from its address (registry, repository and tag) and from the fact table."""
     registry, repository, tag = address
     engine = split_base(base) if framework == "huggingface" else (framework, version)
     inside: dict[str, Any] = {"cuda": _cuda(engine, tag) if device == "gpu" else ""}
@@ -123,7 +123,7 @@ def _cuda(engine: tuple[str, str], tag: str) -> str:
 def _for_sagemaker(repository: str, tag: str) -> bool:
     """Return whether an image is made for SageMaker.
 
-    Full tags say so; short tags of the older repositories always are.
+    Full tags contain `sagemaker`. Images with short tags in the older repositories are all made for SageMaker.
     """
     words = tag.split("-")
     return "sagemaker" in words or not ("ec2" in words or repository in ("pytorch", "tensorflow"))

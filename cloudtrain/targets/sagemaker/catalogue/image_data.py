@@ -56,7 +56,7 @@ def facts() -> Mapping[str, Any]:
 
 @cache
 def registries() -> tuple[Mapping[str, str], ...]:
-    """Return one map of region to account for each set of images that share their regions."""
+    """Return the maps of region to account; images with the same regions share one map."""
     return tuple(
         {region: account for account, regions in table.items() for region in regions.split()}
         for table in tables()["registries"]
@@ -85,7 +85,7 @@ def rows(framework: str) -> tuple[ImageEntry, ...]:
 
 
 def _neuronx_rows() -> Iterator[ImageEntry]:
-    """Yield the PyTorch images for Trainium that both SDKs lack."""
+    """Yield the PyTorch images for Trainium that neither SDK lists."""
     hugging_face = [row for row in tables()["frameworks"]["huggingface"] if row["repository"].endswith("-neuronx")]
     for fact in facts()["neuronx"]:
         yield ImageEntry(
@@ -102,7 +102,7 @@ def _neuronx_rows() -> Iterator[ImageEntry]:
 
 
 def in_range(table: str, framework: str, version: str, field: str) -> list[str]:
-    """Return the value of a fact that holds for ranges of versions, as a list of zero or one items."""
+    """Return a version's value from a fact table with ranges of versions, as a list of zero or one items."""
     return [
         fact[field]
         for fact in facts()[table]
@@ -115,19 +115,19 @@ def in_range(table: str, framework: str, version: str, field: str) -> list[str]:
 def registry_host(account: str, region: str) -> str:
     """Return a registry's host, such as `763104351884.dkr.ecr.us-west-2.amazonaws.com`.
 
-    The suffix depends on the partition.
+    Its domain depends on the AWS partition, for example `amazonaws.com.cn` in China.
     """
     suffix = next((name for name, regions in tables()["suffixes"].items() if region in regions.split()), None)
     return f"{account}.dkr.ecr.{region}.{suffix or 'amazonaws.com'}"
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return `2.10.0` as (2, 10, 0), for comparisons. Python refuses to read a number of over 4,300 digits."""
+    """Return the numbers in a version, for comparisons: (2, 10, 0) for `2.10.0`."""
     return tuple(int(part) for part in re.findall(r"\d{1,9}", version))
 
 
 def whole_version(version: str, known: Collection[str]) -> str | None:
-    """Return a full version unchanged, and the newest patch release of a short version."""
+    """Return a known version unchanged, and for `2.8` its newest patch release; None if neither exists."""
     if version in known:
         return version
     short = re.fullmatch(r"\d+\.\d+", version)

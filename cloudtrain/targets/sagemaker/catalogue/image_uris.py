@@ -1,4 +1,4 @@
-"""From the address of an AWS image to its contents."""
+"""Find the contents of an AWS image by its address."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _REPOSITORIES: dict[str, tuple[str, str]] = {
 
 
 def image_of_uri(uri: str) -> Image | None:
-    """Return the contents of an AWS image, by its address.
+    """Return the catalogue entry of an AWS image, by its address.
 
     Returns None for images that are not from AWS, and for addresses that do not name the version: `latest`, or no tag.
     """
@@ -62,7 +62,7 @@ def image_of_uri(uri: str) -> Image | None:
 
 
 def _whole(version: str, known: Sequence[str]) -> str:
-    """Return `1.13` as 1.13.1.
+    """Complete a short version: `1.13` becomes `1.13.1`.
 
     The SDK copies a short version into the tag, and AWS moves that tag to the newest patch release.
     """
@@ -74,7 +74,7 @@ def _accounts() -> frozenset[str]:
 
 
 def _devices(words: Sequence[str]) -> Iterator[str]:
-    """Yield the devices that the words of a tag name; the newest tags name only the CUDA version."""
+    """Yield the devices in the parts of a tag. The newest tags name only the CUDA version, which means `gpu`."""
     for word in words:
         if word in ("gpu", "cpu"):
             yield word

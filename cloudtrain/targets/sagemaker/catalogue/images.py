@@ -1,4 +1,4 @@
-"""AWS's own training images: from framework and version to an address, and from an address to the contents.
+"""AWS's own training images: find the address for a framework and version, or the contents for an address.
 
 Addresses equal those of the SageMaker SDK (2.257.7) for the same framework, version, Python, device and region; later
 images come from the tables of SDK 3. `image_data` names the sources.
@@ -50,13 +50,13 @@ def frameworks() -> tuple[str, ...]:
 
 
 def versions(framework: str, device: str | None = None) -> tuple[str, ...]:
-    """Return the versions of a framework that have an image (for that device), oldest first."""
+    """Return the versions of a framework that have an image for `device`, or for any device, oldest first."""
     found = (row.version for row in rows(framework) if device is None or device in row.devices)
     return tuple(dict.fromkeys(found))
 
 
 def smp_aliases() -> dict[str, str]:
-    """Return the SDK's own table for model parallelism library v2: PyTorch version to library version.
+    """Return the SDK's own table for model parallelism library v2, which maps PyTorch versions to library versions.
 
     SDK 2 searches both columns, so it accepts the library version `2.8.0` as a PyTorch version.
     """
@@ -69,7 +69,7 @@ def smp_versions() -> tuple[str, ...]:
 
 
 def device_of(instance: str) -> str:
-    """Return the device of an instance type by its family, as the SDK decides it: `gpu`, `cpu` or `neuron`."""
+    """Return `gpu`, `cpu` or `neuron`, which the SDK decides by the family of the instance type."""
     family = _family(instance)
     return "neuron" if family.startswith("trn") else "gpu" if family[:1] in ("g", "p") else "cpu"
 
@@ -95,12 +95,12 @@ def resolve_image(
         device: `gpu`, `cpu` or `neuron`. Default: the device of `instance`.
         instance: the instance type. It selects between two variants of a few old images and of the first SMP v2 image.
         python: `3.12` or `py312`. Default: the newest Python of the version.
-        base: for Hugging Face, the framework below: `pytorch2.8.0` or `pytorch2.8`.
+        base: for Hugging Face, the base framework, such as `pytorch2.8.0` or `pytorch2.8`.
         smp2: return the image of model parallelism library v2; `version` is then the PyTorch version.
         smdistributed: the job uses an smdistributed library, which matters for the old images.
 
     Raises:
-        JobError: there is no such image.
+        JobError: AWS has no image for these arguments.
     """
     if framework not in _TITLES:
         names = did_you_mean(framework, _TITLES)
@@ -160,7 +160,7 @@ def _unknown_version(wanted: _Wanted, version: str, known: Sequence[str]) -> NoR
 
 
 def _nearest(version: str, known: Sequence[str]) -> str:
-    """Return the newest version of the same line, or else the next newer version, or else the newest of all."""
+    """Return the newest patch release of the same minor version; else the next newer version, else the newest."""
     line = numbers(version)[:2]
     same = [one for one in known if numbers(one)[:2] == line]
     newer = [one for one in known if line and numbers(one)[:2] > line]
@@ -168,7 +168,7 @@ def _nearest(version: str, known: Sequence[str]) -> str:
 
 
 def _pick_base(wanted: _Wanted, candidates: Sequence[ImageEntry], base: str | None) -> ImageEntry:
-    """Return the row with that base framework; the newest PyTorch row if the job names no base."""
+    """Return the entry with the wanted base framework. Default: the entry with the newest PyTorch."""
     if base is None:
         return max(candidates, key=lambda row: (row.base.startswith("pytorch"), numbers(row.base)))
     if wanted.framework != "huggingface":
@@ -206,7 +206,7 @@ def _python_version(python: str) -> str:
 
 
 def _older_suffix(wanted: _Wanted, row: ImageEntry, python: str, instance: str, smdistributed: bool) -> str:
-    """Return the end of the tag that some images of 2020 need on newer GPUs, in the same cases as the SDK."""
+    """Return the tag suffix that some images of 2020 need on newer GPUs, in the same cases as the SDK."""
     if row.base:
         return "cu110-ubuntu18.04"
     if _family(instance) != "p4d" and not smdistributed:
@@ -229,7 +229,7 @@ def _address(wanted: _Wanted, row: ImageEntry, tag: str) -> tuple[str, str, str]
 def _smp2_image(wanted: _Wanted, version: str | None, instance: str) -> Image:
     """Return the image of model parallelism library v2.
 
-    It also accepts library versions, which the SDK mistakes for PyTorch versions; `doubt` then explains the mistake.
+    A library version is accepted as a PyTorch version, as in the SDK; the image's `doubt` then explains the mistake.
     """
     if wanted.framework != "pytorch" or wanted.device != "gpu":
         message = f"{_SMP2} is for PyTorch on GPUs, not {_TITLES[wanted.framework]} on {_DEVICES[wanted.device]}"

@@ -1,7 +1,7 @@
-r"""Match the service's regular expressions, which are Java's, on the whole text as Java would.
+r"""Match the service's regular expressions, which use Java's syntax, against a whole text.
 
-These differ from Python's: `\p{L}`, `\p{N}` and `\p{Z}` (any letter, number, separator), `\p{Alnum}` (ASCII), code
-points above U+FFFF written as two escapes, `\d` and `\w` (ASCII only), and `.`, which stops at every line break.
+Differences from Python: `\p{L}`, `\p{N}` and `\p{Z}` (any letter, number, separator), `\p{Alnum}` (ASCII), code points
+above U+FFFF written as two escapes, `\d` and `\w` (ASCII only), and `.`, which stops at every line break.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _TOKEN = (
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Return whether the whole text matches a pattern of the service."""
+    """Return whether the whole text matches one of the service's patterns."""
     compiled, by_category = _compile(pattern)
     return compiled.fullmatch(_categorize(text) if by_category else text) is not None
 
 
 @cache
 def _compile(pattern: str) -> tuple[re.Pattern[str], bool]:
-    """Return Python's form of a pattern, and whether texts must be categorized before matching."""
+    """Return the pattern for Python, and whether texts must be passed through `_categorize` before matching."""
     inside = False
 
     def translate(match: re.Match[str]) -> str:

@@ -19,17 +19,17 @@ from cloudtrain.targets.sagemaker.catalogue.java_patterns import matches
 DATA = Path(__file__).with_name("data")
 
 KEY = "<key>"
-"""The element of a limit's path that means the keys of a map; any other name there means the map's values."""
+"""The element of a path that stands for the keys of a map; any other name stands for the map's values."""
 
 MANY = 12
-"""An enum with more words than this is left out of hints."""
+"""Hints list the values of an enum only if it has at most this many values."""
 
 Kind = Literal["unknown", "missing", "type", "min", "max", "pattern", "enum"]
 Place = tuple[str | int, ...]
 
 
 class Violation(NamedTuple):
-    """One part of a request that the service would refuse. `path` leads to it in the request."""
+    """One part of a request that the service would refuse. `path` is its path in the request."""
 
     path: Place
     message: str
@@ -48,15 +48,15 @@ def violations(request: Mapping[str, Any], operation: str = "CreateTrainingJob")
 
 
 def limit(operation: str, path: Place) -> dict[str, Any]:
-    """Return the model's limits for one place in a request: `type`, and `min`, `max`, `pattern`, `enum` where defined.
+    """Return the model's limits for one field of a request: `type`, and `min`, `max`, `pattern`, `enum` if defined.
 
     Args:
         operation: `CreateTrainingJob` or `CreateProcessingJob`.
-        path: names of fields. Use any number for a list's element, any name for a map's value, and `KEY` for its keys:
-            `("Environment", "*")`.
+        path: names of fields, such as `("Environment", "*")`. Use any number for an element of a list, any name for a
+            value of a map, and `KEY` for the keys of a map.
 
     Raises:
-        KeyError: the request has no such place.
+        KeyError: the request has no such field.
     """
     name = _model()["operations"][operation]
     for part in path:
@@ -85,7 +85,7 @@ def _shape(name: str) -> Mapping[str, Any]:
 
 
 def _check(value: Any, name: str, path: Place, title: str) -> Iterator[Violation]:
-    """Yield all violations at and below a value. Messages call the value by its `title`."""
+    """Yield all violations in a value and its parts. Messages refer to the value by `title`."""
     shape = _shape(name)
     accepted, words = _TYPES[shape["type"]]
     if not isinstance(value, accepted) or (isinstance(value, bool) and shape["type"] != "boolean"):
@@ -207,14 +207,14 @@ _WORDS = {
     r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+": "write for example `arn:aws:iam::123456789012:role/R`",
     r"[-0-9a-zA-Z]+": "use letters, digits and hyphens",
 }
-"""Explains the service's patterns in words; a pattern that is missing here is shown as it is."""
+"""Explains the service's patterns in words; messages show other patterns unchanged."""
 
 
 def members_of(operation: str, path: Place) -> tuple[str, ...] | None:
-    """Return the fields that a structure in a request can have; None if the place holds a map or a plain value.
+    """Return the fields that a structure in a request can have; None if `path` leads to a map or a plain value.
 
     Raises:
-        KeyError: the request has no such place.
+        KeyError: the request has no such field.
     """
     name = _model()["operations"][operation]
     for part in path:

@@ -2,13 +2,13 @@
 
 machines     instance types, groups and counts        -> ResourceConfig
 images       framework and version, or an image       -> AlgorithmSpecification.TrainingImage
-modes        which program starts the processes, and why
-toolkit      the distribution for the training toolkit -> HyperParameters
-entrypoint   the distribution for our own launcher     -> HyperParameters, ContainerEntrypoint
-places       data in and out                          -> InputDataConfig, OutputDataConfig, CheckpointConfig
+modes        the program that starts the processes, and the reason for its choice
+toolkit      the distribution for the image's toolkit -> HyperParameters
+entrypoint   the settings of cloudtrain's launcher    -> HyperParameters, ContainerEntrypoint
+places       inputs, outputs and checkpoints           -> InputDataConfig, OutputDataConfig, CheckpointConfig
 request      combines the parts into the request
-overrides    the user's own additions, merged last
-summary      the first lines that a person reads
+overrides    the user's `sagemaker_overrides`, merged last
+summary      the lines at the top of a printed plan
 """
 
 from __future__ import annotations

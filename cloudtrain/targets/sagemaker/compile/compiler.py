@@ -31,7 +31,7 @@ def compile_sagemaker(job: TrainingJob, target: SageMaker, context: CompileConte
     `context.account` must be a `SageMakerAccount`.
 
     Raises:
-        JobError: the job asks for something that SageMaker does not have, with the alternative.
+        JobError: SageMaker does not support the job; the message gives an alternative.
     """
     problems = Problems()
     parts = parts_of(job, target, context, problems)
@@ -43,7 +43,7 @@ def compile_sagemaker(job: TrainingJob, target: SageMaker, context: CompileConte
 
 
 def _plan(parts: Parts, context: CompileContext, problems: Problems) -> Plan:
-    """Return the plan; problems with the locations of inputs and outputs go to `problems`."""
+    """Return the plan; problems with the container's processes are added to `problems`."""
     job = parts.job
     request = finished_request(parts, overrides_of(job, "sagemaker"))
     machines = machines_in(request["ResourceConfig"], parts.account)
@@ -63,10 +63,10 @@ def _plan(parts: Parts, context: CompileContext, problems: Problems) -> Plan:
 
 
 def finished_request(parts: Parts, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request with the user's overrides, checked so that the container's launcher can read it.
+    """Return the request with the user's overrides, after a check that the container's launcher can read it.
 
     Raises:
-        JobError: the launcher cannot read it.
+        JobError: the launcher cannot read the request.
     """
     request = overridden(request_of(parts), overrides)
     refuse_unreadable(request, parts.job)
@@ -74,10 +74,10 @@ def finished_request(parts: Parts, overrides: Mapping[str, Any]) -> dict[str, An
 
 
 def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext, problems: Problems) -> Parts | None:
-    """Decide the job's machines, its image, and the program that starts it.
+    """Choose the job's machines, its image, and the program that starts it.
 
-    If the image or the mode cannot be decided, the reasons go to `problems` and a placeholder stands in. Returns None
-    if the machines cannot be decided.
+    Errors are added to `problems`. If no image or launch mode fits, a placeholder is used. Returns None if no machines
+    fit.
     """
     account: SageMakerAccount = context.account
     machines = problems.value(lambda: machines_of(job, account), None)
@@ -101,7 +101,7 @@ def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext, probl
 
 
 def _processes(parts: Parts, machines: Machines, request: dict[str, Any], *, package: bool) -> Processes:
-    """Return the processes that the container will really run, read from the finished request, overrides included."""
+    """Return the processes that the container will run, according to the finished request with its overrides."""
     if parts.launch.mode == "image":
         return Processes()
     devices = {group.instance_type: group.accelerators for group in machines.groups}

@@ -1,4 +1,4 @@
-"""Entrypoint mode: one hyperparameter tells our own launcher, which is in the bundle, what to start."""
+"""Entrypoint mode: cloudtrain's launcher, which is in the bundle, reads what to start from one hyperparameter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloudtrain.targets.common.compiling import has_bare_flags, resolve_text
 
 
 def launch_pairs(job: TrainingJob, machines: Machines, paths: dict[str, str]) -> dict[str, Any]:
-    """Return the hyperparameter that our launcher reads (see `cloudtrain.runtime.sagemaker_launcher`)."""
+    """Return the hyperparameter that cloudtrain's launcher reads (see `cloudtrain.runtime.sagemaker_launcher`)."""
     launcher = launcher_of(job.distribution)
     launch: dict[str, Any] = {"launcher": "single" if launcher == "none" else launcher}
     if job.command is not None:

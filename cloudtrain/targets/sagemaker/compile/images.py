@@ -15,25 +15,25 @@ DEFAULT_FRAMEWORK = "pytorch"
 
 
 class ChosenImage(NamedTuple):
-    """An image's address, and its catalogue entry, which is None for a user's own image."""
+    """An image's address and its catalogue entry. The entry is None for a user's own image."""
 
     uri: str
     known: Image | None
     by_version: bool
-    """Whether framework and version led to the image; only then does the SDK ask for the service's metrics."""
+    """Whether the image was chosen by framework and version. Only then does the SDK enable the service's metrics."""
     assumed: str | None = None
-    """The settings that the job left open and the catalogue filled in, shown in the plan."""
+    """Settings that the job does not name and the catalogue chose, as the plan shows them."""
 
 
 NO_IMAGE = ChosenImage("unknown:1", None, by_version=False)
-"""Stands in for an image that could not be chosen, while the rest of the job is checked."""
+"""A placeholder for an image that could not be chosen, with which the rest of the job is checked."""
 
 
 def image_of(job: TrainingJob, account: SageMakerAccount, machines: Machines) -> ChosenImage:
-    """Return the image that the job runs in.
+    """Return the image that the job uses.
 
     Raises:
-        JobError: the framework has no image of that version, Python or device.
+        JobError: the framework has no image for the job's version, Python or device.
     """
     environment = job.environment
     uri = environment.image.of("sagemaker") if environment.image else None
@@ -55,19 +55,19 @@ def image_of(job: TrainingJob, account: SageMakerAccount, machines: Machines) ->
 
 
 def _deciding_type(machines: Machines) -> str:
-    """Return the instance type that decides between images.
+    """Return the instance type for which the image is chosen.
 
-    Of several groups the first one with GPUs decides, wherever it stands, as in the SDK (2.257.7,
-    `EstimatorBase._get_instance_type`).
+    With several instance groups, this is the type of the first group with GPUs, or else of the first group, as in the
+    SDK (2.257.7, `EstimatorBase._get_instance_type`).
     """
     types = [group.instance_type for group in machines.groups if machines.kind == "groups"]
     return next((name for name in types if device_of(name) == "gpu"), machines.first.instance_type)
 
 
 def contents_of(image: Image | None, derived_from: Framework | None = None) -> Container:
-    """Return the contents of an image that the launch view needs.
+    """Return the parts of an image's contents that decide how the job starts.
 
-    A user's own image counts as one without a framework toolkit, except if it is derived from an AWS image.
+    A user's own image is assumed to have no framework toolkit, except if it is derived from an AWS image.
     """
     if image is None and derived_from is not None:
         return Container(
@@ -92,7 +92,7 @@ def contents_of(image: Image | None, derived_from: Framework | None = None) -> C
 
 
 def base_framework(job: TrainingJob) -> Framework | None:
-    """Return the framework of the AWS image that a user's own image must be derived from to have SageMaker's libraries.
+    """Return the framework of the AWS base image that a user's own image needs for SMDDP or SMP.
 
     Returns None if the job uses neither library.
     """
@@ -102,4 +102,4 @@ def base_framework(job: TrainingJob) -> Framework | None:
 
 
 _NEWEST_TOOLKIT = "5.1.4"
-"""The sagemaker-training version assumed for a user's own image that is told to use the toolkit."""
+"""The sagemaker-training version assumed for a user's own image with the toolkit."""

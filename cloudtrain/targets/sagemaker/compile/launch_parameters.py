@@ -1,4 +1,4 @@
-"""Check launch hyperparameters that the user wrote by hand: the toolkit must be able to read them."""
+"""Check that the toolkit can read the launch hyperparameters that the user wrote by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cloudtrain.targets.sagemaker.launch import keys
 
 
 def refuse_unreadable(request: Mapping[str, Any], job: TrainingJob) -> None:
-    """Refuse hyperparameters that the toolkit cannot read. An empty value counts as missing, as in the toolkit.
+    """Raise an error for hyperparameters that the toolkit cannot read. Like the toolkit, it ignores empty values.
 
     Raises:
         JobError: a value would stop the toolkit or break the plan.
@@ -42,7 +42,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    """Return whether a value is a number of processes, which may be quoted."""
+    """Return whether a value is a number of processes, such as 8 or the text `8`."""
     return value.isdecimal() if isinstance(value, str) else isinstance(value, int) and value >= 0
 
 

@@ -44,17 +44,17 @@ def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
 
 
 def some_machines(job: TrainingJob) -> Machines:
-    """Return as many machines as the job asks for, of an unknown type.
+    """Return the job's number of machines, with an unknown type.
 
-    They let cloudtrain find the other mistakes of a job without machines.
+    If the job names no valid type, cloudtrain uses these machines to find the job's other mistakes.
     """
     return Machines((MachineGroup("", job.resources.instance_count, None, DEFAULT_GROUP),))
 
 
 def machines_in(config: Mapping[str, Any], account: SageMakerAccount) -> Machines:
-    """Return the machines of a finished request's `ResourceConfig` or `ClusterConfig`, the user's overrides included.
+    """Return the machines of a finished request's `ResourceConfig` or `ClusterConfig`, including the user's overrides.
 
-    A row without a name or a number is skipped: SM110 reports it.
+    Entries without a name or a number are skipped, because SM110 reports them.
     """
     groups, preferences = rows_at(config, "InstanceGroups"), rows_at(config, "InstancePreferences")
     found = []
@@ -72,7 +72,7 @@ def resource_config(job: TrainingJob, target: SageMaker, machines: Machines) -> 
 
 
 def cluster_config(job: TrainingJob, target: SageMaker, machines: Machines) -> dict[str, Any]:
-    """Return `ClusterConfig` of CreateProcessingJob: the machines, and the disk of each."""
+    """Return `ClusterConfig` of CreateProcessingJob: the machines and the size of their disks."""
     config: dict[str, Any] = {"VolumeSizeInGB": _volume(job.resources.volume_size)}
     if machines.kind == "groups":
         config["InstanceGroups"] = [

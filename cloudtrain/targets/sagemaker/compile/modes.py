@@ -1,8 +1,8 @@
-"""Choose the program that starts the processes inside the container, and say why.
+"""Choose the program that starts the processes inside the container, and give the reason.
 
-toolkit     the image's training toolkit, told by `sagemaker_*` hyperparameters, as the SageMaker SDK does
-entrypoint  our own launcher from the bundle, through ContainerEntrypoint: exact argv, any image with Python
-image       the image's own entry point: the job brings no code
+toolkit     the image's training toolkit, configured by `sagemaker_*` hyperparameters as by the SageMaker SDK
+entrypoint  cloudtrain's launcher from the bundle, through ContainerEntrypoint: exact argv, any image with Python
+image       the image's own entry point, for jobs without code
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from cloudtrain.targets.sagemaker.settings import SageMaker
 Mode = Literal["toolkit", "entrypoint", "image"]
 
 REQUIREMENTS = "requirements.txt"
-"""The only file that the toolkit installs, at the top of the bundle."""
+"""The only requirements file that the toolkit installs, in the bundle's top folder."""
 
 
 _OLDEST_PYTHON = (3, 7)
-"""The oldest Python that our own launcher supports."""
+"""The oldest Python version that cloudtrain's launcher supports."""
 
 
 _FLAGS = "the toolkit writes `--name True`, and this job has `bare_flags`"
 
 
 class Launch(NamedTuple):
-    """The mode, and one clause with the reason."""
+    """The launch mode, and one clause with the reason for its choice."""
 
     mode: Mode
     reason: str
@@ -50,12 +50,12 @@ class Launch(NamedTuple):
 def launch_of(
     job: TrainingJob, target: SageMaker, machines: Machines, image: ChosenImage, *, package: bool = False
 ) -> Launch:
-    """Return the mode that works for the job and its image, or the mode that the target names.
+    """Return the launch mode: `launch` in the target's settings, or else the mode that fits the job and its image.
 
-    `package` says whether a `setup.py` stands at the top of the bundle.
+    `package` is true if the bundle's top folder contains a `setup.py`.
 
     Raises:
-        JobError: the chosen mode cannot start this job.
+        JobError: this mode cannot start the job.
     """
     if job.entry_point is None and job.command is None:
         return Launch("image", "the job brings no code, so the image's own entry point runs")
@@ -65,7 +65,7 @@ def launch_of(
     if problems:
         raise JobError(problems)
     if target.launch != "auto":
-        return Launch(target.launch, f'the target says `launch = "{target.launch}"`')
+        return Launch(target.launch, f'the target sets `launch = "{target.launch}"`')
     if toolkit:
         return Launch("toolkit", toolkit)
     better = entrypoint or next(_better_by_entrypoint(job, image, package), None)
@@ -76,9 +76,9 @@ def launch_of(
 
 
 def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoint: str | None) -> Iterator[Problem]:
-    """Yield the reasons why no mode, or not the chosen one, can start the job.
+    """Yield the reasons why no mode can start the job, or why the mode in the target's settings cannot.
 
-    `toolkit` and `entrypoint` say why only that mode can start it.
+    `toolkit` and `entrypoint` each hold the reason why only this mode can start the job, or None.
     """
     yield from option_problems(job)
     yield from no_ray(job.distribution, "on SageMaker")
@@ -87,7 +87,7 @@ def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoi
         yield Problem(("distribution", "launch"), message, "use `launch: torch`, or `launch: mpi`", code="CT031")
     refused = {"toolkit": entrypoint, "entrypoint": toolkit, "auto": None}[target.launch]
     if toolkit and entrypoint == _FLAGS:
-        hint = "let the script read the word, and remove `bare_flags`"
+        hint = "let the script read the value `True`, and remove `bare_flags`"
         yield Problem(("bare_flags",), f"{toolkit}; but {entrypoint}", hint, code="CT031")
     elif toolkit and entrypoint:
         hint = "write an `entry_point`, and call its requirements file `requirements.txt`"
@@ -101,7 +101,7 @@ def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoi
 
 
 def python_too_old(image: Image | None) -> str | None:
-    """Explain why our own launcher cannot run in an AWS image; None if it can, or if the Python version is unknown."""
+    """Explain why cloudtrain's launcher cannot run in an image; None if it can, or if the Python version is unknown."""
     if image is None or not image.python_version or image.python_version >= _OLDEST_PYTHON:
         return None
     has = ".".join(map(str, image.python_version))
@@ -133,7 +133,7 @@ def _is_shell_script(job: TrainingJob) -> bool:
 
 def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -> Iterator[str]:
     if image.known is None:
-        yield "nothing is known of a training toolkit in your own image"
+        yield "your own image may have no training toolkit"
         return
     if image.known.toolkit is None:
         yield "cloudtrain knows no training toolkit in this image"
@@ -144,7 +144,7 @@ def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -
     if under_torchrun and _is_shell_script(job):
         yield "the toolkit starts only Python scripts with torchrun"
     if under_torchrun and package:
-        yield "the toolkit takes code with a `setup.py` for a package, and its torchrun refuses packages"
+        yield "the toolkit treats code with a `setup.py` as a package, which it cannot start with torchrun"
     parameters = resolve_hyperparameters(job, paths_of(job))
     if under_torchrun and (words := misread(hyperparameter_argv(parameters))):
         yield f"the toolkit's torchrun would take `{words[0]}` for its own option"

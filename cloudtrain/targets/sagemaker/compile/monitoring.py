@@ -1,4 +1,4 @@
-"""Write the fields of a request that watch the job: profiler, debugger, their rules, TensorBoard and MLflow."""
+"""Write the request's monitoring fields: profiler, debugger, their rules, TensorBoard and MLflow."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from cloudtrain.targets.sagemaker.settings import MonitoringRule, SageMaker
 
 
 def monitoring(target: SageMaker, output: str) -> dict[str, Any]:
-    """Return the fields. Profiler and debugger are off by default, and write to `output` if their setting names no
-    place.
+    """Return the monitoring fields of a request.
 
-    The SDK turns both on, and the service profiles if the request does not disable it.
+    Profiler and debugger are off by default, unlike in the SDK. They write to `output` if the settings name no other
+    folder. `DisableProfiler` is written because the service profiles by default.
     """
     profiler: dict[str, Any] = {"DisableProfiler": True}
     if target.profiler:

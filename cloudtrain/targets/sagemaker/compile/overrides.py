@@ -1,4 +1,4 @@
-"""Merge the user's own additions into a request, last."""
+"""Merge the user's `sagemaker_overrides` into the finished request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NEEDED = ("AlgorithmSpecification", "OutputDataConfig", "ResourceConfig", "Stop
 
 
 class _Kind(NamedTuple):
-    """One operation: the fields that a plan needs, the fields that it also reads, and the location of the machines."""
+    """An API operation's required fields, other fields that a plan reads, and the path of the machines' field."""
 
     needed: tuple[str, ...]
     read: tuple[str, ...]
@@ -45,15 +45,15 @@ _KINDS = {
 def overridden(
     request: Mapping[str, Any], overrides: Mapping[str, Any], operation: str = "CreateTrainingJob"
 ) -> dict[str, Any]:
-    """Return the request that is sent.
+    """Return the request with the overrides, as it will be sent.
 
     Args:
-        request: the compiled job.
-        overrides: merged into the request.
+        request: the compiled job, as the body of `operation`.
+        overrides: fields to merge into the request.
         operation: `CreateTrainingJob` or `CreateProcessingJob`.
 
     Raises:
-        JobError: the result cannot be read as a request. Values that the service would refuse are left to the checks.
+        JobError: the result cannot be read as a request. SM110 reports other invalid values.
     """
     if not overrides:
         return dict(request)
@@ -87,9 +87,9 @@ def _problems(request: Mapping[str, Any], operation: str) -> Iterator[Problem]:
 
 
 def _counts(path: tuple[str | int, ...], config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Report counts above the limit of the job's own field.
+    """Report instance counts above the limit of the job's own field `instance_count`.
 
-    They are typing mistakes, and a plan would list every instance.
+    Such counts are typing mistakes, and would make a plan huge because it lists every instance.
     """
     rows: list[tuple[tuple[str | int, ...], Any]] = [(path, config)]
     for key in ("InstanceGroups", "InstancePreferences"):

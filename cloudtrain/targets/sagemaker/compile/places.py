@@ -1,4 +1,4 @@
-"""The locations of data: input channels, model and outputs, checkpoints, and the paths that scripts see."""
+"""The S3 locations of inputs, outputs and checkpoints, and their paths in the container."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ MODEL_DIR = "/opt/ml/model"
 OUTPUT_ROOT = "/opt/ml/output/data"
 CHECKPOINT_DIR = "/opt/ml/checkpoints"
 CHECKPOINT_VARIABLE = "CLOUDTRAIN_CHECKPOINT_DIR"
-"""Tells `cloudtrain.runtime` of another folder of checkpoints: nothing else in the container names it."""
+"""The variable that tells `cloudtrain.runtime` a checkpoint folder other than the default."""
 
 ISOLATED_BUNDLE = f"{INPUT_ROOT}/{CODE_CHANNEL}/sourcedir.tar.gz"
 """The bundle's path in a container without network, which receives the bundle through a channel."""
 
 INPUT_MODES = {"download": "File", "mount": "FastFile", "pipe": "Pipe"}
-"""The service's names of input modes. A channel names its mode only if it differs from the whole job's."""
+"""The service's names of input modes. A channel names its mode only if it differs from the job's mode."""
 
 _DATA_TYPES = {"prefix": "S3Prefix", "manifest": "ManifestFile", "augmented_manifest": "AugmentedManifestFile"}
 
@@ -33,7 +33,7 @@ _FILE_SYSTEM_TYPES = {"fsx": "FSxLustre", "efs": "EFS"}
 
 
 def paths_of(job: TrainingJob) -> dict[str, str]:
-    """Map each reference to the path that the script sees: `inputs.train` to `/opt/ml/input/data/train`."""
+    """Map each reference in a job to its path in the container: `inputs.train` to `/opt/ml/input/data/train`."""
     paths = {f"inputs.{name}": _input_path(item.channel or name, item) for name, item in job.inputs.items()}
     paths |= {f"outputs.{name}": f"{OUTPUT_ROOT}/{name}" for name in job.outputs}
     return paths | {"outputs.model": MODEL_DIR, "checkpoint": CHECKPOINT_DIR}
@@ -42,7 +42,7 @@ def paths_of(job: TrainingJob) -> dict[str, str]:
 def channels(job: TrainingJob, usual: str) -> list[dict[str, Any]]:
     """Return `InputDataConfig` for the job's inputs, leaving out inputs with problems.
 
-    `usual` is the mode of inputs that name none.
+    `usual` is the default input mode.
     """
     return [
         _channel(item.channel or name, item, usual)
@@ -52,16 +52,16 @@ def channels(job: TrainingJob, usual: str) -> list[dict[str, Any]]:
 
 
 def place_problems(job: TrainingJob) -> list[Problem]:
-    """Return the inputs and outputs that have no location on SageMaker, or a location of another service."""
+    """Return a problem for each input or output without a location that SageMaker can use."""
     found = [problem for name, item in job.inputs.items() for problem in _input_problems(name, item)]
     return [*found, *_output_problems(job)]
 
 
 def code_channel(uri: str, groups: tuple[str, ...], usual: str) -> dict[str, Any]:
-    """Return the channel that brings the bundle.
+    """Return the channel with the bundle.
 
-    With `groups`, the channel names the instance groups that get the bundle: SageMaker wants either all channels of a
-    job assigned to groups, or none (SDK 3's `InputData`).
+    `groups` are the instance groups that get the bundle. If one channel of a job is assigned to instance groups,
+    SageMaker requires it for all channels (SDK 3's `InputData`).
     """
     source: dict[str, Any] = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
     if groups:
@@ -71,12 +71,12 @@ def code_channel(uri: str, groups: tuple[str, ...], usual: str) -> dict[str, Any
 
 
 def bundle_uri(target: SageMaker, account: SageMakerAccount, sha256: str) -> str:
-    """Return the bundle's address, which contains the hash of its content: equal code has the same address."""
+    """Return the bundle's S3 address. It contains the content's hash, so equal code has the same address."""
     return f"{_root(target, account)}/code/{sha256}/sourcedir.tar.gz"
 
 
 def data_uri(target: SageMaker, account: SageMakerAccount, sha256: str) -> str:
-    """Return the address of data uploaded from this machine, which also contains the hash of its content."""
+    """Return the S3 address for data uploaded from this machine. It contains the hash of the data."""
     return f"{_root(target, account)}/data/{sha256}"
 
 
@@ -96,16 +96,16 @@ def output_config(job: TrainingJob, target: SageMaker, account: SageMakerAccount
 
 
 def output_root(target: SageMaker, account: SageMakerAccount) -> str:
-    """Return the folder for results without a configured location; each run has a folder of its name there."""
+    """Return the S3 folder for results without a configured location. Each run gets a subfolder with its name."""
     return target.output or f"{_root(target, account)}/output"
 
 
 def checkpoint_config(
     job: TrainingJob, target: SageMaker, account: SageMakerAccount, run_name: str
 ) -> dict[str, Any] | None:
-    """Return `CheckpointConfig`.
+    """Return `CheckpointConfig`; None if the job has no `checkpoint`.
 
-    Without a configured SageMaker location, each run gets a separate checkpoint folder.
+    If the job sets no S3 location for checkpoints, each run gets a separate folder.
     """
     if job.checkpoint is None:
         return None
@@ -118,7 +118,7 @@ def _root(target: SageMaker, account: SageMakerAccount) -> str:
 
 
 def _input_path(name: str, item: Input) -> str:
-    """Return an input's path. A single file is in its channel's folder, under its original name."""
+    """Return an input's path in the container. A single file keeps its name inside the channel's folder."""
     if item.type == "uri_file" and item.sagemaker:
         return f"{INPUT_ROOT}/{name}/{PurePosixPath(item.sagemaker).name}"
     return f"{INPUT_ROOT}/{name}"
@@ -155,7 +155,7 @@ def _s3_source(item: Input) -> dict[str, Any]:
 
 
 def _reading(item: Input, usual: str) -> dict[str, Any]:
-    """Return the settings with which the container reads a channel."""
+    """Return the fields of a channel that set how its data is read."""
     reading: dict[str, Any] = {}
     if item.content_type is not None:
         reading["ContentType"] = item.content_type

@@ -1,7 +1,7 @@
 """Compile a processing job into the exact body of CreateProcessingJob.
 
-Every instance runs one container: a shell unpacks the bundle, and `cloudtrain.runtime.sagemaker_processing` starts the
-script there. The SDK's processors differ: ScriptProcessor uploads a raw script, and FrameworkProcessor uploads a
+Every instance runs one container. There, a shell unpacks the bundle, and `cloudtrain.runtime.sagemaker_processing`
+starts the script. The SDK's processors differ: ScriptProcessor uploads a raw script, and FrameworkProcessor uploads a
 `runproc.sh` into an input `entrypoint`.
 """
 
@@ -43,11 +43,11 @@ Items cannot contain line breaks (botocore 1.44.5: ContainerEntrypointString, Co
 def compile_processing(job: ProcessingJob, target: SageMaker, context: CompileContext) -> Plan:
     """Return the plan of a processing job on SageMaker.
 
-    `context.account` must be a `SageMakerAccount`. Of the target's settings, CreateProcessingJob supports role, bucket,
-    network, keys and experiment; the others are ignored.
+    `context.account` must be a `SageMakerAccount`. CreateProcessingJob uses the target's settings for role, bucket,
+    network, keys and experiment; other settings are ignored.
 
     Raises:
-        JobError: the job asks for something that SageMaker does not have, with the alternative.
+        JobError: SageMaker does not support the job; the message gives an alternative.
     """
     problems = Problems()
     parts = _Parts.of(job, target, context, problems)
@@ -79,7 +79,7 @@ def _plan(parts: _Parts, context: CompileContext) -> Plan:
 
 @dataclass(frozen=True)
 class _Parts:
-    """The decisions about a job that its request is written from."""
+    """The values from which a processing job's request is written."""
 
     job: ProcessingJob
     view: TrainingJob
@@ -92,7 +92,7 @@ class _Parts:
 
     @classmethod
     def of(cls, job: ProcessingJob, target: SageMaker, context: CompileContext, problems: Problems) -> _Parts | None:
-        """Decide about the job; None if the machines or the image cannot be decided. The reasons go to `problems`."""
+        """Choose machines and image; None if no machines or no image fit. The errors are added to `problems`."""
         view, account = job.as_training(), context.account
         machines = problems.value(lambda: machines_of(view, account), None)
         image = problems.value(lambda: image_of(view, account, machines), None) if machines is not None else None
@@ -111,23 +111,23 @@ class _Parts:
 
     @property
     def brings_code(self) -> bool:
-        """Return whether the job brings code; False if the image's own entry point runs."""
+        """Return whether the job has a script or a command; False if the image's own entry point runs."""
         return self.job.entry_point is not None or self.job.command is not None
 
     @property
     def paths(self) -> dict[str, str]:
-        """Map each reference to its path in the container."""
+        """Map each reference, such as `inputs.train`, to its path in the container."""
         return data.paths_of(self.job)
 
     @property
     def words(self) -> list[str]:
-        """Return the arguments for our launcher, which follow the shell line."""
+        """Return the arguments of cloudtrain's launcher, which come after the shell line."""
         requirements = self.job.environment.requirements
         return [*(["--requirements", requirements] if requirements else []), *self.program]
 
     @property
     def program(self) -> list[str]:
-        """Return the script, or the command line."""
+        """Return the launcher's arguments that name the script or the command line."""
         if self.job.command is not None:
             return ["--command", resolve_text(self.job.command, self.paths)]
         assert self.job.entry_point is not None
@@ -182,7 +182,7 @@ def _network(target: SageMaker) -> dict[str, Any]:
 def _image_problems(parts: _Parts) -> Iterator[Problem]:
     """Report images that cannot start the job.
 
-    Our launcher starts every script of a processing job, because no toolkit exists for them.
+    cloudtrain's launcher must run in the image, because no toolkit exists for processing jobs.
     """
     old = python_too_old(parts.image.known) if parts.brings_code else None
     if old:
@@ -191,7 +191,7 @@ def _image_problems(parts: _Parts) -> Iterator[Problem]:
 
 
 def _word_problems(job: ProcessingJob) -> Iterator[Problem]:
-    """Report arguments that are too long for the request, which is their only way into the container."""
+    """Report arguments that the request cannot hold because they are too long or contain a line break."""
     paths = data.paths_of(job)
     if job.command is not None:
         line = resolve_text(job.command, paths)
@@ -211,7 +211,7 @@ def _word_problem(text: str, path: tuple[str, ...], hint: str) -> Iterator[Probl
 
 
 def _processes(parts: _Parts, count: int) -> Processes:
-    """Return one process per instance, which starts once the bundle is unpacked."""
+    """Return one process per instance. It starts after the bundle is unpacked."""
     if not parts.brings_code:
         return Processes()
     argv = tuple(script_argv([*parts.program, *parts.arguments]))

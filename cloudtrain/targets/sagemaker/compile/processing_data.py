@@ -24,7 +24,7 @@ _UPLOAD_MODES = {"upload": "EndOfJob", "mount": "Continuous"}
 
 
 def paths_of(job: ProcessingJob) -> dict[str, str]:
-    """Map each reference to its path in the container."""
+    """Map each reference, such as `inputs.train`, to its path in the container."""
     paths = {f"inputs.{name}": _script_path(name, item) for name, item in job.inputs.items()}
     return paths | {f"outputs.{name}": _output_path(name, item) for name, item in job.outputs.items()}
 
@@ -63,7 +63,7 @@ def _s3_input(name: str, uri: str, path: str, **reading: str) -> dict[str, Any]:
 def outputs(job: ProcessingJob, target: SageMaker, account: SageMakerAccount, run_name: str) -> dict[str, Any]:
     """Return `ProcessingOutputConfig`; empty for a job without outputs.
 
-    Outputs without a configured location are stored beside the outputs of training jobs.
+    Outputs without a configured location go to the default output folder, as for training jobs.
     """
     if not job.outputs:
         return {}
@@ -123,7 +123,7 @@ def _path_problems(job: ProcessingJob) -> Iterator[Problem]:
 
 
 def _script_path(name: str, item: ProcessingInput) -> str:
-    """Return an input's path. A single file is in its input's folder, under its original name."""
+    """Return an input's path in the container. A single file keeps its name inside the input's folder."""
     path = _input_path(name, item)
     return f"{path}/{PurePosixPath(item.sagemaker).name}" if item.type == "uri_file" and item.sagemaker else path
 

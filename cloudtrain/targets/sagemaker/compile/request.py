@@ -34,7 +34,7 @@ DEFAULT_MAX_RUNTIME = 86_400
 
 
 class Parts(NamedTuple):
-    """The decisions about a job that its request is written from."""
+    """The values from which a training job's request is written."""
 
     job: TrainingJob
     target: SageMaker
@@ -47,13 +47,13 @@ class Parts(NamedTuple):
 
     @property
     def paths(self) -> dict[str, str]:
-        """Map each reference to its path in the container."""
+        """Map each reference, such as `inputs.train`, to its path in the container."""
         own = self.target.checkpoint_path
         return paths_of(self.job) | ({"checkpoint": own} if own else {})
 
     @property
     def needs_code_channel(self) -> bool:
-        """Return whether the bundle comes through a channel, because a container without network cannot download it."""
+        """Return whether a channel must bring the bundle, because the job's container cannot download it."""
         return self.launch.mode == "entrypoint" or (self.launch.mode == "toolkit" and self.target.network_isolation)
 
 
@@ -94,7 +94,7 @@ def _algorithm(parts: Parts) -> dict[str, Any]:
 
 
 def _hyperparameters(parts: Parts) -> dict[str, str]:
-    """Return the hyperparameters: JSON values for scripts, and plain text for an image's own algorithm.
+    """Return the hyperparameters: as JSON for scripts, and as plain text for an image's own entry point.
 
     The SDK's generic estimator writes plain text, too.
     """
@@ -149,14 +149,14 @@ def tags(given: dict[str, str], run_name: str) -> list[dict[str, str]]:
 
 
 def network(target: SageMaker) -> dict[str, Any]:
-    """Return `VpcConfig`; empty if the target has none."""
+    """Return `VpcConfig`; empty if the target's settings have no VPC."""
     if not target.subnets and not target.security_group_ids:
         return {}
     return {"Subnets": list(target.subnets), "SecurityGroupIds": list(target.security_group_ids)}
 
 
 def experiment(target: SageMaker) -> dict[str, str]:
-    """Return `ExperimentConfig`; empty if the target has none."""
+    """Return `ExperimentConfig`; empty if the target's settings have no experiment."""
     names = {
         "ExperimentName": target.experiment,
         "TrialName": target.trial,
@@ -167,7 +167,7 @@ def experiment(target: SageMaker) -> dict[str, str]:
 
 
 def _switches(parts: Parts) -> dict[str, Any]:
-    """Return the optional features that are switched on; all others are left out."""
+    """Return the fields that switch on optional features; None for features that are off."""
     target = parts.target
     return {
         "EnableNetworkIsolation": target.network_isolation or None,

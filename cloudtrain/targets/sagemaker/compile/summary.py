@@ -1,4 +1,4 @@
-"""The first lines that a person reads: the machines, their processes, the locations of data, and the highest cost."""
+"""The lines at the top of a printed plan: machines, processes, data locations and maximum cost."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def max_runtime(request: dict[str, Any]) -> int:
 
 
 def instances(machines: Machines, *, together: bool = True) -> str:
-    """Return a line for each group, or for each acceptable type. `together` says whether the instances communicate."""
+    """Return a line for each instance group or preferred type. `together`: whether the instances communicate."""
     between = "\nor " if machines.kind == "preferences" else "\n"
     return between.join(_instances(group, machines, together) for group in machines.groups)
 
 
 def cost(machines: Machines, request: dict[str, Any]) -> str:
-    """Return the highest cost of all instances over the whole `max_runtime`."""
+    """Return the maximum cost: all instances at list prices for the whole `max_runtime`."""
     price = machines.price
     if price is None or not price.exact:
         return "unknown: the catalogue has no price of this type"

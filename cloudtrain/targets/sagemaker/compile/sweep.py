@@ -1,9 +1,9 @@
 """Compile a sweep into the body of CreateHyperParameterTuningJob, made from the request of a trial's training job.
 
-Features that the tuner cannot carry are refused with the alternative: entry points of containers, instance groups,
-profiler, warm pools and similar. The SageMaker SDK drops them silently. Two things differ on purpose from what SDK
-2.257.7 sends: a categorical number stays a number (the SDK turns it into text), and the description of the SDK's own
-estimator class is left out.
+Features that the tuner does not support cause an error that names an alternative: container entry points, instance
+groups, profiler, warm pools and similar. The SageMaker SDK drops them silently. The request differs on purpose from SDK
+2.257.7 in two points: a categorical number stays a number (the SDK turns it into text), and the description of the
+SDK's own estimator class is left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cloudtrain.targets.sagemaker.launch.job import arrives_intact
 from cloudtrain.targets.sagemaker.settings import SageMaker
 
 LONGEST_NAME = 32
-"""Longest name of a tuning job: its trials append 13 characters to it."""
+"""Longest name of a tuning job. The names of its trials are 13 characters longer."""
 
 _SUFFIX = len("-00000000-00")
 _MOST_RANGES, _MOST_VALUES, _MOST_VARIABLES, _MOST_STATIC = 30, 30, 48, 100
@@ -57,10 +57,10 @@ _ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a separate 
 
 
 def compile_tuning(sweep: Sweep, target: SageMaker, context: CompileContext) -> Plan:
-    """Return the plan of a sweep in SageMaker's own tuner.
+    """Return the plan of a sweep that SageMaker's own tuner runs.
 
     Raises:
-        JobError: the tuner cannot run the sweep (CT061), or no trial can run.
+        JobError: the tuner cannot run the sweep (CT061), or SageMaker cannot run the sweep's job.
     """
     problems = Problems()
     parts = parts_of(sweep.job, target, context, problems)
@@ -149,7 +149,7 @@ def _ranges(sweep: Sweep) -> dict[str, Any]:
 def _is_listed(sweep: Sweep, item: Range) -> bool:
     """Return whether a range's values must be listed one by one.
 
-    The tuner supports no steps, and its grids take only listed values.
+    The tuner supports no steps, and its grid search accepts only listed values.
     """
     return item.kind == "choice" or (item.kind == "int" and (sweep.strategy == "grid" or item.step not in (None, 1)))
 
@@ -159,7 +159,7 @@ def _text(value: Any, *, as_json: bool) -> str:
 
 
 def _metrics(sweep: Sweep, given: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the job's own metrics, with the objective among them.
+    """Return the job's metrics, including the objective.
 
     If the job does not define the objective, a pattern reads it from the lines of `runtime.report`.
     """
@@ -179,15 +179,15 @@ def _notes(sweep: Sweep) -> Iterator[str]:
 
 
 def _cannot(sweep: Sweep, parts: Parts, request: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Yield the features that the tuner cannot carry: the place, the feature, and the alternative."""
+    """Yield each feature that the tuner does not support: its path in the sweep, a message, and the alternative."""
     if len(sweep.name) > LONGEST_NAME - _SUFFIX:
         most = LONGEST_NAME - _SUFFIX
-        message = f"a tuning job's name has at most {LONGEST_NAME} letters, a hash among them"
+        message = f"a tuning job's name has at most {LONGEST_NAME} letters, including a hash"
         yield ("name",), message, f"shorten it to {most} letters, or {_ALTERNATIVE}"
     if sweep.objective is None:
         yield ("objective",), "SageMaker's tuner needs an objective", _ALTERNATIVE
     if parts.launch.mode == "entrypoint":
-        message = f"SageMaker's tuner starts no entry point of a container, which this job needs: {parts.launch.reason}"
+        message = f"SageMaker's tuner cannot start cloudtrain's launcher, which this job needs: {parts.launch.reason}"
         yield ("job",), message, _ALTERNATIVE
     if request.get("CheckpointConfig"):
         message = "SageMaker's tuner gives all trials one place for checkpoints, so they would resume from each other's"
@@ -213,7 +213,7 @@ def _cannot(sweep: Sweep, parts: Parts, request: Mapping[str, Any]) -> Iterator[
 def _cannot_search(sweep: Sweep, request: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
     ranges = sweep.space.ranges
     if len(ranges) > _MOST_RANGES:
-        message = f"SageMaker's tuner searches at most {_MOST_RANGES} hyperparameters, and this sweep {len(ranges)}"
+        message = f"SageMaker's tuner searches at most {_MOST_RANGES} hyperparameters, and this sweep has {len(ranges)}"
         yield ("search",), message, _ALTERNATIVE
     if len(request.get("HyperParameters", {}).keys() - ranges.keys()) > _MOST_STATIC:
         message = f"a tuning job has at most {_MOST_STATIC} fixed hyperparameters"
@@ -235,7 +235,7 @@ def _cannot_search(sweep: Sweep, request: Mapping[str, Any]) -> Iterator[tuple[t
         yield ("max_runtime",), "a tuning job's limit is at least 2m", f"write `max_runtime: 2m`, or {_ALTERNATIVE}"
     for name, item in ranges.items():
         if name.startswith(("sagemaker_", "_")) or name == "mp_parameters":
-            yield ("search", name), f"`{name}` is a word of SageMaker's own", "give the hyperparameter another name"
+            yield ("search", name), f"`{name}` is reserved by SageMaker", "give the hyperparameter another name"
         if not _is_listed(sweep, item):
             continue
         values = item.values or ()

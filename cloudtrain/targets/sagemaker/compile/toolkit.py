@@ -1,12 +1,11 @@
-"""Toolkit mode: the distribution as the `sagemaker_*` hyperparameters that the containers' training toolkit reads.
+"""Toolkit mode: write the distribution as `sagemaker_*` hyperparameters, which the containers' training toolkit reads.
 
-The keys and their values are those of the SageMaker SDK 2.257.7 (`Framework._distribution_configuration`), measured
-request by request. Where the SDK drops a setting, so that a different job would run, we write the form that the
-toolkit understands:
+Keys and values equal those of the SageMaker SDK 2.257.7 (`Framework._distribution_configuration`), verified by
+comparing requests. Exceptions are settings that the SDK drops or writes wrongly, so that a different job would run:
 
 * With `torch` on a heterogeneous cluster the SDK drops the groups, and every group runs torchrun alone.
 * With `smddp` on a heterogeneous cluster the SDK writes the instance type `null`.
-* The SDK cannot express `processes_per_instance` of `torch`; the toolkit takes the MPI key for torchrun as well.
+* The SDK cannot express `processes_per_instance` of `torch`; the toolkit also reads the MPI key for torchrun.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def _mpi(distribution: MPI | Horovod, machines: Machines) -> Pairs:  # noqa: ARG
 
 
 def _mpi_pairs(processes: int | None, options: str) -> Pairs:
-    """Return the MPI hyperparameters. Without a count, the toolkit starts one process for each GPU."""
+    """Return the MPI hyperparameters. If `processes` is None, the toolkit starts one process for each GPU."""
     count = {keys.PROCESSES: processes} if processes is not None else {}
     return {keys.MPI: True, **count, keys.MPI_OPTIONS: options}
 
@@ -120,5 +119,5 @@ _WRITERS: dict[str, Callable[[Any, Machines], Pairs]] = {
 
 
 def encode_values(pairs: Pairs) -> dict[str, str]:
-    """Encode each value as JSON, which the toolkit decodes to the same type."""
+    """Encode each value as JSON, so that the toolkit decodes it to the same type."""
     return {name: json.dumps(value) for name, value in pairs.items()}

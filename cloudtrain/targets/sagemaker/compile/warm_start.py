@@ -1,4 +1,4 @@
-"""A tuning job that goes on where earlier ones ended: the request of the last of them, with a warm start."""
+"""Requests for tuning jobs that continue earlier tuning jobs through SageMaker's warm start."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from cloudtrain.errors import UsageError
 
 WARM_START = "IdenticalDataAndAlgorithm"
-"""The same code and data, so that the best training job of all is the best; TransferLearning is for others."""
+"""Continues with the same code and data, so that the objectives of all trials can be compared."""
 
 _STRATEGIES = ("Bayesian", "Random")
 _MOST_PARENTS, _MOST_TRIALS, _MOST_RANDOM = 5, 750, 10_000
-"""Of a tuning job, those of its parents among them."""
+"""Limits of a tuning job, including its parents: parent jobs, trials, and trials of a random search."""
 
 
 def parents_of(request: Mapping[str, Any]) -> list[str]:
-    """Return the tuning jobs that a request or a description continues, the oldest first."""
+    """Return the names of the tuning jobs that a request or job description continues, oldest first."""
     config = request.get("WarmStartConfig") or {}
     if config.get("WarmStartType") != WARM_START:
         return []
@@ -24,28 +24,28 @@ def parents_of(request: Mapping[str, Any]) -> list[str]:
 
 
 def continued(request: Mapping[str, Any], name: str, trials: int, started: int) -> dict[str, Any]:
-    """Return the request of the tuning job that continues `name` with that many more trials.
+    """Return the request of the tuning job that continues `name` with `trials` more trials.
 
-    A job learns from its own parents alone, and not from theirs, so it names all of them.
+    A tuning job learns only from the parents that its request names, so the request also names the parents of `name`.
 
     Args:
-        request: that of the tuning job that ended.
-        started: how many trials it and its parents had.
+        request: the request of the tuning job `name`.
+        started: the number of trials that `name` and its parents started.
 
     Raises:
-        UsageError: SageMaker has no warm start for it (CT064).
+        UsageError: SageMaker cannot continue this tuning job (CT064).
     """
     config, parents = request["HyperParameterTuningJobConfig"], [*parents_of(request), name]
     most = _MOST_RANDOM if config["Strategy"] == "Random" else _MOST_TRIALS
     reason = None
     if config["Strategy"] not in _STRATEGIES:
-        reason = f"SageMaker continues a bayesian or random search, and this is `{config['Strategy'].lower()}`"
+        reason = f"SageMaker can continue only a bayesian or random search, not `{config['Strategy'].lower()}`"
     elif len(parents) > _MOST_PARENTS:
-        reason = f"SageMaker continues a sweep {_MOST_PARENTS} times at most"
+        reason = f"SageMaker can continue a sweep at most {_MOST_PARENTS} times"
     elif started + trials > most:
         reason = f"a tuning job has at most {most:,} trials with those that it continues, and this {started + trials:,}"
     if reason is not None:
-        hint = "submit another sweep; with `driver: cloudtrain` a sweep goes on without these limits"
+        hint = "submit another sweep; with `driver: cloudtrain`, sweeps continue without these limits"
         raise UsageError(reason, hint=hint, code="CT064")
     limits = {**config["ResourceLimits"], "MaxNumberOfTrainingJobs": trials}
     limits["MaxParallelTrainingJobs"] = min(limits["MaxParallelTrainingJobs"], trials)

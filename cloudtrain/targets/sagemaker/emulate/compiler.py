@@ -35,13 +35,13 @@ from cloudtrain.targets.sagemaker.settings import SageMaker
 ACCOUNT = SageMakerAccount(
     region="us-east-1", role="arn:aws:iam::000000000000:role/emulated", bucket="emulated", missing=()
 )
-"""Stands in for an account, because the request is never sent.
+"""A placeholder account, because the request is never sent.
 
-Only the user's settings that the container can see count: the region, the launch mode, and the mode of the channels.
+Only settings that the container can see are used: the region, the launch mode, and the mode of the channels.
 """
 
 LAUNCHER_PATIENCE = 60.0
-"""Seconds for our launcher to end the other ranks and to write the failure file after a rank has failed."""
+"""Seconds that cloudtrain's launcher gets, after a rank failed, to end the other ranks and write the failure file."""
 
 _REPEATED = ("SM_RESOURCE_CONFIG", "SM_TRAINING_ENV")
 
@@ -52,10 +52,12 @@ _MACHINES = "ResourceConfig"
 
 
 def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: CompileContext) -> LocalPlan:
-    """Return the plan of a job that runs here as SageMaker would run it. `context.account` is a `LocalAccount`.
+    """Return the plan of a job that runs on this machine as SageMaker would run it.
+
+    `context.account` is a `LocalAccount`.
 
     Raises:
-        JobError: the job cannot run on SageMaker, or cannot be emulated here, with the alternative.
+        JobError: the job cannot run on SageMaker, or cannot be emulated; the message gives an alternative.
     """
     account: LocalAccount = context.account
     problems = Problems()
@@ -97,7 +99,7 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
 
 
 def _without_machines(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the machines from the overrides, because this machine and its capacity replace them."""
+    """Remove the SageMaker machines from the overrides, because the job runs on this machine."""
     return {key: value for key, value in overrides.items() if key != _MACHINES}
 
 
@@ -109,7 +111,7 @@ def _notes(job: TrainingJob, launches: dict[Host, HostLaunch]) -> Iterator[str]:
 
 
 def _container(parts: Parts, python: str) -> Container:
-    """Return the image's framework and toolkit, without the libraries, variables and PyTorch of the real image."""
+    """Return the image's framework and toolkit, but not its libraries and PyTorch, which are missing here."""
     known = contents_of(parts.image.known)
     return known._replace(python=python, smddprun=False, smddpmprun=False, torch=None, training_module=None)
 
@@ -121,7 +123,7 @@ def _specification(
     launches: dict[Host, HostLaunch],
     started: list[tuple[Process, str]],
 ) -> LaunchSpecification:
-    """Return the launch specification: each host's `/opt/ml`, the processes, and the locations of results."""
+    """Return the launch specification: each host's `/opt/ml` folder, the processes, and the result folders."""
     archive = stage.account.archive(context.bundle)
     roots = [stage.root(host) for host in stage.hosts]
     checkpoint = _checkpoint(stage, job)
@@ -173,13 +175,13 @@ def _specification(
 
 
 def _metrics(request: Mapping[str, Any]) -> dict[str, str]:
-    """Return the patterns with which the service would read metrics from the log."""
+    """Return the regular expressions with which SageMaker would read metrics from the log, by metric name."""
     pairs = request["AlgorithmSpecification"].get("MetricDefinitions", ())
     return {str(pair["Name"]): str(pair["Regex"]) for pair in pairs}
 
 
 def _checkpoint(stage: Stage, job: TrainingJob) -> str:
-    """Return the folder that stands in for the checkpoint bucket, which all hosts share."""
+    """Return the local folder that replaces the S3 checkpoint location. All hosts share it."""
     given = job.checkpoint.local if job.checkpoint else None
     return given or f"{stage.run_dir}/checkpoint"
 
@@ -191,9 +193,9 @@ def _files(stage: Stage, host: Host) -> Iterator[tuple[str, str]]:
 
 
 def _links(stage: Stage, job: TrainingJob, host: Host) -> Iterator[Link]:
-    """Yield the channels of one host.
+    """Yield the links to the input data of one host.
 
-    Of a sharded channel a host sees every n-th file. Channels of other instance groups are left out.
+    In a sharded channel, each of n hosts gets every n-th file. Channels of other instance groups are left out.
     """
     for name, item in job.inputs.items():
         if item.instance_groups and host.group not in item.instance_groups:
@@ -209,10 +211,10 @@ def _links(stage: Stage, job: TrainingJob, host: Host) -> Iterator[Link]:
 
 
 def _assign_ranks(launches: dict[Host, HostLaunch]) -> list[tuple[Process, str]]:
-    """Return the processes that the supervisor starts, each with its signal, and number their ranks.
+    """Number the ranks of the processes that the supervisor starts, and return each process with its stop signal.
 
-    Scripts without a launcher are ranks themselves. They come after the ranks of launchers, in the order of their
-    hosts' names; parameter servers come last.
+    A script without a launcher counts as a rank. Its number comes after the ranks of launchers, in the order of host
+    names. Parameter servers come last.
     """
     started = [(process, made.signal) for made in launches.values() for process in made.processes]
     first = sum(made.ranks for made in launches.values())

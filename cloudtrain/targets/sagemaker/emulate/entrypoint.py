@@ -1,4 +1,4 @@
-"""Jobs in entrypoint mode: our own launcher runs for real on every host, from the container's own start line."""
+"""Emulate jobs in entrypoint mode: cloudtrain's real launcher runs for every host, with the container's argv."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from cloudtrain.targets.sagemaker.launch.job import Host, hyperparameters_file, 
 
 
 def entrypoint_host(stage: Stage, host: Host) -> HostLaunch:
-    """Return the processes that the host starts: the launcher, and the launcher's children.
+    """Return the processes of one host: the launcher and its children.
 
     Raises:
-        JobError: the launcher would refuse the job, or the job needs mpirun and this machine has none.
+        JobError: the launcher would refuse the job, or the job needs mpirun, which is missing on this machine.
     """
     plan = _plan(stage, host)
     program = plan.programs[0] if plan.programs else None
@@ -55,7 +55,7 @@ _RANKS_OF = {"torchrun", "mpirun"}
 
 
 def _plan(stage: Stage, host: Host) -> LaunchPlan:
-    """Return the launcher's own plan. It has the containers' addresses: ports on this machine are chosen at start."""
+    """Return the launcher's plan with the containers' addresses; ports on this machine are chosen at start."""
     request, known = stage.request_of(host), stage.account.machine
     machine = Machine(
         python=stage.python, cpus=known.cpus, gpus=stage.gpus(host), variables=dict(stage.variables(host))

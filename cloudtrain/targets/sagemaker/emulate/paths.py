@@ -21,19 +21,19 @@ _INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "SM_NETWORK_
 
 
 def relocate_text(text: str, root: str) -> str:
-    """Return the text with `root` in place of `/opt/ml`."""
+    """Replace `/opt/ml` in a text with `root`."""
     return _ROOT.sub(lambda _: root, text)
 
 
 def relocate_request(request: Mapping[str, Any], root: str) -> dict[str, Any]:
-    """Return the request with one host's paths in the hyperparameters and variables that name `/opt/ml`."""
+    """Replace `/opt/ml` in a request's hyperparameters and variables with `root`."""
     hyperparameters = {name: _relocate_json(text, root) for name, text in request.get("HyperParameters", {}).items()}
     variables = {name: relocate_text(text, root) for name, text in request.get("Environment", {}).items()}
     return {**request, "HyperParameters": hyperparameters, "Environment": variables}
 
 
 def _relocate_json(text: str, root: str) -> str:
-    """Replace `/opt/ml` in a text; inside JSON, write the root with JSON's escapes."""
+    """Replace `/opt/ml` in a text with `root`, which is escaped if the text is JSON."""
     try:
         json.loads(text)
     except ValueError:
@@ -42,22 +42,22 @@ def _relocate_json(text: str, root: str) -> str:
 
 
 def port_name(endpoint: str) -> str:
-    """Return the name of the port that stands in for `host:port`."""
+    """Return the name of the local port that replaces `host:port`, such as `algo-1_7777`."""
     return endpoint.replace(":", "_")
 
 
 def local_endpoint(endpoint: str) -> str:
-    """Return `algo-1:7777` as an address on this machine; its port is chosen at start."""
+    """Return the local address that replaces an endpoint such as `algo-1:7777`; its port is chosen at start."""
     return LOOPBACK + ":${{ports." + port_name(endpoint) + "}}"
 
 
 def local_port(host: str, port: int | str) -> str:
-    """Return only the port."""
+    """Return the port of `local_endpoint` as a placeholder, which is filled in at start."""
     return local_endpoint(f"{host}:{port}").partition(":")[2]
 
 
 def local_tf_config(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return TF_CONFIG with every task on loopback, and the endpoints that it had."""
+    """Return TF_CONFIG with every task's address on loopback, and the original addresses."""
     config = json.loads(text)
     endpoints = tuple(address for members in config["cluster"].values() for address in members)
     config["cluster"] = {role: list(map(local_endpoint, members)) for role, members in config["cluster"].items()}
@@ -65,12 +65,12 @@ def local_tf_config(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def with_loopback(resource: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `resourceconfig.json` with an interface that exists on this machine."""
+    """Return `resourceconfig.json` with the loopback network interface."""
     return {**resource, "network_interface_name": LOOPBACK_INTERFACE}
 
 
 def local_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return a host's variables with this machine's interface."""
+    """Return a host's variables with the loopback network interface."""
     local = dict(variables)
     for name in _INTERFACE_VARIABLES:
         if local.get(name) == INTERFACE:
@@ -84,7 +84,7 @@ def local_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def local_master(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the toolkit's variables for the address of rank 0, on this machine; empty if the toolkit sets none."""
+    """Return MASTER_ADDR and MASTER_PORT for this machine; empty if the toolkit does not set them."""
     if "MASTER_ADDR" not in variables:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""The data that all hosts of an emulation share: the request, the run's folder, and this machine."""
+"""The data that all emulated hosts share: the request, the run's folder, and this machine."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class HostLaunch:
     """The processes that one host starts.
 
     Attributes:
-        processes: started by the supervisor.
-        shown: children of those processes; only for the plan.
-        signal: which processes get SIGTERM first (see `cloudtrain.launch.specification`).
+        processes: the processes that the supervisor starts.
+        shown: children of `processes`, which appear only in the plan.
+        signal: the processes that get SIGTERM first (see `cloudtrain.launch.specification`).
         ranks: number of ranks that a launcher starts.
-        endpoints: `host:port` of everything that listens, on any host.
+        endpoints: every `host:port` at which a process listens, on any host.
         unpacks: whether the host's launcher itself unpacks the code.
-        notes: for the reader of the plan.
+        notes: sentences that the plan shows.
     """
 
     processes: tuple[Process, ...]
@@ -58,15 +58,15 @@ class Stage:
         return tuple(sorted(hosts(self.request), key=lambda host: host.index))
 
     def root(self, host: Host) -> str:
-        """Return the folder that stands in for the host's `/opt/ml`."""
+        """Return the folder that replaces the host's `/opt/ml`."""
         return f"{self.run_dir}/hosts/{host.name}/opt/ml"
 
     def path(self, host: Host, path: str) -> str:
-        """Return the path on this machine for a path of the container."""
+        """Translate a path in the container to its path on this machine."""
         return relocate_text(path, self.root(host))
 
     def request_of(self, host: Host) -> dict[str, Any]:
-        """Return the request as the host sees it."""
+        """Return the request with the host's local paths instead of `/opt/ml`."""
         return relocate_request(self.request, self.root(host))
 
     def gpus(self, host: Host) -> int:
@@ -74,7 +74,7 @@ class Stage:
         return len(gpu_share(self.account.machine.gpu_ids, len(self.hosts), host.index))
 
     def variables(self, host: Host) -> dict[str, str]:
-        """Return a container's variables before its toolkit or launcher starts, and those that this machine adds."""
+        """Return a container's variables before its toolkit or launcher starts, including the emulation's own."""
         variables = {
             "AWS_REGION": self.region,
             "CLOUDTRAIN_RUN_DIR": self.run_dir,
@@ -91,7 +91,7 @@ class Stage:
 
     @property
     def mpirun(self) -> str:
-        """Return this machine's mpirun.
+        """Return the path of this machine's mpirun.
 
         Raises:
             JobError: this machine has no mpirun.
@@ -102,13 +102,10 @@ class Stage:
         return self.account.mpirun
 
     def mpirun_variables(self, host: Host) -> dict[str, str]:
-        """Return the PATH on which our launcher finds this machine's mpirun."""
+        """Return a PATH with which cloudtrain's launcher finds this machine's mpirun."""
         folder, path = os.path.dirname(self.mpirun), self.variables(host).get("PATH", "${{env.PATH}}")  # noqa: PTH120
         return {"PATH": f"{folder}:{path}"}
 
     def torchrun_variables(self, host: Host) -> dict[str, str]:
-        """Return torchrun's settings as variables, which keeps its argv unchanged.
-
-        Each rank's output goes to a file.
-        """
+        """Return variables that make torchrun write each rank's output to a file, without a change of its argv."""
         return {"PET_LOG_DIR": f"{self.run_dir}/logs/instance_{host.index}", "PET_REDIRECTS": "3"}

@@ -40,7 +40,7 @@ def toolkit_host(stage: Stage, host: Host) -> HostLaunch:
     """Return the processes that the host starts.
 
     Raises:
-        JobError: the toolkit would stop before it starts anything, or the job needs mpirun and this machine has none.
+        JobError: the toolkit would stop before it starts anything, or the job needs mpirun, which this machine lacks.
     """
     request, root, gpus = stage.request_of(host), stage.root(host), stage.gpus(host)
     made = command(request, host, stage.container, gpus=gpus, root=root)
@@ -63,9 +63,9 @@ def toolkit_host(stage: Stage, host: Host) -> HostLaunch:
 
 
 def _torchrun(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:
-    """Return torchrun with a free port.
+    """Return a torchrun process with a free port.
 
-    The toolkit gives a single host no port, so torchrun would take its default.
+    For a single host, the toolkit sets no port, and torchrun's default port may be in use on this machine.
     """
     script = made.program[2:]
     options = list(made.argv[made.argv.index("torchrun") + 1 : -len(script)])
@@ -87,7 +87,7 @@ def _torchrun(stage: Stage, host: Host, made: Command, variables: dict[str, str]
 
 
 def _mpirun(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:
-    """Return mpirun with all ranks on this machine; each rank writes its output to separate files."""
+    """Return an mpirun that starts all ranks on this machine; each rank writes its output to separate files."""
     options = portable(_mpi_options(made.argv[1 : -len(made.program)]))
     program = redirected(made.program, f"{stage.run_dir}/logs/instance_{host.index}")
     argv = (stage.mpirun, *options, *program)
@@ -97,10 +97,10 @@ def _mpirun(stage: Stage, host: Host, made: Command, variables: dict[str, str]) 
 
 
 def _mpi_options(options: Sequence[str]) -> list[str]:
-    """Return the options that work here.
+    """Return mpirun's options for this machine.
 
-    Every host is this machine, the interface is loopback, and the library that tells hosts their names is missing.
-    Output tags serve a log of all ranks, so they are removed.
+    Every host becomes this machine, and the interface becomes loopback. The preloaded library that sets host names is
+    removed, and `--tag-output` too, because each rank writes its own log.
     """
     local: list[str] = []
     rest = iter(options)
@@ -127,7 +127,7 @@ def _local_export(value: str) -> list[str]:
 
 
 def _sshd(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:  # noqa: ARG001
-    """Return a host without processes: it waits for the ranks of another host's mpirun, which all run there."""
+    """Return a host without processes, because mpirun starts all ranks on the first host."""
     return HostLaunch((), notes=(f"{host.name} would wait for mpirun's ranks; here they all run on the first host",))
 
 

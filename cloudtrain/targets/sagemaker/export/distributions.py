@@ -1,4 +1,4 @@
-"""The `distribution` argument of version 2, from the hyperparameters that it turns into, and back."""
+"""Convert hyperparameters to the `distribution` argument of SDK version 2, and back."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ KEYS = (
     TORCH, MPI, PROCESSES, MPI_OPTIONS, SMDDP, SMDDP_OPTIONS, MODEL_PARALLEL, PARAMETER_SERVER, MIRRORED, GROUPS,
     INSTANCE_TYPE,
 )  # fmt: skip
-"""All hyperparameters that a `distribution` can turn into."""
+"""All hyperparameters into which the SDK can turn a `distribution`."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The other arguments that decide which hyperparameters the SDK makes of a distribution.
+    """The other arguments that influence how the SDK turns a distribution into hyperparameters.
 
     Attributes:
         framework: `pytorch`, `tensorflow` or `huggingface`.
         instance_type: None for a heterogeneous cluster.
         groups: instance group to instance type, in the request's order; empty for a homogeneous cluster.
         entry_point: the script.
-        image_uri: the image as the estimator would receive it; empty if the estimator receives a version instead.
-        version: the framework's version, if the estimator receives one.
+        image_uri: the estimator's argument `image_uri`; empty if the estimator gets a version instead.
+        version: the framework's version, if the estimator gets one.
         debugger: whether the request turns the debugger on.
     """
 
@@ -57,7 +57,7 @@ class Setting:
 
 
 def with_image(setting: Setting, arguments: Mapping[str, Any]) -> Setting:
-    """Return the setting with the image arguments of an estimator."""
+    """Return a copy of `setting` with the image or version from an estimator's arguments."""
     names = ("framework_version", "pytorch_version", "tensorflow_version")
     version = next((arguments[name] for name in names if name in arguments), None)
     return replace(setting, image_uri=arguments.get("image_uri", ""), version=version)
@@ -104,7 +104,7 @@ def sdk_hyperparameters(distribution: Mapping[str, Any], setting: Setting) -> di
 
 
 def _basic(distribution: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
-    """Return the hyperparameters as the SDK's `Framework._distribution_configuration` does."""
+    """Return the hyperparameters that the SDK's `Framework._distribution_configuration` returns."""
     sent: dict[str, Any] = {}
     groups = _groups(distribution, setting)
     if groups:
@@ -136,7 +136,7 @@ def _library(library: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
 
 
 def _groups(distribution: Mapping[str, Any], setting: Setting) -> list[str]:
-    """Return the groups of the distribution; if the cluster has a single group, the SDK itself adds it."""
+    """Return the distribution's instance groups. If the cluster has one group, return this group, as the SDK does."""
     if distribution and len(setting.groups) == 1:
         return list(setting.groups)
     return list(distribution.get("instance_groups", ()))
@@ -161,7 +161,7 @@ _NO_SMDISTRIBUTED = "2.0.1-gpu-py310-cu121"
 
 
 def objection(distribution: Mapping[str, Any], values: Mapping[str, Any], setting: Setting) -> str | None:
-    """Explain why the SDK refuses a distribution or sends other hyperparameters; None if it sends these."""
+    """Explain why the SDK refuses a distribution or does not send exactly `values`; None if it sends them."""
     for reason in _REFUSALS:
         found = reason(distribution, setting)
         if found is not None:

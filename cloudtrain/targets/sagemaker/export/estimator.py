@@ -3,10 +3,10 @@
 cloudtrain takes the first of three forms that gives the same request:
 
 1. The framework's class with a `distribution`, as a user would write it by hand.
-2. The framework's class with the `sagemaker_*` hyperparameters written out, if the SDK has no `distribution` for
-   them, or refuses it.
-3. The generic `Estimator` with every hyperparameter as text and the code as a channel. Our own launcher needs this
-   form, and so does every request that the framework's class would change.
+2. The framework's class with explicit `sagemaker_*` hyperparameters, if the SDK has no `distribution` for them or
+   refuses it.
+3. The generic `Estimator` with every hyperparameter as text and the code as a channel. Requests that start
+   cloudtrain's launcher need this form, and requests that the framework's class would change.
 
 Facts about the SDK are those of version 2.257.7.
 """
@@ -86,7 +86,7 @@ METRICS = "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries"
 
 
 def estimator_program(request: dict[str, Any], region: str, profile: str | None = None) -> Program:
-    """Return the call of the SDK that sends exactly `request` from `region`.
+    """Return the SDK calls that send exactly `request` in `region`.
 
     Raises:
         TargetError: the SDK cannot express a field; the message names it.
@@ -121,16 +121,16 @@ def estimator_program(request: dict[str, Any], region: str, profile: str | None 
 
 
 def _session(region: str, profile: str | None) -> Call:
-    """Return a session of the region.
+    """Return an SDK session for the region.
 
-    Its configuration is explicit, so that defaults from files do not change the request.
+    Its configuration is explicit, so that defaults from configuration files do not change the request.
     """
     arguments = {"boto_session": boto_session(region, profile), "sagemaker_config": NO_CONFIGURATION}
     return Call("sagemaker.session.Session", arguments)
 
 
 def _common(fields: Fields) -> dict[str, Any]:
-    """Return the arguments that all classes share, and remove the fields that they express from `fields`."""
+    """Return the arguments that all classes share, and remove the matching fields from `fields`."""
     fields.take("TrainingJobName")
     values = {argument: fields.take(path) for path, argument in ARGUMENTS.items()}
     values |= {argument: fields.take_if(path, True) or None for path, argument in FLAGS.items()}

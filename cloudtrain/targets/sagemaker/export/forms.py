@@ -1,4 +1,4 @@
-"""Pass code, image and hyperparameters to version 2, in the three forms of `estimator.py`."""
+"""Pass code, image and hyperparameters to SDK version 2, in one of the three forms of `estimator.py`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _PYTORCH_AND_TENSORFLOW = ("pytorch", "tensorflow")
 
 @dataclass(frozen=True)
 class Form:
-    """The part of the call that differs from class to class.
+    """The class of an estimator, and the arguments that depend on the class.
 
     Attributes:
-        framework: names the class; None is the generic `Estimator`.
+        framework: the framework whose class is used; None for the generic `Estimator`.
         arguments: the class's arguments.
         channels: the channels that the user gives to `fit`.
-        metrics: the class's default for EnableSageMakerMetricsTimeSeries.
-        notes: why the call differs from what a user would expect.
+        metrics: the class's default of `EnableSageMakerMetricsTimeSeries`.
+        notes: explanations for calls that may surprise the user.
     """
 
     framework: str | None
@@ -35,7 +35,7 @@ class Form:
 
 
 def form_of(request: dict[str, Any], region: str) -> Form:
-    """Return the first form that gives the same request."""
+    """Return the first form with which the SDK sends the same request."""
     script = script_of(request, region)
     if script is None:
         return _plain(request)
@@ -54,9 +54,9 @@ def _plain(request: dict[str, Any], *notes: str) -> Form:
 
 
 def _framework(request: dict[str, Any], script: Script) -> str | None:
-    """Return the framework of the image.
+    """Return the framework of the image, or None.
 
-    A user's own image gets the framework of its strategy, because the generic class ignores `distribution`.
+    For a user's own image, the distribution decides, because the generic class ignores `distribution`.
     """
     known = framework_of(request["AlgorithmSpecification"]["TrainingImage"])
     if known is not None:
@@ -89,13 +89,13 @@ def _with_script(request: dict[str, Any], script: Script, framework: str | None,
 
 
 def _lost_keys_note(values: dict[str, Any], chosen: _Chosen) -> tuple[str, ...]:
-    """Note settings that the toolkit understands and the SDK's `distribution` cannot express, or drops."""
+    """Return a note with the toolkit's hyperparameters that the SDK's `distribution` would not send."""
     names = [f"`{name}`" for name in values if name in dist.KEYS] if chosen.distribution else []
     return (f"The SDK's `distribution` would not send {', '.join(names)}.",) if names else ()
 
 
 def _model_dir(values: dict[str, Any], request: dict[str, Any], distribution: dict[str, Any]) -> dict[str, Any]:
-    """Return `model_dir`, which the TensorFlow class sends as a hyperparameter except if it is False."""
+    """Return the argument `model_dir`. The TensorFlow class sends it as a hyperparameter, except if it is False."""
     given = values.pop("model_dir", False)
     output, name = request["OutputDataConfig"]["S3OutputPath"], request["TrainingJobName"]
     mpi = distribution.get("mpi", {}).get("enabled", False)
@@ -108,12 +108,12 @@ class _Chosen:
     image: dict[str, Any]
     distribution: dict[str, Any]
     sent: frozenset[str] = frozenset()
-    """The hyperparameters that the distribution stands for."""
+    """The hyperparameters that the SDK sends for the distribution."""
     notes: tuple[str, ...] = ()
 
 
 def _choose_image(request: dict[str, Any], script: Script, framework: str, region: str) -> _Chosen:
-    """Choose image and distribution: by version if the SDK picks this image and accepts the distribution, or by URI."""
+    """Return the image and distribution arguments: a version if the SDK chooses this image for it, or else the URI."""
     uri = request["AlgorithmSpecification"]["TrainingImage"]
     wanted = dist.distribution_of(script.values)
     setting = _setting(request, script, framework)
@@ -155,7 +155,7 @@ def _setting(request: dict[str, Any], script: Script, framework: str) -> dist.Se
 
 
 def _with_group_objects(distribution: dict[str, Any], groups: list[str]) -> dict[str, Any]:
-    """Return the distribution with the estimator's own group objects, because the SDK compares groups by identity."""
+    """Return the distribution with the estimator's own group objects, because the SDK compares them by identity."""
     if "instance_groups" not in distribution:
         return distribution
     objects = [Ref("instance_groups", groups.index(name)) for name in distribution["instance_groups"]]

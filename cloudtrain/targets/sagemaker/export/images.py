@@ -1,4 +1,4 @@
-"""The image of a request: the class of version 2 that runs it, and whether the SDK would pick it by version."""
+"""Find the SDK version 2 class for a request's image, and the version arguments that select this image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BASES = {"pytorch": "pytorch_version", "tensorflow": "tensorflow_version"}
 
 
 def framework_of(uri: str) -> str | None:
-    """Return `pytorch`, `tensorflow` or `huggingface` for AWS's own images, None for all others."""
+    """Return `pytorch`, `tensorflow` or `huggingface` for AWS's own images; None for other images."""
     image = image_of_uri(uri)
     return image.framework if image else None
 
@@ -28,7 +28,7 @@ def version_in(uri: str) -> str | None:
 def version_arguments(
     uri: str, region: str, types: Sequence[str], distribution: Mapping[str, Any]
 ) -> dict[str, str] | None:
-    """Return the version arguments for which the SDK picks exactly this image; None if it would pick another."""
+    """Return the version arguments for which the SDK chooses exactly this image; None if it chooses another."""
     image = image_of_uri(uri)
     if image is None or image.sdk != 2 or image.device == "neuron" or not image.python:
         return None

@@ -1,4 +1,4 @@
-"""Turn the debugger, profiler and TensorBoard fields of a request into arguments of version 2's estimators."""
+"""Turn a request's debugger, profiler and TensorBoard fields into arguments of SDK version 2's estimators."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _OF_RULES = {
 
 
 def monitoring_arguments(fields: Fields, output: str) -> dict[str, Any]:
-    """Return the arguments. Fields that they cannot express stay in `fields`.
+    """Return the arguments. Fields that no argument can express stay in `fields`.
 
-    `output` is the SDK's default location.
+    `output` is the S3 folder that the SDK uses by default.
     """
     rows = fields.take(DEBUG_RULES, ())
     if any("action_json" in row.get("RuleParameters", {}) for row in rows):  # the SDK drops it from a plain rule

@@ -1,4 +1,4 @@
-"""Split the hyperparameters of a request into those that the SDK adds for a script, and those that the user gave."""
+"""Separate a request's hyperparameters that the SDK adds for a script from the user's own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ LOG_LEVEL = 20
 
 @dataclass(frozen=True)
 class Script:
-    """A job that the container's toolkit starts: the script, the location of its archive, and all other
-    hyperparameters.
+    """The script that the container's toolkit starts, the address of its archive, and all other hyperparameters.
 
-    `channels` are the channels that the user gives; the SDK adds the code channel of an isolated job itself.
+    `channels` are the user's channels, without the code channel that the SDK adds to a network-isolated job.
     """
 
     entry_point: str
@@ -48,7 +47,7 @@ def script_of(request: dict[str, Any], region: str) -> Script | None:
 
 
 def _isolated_archive(channels: list[dict[str, Any]]) -> str | None:
-    """Return the archive of the code channel, if it is the last channel and without options, as the SDK writes it."""
+    """Return the archive's address in the last channel, if this channel is the code channel as the SDK writes it."""
     last = channels[-1] if channels else {}
     uri = last.get("DataSource", {}).get("S3DataSource", {}).get("S3Uri")
     return uri if uri is not None and last == isolated_code(uri) else None

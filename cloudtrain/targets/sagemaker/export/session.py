@@ -1,4 +1,4 @@
-"""The session of an SDK: the region and the credentials, without defaults from files."""
+"""The session of an SDK: region and credentials, without defaults from configuration files."""
 
 from __future__ import annotations
 

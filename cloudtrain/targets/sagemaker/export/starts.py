@@ -1,4 +1,4 @@
-"""Read what a request starts, from the training toolkit's hyperparameters or from our launcher's single one."""
+"""Read the started program from the hyperparameters of the training toolkit or of cloudtrain's launcher."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Start:
     """The program that a request starts.
 
     Attributes:
-        launcher: `torchrun`, `mpirun`, `single`, or the hyperparameter that asks for anything else.
+        launcher: `torchrun`, `mpirun`, `single`, or the name of the hyperparameter that selects another launcher.
         archive: the location of the code.
         entry_point: the script; empty for a command.
         processes: processes of each instance, or None for one per GPU.
-        hyperparameters: the script's own, as they stand in the request.
-        channels: all channels but the one of the code.
+        hyperparameters: the script's hyperparameters, as text from the request.
+        channels: all channels except the code channel.
     """
 
     launcher: str
@@ -41,7 +41,7 @@ class Start:
 
 
 def start_of(request: dict[str, Any], region: str) -> Start | None:
-    """Return what a request starts; None if it brings no code, or if its hyperparameters fit neither mode."""
+    """Return the program that a request starts; None without code, or if the hyperparameters fit neither mode."""
     if LAUNCH_KEY in request.get("HyperParameters", {}):
         return _by_our_launcher(request)
     script = script_of(request, region)
@@ -62,9 +62,9 @@ def start_of(request: dict[str, Any], region: str) -> Start | None:
 
 
 def _launcher(values: dict[str, Any]) -> str:
-    """Return the launcher as the toolkit chooses it.
+    """Return the launcher that the toolkit chooses.
 
-    A launcher that only the toolkit has is named by its hyperparameter.
+    A launcher that only the toolkit supports is returned as the name of its hyperparameter.
     """
     if values.get(keys.TORCH) is True:
         return "torchrun"

@@ -1,9 +1,9 @@
-"""Turn a CreateTrainingJob request into the `ModelTrainer` of version 3 of the SDK that sends it.
+"""Turn a CreateTrainingJob request into a `ModelTrainer` of version 3 of the SDK.
 
 cloudtrain takes the first of two forms that can start the job:
 
-1. With version 3's own drivers, which come through a channel: they know torchrun, MPI and plain scripts.
-2. Without them: the request's hyperparameters as they are, for the toolkit in the image.
+1. With version 3's own drivers, which a channel brings. They start torchrun, MPI and plain scripts.
+2. Without these drivers: the request's hyperparameters are unchanged, for the toolkit in the image.
 
 The trainer sends the request with the changes in `DIFFERENCES`, and with drivers also those in `WITH_DRIVERS`: version
 3 (sagemaker-train 1.27.0) offers no way to avoid these changes.
@@ -82,10 +82,10 @@ _NESTED = {
 
 
 def trainer_program(request: dict[str, Any], region: str, profile: str | None = None) -> Program:
-    """Return the call of version 3 that sends `request`, apart from the differences above.
+    """Return the calls of version 3 that send `request`, apart from `DIFFERENCES` and `WITH_DRIVERS`.
 
     Raises:
-        TargetError: version 3 cannot express a field, or cannot start what the job starts; the message names it.
+        TargetError: version 3 cannot express a field or cannot start the job; the message names the reason.
     """
     start = start_of(request, region)
     obstacles = _obstacles(start, request)
@@ -220,7 +220,7 @@ def _steps(fields: Fields) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _session(boto: Call, start: Start | None) -> Call:
-    """Return a session that stages the drivers in the bucket of the code, and reads no configuration files."""
+    """Return an SDK session that uploads the drivers to the bucket of the code, and reads no configuration files."""
     arguments: dict[str, Any] = {"boto_session": boto}
     if start is not None:
         arguments["default_bucket"] = start.archive.removeprefix("s3://").partition("/")[0]
@@ -237,7 +237,7 @@ def _notes(start: Start | None, request: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _shape(name: str, value: dict[str, Any]) -> Call:
-    """Return a part of the request as an object of version 3, whose fields have the same names in snake case."""
+    """Turn a part of the request into an object of version 3, which has the same field names in snake case."""
     return Call(name, {_snake(key): _value(key, inner) for key, inner in value.items()})
 
 

@@ -1,7 +1,7 @@
-"""From a CreateTrainingJob body to the files, variables and argv inside the containers of a SageMaker job.
+"""Compute the files, variables and argv in the containers of a SageMaker job from the CreateTrainingJob body.
 
 The reference is the code of sagemaker-training 5.1.1 to 5.1.4, sagemaker-pytorch-training 3.0.0 and
-sagemaker-tensorflow-training 20.4.1. `tests/golden/sagemaker_container` records what these did with real requests.
+sagemaker-tensorflow-training 20.4.1. `tests/golden/sagemaker_container` records their behaviour with real requests.
 
     container     the contents of an image, and the differences between versions of the toolkit
     hosts         the hosts of a job, and the files in `/opt/ml/input/config`
@@ -13,8 +13,8 @@ sagemaker-tensorflow-training 20.4.1. `tests/golden/sagemaker_container` records
     mpirun        the command lines of MPI and of the data-parallel library
     commands      the launcher that starts, and its argv
     shell         the changes that the shell of toolkits up to 5.1.2 makes to arguments
-    ranks         ranks on the hosts where their launchers put them
-    own_launcher  the same for jobs that start cloudtrain's own launcher
+    ranks         the ranks of mpirun, host by host
+    own_launcher  the processes of jobs that start cloudtrain's own launcher
     processes     all processes, host by host, for the plan
 
 Start reading at `cloudtrain.targets.sagemaker.launch.job`.

@@ -1,4 +1,4 @@
-"""The launcher that starts on a host, and its argv."""
+"""The launcher that the toolkit starts on a host, and its argv."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class Command:
     """The command that the toolkit starts on one host.
 
     Attributes:
-        role: `torchrun`, `mpirun`, `process` for the script itself, `sshd` if the host waits for mpirun's ranks.
-        argv: empty if nothing starts; `error` says why.
+        role: `torchrun`, `mpirun`, `process` for the script itself, or `sshd` if the host waits for mpirun's ranks.
+        argv: the command line; empty if nothing starts because of `error`.
         env: variables that the launcher sets in addition to the toolkit's.
-        captured: whether the toolkit reads stderr; up to 5.1.2 it then uses a shell (see `shell_tokens`).
+        captured: whether the toolkit reads stderr. Toolkits up to 5.1.2 then use a shell (see `shell_tokens`).
         program: the program of each rank; the script itself if no launcher starts ranks.
         ranks: number of ranks that this command starts: on all hosts for mpirun, otherwise on this host.
         exports: variables that `mpirun -x NAME=VALUE` sets for every rank.
-        ignored: hyperparameters that ask for another launcher or its library, and have no effect here.
+        ignored: hyperparameters for other launchers or libraries that have no effect on this host.
         error: why the toolkit stops before it starts anything.
-        notes: other processes that start.
+        notes: descriptions of other processes that start.
     """
 
     role: str
@@ -69,7 +69,7 @@ def command(
     root: str = ROOT,
     package: bool = False,
 ) -> Command:
-    """Return the command that the toolkit starts on a host, in the code folder.
+    """Return the command that the toolkit starts on a host.
 
     Args:
         request: the body of CreateTrainingJob.
@@ -77,14 +77,14 @@ def command(
         container: the contents of the image.
         gpus: GPUs of the host.
         neurons: logical Neuron cores of the host.
-        root: the folder that stands for `/opt/ml`.
-        package: whether a `setup.py` stands at the top of the bundle.
+        root: the folder that replaces `/opt/ml`.
+        package: whether the bundle's top folder contains a `setup.py`.
     """
     return host_command(HostSetup(request, host, container, gpus=gpus, neurons=neurons, root=root, package=package))
 
 
 def host_command(setup: HostSetup) -> Command:
-    """Return the command for a host whose setup is already known."""
+    """Return the command that the toolkit starts on a host, from the host's setup."""
     key = _launcher_key(setup)
     error = name_refusal(setup)
     if error is None:
@@ -100,8 +100,7 @@ def host_command(setup: HostSetup) -> Command:
 def overwritten(
     request: Request, host: Host, container: Container, *, gpus: int, neurons: int = 0
 ) -> dict[str, tuple[str, str]]:
-    """Return the variables of the request's environment that never reach the script, with the given and the
-    real value."""
+    """Return the environment variables that the toolkit overwrites, each with the requested and the real value."""
     setup = HostSetup(request, host, container, gpus=gpus, neurons=neurons)
     made = host_command(setup)
     real = {**host_environment(setup), **made.env, **made.exports}
@@ -117,7 +116,7 @@ _ORDER = {
 
 
 def _launcher_key(setup: HostSetup) -> str | None:
-    """Return the hyperparameter that takes effect on this host; None if the script runs alone."""
+    """Return the hyperparameter that selects the launcher on this host; None if the script runs without a launcher."""
     if serves_parameters(setup):
         return PARAMETER_SERVER
     if not setup.takes_part:
@@ -132,10 +131,9 @@ def _is_captured(setup: HostSetup) -> bool:
 
 
 def _ignored_keys(setup: HostSetup, acting: str | None) -> tuple[str, ...]:
-    """Return the hyperparameters that are ignored on this host.
+    """Return the launcher hyperparameters that have no effect on this host.
 
-    A group outside of the distribution runs the script alone on purpose, so its hyperparameters do not count as
-    ignored.
+    Hosts outside of the distribution's groups are expected to run the script alone, so the result is empty for them.
     """
     if GROUPS in setup.settings and not setup.takes_part:
         return ()
@@ -194,15 +192,17 @@ def _smddp(setup: HostSetup) -> Command:
 
 
 def _parameter_server(setup: HostSetup) -> Command:
-    """Return the command that runs the script.
+    """Return the command of a host with a parameter server: the script.
 
-    The toolkit also forks a parameter server from its own process; a note on the command describes that server.
+    The toolkit forks the parameter server from its own process. A note of the command describes this server.
     """
     cluster = server_cluster(setup) if setup.takes_part else {}
     index = setup.resource["hosts"].index(setup.host.name)
     if index >= len(cluster.get("ps", ())):
         group = setup.host.group
-        raise ValueError(f"the toolkit counts all hosts, so it has no parameter server {index} in `{group}`")
+        raise ValueError(
+            f"the toolkit would start parameter server {index} in `{group}`, but its cluster has no such server"
+        )
     note = (
         f"ps process: tf.distribute.Server(cluster_spec, job_name='ps', task_index={index}) "
         f"cluster={json.dumps(cluster)}"

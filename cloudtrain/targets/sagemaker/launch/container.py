@@ -1,4 +1,4 @@
-"""The contents of an image, and the features of its training toolkit's version."""
+"""The contents of an image, and the features of its version of the training toolkit."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Literal, NamedTuple
 Framework = Literal["pytorch", "tensorflow", "generic"]
 
 HOSTNAME_SHIM = "/opt/conda/lib/python/site-packages/gethostname.so"
-"""The library that mpirun preloads so that hosts know their names, without the Python version in its path."""
+"""The library that mpirun preloads to set host names, without the Python version in its path."""
 
 
 class Container(NamedTuple):
-    """The contents of one image, as far as they decide what starts.
+    """The contents of one image that decide how a job starts.
 
     Attributes:
-        framework: the framework whose toolkit runs; `generic` for an image without SAGEMAKER_TRAINING_MODULE.
+        framework: the framework whose toolkit runs; `generic` for images without SAGEMAKER_TRAINING_MODULE.
         toolkit: the version of sagemaker-training.
         smddprun: whether the data-parallel library is installed.
         smddpmprun: whether the model-parallel library's wrapper is installed.
@@ -34,21 +34,21 @@ class Container(NamedTuple):
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Return the toolkit's version as numbers."""
+        """Return the toolkit's version as numbers: (5, 1, 4)."""
         return version_of(self.toolkit)
 
     def sets_efa(self, instance_type: str) -> bool:
-        """Return whether the toolkit tells libfabric to use EFA on such an instance."""
+        """Return whether the toolkit makes libfabric use EFA on instances of this type."""
         return _knows(_EFA_SINCE, instance_type, self.version)
 
     def sets_rdma(self, instance_type: str) -> bool:
-        """Return whether the toolkit lets EFA read and write GPU memory on such an instance."""
+        """Return whether the toolkit lets EFA read and write GPU memory on instances of this type."""
         return _knows(_RDMA_SINCE, instance_type, self.version)
 
 
 @cache
 def version_of(toolkit: str) -> tuple[int, ...]:
-    """Return `5.1.4` as numbers, up to the first part that is not a number."""
+    """Return a version as numbers: (5, 1, 4) for `5.1.4`. Stops at the first part that is not a number."""
     numbers: list[int] = []
     for part in toolkit.split("."):
         if not part.isdecimal():

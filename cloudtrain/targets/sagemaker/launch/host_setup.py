@@ -49,11 +49,11 @@ class HostSetup:
     """One host, with the files that the toolkit finds there.
 
     Attributes:
-        gpus: as `nvidia-smi` lists them.
-        neurons: logical Neuron cores.
-        cpus: logical CPUs; None if unknown, and then the variables omit the number.
-        root: the folder that stands for `/opt/ml`.
-        package: whether a `setup.py` stands at the top of the bundle, which makes the script a module.
+        gpus: number of GPUs that `nvidia-smi` lists.
+        neurons: number of logical Neuron cores.
+        cpus: number of logical CPUs. If None, SM_NUM_CPUS is left out.
+        root: the folder that replaces `/opt/ml`.
+        package: whether the bundle's top folder contains a `setup.py`, which makes the script a module.
     """
 
     request: Request
@@ -81,7 +81,7 @@ class HostSetup:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """Return the launchers' hyperparameters."""
+        """Return the launchers' hyperparameters, whose names begin with `sagemaker_`."""
         return {
             key: value for key, value in self.values.items() if key.startswith("sagemaker_") and key not in _OF_THE_JOB
         }
@@ -93,28 +93,28 @@ class HostSetup:
 
     @property
     def given(self) -> Mapping[str, str]:
-        """Return the request's own environment."""
+        """Return the environment variables in the request."""
         environment: Mapping[str, str] = self.request.get("Environment") or {}
         return environment
 
     @property
     def training_module(self) -> str | None:
-        """Return the function that the toolkit calls, if known."""
+        """Return SAGEMAKER_TRAINING_MODULE, the function that the toolkit calls; None if unknown."""
         return self.given.get(TRAINING_MODULE, self.container.training_module)
 
     @property
     def framework(self) -> Framework:
         """Return the framework whose toolkit runs.
 
-        The request's environment can select another one than the image's.
+        SAGEMAKER_TRAINING_MODULE in the request can select another framework than the image's.
         """
         return _FRAMEWORK_OF.get(self.given.get(TRAINING_MODULE, "").partition(".")[0], self.container.framework)
 
     @property
     def entry_point(self) -> str:
-        """Return the script, relative to the code folder.
+        """Return the script's path in the code folder.
 
-        SAGEMAKER_PROGRAM in the environment overrides the request.
+        The variable SAGEMAKER_PROGRAM overrides the hyperparameter.
         """
         return str(self.given.get("SAGEMAKER_PROGRAM") or self.values.get(PROGRAM) or "")
 
@@ -122,7 +122,7 @@ class HostSetup:
     def distribution_groups(self) -> list[str]:
         """Return the instance groups that the distribution spans.
 
-        A launcher without groups spans only this host's group.
+        Default for a launcher: only this host's group.
         """
         if GROUPS in self.settings:
             return list(self.settings[GROUPS] or ())
@@ -146,7 +146,7 @@ class HostSetup:
 
     @property
     def master(self) -> str:
-        """Return the host of rank 0."""
+        """Return the name of the host with rank 0."""
         return str((self.distribution_hosts or self.resource["hosts"])[0])
 
     @property
@@ -155,6 +155,6 @@ class HostSetup:
 
     @property
     def processes(self) -> int:
-        """Return the number of ranks on this host, which is the same under torchrun and mpirun."""
+        """Return the number of ranks that torchrun or mpirun starts on this host."""
         given = self.settings.get(PROCESSES, self.gpus or self.neurons or 1)
         return int(given) if given else 0

@@ -46,7 +46,7 @@ def host_groups(request: Request) -> tuple[tuple[Host, ...], ...]:
 
 
 class _Everyone(NamedTuple):
-    """The facts about all hosts that each host of a job gets."""
+    """All hosts of a job, and their groups as `resourceconfig.json` describes them on each host."""
 
     hosts: tuple[Host, ...]
     names: list[str]
@@ -59,7 +59,7 @@ def _everyone(request: Request) -> _Everyone:
 
 @lru_cache(maxsize=1)
 def _describe_everyone(groups: tuple[tuple[str, str, int], ...]) -> _Everyone:
-    """Return the facts about all hosts; cached, because each host gets the same."""
+    """Return the hosts and their groups; cached, because they are the same for each host."""
     found, first = [], 0
     for group, instance_type, count in groups:
         found += [Host(first + number, group, instance_type) for number in range(count)]
@@ -79,7 +79,7 @@ def _describe_everyone(groups: tuple[tuple[str, str, int], ...]) -> _Everyone:
 def _groups(config: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
     """Yield name, instance type and count of each group.
 
-    Of several preferred types, the first is yielded: SageMaker tries it first.
+    Of several preferred instance types, only the first one is yielded, because SageMaker tries it first.
     """
     if config.get("InstanceGroups"):
         for group in config["InstanceGroups"]:
@@ -90,7 +90,7 @@ def _groups(config: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
 
 
 def resource_config(request: Request, host: Host) -> dict[str, Any]:
-    """Return `resourceconfig.json` of one host. All hosts share the lists in it: never change them."""
+    """Return the content of one host's `resourceconfig.json`. Never change its lists, because all hosts share them."""
     everyone = _everyone(request)
     return {
         "current_host": host.name,
@@ -103,12 +103,12 @@ def resource_config(request: Request, host: Host) -> dict[str, Any]:
 
 
 def hyperparameters_file(request: Request) -> dict[str, str]:
-    """Return `hyperparameters.json`: the request's hyperparameters, each value as text."""
+    """Return the content of `hyperparameters.json`: the request's hyperparameters, with each value as text."""
     return dict(request.get("HyperParameters", {}))
 
 
 def input_data_config(request: Request) -> dict[str, dict[str, Any]]:
-    """Return `inputdataconfig.json`."""
+    """Return the content of `inputdataconfig.json`."""
     usual = request["AlgorithmSpecification"].get("TrainingInputMode", "File")
     return {channel["ChannelName"]: _channel(channel, usual) for channel in request.get("InputDataConfig", [])}
 
@@ -124,7 +124,7 @@ def _channel(channel: Mapping[str, Any], usual_mode: str) -> dict[str, Any]:
 
 
 def files(request: Request, host: Host, root: str = ROOT) -> dict[str, dict[str, Any]]:
-    """Map the paths of one host's configuration files to their content, with `root` in place of `/opt/ml`."""
+    """Map the paths of one host's configuration files to their content. `root` replaces `/opt/ml` in the paths."""
     folder = f"{root}/input/config"
     return {
         f"{folder}/hyperparameters.json": hyperparameters_file(request),

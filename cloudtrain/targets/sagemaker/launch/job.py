@@ -1,7 +1,7 @@
-"""From a request and a host to the argv, environment and files of the containers of a SageMaker job.
+"""Compute the argv, environment and files of a SageMaker job's containers from the request.
 
-It covers jobs that the image's training toolkit starts, as recorded with sagemaker-training 5.1.1 and 5.1.4, and jobs
-that start cloudtrain's own launcher. This code is pure. The parts are in `cloudtrain.targets.sagemaker.launch`.
+This package covers jobs that the image's training toolkit starts, as recorded with sagemaker-training 5.1.1 and 5.1.4,
+and jobs that start cloudtrain's own launcher. The code is pure. `cloudtrain.targets.sagemaker.launch` lists its parts.
 """
 
 from __future__ import annotations

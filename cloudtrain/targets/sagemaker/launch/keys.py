@@ -1,4 +1,4 @@
-"""The hyperparameters that sagemaker-training reads, written by the SDK and by cloudtrain."""
+"""The names of the hyperparameters that sagemaker-training reads, and that the SDK and cloudtrain write."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ XLA = "sagemaker_pytorch_xla_multi_worker_enabled"
 MIRRORED = "sagemaker_multi_worker_mirrored_strategy_enabled"
 TORCH = "sagemaker_torch_distributed_enabled"
 LAUNCHER_KEYS = (MPI, PARAMETER_SERVER, SMDDP, PYTORCH_DDP, XLA, MIRRORED, TORCH)
-"""The hyperparameters that ask for a launcher."""
+"""The hyperparameters that select a launcher."""
 
 GROUPS = "sagemaker_distribution_instance_groups"
 INSTANCE_TYPE = "sagemaker_instance_type"
 PROCESSES = "sagemaker_mpi_num_of_processes_per_host"
-"""The number of ranks on each host, under torchrun as under mpirun."""
+"""The number of ranks on each host, for torchrun and mpirun."""
 
 RANKS = "sagemaker_mpi_num_processes"
 MPI_OPTIONS = "sagemaker_mpi_custom_mpi_options"

@@ -1,4 +1,4 @@
-"""The command lines of mpirun: for MPI, and for the data-parallel library, which runs on it."""
+"""The command lines of mpirun, for MPI and for the data-parallel library, which uses mpirun."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SMDDP_PORT = 7592
 
 
 class MpiRun(NamedTuple):
-    """One mpirun: its argv up to the program, the program of each rank, and the number of ranks."""
+    """One call of mpirun: its argv before the program, the program of each rank, and the number of ranks."""
 
     options: tuple[str, ...]
     program: tuple[str, ...]
@@ -35,7 +35,7 @@ class MpiRun(NamedTuple):
 
     @property
     def exports(self) -> dict[str, str]:
-        """Return the variables that `-x NAME=VALUE` sets for every rank; the last value of a name wins."""
+        """Return the variables that `-x NAME=VALUE` sets for every rank. The last value of a repeated name is used."""
         pairs = [
             text.partition("=") for flag, text in zip(self.options, self.options[1:], strict=False) if flag == "-x"
         ]
@@ -43,10 +43,10 @@ class MpiRun(NamedTuple):
 
 
 def mpi(setup: HostSetup) -> MpiRun:
-    """Return mpirun for `sagemaker_mpi_enabled`, on the master.
+    """Return the mpirun that the master starts for `sagemaker_mpi_enabled`.
 
     Raises:
-        ValueError: the custom options stop the toolkit.
+        ValueError: the user's mpirun options stop the toolkit.
     """
     hosts, slots = setup.distribution_hosts, setup.processes
     given = setup.settings.get(PROCESSES)
@@ -77,10 +77,12 @@ def mpi(setup: HostSetup) -> MpiRun:
 
 
 def smddp(setup: HostSetup) -> MpiRun:
-    """Return mpirun for the data-parallel library, on the master. Without smddprun in the image, the ranks are plain.
+    """Return the mpirun that the master starts for the data-parallel library.
+
+    If the image has no smddprun, mpirun starts the script without it.
 
     Raises:
-        ValueError: the custom options stop the toolkit.
+        ValueError: the user's mpirun options stop the toolkit.
     """
     hosts, slots = setup.distribution_hosts, setup.processes
     several = len(hosts) > 1
@@ -129,11 +131,11 @@ _TRANSPORT = (
 
 
 def split_options(text: str) -> tuple[str, list[str]]:
-    """Split the user's options for mpirun into NCCL_DEBUG, which the toolkit takes out, and the others.
+    """Split the user's mpirun options into the value of `--NCCL_DEBUG`, which the toolkit removes, and the others.
 
-    The toolkit reads the options with argparse. So `--NCCL_DEBUG X` may be shortened, and an option that begins with
-    `-h` prints argparse's help. argparse then leaves with SystemExit, which the toolkit turns into exit code 0: the job
-    counts as completed without having trained (read in `trainer.train`, 5.1.1 to 5.1.4).
+    The toolkit reads the options with argparse, so `--NCCL_DEBUG X` may be shortened. An option that begins with `-h`
+    prints argparse's help and raises SystemExit. The toolkit turns this into exit code 0, so the job counts as
+    completed without having trained (read in `trainer.train`, 5.1.1 to 5.1.4).
 
     Raises:
         ValueError: an option would end the toolkit in this way.
@@ -152,15 +154,15 @@ def split_options(text: str) -> tuple[str, list[str]]:
             known, others = parser.parse_known_args(words)
     except SystemExit:
         raise ValueError(
-            f"the toolkit stops at the options for mpirun, `{text}`, and ends the job as completed without training"
+            f"the mpirun options `{text}` stop the toolkit, and the job ends as completed without training"
         ) from None
     return str(known.NCCL_DEBUG), others
 
 
 def _efa(setup: HostSetup, instance_type: str, *, provider: bool) -> tuple[str, ...]:
-    """Return the options for EFA; `provider` says whether they name libfabric's provider.
+    """Return mpirun's options for EFA.
 
-    The data-parallel library's options have already named it.
+    With `provider`, they set FI_PROVIDER. The options for the data-parallel library set it elsewhere.
     """
     efa = ("FI_PROVIDER=efa", "NCCL_PROTO=simple") if provider else ("NCCL_PROTO=simple",)
     return (
@@ -170,16 +172,16 @@ def _efa(setup: HostSetup, instance_type: str, *, provider: bool) -> tuple[str, 
 
 
 def _parameters(setup: HostSetup) -> dict[str, Any] | None:
-    """Return the model-parallel library's parameters; None if the job does not use it.
+    """Return the model-parallel library's parameters; None if the job does not use this library.
 
-    A variable can replace the hyperparameter.
+    They come from the hyperparameter `mp_parameters`, or else from the variable SM_HP_MP_PARAMETERS.
     """
     given = setup.user.get(MODEL_PARALLEL, decode_hyperparameters(setup.given).get(f"SM_HP_{MODEL_PARALLEL.upper()}"))
     return given if isinstance(given, dict) and given else None
 
 
 def _model_parallel(setup: HostSetup) -> tuple[str, ...]:
-    """Return the model-parallel library's options, which need a PyTorch version that the toolkit knows."""
+    """Return mpirun's options for the model-parallel library; empty without this library or PyTorch."""
     torch = setup.container.torch if setup.framework == "pytorch" else None
     if _parameters(setup) is None or torch is None:
         return ()

@@ -1,4 +1,4 @@
-"""The processes that cloudtrain's own launcher starts in entrypoint mode, from the launcher's own plan."""
+"""The processes that cloudtrain's own launcher starts in entrypoint mode, computed with the launcher's own code."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from cloudtrain.targets.sagemaker.launch.ranks import mpi_ranks
 from cloudtrain.targets.sagemaker.launch.variables import LONG
 
 Devices = Callable[[str], tuple[int, int]]
-"""Maps each instance type to its GPUs and Neuron cores."""
+"""Returns an instance type's numbers of GPUs and Neuron cores."""
 
 Known = Callable[[str], InstanceType | None]
-"""Maps each instance type to its row in the catalogue, with the user's own corrections."""
+"""Returns an instance type's catalogue entry with the user's corrections."""
 
 
 def _in_the_catalogue(name: str) -> InstanceType | None:
@@ -43,7 +43,7 @@ def _in_the_catalogue(name: str) -> InstanceType | None:
 
 @dataclass(frozen=True)
 class PlannedHost:
-    """One host with its plan."""
+    """One host, and the launcher's plan for this host."""
 
     host: Host
     plan: LaunchPlan
@@ -57,12 +57,12 @@ class PlannedHost:
 
 
 def launched_processes(request: Request, devices: Devices, known: Known = _in_the_catalogue) -> Iterator[Alike]:
-    """Yield all processes of the job: those that each host starts, then the ranks of its launchers.
+    """Yield all processes of the job: first the processes that the hosts start, then the ranks of their launchers.
 
-    If several hosts start the same processes, the others are computed only when they are read.
+    If several hosts start the same processes, only the first host is computed at once.
 
     Raises:
-        JobError: the launcher would stop; the error has the launcher's message.
+        JobError: the launcher would stop; the message is the launcher's.
     """
     launch, everyone = _launch(request), hosts(request)
     number = {host.name: place for place, host in enumerate(everyone)}
@@ -91,7 +91,7 @@ def _runs(
 ) -> Iterator[tuple[Host, ...]]:
     """Split an instance group into runs of neighbouring hosts that start the same programs.
 
-    Usually a run is the whole group. With TensorFlow tasks, the first host of a distribution starts an additional one.
+    Usually a run is the whole group. With TensorFlow tasks, some hosts start additional tasks.
     """
     master = by_name[look(group[0]).plan.hosts[0]]
     config = next((program.env.get("TF_CONFIG") for program in look(master).plan.programs), None)
@@ -134,13 +134,13 @@ def _problem(error: SetupError) -> JobError:
 
 
 _WRITTEN = ("sagemaker_overrides", "HyperParameters")
-"""The place of values that the launcher cannot read: the overrides, because the job's fields are checked before."""
+"""The path of values that the launcher cannot read. Only overrides can contain them, because job fields are checked."""
 
 
 def _rank(launch: Launch, program: Program, number: int) -> int | None:
-    """Return the rank of a program: a lone script's host number, or a TensorFlow task's number with the chief first.
+    """Return the rank of a program; None if the program is not a rank.
 
-    Returns None if the program is not a rank.
+    A script without a launcher gets its host's number. TensorFlow workers are numbered after the chief.
     """
     if launch.launcher == "single":
         return number
@@ -152,9 +152,9 @@ def _rank(launch: Launch, program: Program, number: int) -> int | None:
 
 
 def _ranks(launch: Launch, found: list[PlannedHost], indices: Mapping[str, int]) -> Iterator[Alike]:
-    """Yield the ranks of every launcher, once for each set of hosts that work together.
+    """Yield the ranks of every launcher, once for each set of hosts that share a distribution.
 
-    `found` has one host of each group.
+    `found` contains one host of each instance group.
     """
     done: set[tuple[str, ...]] = set()
     for started in found:
@@ -179,6 +179,6 @@ def _ranks(launch: Launch, found: list[PlannedHost], indices: Mapping[str, int])
 
 
 def _torch_program(program: Program) -> tuple[str, ...]:
-    """Return the end of torchrun's argv: the program."""
+    """Return the program and its arguments, which end torchrun's argv."""
     rest = program.argv[program.argv.index("--master_port") + 2 :]
     return rest[1:] if rest[0] == "--no_python" else rest

@@ -1,4 +1,4 @@
-"""Every process of a job, host by host: the launchers, and the ranks that they start."""
+"""All processes of a job, host by host: launchers and their ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cloudtrain.catalogue.instances import InstanceType
 
 Accelerators = Callable[[str], int]
-"""Maps each instance type to its GPUs, or to its Neuron cores; 0 for types without accelerators."""
+"""Returns an instance type's number of GPUs or Neuron cores; 0 for types without accelerators."""
 
 
 def view(
@@ -35,17 +35,17 @@ def view(
 ) -> Processes:
     """Return the processes that will run, for `Plan.processes`. `instance` 0 is the host `algo-1`.
 
-    Of hosts that start the same, only the first is computed at once, the others when they are read.
+    If several hosts start the same processes, only the first host is computed at once; the others follow when read.
 
     Args:
         request: the body of CreateTrainingJob.
-        container: the contents of its image.
-        accelerators: the accelerators of each instance type.
-        known: finds a type's row in the catalogue, with the user's own corrections. Default: the catalogue alone.
-        package: whether a `setup.py` stands at the top of the bundle.
+        container: the contents of the request's image.
+        accelerators: returns the number of accelerators of an instance type.
+        known: returns a type's catalogue entry with the user's corrections. Default: without corrections.
+        package: whether the bundle's top folder contains a `setup.py`.
 
     Raises:
-        JobError: the job starts our own launcher with a specification that it refuses.
+        JobError: cloudtrain's own launcher would refuse its hyperparameter.
     """
     if is_entrypoint(request):
         from cloudtrain.targets.sagemaker.launch.own_launcher import launched_processes
@@ -60,13 +60,13 @@ def view(
 def commands(
     request: Request, container: Container, accelerators: Accelerators, *, package: bool = False
 ) -> tuple[tuple[Host, Command], ...]:
-    """Return the command that the toolkit starts on each host, `algo-1` first; it lists ignored settings and errors."""
+    """Return each host with the command that the toolkit starts there, `algo-1` first."""
     look = _look(request, container, accelerators, package)
     return tuple((host, look(host).command) for group in host_groups(request) for host in group)
 
 
 def devices(instance_type: str, accelerators: Accelerators) -> tuple[int, int]:
-    """Return the GPUs and the logical Neuron cores of an instance type."""
+    """Return an instance type's number of GPUs and number of logical Neuron cores."""
     if "trn2.48xlarge" in instance_type:
         return 0, TRN2_CORES
     count = accelerators(instance_type)
@@ -74,7 +74,7 @@ def devices(instance_type: str, accelerators: Accelerators) -> tuple[int, int]:
 
 
 class _HostCommand(NamedTuple):
-    """One host, and the command that the toolkit starts there."""
+    """One host, and the command that the toolkit starts on this host."""
 
     setup: HostSetup
     command: Command
@@ -95,12 +95,12 @@ class _HostCommand(NamedTuple):
 
     @property
     def env(self) -> dict[str, str]:
-        """Return the variables of the first process, without long ones that say little."""
+        """Return the variables of the first process, without the long variables in `LONG`."""
         env = {**self.setup.given, **host_environment(self.setup, without=LONG), **self.command.env}
         return {name: value for name, value in env.items() if name not in LONG}
 
     def first(self, *, alone: bool) -> Process:
-        """Return the process that the host starts. A script without a launcher counts as a rank."""
+        """Return the process that the host starts. With `alone`, no host has a launcher, and each script is a rank."""
         role, rank = self.roles[0], None
         if role != self.command.role:  # a task
             rank = self.setup.distribution_hosts.index(self.host.name)
@@ -109,9 +109,9 @@ class _HostCommand(NamedTuple):
         return Process(self.host.index, role, self.command.argv, self.env, rank, None if rank is None else 0)
 
     def server(self) -> Process:
-        """Return the parameter server, shown with its host's variables.
+        """Return the parameter server as a process, with its host's variables.
 
-        It is a fork of the toolkit's own process, and so has no argv.
+        The toolkit forks it from its own process, so the argv is only a description.
         """
         index = self.setup.resource["hosts"].index(self.host.name)
         argv = ("tf.distribute.Server", "job_name=ps", f"task_index={index}")
@@ -136,7 +136,7 @@ def _look(request: Request, container: Container, accelerators: Accelerators, pa
 def _of_the_toolkit(request: Request, look: _Look) -> Iterator[Alike]:
     """Yield the processes that the hosts start, then the ranks of their launchers.
 
-    torchrun agents that meet count as one launcher.
+    torchrun agents with the same master count as one launcher.
     """
     groups = host_groups(request)
     runs = [run for group in groups for run in _runs(group, look, several=len(groups) > 1)]
@@ -151,9 +151,10 @@ def _of_the_toolkit(request: Request, look: _Look) -> Iterator[Alike]:
 
 
 def _runs(group: Sequence[Host], look: _Look, *, several: bool) -> Iterator[tuple[Host, ...]]:
-    """Split an instance group into runs of neighbouring hosts that start the same: all of them, or all but the master.
+    """Split an instance group into runs of neighbouring hosts that start the same processes.
 
-    With `several` groups, the toolkit can lack a number for one host's parameter server while its neighbour has one.
+    Only the master can differ. With `several` groups and parameter servers, each host is a run, because the toolkit may
+    fail on some hosts.
     """
     first = look(group[0])
     if several and serves_parameters(first.setup):
@@ -196,9 +197,9 @@ def _worth_showing(exports: dict[str, str]) -> dict[str, str]:
 
 
 def _own_entrypoint(request: Request) -> Alike:
-    """Return the program that replaces the image's entry point.
+    """Return the program in the request that replaces the image's entry point on every host.
 
-    It starts on every host; cloudtrain knows nothing about its children.
+    Its child processes are unknown.
     """
     algorithm = request["AlgorithmSpecification"]
     argv = (*algorithm["ContainerEntrypoint"], *(algorithm.get("ContainerArguments") or ()))

@@ -1,4 +1,4 @@
-"""The script with its arguments, as each kind of entry point is started."""
+"""The command lines of Python scripts, packages and shell scripts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._+-]+)*")
 
 
 def kind_of(entry_point: str, *, package: bool = False) -> Kind:
-    """Return how an entry point is started.
+    """Return how the toolkit starts an entry point: as a Python script, package or shell script.
 
-    A `setup.py` beside it turns everything but shell scripts into a package.
+    With a `setup.py` (`package`), everything except `.sh` scripts is started as a package.
     """
     if entry_point.endswith(".sh"):
         return "shell"
@@ -30,7 +30,7 @@ def kind_of(entry_point: str, *, package: bool = False) -> Kind:
 
 
 def program(setup: HostSetup, *, mpi4py: bool = False) -> tuple[str, ...]:
-    """Return the argv of a host's script. Under MPI, mpi4py ends all ranks when one raises."""
+    """Return the argv of a host's script. With `mpi4py`, an exception in one rank ends all ranks."""
     python = (setup.container.python, "-m", "mpi4py") if mpi4py else (setup.container.python,)
     return script_argv(
         setup.entry_point,
@@ -44,7 +44,7 @@ def program(setup: HostSetup, *, mpi4py: bool = False) -> tuple[str, ...]:
 def script_argv(
     entry_point: str, arguments: Sequence[str], *, kind: Kind, toolkit: str, python: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the argv of a script. `python` is the interpreter with its own options."""
+    """Return the argv of a script. `python` is the interpreter with its options."""
     version = version_of(toolkit)
     if kind == "package":
         return (*python, "-m", entry_point.removesuffix(".py"), *arguments)

@@ -1,4 +1,4 @@
-"""The ranks of mpirun, on the hosts where it puts them."""
+"""The ranks of mpirun, and the host of each rank."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def mpi_ranks(
     slots: int,
     exports: Mapping[str, str] | None = None,
 ) -> Alike:
-    """Return mpirun's ranks, which fill the slots of one host after the other; surplus ranks go to the last host.
+    """Return mpirun's ranks. They fill the slots of one host after the other; surplus ranks go to the last host.
 
-    User options that change mpirun's mapping are ignored here.
+    User options that change mpirun's mapping are not considered.
     """
     last = min((ranks - 1) // slots, len(where) - 1) if ranks else 0
 

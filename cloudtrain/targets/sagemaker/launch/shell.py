@@ -1,11 +1,11 @@
 """Compute how the shell of old toolkits changes an argument.
 
-Up to 5.1.2, sagemaker-training joins argv with blanks and gives the line to `/bin/sh` wherever it captures errors,
-which the PyTorch and TensorFlow toolkits do: `two words` become two arguments, quotes vanish, `$(...)` and `;` run
-commands (sagemaker-training-toolkit issue 128). Images for generic use start the argv itself.
+If sagemaker-training up to 5.1.2 captures errors, it joins argv with blanks and passes the line to `/bin/sh`. Then
+`two words` become two arguments, quotes vanish, and `$(...)` and `;` run commands (sagemaker-training-toolkit issue
+128). The PyTorch and TensorFlow toolkits capture errors; the generic toolkit does not.
 
-`/bin/sh` is dash in images on Ubuntu and bash in images on Amazon Linux 2023. The result is None if it depends on the
-shell (braces) or on files (`*`, `?`, `[...]`).
+`/bin/sh` is dash in Ubuntu images and bash in Amazon Linux 2023 images. The functions return None if the result depends
+on the shell (braces) or on files (`*`, `?`, `[...]`).
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ from cloudtrain.targets.sagemaker.launch.program import kind_of, script_argv
 
 _EXACT_SINCE = (5, 1, 3)
 _ACTS = frozenset(";&|<>()$`*?\n")
-"""Characters that a shell acts on outside of quotes."""
+"""Characters with a special meaning for a shell outside of quotes."""
 _ACTS_IN_QUOTES = frozenset("$`")
 _ESCAPED_IN_QUOTES = frozenset('$`"\\')
 _PAIRS = (("[", "]"), ("{", "}"))
-"""Patterns and lists of alternatives, which a shell acts on if both characters stand in one word."""
+"""Pairs of brackets and braces, which a shell expands if both characters are in one word."""
 
 
 def uses_shell(toolkit: str) -> bool:
-    """Return whether this version runs commands through a shell when it captures their errors."""
+    """Return whether this version of the toolkit runs commands through a shell if it captures their errors."""
     return version_of(toolkit) < _EXACT_SINCE
 
 
 def arrives(value: Any, toolkit: str, *, script: str = "train.py") -> str | None:
-    """Return a hyperparameter as the script receives it, in the images of a framework.
+    """Return a hyperparameter as the script receives it in PyTorch and TensorFlow images: `its` for `it"s"`.
 
-    The text can differ from the given one: `it"s"` arrives as `its`. Returns None if the text does not arrive as one
-    argument, changes other arguments, or runs as a command.
+    Returns None if the text does not arrive as one argument, changes other arguments, or runs as a command.
     """
     before, after = ("--before", "0", "--value"), ("--after", "0")
     arguments = (*before, text_of(value), *after)
@@ -56,10 +55,10 @@ def arrives_intact(value: Any, toolkit: str, *, script: str = "train.py") -> boo
 
 
 def shell_tokens(argv: Sequence[str], toolkit: str, *, captured: bool = True) -> tuple[str, ...] | None:
-    """Return the argv that is left after all shells: the toolkit's own, and the one in a shell script's start line.
+    """Return the argv after the toolkit's shell, and after the `/bin/sh -c` that starts a shell script.
 
-    `captured` is `Command.captured`. Returns None if a shell would fail or run something else, or if the result depends
-    on the shell or on files.
+    `captured` is `Command.captured`. Returns None if a shell would fail or run another command, or if the result
+    depends on the shell or on files.
     """
     if any("\0" in word for word in argv):
         return None
@@ -76,7 +75,7 @@ def shell_tokens(argv: Sequence[str], toolkit: str, *, captured: bool = True) ->
 
 
 def words(line: str) -> list[str] | None:
-    """Split a command line into words, as any POSIX shell does; None if a shell would do more than split."""
+    """Split a command line into words like a POSIX shell. Returns None if a shell would do more than split."""
     found: list[str] = []
     place = 0
     while True:
@@ -94,7 +93,7 @@ def words(line: str) -> list[str] | None:
 
 
 def _word(line: str, place: int) -> tuple[str, int] | None:
-    """Return the word that begins at a place, and the place where it ends."""
+    """Return the word that begins at the index `place`, and the index of its end."""
     if line[place] == "~":
         return None
     text, bare = "", ""
@@ -112,7 +111,7 @@ def _word(line: str, place: int) -> tuple[str, int] | None:
 
 
 def _piece(line: str, place: int) -> tuple[str, int] | None:
-    """Return one quoted stretch, escaped character or plain character, and the place where it ends."""
+    """Return the quoted text, escaped character or plain character at the index `place`, and the index of its end."""
     character = line[place]
     if character == "'":
         end = line.find("'", place + 1)
@@ -126,7 +125,7 @@ def _piece(line: str, place: int) -> tuple[str, int] | None:
 
 
 def _double_quoted(line: str, place: int) -> tuple[str, int] | None:
-    """Return the text between double quotes, starting after the first quote, and the place where it ends."""
+    """Return the text between double quotes, and the index after the closing quote. It begins at the index `place`."""
     text = ""
     while place < len(line):
         character, after = line[place], line[place + 1 : place + 2]

@@ -1,4 +1,4 @@
-"""TF_CONFIG, and the parameter servers, as sagemaker-tensorflow-training sets them up."""
+"""TF_CONFIG and the parameter servers that sagemaker-tensorflow-training sets up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TASK_PORT, SERVER_PORT, MIRRORED_PORT = 2222, 2223, 8890
 
 
 def serves_parameters(setup: HostSetup) -> bool:
-    """Return whether parameter servers start: the job asks for them and has more than one host."""
+    """Return whether parameter servers start. The job must ask for them and have more than one host."""
     return bool(
         setup.framework == "tensorflow" and setup.settings.get(PARAMETER_SERVER) and len(setup.resource["hosts"]) > 1
     )
@@ -30,12 +30,12 @@ def mirrors(setup: HostSetup) -> bool:
 
 
 def server_cluster(setup: HostSetup) -> dict[str, list[str]]:
-    """Return all tasks with parameter servers: the first host is the master, and every host serves parameters."""
+    """Return the cluster with parameter servers: the first host is master, and every host has a parameter server."""
     return _server_cluster(setup.distribution_hosts)
 
 
 def task_of(setup: HostSetup) -> tuple[str, int]:
-    """Return the task of this host's script, which is separate from its parameter server."""
+    """Return the TensorFlow task of this host's script: its type and index, such as `worker` and 0."""
     index = setup.distribution_hosts.index(setup.host.name)
     if mirrors(setup):
         return "worker", index
@@ -43,7 +43,7 @@ def task_of(setup: HostSetup) -> tuple[str, int]:
 
 
 def tf_config(setup: HostSetup) -> dict[str, str]:
-    """Return the variable TF_CONFIG, if the toolkit sets it."""
+    """Return the variable TF_CONFIG; empty if the toolkit does not set it."""
     if not setup.takes_part or not (serves_parameters(setup) or mirrors(setup)):
         return {}
     cluster = _cluster_text(tuple(setup.distribution_hosts), serves_parameters(setup))
@@ -54,7 +54,7 @@ def tf_config(setup: HostSetup) -> dict[str, str]:
 
 @lru_cache(maxsize=4)
 def _cluster_text(hosts: tuple[str, ...], serves: bool) -> str:
-    """Return the cluster as text; cached, because all hosts of a job have the same."""
+    """Return the cluster as JSON text; cached, because it is the same for all hosts of a job."""
     return json.dumps(_server_cluster(hosts) if serves else {"worker": _addresses(hosts, MIRRORED_PORT)})
 
 

@@ -1,8 +1,8 @@
-"""The environment that the training toolkit gives the script.
+"""The environment variables that the training toolkit sets for the script.
 
-Two variables are unknown before a container runs. PYTHONPATH is left out, because it is the toolkit's own `sys.path`
-with the code folder in front. SM_FRAMEWORK_MODULE is empty if `Container.training_module` is None, because the recorded
-runs called the framework's toolkit directly.
+Two variables cannot be known before a container runs. PYTHONPATH is left out, because it depends on the toolkit's
+`sys.path`. SM_FRAMEWORK_MODULE is empty if `Container.training_module` is None, because the recorded runs called the
+framework's toolkit directly.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def environment(
     cpus: int | None = None,
     root: str = ROOT,
 ) -> dict[str, str]:
-    """Return the variables that the toolkit sets on one host, over the request's own, in the toolkit's order.
+    """Return the variables that the toolkit sets on one host, in the toolkit's order.
 
-    A launcher adds variables (`Command.env`), and mpirun gives its ranks `Command.exports`. Without `cpus`, SM_NUM_CPUS
-    is left out.
+    They override variables in the request. Launchers add `Command.env`, and mpirun adds `Command.exports` for its
+    ranks. If `cpus` is None, SM_NUM_CPUS is left out.
     """
     return host_environment(HostSetup(request, host, container, gpus=gpus, neurons=neurons, cpus=cpus, root=root))
 
@@ -47,12 +47,12 @@ def environment(
 LONG = ("SM_TRAINING_ENV", "SM_RESOURCE_CONFIG", "SM_NUM_CPUS")
 """Variables left out of a plan's processes.
 
-Most are long and repeat other variables on every host. The number of CPUs is missing from the request.
+The first two are long and repeat other variables. The number of CPUs cannot be known from the request.
 """
 
 
 def host_environment(setup: HostSetup, *, without: Collection[str] = ()) -> dict[str, str]:
-    """Return the environment of a host whose setup is already known, without some of the script's variables."""
+    """Return the variables that the toolkit sets on a host, except the script's variables in `without`."""
     left_out = {*without, *(() if setup.cpus is not None else ("SM_NUM_CPUS",))}
     return {**_of_the_job(setup), **_of_the_framework(setup), **script_variables(setup, without=left_out)}
 
@@ -66,9 +66,9 @@ def _of_the_job(setup: HostSetup) -> dict[str, str]:
 
 
 def _of_the_framework(setup: HostSetup) -> dict[str, str]:
-    """Return the framework's variables.
+    """Return the variables that the framework's toolkit sets.
 
-    sagemaker-pytorch-training overwrites the user's own values, NCCL_DEBUG among them.
+    sagemaker-pytorch-training overwrites the user's own values, for example of NCCL_DEBUG.
     """
     if setup.framework != "pytorch":
         return {}
@@ -84,9 +84,9 @@ def _of_the_framework(setup: HostSetup) -> dict[str, str]:
 
 
 def script_variables(setup: HostSetup, *, without: Collection[str] = ()) -> dict[str, str]:
-    """Return the variables that the toolkit writes for the script, which mpirun passes on by name.
+    """Return the variables that the toolkit writes for the script, and that mpirun passes to its ranks.
 
-    They include SM_NUM_CPUS if it is not in `without`.
+    Variables in `without`, such as SM_NUM_CPUS, are left out.
     """
     facts = _facts(setup)
     variables: dict[str, Any] = {name: facts[key] for name, key in _OWN_VARIABLE.items() if key in facts}
@@ -101,7 +101,7 @@ def script_variables(setup: HostSetup, *, without: Collection[str] = ()) -> dict
 
 
 def _facts(setup: HostSetup) -> dict[str, Any]:
-    """Return the toolkit's `Environment`, which is the whole of SM_TRAINING_ENV."""
+    """Return the content of the toolkit's `Environment`, which SM_TRAINING_ENV contains as JSON."""
     root, resource, channels = setup.root, setup.resource, input_data_config(setup.request)
     groups = {group["instance_group_name"]: group for group in resource["instance_groups"]}
     entry_point = setup.entry_point
@@ -150,7 +150,7 @@ def _facts(setup: HostSetup) -> dict[str, Any]:
 
 
 def _model_parallel_from_outside(given: Mapping[str, str]) -> bool | str | None:
-    """Return the user's SM_HP_MP_PARAMETERS, which the toolkit looks for before it writes its own value."""
+    """Return the toolkit's `is_modelparallel_enabled`: whether the request sets a non-empty SM_HP_MP_PARAMETERS."""
     parameters = given.get(f"SM_HP_{MODEL_PARALLEL.upper()}")
     return parameters != "{}" if parameters else parameters
 

@@ -1,4 +1,4 @@
-"""Rules about the account that a SageMaker job runs with: role, region, bucket, keys."""
+"""Rules about the account settings of a SageMaker job: role, region, bucket and keys."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cloudtrain.rules.rule import Fault, Subject, rule
 from cloudtrain.targets.sagemaker.rules.view import image_path, text
 
 _WANTED = {
-    "role": ("the settings name no execution role for the job", 'role = "arn:aws:iam::ACCOUNT:role/NAME"'),
-    "region": ("no region is known", 'region = "eu-west-1"'),
-    "bucket": ("no S3 bucket is known for code and outputs", 'bucket = "NAME"'),
+    "role": ("no SageMaker execution role is configured", 'role = "arn:aws:iam::ACCOUNT:role/NAME"'),
+    "region": ("no AWS region is configured", 'region = "eu-west-1"'),
+    "bucket": ("no S3 bucket is configured for code and outputs", 'bucket = "NAME"'),
 }  # fmt: skip
 
 _ROLE = re.compile(r"arn:(?P<partition>aws[a-z-]*):iam::(?P<account>\d{12}):role/?[\w+=,.@/-]+", re.ASCII)
@@ -37,10 +37,10 @@ _PARTITIONS = {
 
 @rule("SM101", Level.ERROR)
 def account_incomplete(subject: Subject) -> Iterator[Fault]:
-    """The account's role, region or bucket is not known.
+    """The role, region or bucket is not configured.
 
     A training job runs in a region, with an IAM role that SageMaker assumes, and keeps its code and outputs in a
-    bucket. These are settings of the target, shared by all jobs: write them into `cloudtrain.toml`, once.
+    bucket. All jobs share these settings of the target. Write them into `cloudtrain.toml` once.
     """
     for name in subject.account.missing:
         if name == "role" and "RoleArn" in overrides_of(subject.job, "sagemaker"):
@@ -70,9 +70,9 @@ def role_is_no_role(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM103", Level.ERROR)
 def role_of_another_partition(subject: Subject) -> Iterator[Fault]:
-    """The role belongs to another partition of AWS than the region.
+    """The role and the region belong to different AWS partitions.
 
-    AWS, AWS China and AWS GovCloud are separate: a role of one cannot be used in a region of another.
+    AWS, AWS China and AWS GovCloud are separate partitions. A job cannot use a role from another partition.
     """
     role, region = _ROLE.fullmatch(text(subject, "RoleArn")), subject.account.region
     if role is None or {"role", "region"} & set(subject.account.missing):
@@ -89,7 +89,7 @@ def role_of_another_partition(subject: Subject) -> Iterator[Fault]:
 def region_misspelt(subject: Subject) -> Iterator[Fault]:
     """The name of the region is not valid.
 
-    Region names look like `eu-west-1`. With any other text the connection fails, or goes to a host that does not exist.
+    Region names look like `eu-west-1`. With an invalid name, cloudtrain cannot connect to AWS.
     """
     region = subject.account.region
     if "region" in subject.account.missing or _REGION.fullmatch(region):
@@ -103,8 +103,8 @@ def region_misspelt(subject: Subject) -> Iterator[Fault]:
 def bucket_name(subject: Subject) -> Iterator[Fault]:
     """The name of the bucket is not valid.
 
-    Bucket names have 3 to 63 lower-case letters, digits, dots and hyphens (S3's bucket naming rules). A folder in
-    the bucket is the target's `prefix`.
+    Bucket names have 3 to 63 lower-case letters, digits, dots and hyphens (S3's bucket naming rules). To use a folder
+    in the bucket, set the target's `prefix`.
     """
     bucket = subject.account.bucket
     if "bucket" in subject.account.missing or is_bucket(bucket, subject.account.region):
@@ -120,8 +120,8 @@ def bucket_name(subject: Subject) -> Iterator[Fault]:
 def key_of_another_region(subject: Subject) -> Iterator[Fault]:
     """A key or a training plan is in another region than the job.
 
-    KMS keys and training plans belong to one region, and a job can only use those of its own. A multi-Region key has
-    an ARN in each.
+    A job can only use KMS keys and training plans of its own region. A multi-Region key has a separate ARN in each
+    region.
     """
     target, region = subject.target, subject.account.region
     for setting in ("volume_kms_key", "output_kms_key", "training_plan"):
@@ -137,8 +137,8 @@ def key_of_another_region(subject: Subject) -> Iterator[Fault]:
 def image_of_another_region(subject: Subject) -> Iterator[Fault]:
     """The image is in another region than the job.
 
-    Every instance would pull gigabytes across regions, which is slow and billed as data transfer, and a VPC endpoint
-    for ECR only reaches its own region.
+    Every instance would pull gigabytes across regions, which is slow and billed as data transfer. A VPC endpoint for
+    ECR only reaches its own region.
     """
     region = subject.account.region
     uri = text(subject, "AlgorithmSpecification", "TrainingImage") or text(subject, "AppSpecification", "ImageUri")
@@ -153,7 +153,7 @@ def image_of_another_region(subject: Subject) -> Iterator[Fault]:
 
 
 def is_bucket(name: str, region: str) -> bool:
-    """Return whether a bucket in that region can have this name."""
+    """Return whether a bucket in the region can have this name."""
     if region == "us-east-1" and _LEGACY_BUCKET.fullmatch(name):
         return True
     return bool(_BUCKET.fullmatch(name)) and not _ADDRESS.fullmatch(name)

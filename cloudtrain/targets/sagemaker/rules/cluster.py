@@ -1,4 +1,4 @@
-"""Rules about several kinds of instances in one SageMaker job: instance groups, and preferences."""
+"""Rules about SageMaker jobs with several instance types: instance groups and preferences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORDS = {"gpu": "GPUs", "neuron": "Neuron cores", "cpu": "no GPU"}
 def group_names_repeat(subject: Subject) -> Iterator[Fault]:
     """Two instance groups have the same name.
 
-    Inputs, the distribution and the script tell groups apart by their names, and the API refuses equal ones.
+    Inputs, the distribution and the script identify groups by name, and the API refuses equal names.
     """
     groups = subject.effective.resources.instance_groups
     names = [group.name for group in groups]
@@ -30,10 +30,10 @@ def group_names_repeat(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM212", Level.ERROR)
 def unknown_group(subject: Subject) -> Iterator[Fault]:
-    """The job names a group that it does not have.
+    """The job names an instance group that it does not have.
 
-    `resources.distribution_groups` and `inputs.NAME.instance_groups` name groups of `resources.instance_groups`. A
-    distribution over a group that does not exist starts nothing; no instance receives an input for it.
+    `resources.distribution_groups` and `inputs.NAME.instance_groups` refer to names in `resources.instance_groups`. If
+    the group does not exist, the distribution starts nothing, and no instance receives the input.
     """
     known = [group.name for group in subject.effective.resources.instance_groups]
     named: list[tuple[Path, tuple[str, ...]]] = [
@@ -49,7 +49,7 @@ def unknown_group(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM213", Level.ERROR)
 def group_without_gpu(subject: Subject) -> Iterator[Fault]:
-    """A group without GPUs is part of a distribution over GPUs.
+    """The distribution spans a group without GPUs besides groups with GPUs.
 
     Every instance that the distribution spans gets ranks. A rank without a GPU cannot join an NCCL process group, so
     the job hangs until its collectives time out. With `torch_distributed`, the SageMaker SDK silently drops the list of
@@ -73,7 +73,7 @@ def groups_unlike(subject: Subject) -> Iterator[Fault]:
     """The distribution spans groups with different GPUs.
 
     At each step, all ranks wait for the slowest one. mpirun starts the same number of processes on every instance as on
-    its own. AWS documents only distributions over a single group (developer guide, heterogeneous clusters).
+    the first one. AWS documents only distributions over a single group (developer guide, heterogeneous clusters).
     """
     machines = cluster(subject)
     if machines.kind != "groups" or launcher(subject) not in ("torchrun", "mpirun"):
@@ -91,10 +91,10 @@ def groups_unlike(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM215", Level.ERROR)
 def library_over_groups(subject: Subject) -> Iterator[Fault]:
-    """SageMaker's own library would span several groups.
+    """SMDDP or SMP would span several instance groups.
 
-    SMDDP and SMP need equal instances: the toolkit starts them for a homogeneous cluster, with one instance type
-    (`SMDATAPARALLEL_USE_HOMOGENEOUS`, sagemaker-training 5.1.4).
+    Both libraries need equal instances, because the toolkit starts them for a homogeneous cluster with one instance
+    type (`SMDATAPARALLEL_USE_HOMOGENEOUS`, sagemaker-training 5.1.4).
     """
     machines, distribution = cluster(subject), subject.effective.distribution.type
     if distribution not in ("smddp", "smp") or machines.kind != "groups" or len(machines.spanned) < 2:
@@ -122,10 +122,10 @@ def preference_repeats(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM217", Level.ERROR)
 def preferences_need_other_images(subject: Subject) -> Iterator[Fault]:
-    """The preferred instance types do not run the same image.
+    """The preferred instance types need different images.
 
-    A job has one image, chosen for its first preference. On a type of another kind (GPUs, Trainium, neither, or an
-    ARM processor) it fails to start, or leaves the accelerators idle.
+    A job has one image, chosen for its first preference. On a type with another accelerator or processor (GPUs,
+    Trainium, none, or ARM), the image fails to start, or leaves the accelerators idle.
     """
     groups = [group for group in _preferences(subject) if group.known is not None]
     for group in groups[1:]:
@@ -143,9 +143,9 @@ def preferences_need_other_images(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM218", Level.ERROR)
 def preferences_exclude(subject: Subject) -> Iterator[Fault]:
-    """Preferred instance types exclude spot capacity and a placement.
+    """The job combines preferred instance types with spot capacity or a placement.
 
-    `InstancePreferences` work with on-demand capacity and training plans only, and exclude InstancePlacementConfig
+    `InstancePreferences` work only with on-demand capacity and training plans, and not with InstancePlacementConfig
     (API reference, ResourceConfig).
     """
     if not _preferences(subject):
@@ -169,8 +169,8 @@ def preferences_exclude(subject: Subject) -> Iterator[Fault]:
 def training_plan_twice(subject: Subject) -> Iterator[Fault]:
     """The target and a preferred instance type both name a training plan.
 
-    `TrainingPlanArns` of a preference and `TrainingPlanArn` of the whole job exclude each other (API reference,
-    InstancePreference).
+    A job may set either `TrainingPlanArns` of a preference or `TrainingPlanArn` of the whole job, but not both (API
+    reference, InstancePreference).
     """
     if not mapping(subject, "ResourceConfig").get("TrainingPlanArn"):
         return

@@ -1,4 +1,4 @@
-"""Rules about what a SageMaker job can cost: at most its price an hour, for as long as it may run."""
+"""Rules about the maximum cost of a SageMaker job: its hourly price for its whole time limit."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
     """The job could cost more than the budget.
 
     `max_cost` is compared with the list price of all instances over the whole `max_runtime`; spot capacity costs less.
-    Where SageMaker's price is not known, the lower price of the bare machine counts. Prices are the catalogue's, or
-    those of your own `instances.toml`.
+    If SageMaker's price is unknown, cloudtrain uses the lower price of the EC2 machine. Prices come from the catalogue
+    or from your own `instances.toml`.
     """
     return shared.over_budget(subject)
 
@@ -39,8 +39,8 @@ rule("SM413", Level.WARNING)(shared.budget_without_price)
 def warm_pool_costs(subject: Subject) -> Iterator[Fault]:
     """The warm pool is billed.
 
-    Instances that wait for the next job cost as much as instances that train. You pay until another job takes them over
-    or the time is up.
+    Instances that wait for the next job cost as much as instances that train. You pay until another job uses them or
+    `keep_alive` ends.
     """
     keep, price = seconds(subject, "KeepAlivePeriodInSeconds"), subject.view.machines(subject).price
     if keep and price is not None:

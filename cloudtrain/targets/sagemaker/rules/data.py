@@ -1,4 +1,4 @@
-"""Rules about where a SageMaker job reads and writes, and how."""
+"""Rules about the inputs and outputs of a SageMaker job."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _PIPE_SETTINGS = {
     "RecordWrapperType": "record_wrapper",
     "ShuffleConfig": "shuffle_seed",
 }
-"""Maps fields that work on piped data only to the job's names for them."""
+"""Maps request fields that work only in Pipe mode to the job's names for them."""
 
 
 @rule("SM501", Level.ERROR)
 def s3_address(subject: Subject) -> Iterator[Fault]:
-    """An S3 address does not hold a bucket.
+    """An S3 address contains no valid bucket name.
 
-    An address is `s3://BUCKET/KEY`, with the bucket's name in lower case. The service's own pattern accepts nearly any
-    text. With a wrong address the job starts, and fails when it fetches its data or stores its model.
+    An address is `s3://BUCKET/KEY`, with the bucket's name in lower case. The service accepts nearly any text. With a
+    wrong address the job starts, and fails when it downloads its data or stores its model.
     """
     own = subject.account.bucket
     region = "" if "region" in subject.account.missing else subject.account.region
@@ -65,8 +65,8 @@ def s3_address(subject: Subject) -> Iterator[Fault]:
 def channels_repeat(subject: Subject) -> Iterator[Fault]:
     """Two channels have the same name.
 
-    Each channel is a folder `/opt/ml/input/data/NAME`. The channel `code` brings the bundle where cloudtrain's own
-    launcher starts the job, or where the container has no network.
+    Each channel is a folder `/opt/ml/input/data/NAME`. The channel `code` brings the bundle if cloudtrain's own
+    launcher starts the job, or if the container has no network.
     """
     names = [channel.get("ChannelName") for channel in mappings(subject, "InputDataConfig")]
     for name in dict.fromkeys(names):
@@ -86,8 +86,8 @@ def channels_repeat(subject: Subject) -> Iterator[Fault]:
 def code_overridden(subject: Subject) -> Iterator[Fault]:
     """`sagemaker_overrides` remove the channel that brings the code.
 
-    A list in `sagemaker_overrides` replaces the whole list. Without its channel `code` the container has nothing to
-    run.
+    A list in `sagemaker_overrides` replaces the whole list in the request. Without the channel `code`, the container
+    has no code to run.
     """
     needed = mode(subject) == "entrypoint" or f"{INPUT_ROOT}/{CODE_CHANNEL}/" in _submit_directory(subject)
     names = {channel.get("ChannelName") for channel in mappings(subject, "InputDataConfig")}
@@ -102,10 +102,10 @@ def code_overridden(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM504", Level.WARNING)
 def pipe_is_no_folder(subject: Subject) -> Iterator[Fault]:
-    """An input is a pipe, and scripts expect a folder.
+    """An input uses Pipe mode, but scripts expect a folder.
 
-    In Pipe mode `/opt/ml/input/data/NAME` is missing. Each epoch is a FIFO `NAME_0`, `NAME_1` that can be read once,
-    from its beginning. Scripts that open files need `mode: mount`, which also reads on demand.
+    In Pipe mode the folder `/opt/ml/input/data/NAME` is missing. Each epoch has a FIFO (`NAME_0`, `NAME_1`, ...) that
+    can be read only once. Scripts that open files need `mode: mount`, which also reads on demand.
     """
     for name, channel in _channels(subject):
         if _mode_of(subject, channel) == _PIPE and mode(subject) != "image":
@@ -120,8 +120,8 @@ def pipe_is_no_folder(subject: Subject) -> Iterator[Fault]:
 def only_in_pipe_mode(subject: Subject) -> Iterator[Fault]:
     """A setting works in Pipe mode only.
 
-    Decompression, RecordIO wrapping and shuffling at each epoch are done while data is piped. In the other modes the
-    files arrive as they are in S3 (API reference, Channel).
+    SageMaker decompresses, wraps in RecordIO and shuffles only in Pipe mode. In the other modes, the files arrive as
+    they are in S3 (API reference, Channel).
     """
     for name, channel in _channels(subject):
         for key, field in _PIPE_SETTINGS.items():
@@ -135,10 +135,10 @@ def only_in_pipe_mode(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM506", Level.ERROR)
 def augmented_manifest_needs_pipe(subject: Subject) -> Iterator[Fault]:
-    """An augmented manifest needs Pipe mode and the names of its attributes.
+    """An augmented manifest needs Pipe mode and attribute names, and only it may have attribute names.
 
-    `AugmentedManifestFile` works in Pipe mode only, and needs the names of the attributes to read. With other
-    data these names have no meaning (API reference, S3DataSource).
+    `AugmentedManifestFile` works only in Pipe mode, and needs the names of the attributes to read. Other data types
+    have no attributes (API reference, S3DataSource).
     """
     for name, channel in _channels(subject):
         source = mapping_at(channel, "DataSource", "S3DataSource")
@@ -158,10 +158,10 @@ def augmented_manifest_needs_pipe(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM507", Level.WARNING)
 def file_system_ignores(subject: Subject) -> Iterator[Fault]:
-    """A file system is mounted unchanged, and ignores the input's settings for reading.
+    """An input from a file system ignores settings such as `shard` and `mode`.
 
-    FSx and EFS have no sharding, no manifests, no compression and no modes: every instance sees all files. With
-    `shard` each instance would train on all of the data instead of its part.
+    FSx and EFS are mounted unchanged, so every instance sees all files. Sharding, manifests, compression and modes are
+    not supported. With `shard`, each instance would train on all of the data instead of a part.
     """
     ignored = ("shard", "compression", "record_wrapper", "shuffle_seed", "content_type", "instance_groups")
     for name, item in subject.job.inputs.items():
@@ -180,7 +180,7 @@ def file_system_ignores(subject: Subject) -> Iterator[Fault]:
 def file_system_without_network(subject: Subject) -> Iterator[Fault]:
     """The job reads a file system, but has no network to reach it.
 
-    FSx and EFS are in a VPC, and an instance reaches them only from its subnets.
+    FSx and EFS are inside a VPC. Only instances in subnets of this VPC reach them.
     """
     if mapping(subject, "VpcConfig"):
         return
@@ -199,8 +199,8 @@ def file_system_without_network(subject: Subject) -> Iterator[Fault]:
 def one_object_sharded(subject: Subject) -> Iterator[Fault]:
     """A single file is sharded over several instances.
 
-    `shard` distributes whole objects. With one object, the first instance gets everything and the others, which you
-    also pay for, get an empty folder.
+    `shard` distributes whole objects. The only object goes to the first instance. The other instances, which you also
+    pay for, get an empty folder.
     """
     count = cluster(subject).spanned_count
     for name, item in subject.job.inputs.items():
@@ -216,7 +216,7 @@ def one_object_sharded(subject: Subject) -> Iterator[Fault]:
 def sharded_for_one(subject: Subject) -> Iterator[Fault]:
     """An input is sharded over one instance.
 
-    The only instance gets all files. The setting is harmless, and takes effect with more instances.
+    `shard` has no effect on a single instance, which gets all files. It takes effect with more instances.
     """
     machines = cluster(subject)
     if machines.count != 1:
@@ -231,7 +231,7 @@ def sharded_for_one(subject: Subject) -> Iterator[Fault]:
 
 
 def _channels(subject: Subject) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the job's channels by name, except the channel that brings the code."""
+    """Yield the name and content of each channel of the request, except the code channel."""
     for channel in mappings(subject, "InputDataConfig"):
         name = channel.get("ChannelName")
         if isinstance(name, str) and (name != CODE_CHANNEL or input_named(subject, name) is not None):
@@ -239,7 +239,7 @@ def _channels(subject: Subject) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _mode_of(subject: Subject, channel: Mapping[str, Any]) -> str:
-    """Return `File`, `FastFile` or `Pipe`: the channel's own mode, or the job's."""
+    """Return `File`, `FastFile` or `Pipe`: the channel's own mode, or else the job's mode."""
     return str(channel.get("InputMode") or text(subject, "AlgorithmSpecification", "TrainingInputMode") or "File")
 
 
@@ -251,7 +251,7 @@ def _input_path(subject: Subject, name: str, *field: str) -> Path:
 
 
 def _addresses(subject: Subject) -> Iterator[tuple[Path, str]]:
-    """Yield every S3 address of the request that the user wrote, and its place in the job."""
+    """Yield each S3 address that the user wrote, with the path of its field in the job."""
     for name, channel in _channels(subject):
         uri = value_at(channel, "DataSource", "S3DataSource", "S3Uri")
         if isinstance(uri, str):

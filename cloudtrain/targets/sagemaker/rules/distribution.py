@@ -1,4 +1,4 @@
-"""Rules about distributions on SageMaker: required versions, and settings that the toolkit treats in a special way."""
+"""Rules about distributions on SageMaker: required versions, and settings that the toolkit ignores or changes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _FIRST_MULTI_WORKER = "2.9"
 def torchrun_too_new(subject: Subject) -> Iterator[Fault]:
     """The image is too old for torchrun through the toolkit.
 
-    The toolkit starts torchrun in the images of PyTorch 1.13.1 and later, on Trainium 1.11 and later. An older one
-    ignores the request and runs one process on each instance.
+    The toolkit starts torchrun in images of PyTorch 1.13.1 and later, and on Trainium 1.11 and later. In older images
+    the toolkit ignores the distribution and runs one process on each instance.
     """
     found = image(subject)
     if mode(subject) != "toolkit" or launcher(subject) != "torchrun" or found is None:
@@ -49,8 +49,8 @@ def torchrun_too_new(subject: Subject) -> Iterator[Fault]:
 def multi_worker_too_new(subject: Subject) -> Iterator[Fault]:
     """The image is too old for MultiWorkerMirroredStrategy through the toolkit.
 
-    The toolkit writes TF_CONFIG for workers in the images of TensorFlow 2.9 and later. With an older one every
-    instance believes it is alone.
+    The toolkit sets TF_CONFIG for workers in images of TensorFlow 2.9 and later. In older images TF_CONFIG is missing,
+    and every instance trains alone.
     """
     found, distribution = image(subject), subject.effective.distribution
     if mode(subject) != "toolkit" or not isinstance(distribution, TensorFlow) or found is None:
@@ -69,8 +69,8 @@ def multi_worker_too_new(subject: Subject) -> Iterator[Fault]:
 def not_on_trainium(subject: Subject) -> Iterator[Fault]:
     """This distribution does not run on Trainium.
 
-    Trainium needs torchrun and torch-neuronx. SMDDP, SMP, DeepSpeed, Horovod, MPI and TensorFlow's strategies are for
-    GPUs and CPUs (on Trainium the SageMaker SDK refuses all but `torch_distributed`).
+    Trainium needs torchrun and torch-neuronx. SMDDP, SMP, DeepSpeed, Horovod, MPI and TensorFlow's strategies only run
+    on GPUs and CPUs. On Trainium the SageMaker SDK accepts only `torch_distributed`.
     """
     distribution = subject.effective.distribution.type
     if distribution in ("torch", "none"):
@@ -86,10 +86,10 @@ def not_on_trainium(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM324", Level.WARNING)
 def server_counts_ignored(subject: Subject) -> Iterator[Fault]:
-    """The toolkit decides the number of parameter servers and workers itself.
+    """The toolkit ignores the job's number of parameter servers or workers.
 
-    It runs one server on every instance, a master on the first and a worker on each other one
-    (sagemaker-tensorflow-training 20.5.0). Other counts are ignored.
+    It runs one parameter server on every instance, a master on the first instance, and a worker on each other instance
+    (sagemaker-tensorflow-training 20.5.0).
     """
     distribution, count = subject.effective.distribution, cluster(subject).spanned_count
     if mode(subject) != "toolkit" or not isinstance(distribution, TensorFlow) or toolkit(subject) != "tensorflow":
@@ -107,9 +107,9 @@ def server_counts_ignored(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM328", Level.WARNING)
 def idle_instances(subject: Subject) -> Iterator[Fault]:
-    """There are fewer workers and parameter servers than instances.
+    """The job has fewer workers and parameter servers than instances.
 
-    cloudtrain's launcher places one worker on each instance, and one parameter server likewise. You pay for instances
+    cloudtrain's launcher starts at most one worker and one parameter server on each instance. You pay for instances
     that get neither, and they stay idle.
     """
     distribution, count = subject.effective.distribution, cluster(subject).spanned_count
@@ -128,10 +128,10 @@ def idle_instances(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM325", Level.WARNING)
 def strategy_on_one_instance(subject: Subject) -> Iterator[Fault]:
-    """A TensorFlow strategy for several instances runs on one.
+    """A TensorFlow strategy for several instances runs on one instance.
 
-    The toolkit starts parameter servers only with two or more instances, and a plain script otherwise. On one instance,
-    MultiWorkerMirroredStrategy does the same as MirroredStrategy.
+    The toolkit starts parameter servers only with two or more instances. On one instance it starts a plain script.
+    There, MultiWorkerMirroredStrategy does the same as MirroredStrategy.
     """
     distribution = subject.effective.distribution
     if isinstance(distribution, TensorFlow) and mode(subject) == "toolkit" and cluster(subject).spanned_count == 1:
@@ -146,8 +146,8 @@ def strategy_on_one_instance(subject: Subject) -> Iterator[Fault]:
 def torch_without_gpu(subject: Subject) -> Iterator[Fault]:
     """torchrun starts on instances without GPUs.
 
-    Training works, with the gloo backend (`cloudtrain.runtime` chooses it by itself). torchrun starts one process on
-    each instance if `processes_per_instance` does not ask for more. The SageMaker SDK refuses such a job.
+    Training works with the gloo backend, which `cloudtrain.runtime` chooses automatically. torchrun starts one process
+    on each instance, unless `processes_per_instance` asks for more. The SageMaker SDK refuses such a job.
     """
     machines = cluster(subject)
     if subject.effective.distribution.type == "torch" and {group.device for group in machines.spanned} == {"cpu"}:
@@ -161,10 +161,10 @@ def torch_without_gpu(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM327", Level.NOTICE)
 def smp_arguments(subject: Subject) -> Iterator[Fault]:
-    """The script gets the library's parameters as an argument.
+    """The script gets the parameters of SMP as an argument.
 
-    The toolkit passes `--mp_parameters KEY=VALUE,...` to the script along with the hyperparameters. An argument parser
-    that does not know this option ends the script.
+    The toolkit passes `--mp_parameters KEY=VALUE,...` to the script along with the hyperparameters. If the script's
+    argument parser does not accept this option, the script ends with an error.
     """
     distribution = subject.effective.distribution
     if isinstance(distribution, SMP) and distribution.parameters:

@@ -24,7 +24,7 @@ from cloudtrain.targets.sagemaker.rules.view import (
 )
 
 _LAST_UNPATCHED = {"pytorch": ("2.5", "2025-10-29")}
-"""The newest line of each framework whose patches have ended, and the date.
+"""The newest minor version of each framework that is no longer patched, and the end date of its support.
 
 Source: aws/deep-learning-containers, legacy support.
 """
@@ -55,8 +55,8 @@ def image_in_doubt(subject: Subject) -> Iterator[Fault]:
 def image_for_other_device(subject: Subject) -> Iterator[Fault]:
     """The image cannot use the accelerators of the instance type.
 
-    A CPU image sees no GPU, so the job trains on the processor of an expensive machine. A GPU image cannot drive
-    Trainium, and an image for Trainium can drive nothing else. For an unknown instance type, the SageMaker SDK silently
+    A CPU image cannot use GPUs, so the job would train on the CPU of an expensive machine. A GPU image does not support
+    Trainium, and an image for Trainium supports nothing else. For an unknown instance type, the SageMaker SDK silently
     chooses a CPU image.
     """
     found = image(subject)
@@ -75,9 +75,9 @@ def image_for_other_device(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM307", Level.WARNING)
 def gpu_image_without_gpu(subject: Subject) -> Iterator[Fault]:
-    """The image is for GPUs, and no instance has one.
+    """The image is for GPUs, but no instance has a GPU.
 
-    The job works, but every start pulls several gigabytes of CUDA libraries that nothing uses.
+    The job works, but every start downloads several gigabytes of unused CUDA libraries.
     """
     found, devices = image(subject), {group.device for group in cluster(subject).groups}
     if found is not None and found.device == "gpu" and devices == {"cpu"}:
@@ -93,7 +93,7 @@ def image_for_other_processor(subject: Subject) -> Iterator[Fault]:
     """The image and the instance type are for different processors.
 
     Grace-Blackwell machines (p6e-gb200) have ARM processors. AWS's training images are for x86-64, except those whose
-    address says `arm64`. On ARM an x86-64 image ends at once with "exec format error".
+    address contains `arm64`. On ARM, an x86-64 image fails at once with "exec format error".
     """
     found = image(subject)
     for group in cluster(subject).groups if found else ():
@@ -111,7 +111,7 @@ def image_for_other_processor(subject: Subject) -> Iterator[Fault]:
 def image_unpatched(subject: Subject) -> Iterator[Fault]:
     """The image no longer gets security patches.
 
-    AWS patches the images of a version for about a year after its release. The old ones stay available.
+    AWS patches the images of a framework version for about a year after its release. Older images stay available.
     """
     found = image(subject)
     if found is None or found.device == "neuron" or found.smp == 2:  # these images have their own end dates
@@ -129,11 +129,11 @@ def image_unpatched(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM310", Level.WARNING)
 def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
-    """The image may lack the training toolkit that would start the script.
+    """The image may lack the training toolkit, which must start the script.
 
     With `launch = "toolkit"`, sagemaker-training inside the image fetches the code and runs the script. An image
-    without it runs its own entry point instead, with the argument `train`. `smddp` and `smp` need an image that is
-    derived from one of AWS's: its Dockerfile begins with `FROM` and AWS's address.
+    without it runs its own entry point instead, with the argument `train`. `smddp` and `smp` need an image derived from
+    an AWS image: its Dockerfile begins with `FROM` and the address of the AWS image.
     """
     found = image(subject)
     if mode(subject) == "toolkit" and (found is None or found.toolkit is None):
@@ -154,7 +154,7 @@ def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
 def image_without_horovod(subject: Subject) -> Iterator[Fault]:
     """The image does not have Horovod.
 
-    AWS's images lack Horovod from PyTorch 2.0 and TensorFlow 2.12 on (their Dockerfiles in
+    AWS's images of PyTorch 2.0 and later and of TensorFlow 2.12 and later lack Horovod (Dockerfiles in
     aws/deep-learning-containers), so `import horovod` fails on every rank.
     """
     found = image(subject)
@@ -175,8 +175,8 @@ def image_without_horovod(subject: Subject) -> Iterator[Fault]:
 def image_of_another_framework(subject: Subject) -> Iterator[Fault]:
     """The image and the job have different frameworks.
 
-    AWS's TensorFlow images lack PyTorch, and the other way round: torchrun is missing, or the script ends at its first
-    import. If the job names an image, `framework` no longer chooses one, so the two must agree.
+    AWS's TensorFlow images lack PyTorch, and PyTorch images lack TensorFlow. torchrun is missing, or the script ends at
+    its first import. If the job names an image, `framework` does not choose one, so both must agree.
     """
     found = image(subject)
     needed = missing_framework(subject, found.engine[0] if found else None)
@@ -187,10 +187,10 @@ def image_of_another_framework(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM313", Level.WARNING)
 def image_name_contradicts(subject: Subject) -> Iterator[Fault]:
-    """The name of the image says that it is made for something else.
+    """The name of the image suggests another framework or device than the job needs.
 
-    cloudtrain knows only the name of your own image. An image called `tensorflow` probably lacks torchrun, and one
-    called `cpu` probably cannot use a GPU.
+    cloudtrain cannot look into your own image, and judges it by its name. An image called `tensorflow` probably lacks
+    torchrun, and one called `cpu` probably cannot use a GPU.
     """
     name = text(subject, "AlgorithmSpecification", "TrainingImage")
     if image(subject) is not None or not name:
@@ -213,7 +213,7 @@ def image_name_contradicts(subject: Subject) -> Iterator[Fault]:
 
 
 def _instead(subject: Subject, framework: str) -> str:
-    """Return a hint with an image of the needed framework; the named image may be right, and `framework` wrong."""
+    """Return a hint on how to get an image of the needed framework, or to correct `framework`."""
     given = subject.job.environment
     if given.image is not None and given.framework is not None:
         return f"remove `image`, so that `framework: {given.framework}` chooses one, or remove `framework`"
@@ -221,7 +221,7 @@ def _instead(subject: Subject, framework: str) -> str:
 
 
 def _by_framework(subject: Subject, framework: str) -> str:
-    """Return a hint that leaves the choice of the image to cloudtrain."""
+    """Return a hint to set `framework`, so that cloudtrain chooses the image."""
     path, wanted = image_path(subject), f"write `environment: {{framework: {framework}}}`"
     if path[-1:] == ("version",):  # the version belongs to another framework
         device = cluster(subject).groups[0].device or "cpu"

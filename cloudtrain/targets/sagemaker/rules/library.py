@@ -26,7 +26,7 @@ _IGNORED = {
     ("pytorch", "tensorflow"),
     ("tensorflow", "torchrun"),
 }  # fmt: skip
-"""Pairs of a toolkit and the launcher or library that it does not know.
+"""Pairs of a toolkit and a launcher or library that the toolkit does not support.
 
 They were measured with sagemaker-training 5.1.1 and 5.1.4, sagemaker-pytorch-training 3.0.0 and
 sagemaker-tensorflow-training 20.5.0.
@@ -39,7 +39,7 @@ def image_without_smddp(subject: Subject) -> Iterator[Fault]:
 
     SMDDP ships in the images of PyTorch up to 2.5 and of TensorFlow up to 2.11. In a newer image the toolkit prints a
     warning, drops `smddprun` and starts plain mpirun; the script then fails at `init_process_group("smddp")`. The
-    SageMaker SDK skips this check if the image is given by its address (tried with 2.257.7).
+    SageMaker SDK does not check images that are given by their address (tried with 2.257.7).
     """
     found = image(subject)
     if subject.effective.distribution.type == "smddp" and found is not None and not found.smddp:
@@ -54,9 +54,9 @@ def image_without_smddp(subject: Subject) -> Iterator[Fault]:
 def type_without_smddp(subject: Subject) -> Iterator[Fault]:
     """The SMDDP library does not run on this instance type.
 
-    AWS supports it on p4d and p4de (developer guide, data parallel library), and its older versions on p3.16xlarge and
-    p3dn. The SageMaker SDK has a list of types but never reads it: it accepts `ml.g5` and `ml.p5en`, and refuses only
-    `ml.p5.48xlarge`, and even that only sometimes (2.257.7).
+    AWS supports SMDDP on p4d and p4de (developer guide, data parallel library), and older versions on p3.16xlarge and
+    p3dn. The SageMaker SDK has a list of types but never reads it. It accepts `ml.g5` and `ml.p5en`, and sometimes
+    refuses `ml.p5.48xlarge` (2.257.7).
     """
     if subject.effective.distribution.type != "smddp":
         return
@@ -71,14 +71,13 @@ def type_without_smddp(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM303", Level.ERROR)
 def distribution_ignored(subject: Subject) -> Iterator[Fault]:
-    """The image's toolkit does not know this distribution, and ignores it.
+    """The image's toolkit does not support this distribution, and ignores it.
 
-    The job does not fail. Every instance runs the script once, in one process, alone, so that each trains the same
-    model on one GPU. This happens with parameter servers on PyTorch, and with torchrun on TensorFlow. It also happens
-    with anything but MPI in an image of your own that has the training toolkit but not a framework's toolkit, which the
-    variable SAGEMAKER_TRAINING_MODULE names. With `smddp` and `smp`, cloudtrain assumes that your own image is derived
-    from one of AWS's, as SM310 explains. A job without a script starts the image's own entry point without any
-    distribution; the SDK's `Estimator` silently drops the argument.
+    The job does not fail. Instead, every instance runs the script alone in one process, and trains the same model on
+    one GPU. This happens with parameter servers on PyTorch, and with torchrun on TensorFlow. In your own image without
+    a framework's toolkit, which the variable SAGEMAKER_TRAINING_MODULE names, only MPI works. With `smddp` and `smp`,
+    cloudtrain assumes that your own image is derived from an AWS image, as SM310 explains. A job without a script
+    starts the image's own entry point without a distribution, and the SDK's `Estimator` silently drops this argument.
     """
     yield from _no_script(subject)
     kind, distribution = toolkit(subject), subject.effective.distribution.type
@@ -122,9 +121,9 @@ def _no_script(subject: Subject) -> Iterator[Fault]:
 
 
 def _instead_of_smddp(subject: Subject) -> str:
-    """Return a hint for the same training without the library.
+    """Return a hint on how to train without SMDDP.
 
-    The script itself chooses a backend, except if it uses `cloudtrain.runtime`.
+    A script that does not use `cloudtrain.runtime` must also change its backend.
     """
     found = image(subject)
     framework = found.engine[0] if found is not None else subject.job.environment.framework

@@ -1,4 +1,4 @@
-"""Rules about the instance types of a SageMaker job: whether they exist, and whether they fit the job's description."""
+"""Rules about the instance types of a SageMaker job: whether they exist, and whether they fit the job."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _GB_PER_GIB = 2**30 / 10**9
 def unknown_type(subject: Subject) -> Iterator[Fault]:
     """The instance type does not exist.
 
-    The catalogue has all 225 types that CreateTrainingJob takes (botocore 1.44.5). The SageMaker SDK accepts any text
-    of the right shape, and takes a CPU image for an unknown family. Add a type that is newer than the catalogue to
-    `instances.toml`.
+    The catalogue has all 225 types that CreateTrainingJob accepts (botocore 1.44.5). The SageMaker SDK accepts any text
+    of the form `ml.FAMILY.SIZE`, and chooses a CPU image for an unknown family. If a type is newer than the catalogue,
+    add it to `instances.toml`.
     """
     for group in cluster(subject).groups:
         name = group.instance_type
@@ -46,9 +46,9 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM202", Level.ERROR)
 def type_without_prefix(subject: Subject) -> Iterator[Fault]:
-    """The instance type is written as EC2 writes it.
+    """The instance type has the name of an EC2 type.
 
-    SageMaker's names begin with `ml.`: the EC2 type `g5.xlarge` is called `ml.g5.xlarge`.
+    SageMaker's names begin with `ml.`, such as `ml.g5.xlarge` for the EC2 type `g5.xlarge`.
     """
     for group in cluster(subject).groups:
         name = group.instance_type
@@ -60,19 +60,19 @@ def type_without_prefix(subject: Subject) -> Iterator[Fault]:
 def retired_type(subject: Subject) -> Iterator[Fault]:
     """The instance type is retired, or will be.
 
-    A job on a retired type fails at once, or waits for capacity that never comes. The date is the catalogue's, or the
-    one in your own `instances.toml`.
+    A job on a retired type fails at once, or waits forever for capacity. The date of retirement comes from the
+    catalogue or from your own `instances.toml`.
     """
     return shared.retired_type(subject)
 
 
 @rule("SM204", Level.WARNING)
 def without_efa(subject: Subject) -> Iterator[Fault]:
-    """Several instances with GPUs work together without EFA.
+    """The job trains on several GPU instances without EFA.
 
-    Gradients then travel over TCP, and the GPUs wait for them: beyond small models a second instance can make training
-    slower. Types with EFA (`cloudtrain instances --interconnect rdma`) let NCCL bypass the kernel. One larger instance
-    with as many GPUs needs no network at all. If you mean to use Ethernet, write `interconnect: ethernet` under
+    Gradients then travel over TCP, and the GPUs wait for them. Except for small models, a second instance can make
+    training slower. Types with EFA (`cloudtrain instances --interconnect rdma`) let NCCL bypass the kernel. One larger
+    instance with as many GPUs needs no network at all. To use Ethernet on purpose, write `interconnect: ethernet` under
     `resources`.
     """
     return over_ethernet(subject, "SM204")
@@ -85,12 +85,12 @@ rule("SM205", Level.ERROR)(shared.type_is_not_as_described)
 def efa_left_off(subject: Subject) -> Iterator[Fault]:
     """The image's toolkit does not switch on the EFA of this instance type.
 
-    The training toolkit has a list of instance types (sagemaker-training 5.1.4), and sets `FI_PROVIDER=efa` and
-    `FI_EFA_USE_DEVICE_RDMA=1` only on those. The list lacks p5en, p6, g6, g6e, trn1n and trn2; before 5.1.2 it lacks
-    RDMA on p5. NCCL plugins before aws-ofi-nccl 1.7.0 need these variables; without them they fall back to TCP, which
-    is several times slower. Newer plugins find EFA by themselves (aws-ofi-nccl's doc/efa-env-var.md). AWS's PyTorch
-    images have a newer plugin from 2.6 on, where EFA's installer 1.38.0 brings it. Setting the variables is right in
-    both cases; cloudtrain's own launcher sets them (`launch = "entrypoint"`).
+    The training toolkit sets `FI_PROVIDER=efa` and `FI_EFA_USE_DEVICE_RDMA=1` only for instance types in its own list
+    (sagemaker-training 5.1.4). The list lacks p5en, p6, g6, g6e, trn1n and trn2; before 5.1.2 it lacks RDMA on p5. NCCL
+    plugins before aws-ofi-nccl 1.7.0 need these variables; without them they fall back to TCP, which is several times
+    slower. Newer plugins find EFA by themselves (aws-ofi-nccl's doc/efa-env-var.md). AWS's PyTorch images have a newer
+    plugin from 2.6 on, because EFA's installer 1.38.0 contains it. You can set the variables with all plugins;
+    cloudtrain's own launcher sets them (`launch = "entrypoint"`).
     """
     machines = cluster(subject)
     if mode(subject) != "toolkit" or machines.spanned_count < 2 or launcher(subject) in ("none", "tensorflow"):
@@ -104,9 +104,9 @@ def efa_left_off(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM207", Level.WARNING)
 def fixed_disk_too_small(subject: Subject) -> Iterator[Fault]:
-    """The instance type's fixed disk is smaller than the volume that the job asks for.
+    """The instance type's fixed disk is smaller than the job's `volume_size`.
 
-    On types with local NVMe disks, a job gets only these disks: the service ignores `volume_size` there (API reference,
+    On types with local NVMe disks, a job gets only these disks, and the service ignores `volume_size` (API reference,
     ResourceConfig). If the data does not fit, the job fails during the download.
     """
     asked = mapping(subject, "ResourceConfig").get("VolumeSizeInGB")
@@ -127,10 +127,10 @@ def fixed_disk_too_small(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM208", Level.ERROR)
 def key_for_local_disk(subject: Subject) -> Iterator[Fault]:
-    """The job has a volume key, and an instance type with local disks.
+    """The job sets a volume key for an instance type with local disks.
 
-    The machine itself encrypts local NVMe disks, with its own key. The API refuses a `VolumeKmsKeyId` for them (API
-    reference, ResourceConfig).
+    The machine encrypts local NVMe disks with its own key. The API refuses `VolumeKmsKeyId` for such instance types
+    (API reference, ResourceConfig).
     """
     if not text(subject, "ResourceConfig", "VolumeKmsKeyId"):
         return
@@ -145,7 +145,7 @@ def key_for_local_disk(subject: Subject) -> Iterator[Fault]:
 
 
 def _nearest(name: str) -> str | None:
-    """Return the type of the nearest family, and in it of the nearest size.
+    """Return the known type with the most similar family name, and in this family the most similar size name.
 
     Family and size are compared separately, because all names share `ml.` and most share `xlarge`.
     """
@@ -160,7 +160,7 @@ def _nearest(name: str) -> str | None:
 
 
 def _missing_variables(subject: Subject, group: MachineGroup) -> list[str]:
-    """Return `FI_PROVIDER=efa` and similar variables if the type has EFA and neither job nor toolkit sets them."""
+    """Return the EFA variables, such as `FI_PROVIDER=efa`, that the type needs and neither job nor toolkit sets."""
     known, found = group.known, image(subject)
     if known is None or known.interconnect != "rdma" or not (known.gpus or known.neuron_cores):
         return []
@@ -171,7 +171,7 @@ def _missing_variables(subject: Subject, group: MachineGroup) -> list[str]:
 
 
 def _is_set(subject: Subject, name: str) -> bool:
-    """Return whether the job sets the variable, or the launch view shows it in some process."""
+    """Return whether the job sets the variable, or any process in the plan has it."""
     if name in mapping(subject, "Environment"):
         return True
     return any(
@@ -181,7 +181,7 @@ def _is_set(subject: Subject, name: str) -> bool:
 
 
 def _how_to_set(subject: Subject, missing: list[str]) -> str:
-    """Return a hint that says how to set the variables; mpirun passes on only variables that it is told to."""
+    """Return a hint on how to set the variables. mpirun needs `-x` options to pass them to the ranks."""
     distribution = subject.effective.distribution
     if launcher(subject) == "mpirun":
         field = "options" if distribution.type in ("mpi", "horovod") else "mpi_options"

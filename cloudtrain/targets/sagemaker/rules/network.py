@@ -1,4 +1,4 @@
-"""Rules about the network of a SageMaker job: VPC, isolation, encryption; and about the profiler."""
+"""Rules about the network of a SageMaker job (VPC, isolation, encryption) and about the profiler."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cloudtrain.targets.sagemaker.rules.view import cluster, mapping, mode
 
 @rule("SM701", Level.ERROR)
 def half_a_network(subject: Subject) -> Iterator[Fault]:
-    """A VPC has subnets but no security groups, or the other way round.
+    """The target's settings have subnets but no security groups, or security groups but no subnets.
 
-    `VpcConfig` needs both, at least one of each: the service puts a network interface of every instance into a subnet,
-    under the rules of the groups. Both are settings of the target.
+    `VpcConfig` needs at least one of each. The service creates a network interface of every instance in a subnet, and
+    applies the rules of the security groups.
     """
     config = mapping(subject, "VpcConfig")
     if not config:
@@ -32,8 +32,8 @@ def half_a_network(subject: Subject) -> Iterator[Fault]:
 def install_without_network(subject: Subject) -> Iterator[Fault]:
     """The job would install packages in a container without network.
 
-    With network isolation no call leaves the container, so `pip install -r` fails, and the job with it. Put the
-    packages into the image, or as wheels into the bundle, with `--no-index` in the requirements file.
+    With network isolation the container has no network access, so `pip install -r` and the job fail. Put the packages
+    into the image. Or put them into the bundle as wheels, with `--no-index` in the requirements file.
     """
     if not subject.plan.request.get("EnableNetworkIsolation") or mode(subject) == "image":
         return
@@ -51,10 +51,10 @@ def install_without_network(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM703", Level.WARNING)
 def address_without_network(subject: Subject) -> Iterator[Fault]:
-    """The script gets an address that it cannot reach.
+    """The script gets an address that it cannot reach without network.
 
-    With network isolation the container cannot call S3 or any other service: inputs come through channels, models and
-    checkpoints leave through their folders.
+    With network isolation the container cannot call S3 or any other service. Read inputs through channels, and write
+    models and checkpoints to their folders.
     """
     if not subject.plan.request.get("EnableNetworkIsolation"):
         return
@@ -71,7 +71,7 @@ def address_without_network(subject: Subject) -> Iterator[Fault]:
 def profiler_on_trainium(subject: Subject) -> Iterator[Fault]:
     """SageMaker's profiler does not support Trainium.
 
-    The SageMaker SDK switches it off on `ml.trn` types. Neuron has its own tools.
+    The SageMaker SDK switches the profiler off on `ml.trn` types. Use Neuron's own profiling tools.
     """
     profiling = mapping(subject, "ProfilerConfig").get("DisableProfiler") is False
     for group in cluster(subject).groups:
@@ -84,8 +84,8 @@ def profiler_on_trainium(subject: Subject) -> Iterator[Fault]:
 def nothing_to_encrypt(subject: Subject) -> Iterator[Fault]:
     """Traffic between instances is encrypted, but the job has only one instance.
 
-    The setting takes effect with two or more instances. It then slows training down, more so with more traffic between
-    instances.
+    The setting takes effect with two or more instances. It then slows training down, depending on the amount of
+    traffic.
     """
     wanted = subject.plan.request.get("EnableInterContainerTrafficEncryption")
     if wanted and cluster(subject).count == 1:
@@ -96,7 +96,7 @@ def nothing_to_encrypt(subject: Subject) -> Iterator[Fault]:
 
 
 def _text(subject: Subject, file: str | None) -> str:
-    """Return the text of a file in the bundle; empty if the file is missing, which CT102 reports."""
+    """Return the text of a file in the bundle; empty if the file is missing. CT102 reports missing files."""
     for entry in subject.tree.entries:
         if entry.path == file:
             try:

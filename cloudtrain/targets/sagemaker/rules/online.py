@@ -1,7 +1,6 @@
-"""Rules that need the AWS account. The service checks them before a submit and for `cloudtrain check`, and never for a
-plan.
+"""Rules that need the AWS account. They are checked before a submit and by `cloudtrain check`, but never for a plan.
 
-They are declared here with their codes, levels and pages, so that `explain` and `--ignore` treat them like other rules.
+This module declares their codes, levels and pages, so that `explain` and `--ignore` treat them like other rules.
 """
 
 from __future__ import annotations
@@ -14,20 +13,20 @@ __all__ = ["level_of"]
 declare(
     "SM901",
     Level.ERROR,
-    """AWS does not accept the credentials, or there are none.
+    """The AWS credentials are missing or not valid.
 
-    The job cannot be sent. Log in (`aws sso login`, `aws configure`), or name a profile that can: `profile` in
-    `[sagemaker]`. `aws sts get-caller-identity` shows who you are to AWS.
+    The job cannot be sent. Log in (`aws sso login`, `aws configure`), or set `profile` in `[sagemaker]` to a profile
+    with valid credentials. `aws sts get-caller-identity` shows your identity.
     """,
 )
 
 declare(
     "SM902",
     Level.WARNING,
-    """Something could not be looked at.
+    """A check of the account could not be made.
 
-    The credentials may not ask for it, or AWS does not answer; all questions together have 3 s. The job may be right
-    all the same, so this stops nothing; the message names the permission that would let the check look.
+    The credentials lack a permission, or AWS did not answer; all checks together have 3 s. The job may be right, so
+    this is only a warning. The message names the missing permission.
     """,
 )
 
@@ -45,8 +44,8 @@ declare(
     Level.ERROR,
     """The execution role does not trust SageMaker.
 
-    Its trust policy must allow `sts:AssumeRole` to the service `sagemaker.amazonaws.com`; without that the job is
-    refused when it is sent.
+    The role's trust policy must allow `sts:AssumeRole` for the service `sagemaker.amazonaws.com`. Otherwise the service
+    refuses the job.
     """,
 )
 
@@ -55,8 +54,8 @@ declare(
     Level.ERROR,
     """A bucket of the job does not exist.
 
-    The code goes to the target's bucket, and the results to `output`. Unless given it is the SageMaker SDK's default
-    bucket, `sagemaker-REGION-ACCOUNT`, which exists once that SDK has been used in the region.
+    The code goes to the target's `bucket`, and the results to its `output`. The default bucket is that of the SageMaker
+    SDK, `sagemaker-REGION-ACCOUNT`, which exists after the first use of the SDK in the region.
     """,
 )
 
@@ -72,9 +71,9 @@ declare(
 declare(
     "SM907",
     Level.ERROR,
-    """There is nothing at an input's place.
+    """An input's S3 address contains no data.
 
-    The instances would start, find no data, and fail after they were paid for.
+    The instances would start, find no data, and fail after you have paid for them.
     """,
 )
 
@@ -83,17 +82,17 @@ declare(
     Level.WARNING,
     """The execution role may not read a secret of the job.
 
-    IAM's simulation of the role's policies does not allow it, so that the job would end before the script starts. A
-    policy of the secret itself, which the simulation does not see, may allow it all the same.
+    IAM's simulation of the role's policies denies it, so the job would end before the script starts. The simulation
+    does not consider the secret's own policy, which may allow it.
     """,
 )
 
 declare(
     "SM908",
     Level.ERROR,
-    """The account's quota does not allow so many instances of the type.
+    """The job asks for more instances of a type than the account's quota.
 
-    Each instance type has a quota for training jobs, another for spot training jobs, and both start at zero for most
-    types with GPUs. Ask for more in Service Quotas; it takes hours to days.
+    Each instance type has a quota for training jobs and another for spot training jobs. Both start at zero for most
+    types with GPUs. Request an increase in Service Quotas, which takes hours to days.
     """,
 )

@@ -34,9 +34,9 @@ _ALWAYS = ("CURRENT_HOST", "SAGEMAKER_JOB_NAME", "SAGEMAKER_REGION", "TRAINING_J
 def broken_by_shell(subject: Subject) -> Iterator[Fault]:
     """A hyperparameter does not survive the shell of the image's toolkit.
 
-    Up to sagemaker-training 5.1.2, which all of AWS's images hold, the toolkit joins the script's arguments with
-    blanks and hands them to `/bin/sh`: text with blanks is split, `*` becomes file names, quotes vanish, an empty text
-    is lost, and what stands behind a `;` is executed (aws/sagemaker-training-toolkit, issue 128).
+    Up to sagemaker-training 5.1.2, which all of AWS's images contain, the toolkit joins the script's arguments with
+    blanks and passes them to `/bin/sh`. Text with blanks is split, `*` becomes file names, quotes vanish, an empty text
+    is lost, and text after a `;` is executed as a command (aws/sagemaker-training-toolkit, issue 128).
     """
     found = image(subject)
     if mode(subject) != "toolkit" or found is None or found.toolkit is None:
@@ -55,12 +55,12 @@ def broken_by_shell(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM606", Level.ERROR)
 def taken_by_torchrun(subject: Subject) -> Iterator[Fault]:
-    """A hyperparameter is short for an option of torchrun.
+    """A hyperparameter's name looks like an abbreviated option of torchrun.
 
-    torchrun parses every word of its command line, even those behind the script. It stops at a word that could be short
-    for several of its options: `--log`, `--run`, `--max`, `--node`, `--local`, `--start`, `--master`, `--rdzv`
-    ("ambiguous option", torch 2.13 on Python 3.11). Wherever cloudtrain itself starts torchrun, it writes `--` before
-    such a script; the image's toolkit does not.
+    torchrun parses every word of its command line, even after the script. It stops at a word that could abbreviate
+    several of its options: `--log`, `--run`, `--max`, `--node`, `--local`, `--start`, `--master`, `--rdzv` ("ambiguous
+    option", torch 2.13 on Python 3.11). If cloudtrain itself starts torchrun, it writes `--` before such a script; the
+    image's toolkit does not.
     """
     if mode(subject) != "toolkit" or launcher(subject) != "torchrun":
         return
@@ -75,11 +75,11 @@ def taken_by_torchrun(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM605", Level.ERROR)
 def options_broken_by_shell(subject: Subject) -> Iterator[Fault]:
-    """The options for mpirun do not arrive as they are written.
+    """The options for mpirun would be changed before mpirun gets them.
 
-    The toolkit splits them at blanks and ignores quotes. Up to sagemaker-training 5.1.2 it passes mpirun's whole line
-    to `/bin/sh`, which ends the line at a `;` and executes the text behind it, or in `$(...)`. Newer toolkits and
-    cloudtrain's own launcher start mpirun without a shell, so that mpirun takes a `;` for the program.
+    The toolkit splits the options at blanks and ignores quotes. Up to sagemaker-training 5.1.2 it passes mpirun's whole
+    command line to `/bin/sh`, which executes text after a `;` and in `$(...)`. Newer toolkits and cloudtrain's own
+    launcher start mpirun without a shell, so that mpirun would run `;` as the program.
     """
     distribution = subject.effective.distribution
     field = "mpi_options" if distribution.type in ("smddp", "smp") else "options"
@@ -113,10 +113,10 @@ def _options_arrive(subject: Subject, options: str) -> bool:
 
 @rule("SM602", Level.ERROR)
 def reserved_parameter(subject: Subject) -> Iterator[Fault]:
-    """A hyperparameter has a name that tells the launcher what to do.
+    """A hyperparameter has a name that is reserved for the launcher.
 
-    The toolkit and cloudtrain's launcher read names that begin with `sagemaker_` and `cloudtrain_`, and do not pass
-    them to the script; some would change how the job starts. `mp_parameters` holds the parameters of `smp`.
+    The toolkit and cloudtrain's launcher read hyperparameters that begin with `sagemaker_` and `cloudtrain_`, and do
+    not pass them to the script. Some would change how the job starts. `mp_parameters` is reserved for `smp`.
     """
     for name in subject.effective.hyperparameters:
         if name.startswith(("sagemaker_", "cloudtrain_")):
@@ -132,8 +132,8 @@ def overwritten_variable(subject: Subject) -> Iterator[Fault]:
     """An environment variable is overwritten before the script starts.
 
     The PyTorch toolkit overwrites `NCCL_DEBUG` (with `WARN`), `NCCL_SOCKET_IFNAME` and `NCCL_IB_DISABLE` (with `1`)
-    (sagemaker-pytorch-training 3.0.0). The start of torchrun sets `NCCL_PROTO=simple`, and SageMaker sets the job's
-    name and host. cloudtrain's own launcher keeps the job's NCCL variables.
+    (sagemaker-pytorch-training 3.0.0). For torchrun, the toolkit sets `NCCL_PROTO=simple`. SageMaker sets the variables
+    with the job's name and host. cloudtrain's own launcher keeps the job's NCCL variables.
     """
     names = list(_ALWAYS)
     if mode(subject) == "toolkit":
@@ -152,8 +152,8 @@ def overwritten_variable(subject: Subject) -> Iterator[Fault]:
 def shell_mode_arguments(subject: Subject) -> Iterator[Fault]:
     """The job passes hyperparameters to an image's own entry point, which gets no command line.
 
-    Without `entry_point` and `command` the image runs by itself. It finds the hyperparameters in
-    `/opt/ml/input/config/hyperparameters.json`, as text: lists and mappings are in Python's notation.
+    Without `entry_point` and `command`, the image's own entry point runs. It must read the hyperparameters from
+    `/opt/ml/input/config/hyperparameters.json`. All values are text, and lists and mappings are in Python's notation.
     """
     if mode(subject) != "image":
         return

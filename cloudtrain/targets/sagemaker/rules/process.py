@@ -1,4 +1,6 @@
-"""Rules about the number of processes against GPUs. They count what the container will really run."""
+"""Rules that compare the number of processes with the number of GPUs.
+
+They count the processes that the container will really start, with all overrides."""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from cloudtrain.targets.sagemaker.rules.library import distribution_ignored
 def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
     """An instance has more GPUs than processes.
 
-    One process uses one GPU if the script itself does not use more. You pay for the other GPUs, and they stay idle. The
-    count is what the container will really start, overrides and the toolkit's own rules included.
+    A process uses one GPU, unless the script itself uses more. You pay for the other GPUs, and they stay idle.
+    cloudtrain counts the processes that the container will start, including overrides and the toolkit's own rules.
     """
     if not any(distribution_ignored(subject)):
         yield from shared.fewer_processes_than_gpus(subject)
@@ -23,10 +25,10 @@ def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM332", Level.ERROR)
 def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
-    """More processes than GPUs on an instance.
+    """An instance has more processes than GPUs.
 
-    Two ranks on one GPU make NCCL fail at start ("Duplicate GPU detected"), when you already pay for the machines. On
-    Trainium each process takes a Neuron core.
+    With two ranks on one GPU, NCCL fails at start ("Duplicate GPU detected"), when you already pay for the machines. On
+    Trainium each process uses a Neuron core.
     """
     return shared.more_processes_than_gpus(subject)
 
@@ -38,7 +40,8 @@ rule("SM333", Level.WARNING)(shared.more_ranks_than_gpus)
 def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
     """mpirun starts a single process.
 
-    Without `processes_per_instance` mpirun starts one process for each GPU, and one on an instance without GPUs. One
-    instance with at most one GPU therefore distributes nothing. The SageMaker SDK starts such a job without a warning.
+    Without `processes_per_instance`, mpirun starts one process for each GPU, or one on an instance without GPUs. So on
+    a single instance with at most one GPU, nothing is distributed. The SageMaker SDK starts such a job without a
+    warning.
     """
     return shared.mpi_with_one_process(subject)

@@ -1,4 +1,4 @@
-"""Rules about the request as a whole: parts that the service's own model forbids, and overrides that break a run."""
+"""Rules about the whole request: fields that the service's API model forbids, and overrides that break a run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _NAMES = {"CreateTrainingJob": "TrainingJobName", "CreateProcessingJob": "Proces
 def refused_by_service(subject: Subject) -> Iterator[Fault]:
     """The service would refuse a part of the request.
 
-    This rule checks the whole model of CreateTrainingJob in botocore: unknown and missing fields, types, lengths and
-    counts, patterns, and enums. The SDKs and boto3 skip maxima, patterns and enums, so that such a job fails after
-    its code was uploaded. Other rules check instance types and the role.
+    This rule checks the request against botocore's model of CreateTrainingJob: unknown and missing fields, types,
+    lengths and counts, patterns, and enums. The SDKs and boto3 do not check maxima, patterns and enums, so the job
+    would fail after the upload of its code. Other rules check instance types and the role.
     """
     operation = _operation(subject)
     for violation in violations(subject.plan.request, operation):
@@ -35,8 +35,8 @@ def refused_by_service(subject: Subject) -> Iterator[Fault]:
 def identity_overridden(subject: Subject) -> Iterator[Fault]:
     """`sagemaker_overrides` change the job's name or remove its tag.
 
-    cloudtrain finds its job by this name and this tag. Without them it could send an interrupted submission twice, and
-    you could not follow, stop or download the run.
+    cloudtrain finds its job by this name and this tag. Without them, it could submit a job twice after an interruption,
+    and you could not follow, stop or download the run.
     """
     name, field = subject.plan.run_name, _NAMES[_operation(subject)]
     written = subject.plan.request.get(field)
@@ -58,7 +58,7 @@ def identity_overridden(subject: Subject) -> Iterator[Fault]:
 def reserved_tag(subject: Subject) -> Iterator[Fault]:
     """The key of a tag is reserved or repeated.
 
-    AWS reserves keys that begin with `aws:` and refuses them. `cloudtrain:run` holds the run's name. Each key may
+    AWS refuses keys that begin with `aws:`. cloudtrain uses the key `cloudtrain:run` for the run's name. Each key may
     appear only once.
     """
     for key in subject.job.tags:
@@ -77,8 +77,8 @@ def reserved_tag(subject: Subject) -> Iterator[Fault]:
 def without_effect(subject: Subject) -> Iterator[Fault]:
     """A field of the job has no effect on SageMaker.
 
-    CreateTrainingJob has no field for the size of `/dev/shm`: SageMaker itself gives a container a part of the
-    instance's memory as shared memory. The API also has no field for a description, which stays with the job.
+    CreateTrainingJob has no field for the size of `/dev/shm`, because SageMaker itself decides how much of the
+    instance's memory is shared memory. The API also has no field for a description, which stays in the job file.
     """
     if subject.job.resources.shm_size is not None:
         message = "SageMaker decides the size of `/dev/shm`, so `shm_size` is not sent"
@@ -92,7 +92,7 @@ def _operation(subject: Subject) -> str:
 def _has_rule_of_its_own(violation: Violation, operation: str) -> bool:
     """Return whether another rule reports the violation.
 
-    SM102 knows more about roles, SM701 about networks, SM201 about the instance types of training jobs.
+    SM102 reports roles, SM701 networks, and SM201 the instance types of training jobs.
     """
     if violation.path == ("RoleArn",) or (violation.path[0] == "VpcConfig" and violation.kind in ("min", "missing")):
         return True
@@ -101,7 +101,7 @@ def _has_rule_of_its_own(violation: Violation, operation: str) -> bool:
 
 
 def _place(subject: Subject, violation: Violation) -> Path:
-    """Return the place in the job that a place in the request comes from; empty if the target's settings set it."""
+    """Return the path of the job field that caused a violation; empty if the target's settings caused it."""
     path = violation.path
     written = _in_overrides(overrides_of(subject.job, "sagemaker"), path)
     if not written and violation.kind == "missing":  # a missing field is reported at its own place
@@ -115,7 +115,7 @@ def _place(subject: Subject, violation: Violation) -> Path:
 
 
 def _in_overrides(overrides: Mapping[str, Any], path: Path) -> Path:
-    """Return the part of a request's path that the overrides hold, if they write its end or something around it."""
+    """Return the part of a request's path that the overrides set; empty if they do not set the field."""
     value: Any = overrides
     for length, key in enumerate(path):
         if not isinstance(value, Mapping):
@@ -127,11 +127,11 @@ def _in_overrides(overrides: Mapping[str, Any], path: Path) -> Path:
 
 
 _PlaceOf = Callable[[Subject, Path], Path]
-"""Turns the rest of a request's path into the place in the job."""
+"""Turns the rest of a request's path into the path of a job field."""
 
 
 def _by_name(field: tuple[str, ...], section: tuple[str, ...], key: str) -> _PlaceOf:
-    """Find an element of a list in the job by the name that the element has in the request."""
+    """Return a function that finds the job field of a list element in the request, by the element's name."""
 
     def place(subject: Subject, rest: Path) -> Path:
         elements = value_at(subject.plan.request, *section)
@@ -149,7 +149,7 @@ def _always(*field: str) -> _PlaceOf:
 
 
 def _hyperparameter(subject: Subject, rest: Path) -> Path:
-    """Return the place of a hyperparameter, which may come from the distribution."""
+    """Return the path of the job field that a hyperparameter comes from: its own field, or `distribution`."""
     if rest and rest[0] not in subject.job.hyperparameters:
         return ("distribution",)
     return ("hyperparameters", *rest[:1])
@@ -177,4 +177,4 @@ _PLACES: dict[tuple[str, ...], _PlaceOf] = {
     ("StoppingCondition", "MaxWaitTimeInSeconds"): _always("spot", "max_wait"),
     ("TrainingJobName",): _always("name"),
 }
-"""Maps the beginning of a place in the request to the place in the job that it comes from."""
+"""Maps the beginning of a path in the request to the job field from which it is written."""

@@ -12,10 +12,10 @@ from cloudtrain.targets.sagemaker.launch import keys
 
 
 def distribution_in(written: Distribution, parameters: Mapping[str, Any]) -> Distribution:
-    """Return the distribution that the request's hyperparameters ask for: `written`, with another number if they set
-    one.
+    """Return the distribution that the request's hyperparameters ask for.
 
-    Nothing is validated, because the overrides may have asked for anything.
+    The result is `written`, changed where the hyperparameters differ. It is not validated, because overrides may
+    contain any value.
     """
     launch = parameters.get(LAUNCH_KEY)
     if isinstance(launch, Mapping):

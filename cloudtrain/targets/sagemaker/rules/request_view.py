@@ -1,4 +1,4 @@
-"""Read CreateTrainingJob and CreateProcessingJob requests for the rules that serve all targets."""
+"""Read CreateTrainingJob and CreateProcessingJob requests for the rules that all targets share."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ _OVERRIDDEN: dict[Path, KeysOf] = {
 
 
 class SageMakerView(RequestView):
-    """Reads SageMaker's requests."""
+    """Reads fields of SageMaker's requests for rules that all targets share."""
 
     distribution_key = "HyperParameters"
     overridden_by = _OVERRIDDEN
 
     def change_script(self, subject: Subject) -> dict[str, Any]:
-        """Return the variables and hyperparameters with the overrides applied."""
+        """Return the job's variables and hyperparameters after the overrides."""
         environment = changed_variables(subject.job, self.overrides(subject).get("Environment"))
         return {"hyperparameters": self.parameters(subject), "environment": environment}
 
     def parameters(self, subject: Subject) -> dict[str, Any]:
-        """Return the script's hyperparameters, without those of launchers."""
+        """Return the script's hyperparameters after the overrides, without the launchers' hyperparameters."""
         written = self.overrides(subject).get("HyperParameters")
         if not isinstance(written, Mapping):
             return subject.job.hyperparameters
@@ -66,7 +66,7 @@ class SageMakerView(RequestView):
         return merged(subject.job.hyperparameters, {**own, **given})
 
     def change(self, subject: Subject) -> dict[str, Any]:
-        """Return the job's fields with the overrides applied."""
+        """Return the job's fields that overrides change, with their new values."""
         request, written = subject.plan.request, self.overrides(subject)
         found = self.change_script(subject)
         config = mapping_at(request, "ResourceConfig") or mapping_at(request, "ProcessingResources", "ClusterConfig")
@@ -98,15 +98,15 @@ class SageMakerView(RequestView):
         return found
 
     def machines(self, subject: Subject) -> Machines:
-        """Return the machines of the request; none for a serverless job."""
+        """Return the machines of the request; no machines for a serverless job."""
         return Machines(()) if "ServerlessJobConfig" in subject.plan.request else cluster(subject)
 
     def longest_run(self, subject: Subject) -> int:
-        """Return the time limit of the request, or the service's default."""
+        """Return the job's time limit in seconds: `MaxRuntimeInSeconds`, or the service's default."""
         return seconds(subject, "MaxRuntimeInSeconds") or DEFAULT_MAX_RUNTIME
 
     def framework(self, subject: Subject) -> str | None:
-        """Return the framework of the image, by the catalogue, or by the name of the user's own image."""
+        """Return the framework of the image, from the catalogue or from the name of a user's own image."""
         found = image(subject)
         return found.engine[0] if found else framework_of(text(subject, "AlgorithmSpecification", "TrainingImage"))
 
@@ -140,7 +140,7 @@ class SageMakerView(RequestView):
             yield data_place("output", "model", whole, split_uri(whole), path)
 
     def images(self, subject: Subject) -> Iterator[tuple[str, Path]]:
-        """Yield the request's image, if the job or the overrides name it."""
+        """Yield the request's image and the path of its job field, if the job or the overrides name the image."""
         given = subject.job.environment.image
         algorithm = subject.plan.request.get("AlgorithmSpecification", subject.plan.request.get("AppSpecification"))
         found = algorithm if isinstance(algorithm, dict) else {}
@@ -154,7 +154,7 @@ class SageMakerView(RequestView):
 
 
 def _count_of(config: Mapping[str, Any]) -> int | None:
-    """Return the number of all instances; for preferences, the number of the first."""
+    """Return the number of all instances; with preferred types, the number for the first type."""
     for key in ("InstanceGroups", "InstancePreferences"):
         rows = config.get(key)
         counts = [

@@ -1,4 +1,4 @@
-"""Rules about the script, and about its start by the training toolkit."""
+"""Rules about the script, and about how the training toolkit starts it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cloudtrain.targets.sagemaker.rules.view import add_entrypoint_hint, launche
 
 @rule("SM520", Level.ERROR)
 def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
-    """Nothing in the container can look up the job's secrets.
+    """The container cannot look up the job's secrets.
 
-    The runtime in the bundle looks up `environment.secrets`, over the network. An image that runs its own entry point
-    has no bundle, and network isolation cuts a container off.
+    The runtime in the bundle looks up `environment.secrets` over the network. But an image that runs its own entry
+    point has no bundle, and network isolation blocks the network.
     """
     if not subject.job.environment.secrets:
         return
@@ -36,10 +36,10 @@ def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM521", Level.WARNING)
 def secrets_left_to_the_script(subject: Subject) -> Iterator[Fault]:
-    """The image's toolkit starts the script, and does not look up the job's secrets.
+    """The image's toolkit starts the script, but does not look up the job's secrets.
 
-    cloudtrain's own launcher looks them up, and starts a job with secrets wherever it can. A script that only the
-    toolkit can start (`smddp`, `smp`, MPI between instances) looks them up itself, with `runtime.load_secrets()`.
+    cloudtrain's own launcher looks up secrets, and starts a job with secrets wherever it can. If only the toolkit can
+    start the job (`smddp`, `smp`, MPI between instances), the script must call `runtime.load_secrets()` itself.
     """
     if subject.job.environment.secrets and mode(subject) == "toolkit":
         message = "the image's toolkit starts this job, and does not look up its secrets"
@@ -65,15 +65,15 @@ def shell_script_under_torchrun(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM342", Level.ERROR)
 def package_under_torchrun(subject: Subject) -> Iterator[Fault]:
-    """There is a `setup.py` beside the script, and the toolkit's torchrun refuses packages.
+    """The bundle contains a `setup.py`, and the toolkit does not start packages with torchrun.
 
-    With a `setup.py` in the code the toolkit installs the package and runs the entry point as a module (`python -m`),
-    which its torchrun does not support. cloudtrain's own launcher starts such a job, except if the target says
+    If the code has a `setup.py`, the toolkit installs the package and runs the entry point as a module (`python -m`),
+    which it does not support with torchrun. cloudtrain's own launcher starts such a job, except if the target sets
     `launch = "toolkit"` or the job needs the toolkit.
     """
     if mode(subject) == "toolkit" and launcher(subject) == "torchrun" and "setup.py" in _files(subject):
         yield Fault(
-            "the toolkit takes code with a `setup.py` for a package, and its torchrun refuses packages",
+            "the toolkit treats code with a `setup.py` as a package, which it cannot start with torchrun",
             add_entrypoint_hint(subject, "add `/setup.py` to `.cloudtrainignore`"),
             ("source_dir",),
         )
@@ -83,8 +83,8 @@ def package_under_torchrun(subject: Subject) -> Iterator[Fault]:
 def entry_point_refused(subject: Subject) -> Iterator[Fault]:
     """The toolkit refuses the name of the entry point.
 
-    Newer toolkits take letters, digits and `. _ + -` (sagemaker-training 5.1.4). Older ones pass the name to a shell,
-    which splits it at blanks and runs the text behind a `;`.
+    Newer toolkits accept only letters, digits and `. _ + -` (sagemaker-training 5.1.4). Older toolkits pass the name to
+    a shell, which splits it at blanks and runs the text after a `;`.
     """
     script = subject.job.entry_point or ""
     name = normpath(script)
@@ -97,9 +97,9 @@ def entry_point_refused(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM344", Level.WARNING)
 def requirements_not_installed(subject: Subject) -> Iterator[Fault]:
-    """A `requirements.txt` is in the bundle, and nothing installs it.
+    """The bundle contains a `requirements.txt` that is not installed.
 
-    The toolkit installs a file of that name even if the job does not name it. cloudtrain's own launcher installs only
+    The toolkit installs a `requirements.txt` even if the job does not name it. cloudtrain's own launcher installs only
     the file that `environment.requirements` names, as on every target.
     """
     if (
@@ -116,10 +116,10 @@ def requirements_not_installed(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM345", Level.NOTICE)
 def requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
-    """A `requirements.txt` is in the bundle, and the toolkit installs it although the job does not name it.
+    """The toolkit installs the bundle's `requirements.txt`, although the job does not name it.
 
-    The other targets, and cloudtrain's own launcher, install only the file that `environment.requirements` names, so
-    the same job would run there with other packages.
+    The other targets and cloudtrain's own launcher install only the file that `environment.requirements` names, so the
+    same job would have other packages with them.
     """
     if mode(subject) == "toolkit" and _has_unnamed_requirements(subject):
         yield Fault(
@@ -131,10 +131,10 @@ def requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM346", Level.NOTICE)
 def package_not_installed(subject: Subject) -> Iterator[Fault]:
-    """A `setup.py` is beside the script, and nothing installs the package.
+    """The bundle contains a `setup.py`, but its package is not installed.
 
-    Only the toolkit installs the package and its dependencies, and its torchrun then refuses to start it. cloudtrain's
-    own launcher runs the script in its folder, from which it can import the package.
+    Only the toolkit installs the package and its dependencies, but it cannot start packages with torchrun. cloudtrain's
+    own launcher runs the script in its folder, from where the script can import the package.
     """
     names = _files(subject)
     if mode(subject) == "entrypoint" and "setup.py" in names and subject.job.environment.requirements is None:

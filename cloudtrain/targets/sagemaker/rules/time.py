@@ -12,18 +12,18 @@ from cloudtrain.rules.shared import cost as shared
 from cloudtrain.targets.sagemaker.rules.view import cluster, seconds, text
 
 _LONGEST_RUN = 28 * 86_400
-"""Seconds: API reference, StoppingCondition. The limit is missing from the service's model."""
+"""Longest run in seconds (API reference, StoppingCondition). The service's model lacks this limit."""
 
 _LONGEST_POOL_OF_GUIDE = 3600
-"""Seconds: developer guide, managed warm pools; the service's model has 21,600."""
+"""Longest warm pool in seconds (developer guide, managed warm pools); the service's model allows 21,600."""
 
 
 @rule("SM401", Level.ERROR)
 def spot_without_limit(subject: Subject) -> Iterator[Fault]:
-    """A spot job has no limit for its wait.
+    """A spot job has no limit for its waiting time.
 
-    A spot job needs `MaxWaitTimeInSeconds`, which covers waiting and running together. The SageMaker SDK sends a job
-    without it (2.257.7), and the service refuses the job.
+    A spot job needs `MaxWaitTimeInSeconds`, which limits waiting and running together. The SageMaker SDK sends the job
+    without this limit (2.257.7), and the service refuses the job.
     """
     if _spot(subject) and seconds(subject, "MaxWaitTimeInSeconds") is None:
         run = seconds(subject, "MaxRuntimeInSeconds") or 0
@@ -35,8 +35,7 @@ def spot_without_limit(subject: Subject) -> Iterator[Fault]:
 def spot_with_warm_pool(subject: Subject) -> Iterator[Fault]:
     """The job asks for a warm pool on spot capacity.
 
-    A warm pool cannot keep spot capacity, and the service refuses the two together (developer guide, managed warm
-    pools).
+    A warm pool cannot keep spot instances, so the service refuses the job (developer guide, managed warm pools).
     """
     if _spot(subject) and seconds(subject, "KeepAlivePeriodInSeconds"):
         yield Fault(
@@ -48,10 +47,10 @@ def spot_with_warm_pool(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM403", Level.ERROR)
 def wait_shorter_than_default_run(subject: Subject) -> Iterator[Fault]:
-    """The wait for spot capacity is shorter than the run may be.
+    """`spot.max_wait` is shorter than the time that the job may run.
 
-    `spot.max_wait` covers waiting and running together, so it cannot be less than `max_runtime`, whose default is one
-    day. The service refuses such a job; the SageMaker SDK sends it.
+    `spot.max_wait` limits waiting and running together, so it cannot be less than `max_runtime`, whose default is one
+    day. The SageMaker SDK sends such a job, and the service refuses it.
     """
     wait, run = seconds(subject, "MaxWaitTimeInSeconds"), seconds(subject, "MaxRuntimeInSeconds")
     if any(wait_shorter_than_run(subject)):
@@ -66,7 +65,7 @@ def wait_shorter_than_default_run(subject: Subject) -> Iterator[Fault]:
 def warm_pool_of_groups(subject: Subject) -> Iterator[Fault]:
     """The job asks for a warm pool on a heterogeneous cluster.
 
-    Warm pools keep equal instances only: `KeepAlivePeriodInSeconds` and `InstanceGroups` exclude each other
+    Warm pools keep only equal instances, so a job cannot have both `KeepAlivePeriodInSeconds` and `InstanceGroups`
     (developer guide, managed warm pools).
     """
     if cluster(subject).kind == "groups" and seconds(subject, "KeepAlivePeriodInSeconds"):
@@ -81,8 +80,8 @@ def warm_pool_of_groups(subject: Subject) -> Iterator[Fault]:
 def spot_with_training_plan(subject: Subject) -> Iterator[Fault]:
     """The job uses a training plan on spot capacity.
 
-    A training plan is capacity that you reserved and paid for in advance. On spot capacity the job would wait for
-    machines that cost extra, while the reserved ones stay idle.
+    A training plan is capacity that you reserved and paid for in advance. A spot job would wait for other machines at
+    extra cost, while the reserved machines stay idle.
     """
     if _spot(subject) and text(subject, "ResourceConfig", "TrainingPlanArn"):
         yield Fault(
@@ -94,9 +93,9 @@ def spot_with_training_plan(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM406", Level.ERROR)
 def run_too_long(subject: Subject) -> Iterator[Fault]:
-    """The job may run longer than SageMaker allows.
+    """The job's `max_runtime` is longer than SageMaker allows.
 
-    A training job ends after 28 days at the latest. Longer training needs checkpoints and a second job.
+    SageMaker ends a training job after 28 days at the latest. Longer training needs checkpoints and a second job.
     """
     return shared.run_too_long(subject, _LONGEST_RUN)
 
@@ -105,8 +104,8 @@ def run_too_long(subject: Subject) -> Iterator[Fault]:
 def warm_pool_long(subject: Subject) -> Iterator[Fault]:
     """A warm pool is kept for more than an hour.
 
-    The developer guide allows one hour, the API's model six. In accounts with the lower limit the service refuses the
-    job; in all accounts the idle instances are billed like a running job.
+    The limit is one hour in the developer guide, and six hours in the API's model. In accounts with the lower limit,
+    the service refuses the job. In all accounts, the idle instances are billed like a running job.
     """
     keep = seconds(subject, "KeepAlivePeriodInSeconds") or 0
     if keep > _LONGEST_POOL_OF_GUIDE:
@@ -118,7 +117,7 @@ def warm_pool_long(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM408", Level.NOTICE)
 def pending_limit_without_effect(subject: Subject) -> Iterator[Fault]:
-    """The limit for the pending time has no effect on instances without accelerators.
+    """`max_pending` has no effect on instances without accelerators.
 
     `MaxPendingTimeInSeconds` works on `ml.p`, `ml.g` and `ml.trn` types only (API reference, StoppingCondition).
     """

@@ -1,7 +1,6 @@
-"""Read the finished request for the SageMaker rules, so that the user's own overrides count.
+"""Read fields of the finished request for the SageMaker rules, including the user's overrides.
 
-A request with overrides may hold anything. These functions read values of the right type and skip the others, which
-SM110 reports.
+Overrides may contain any value. These functions ignore values of a wrong type, which SM110 reports.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ TRAINING_MODULE = "SAGEMAKER_TRAINING_MODULE"
 
 
 def mapping(subject: Subject, *keys: str) -> Mapping[str, Any]:
-    """Return a structure of the request; empty if it is missing."""
+    """Return the mapping at `keys` in the request; empty if it is missing."""
     return mapping_at(subject.plan.request, *keys)
 
 
 def mappings(subject: Subject, *keys: str) -> list[Mapping[str, Any]]:
-    """Return a list of structures of the request; empty if it is missing."""
+    """Return the list of mappings at `keys` in the request; empty if it is missing."""
     return rows_at(subject.plan.request, *keys)
 
 
 def text(subject: Subject, *keys: str) -> str:
-    """Return a text of the request; empty if it is missing."""
+    """Return the text at `keys` in the request; empty if it is missing."""
     return text_at(subject.plan.request, *keys)
 
 
 def seconds(subject: Subject, name: str) -> int | None:
-    """Return a time of `StoppingCondition` or `ResourceConfig`."""
+    """Return a duration field of `StoppingCondition` or `ResourceConfig`; None if it is missing."""
     for section in ("StoppingCondition", "ResourceConfig"):
         value = value_at(subject.plan.request, section, name)
         if isinstance(value, int) and not isinstance(value, bool):
@@ -59,21 +58,21 @@ def seconds(subject: Subject, name: str) -> int | None:
 
 
 def overridden(subject: Subject, *keys: str) -> Path | None:
-    """Return the place under `sagemaker_overrides` that writes this part of the request, if the job has one."""
+    """Return the path under `sagemaker_overrides` that sets the request's field at `keys`; None if no override does."""
     return ("sagemaker_overrides", *keys) if is_written(overrides_of(subject.job, "sagemaker"), *keys) else None
 
 
 def cluster(subject: Subject) -> Machines:
-    """Return the machines of the request, and the places in the job that ask for them."""
+    """Return the machines of the request, each with the path of its field in the job."""
     found = machines_in(mapping(subject, *_config(subject)), subject.account)
     groups = tuple(replace(group, path=_type_path(subject, found.kind, at)) for at, group in enumerate(found.groups))
     return replace(found, groups=groups, spans=_spans(subject) if found.kind == "groups" else ())
 
 
 def _spans(subject: Subject) -> tuple[str, ...]:
-    """Return the groups that the request's launcher spans.
+    """Return the instance groups that the request's launcher spans.
 
-    Without a launcher, these are the groups that the job names, which then have no effect.
+    For an image's own entry point, these are the job's `distribution_groups`, which have no effect.
     """
     parameters = decode_hyperparameters({name: str(text) for name, text in mapping(subject, "HyperParameters").items()})
     found = value_at(parameters, LAUNCH_KEY, "instance_groups") or parameters.get(GROUPS)
@@ -83,12 +82,12 @@ def _spans(subject: Subject) -> tuple[str, ...]:
 
 
 def _config(subject: Subject) -> tuple[str, ...]:
-    """Return the place of the machines in the request, which depends on the kind of job."""
+    """Return the path of the machines in the request of a training job or processing job."""
     return ("ResourceConfig",) if subject.processing is None else ("ProcessingResources", "ClusterConfig")
 
 
 def _type_path(subject: Subject, kind: str, index: int) -> Path:
-    """Return the place where the job names the type of a group."""
+    """Return the path of the job field with the instance type of a group or preference."""
     if kind == "type":
         field = "instance_type" if subject.job.resources.instance_type else "gpu"
         return overridden(subject, *_config(subject), "InstanceType") or ("resources", field)
@@ -101,12 +100,12 @@ def _type_path(subject: Subject, kind: str, index: int) -> Path:
 
 
 def input_named(subject: Subject, channel: object) -> str | None:
-    """Return the name of the job's input that a channel brings; None for a channel that no input brings."""
+    """Return the name of the job's input for a channel; None if the channel belongs to no input."""
     return next((name for name, item in subject.job.inputs.items() if (item.channel or name) == channel), None)
 
 
 def mode(subject: Subject) -> Mode:
-    """Return the mode, which says what starts the processes: see `cloudtrain.targets.sagemaker.compile.modes`."""
+    """Return the launch mode of the request (see `cloudtrain.targets.sagemaker.compile.modes`)."""
     entrypoint = value_at(subject.plan.request, "AlgorithmSpecification", "ContainerEntrypoint")
     parameters = mapping(subject, "HyperParameters")
     if LAUNCH_KEY in parameters and entrypoint == list(CONTAINER_ENTRYPOINT):
@@ -123,7 +122,7 @@ _image_of = lru_cache(maxsize=8)(image_of_uri)  # many rules read the same image
 
 
 def image_path(subject: Subject) -> Path:
-    """Return the place where the job names its image, or the version that led to it."""
+    """Return the path of the job field that names the image, or the version from which it was chosen."""
     if path := overridden(subject, "AlgorithmSpecification", "TrainingImage"):
         return path
     environment = subject.job.environment
@@ -139,9 +138,9 @@ def image_name(found: Image) -> str:
 def toolkit(subject: Subject) -> Toolkit:
     """Return the training toolkit that will read the request.
 
-    A user's own image can name its toolkit with a variable. If the job uses a library that only AWS's images have, the
-    image counts as derived from one of them. Otherwise it counts as one with the generic toolkit, which knows MPI and
-    one process.
+    The variable SAGEMAKER_TRAINING_MODULE can name the toolkit of a user's own image. If the job uses a library of
+    AWS's images (SMDDP, SMP), its image is assumed to be derived from an AWS image. Other images are assumed to have
+    the generic toolkit, which supports MPI and single processes.
     """
     module = mapping(subject, "Environment").get(TRAINING_MODULE)
     if isinstance(module, str):
@@ -155,14 +154,14 @@ def toolkit(subject: Subject) -> Toolkit:
 
 
 def launcher(subject: Subject) -> Launcher:
-    """Return the launcher that the job asks for."""
+    """Return the launcher that the job's distribution needs."""
     return launcher_of(subject.effective.distribution)
 
 
 def add_entrypoint_hint(subject: Subject, hint: str) -> str:
-    """Add to a hint how to avoid the image's toolkit, if the job can do without it.
+    """Append advice on how to avoid the image's toolkit to a hint, unless the job needs the toolkit.
 
-    SMDDP, SMP and MPI between instances need the toolkit, and so does an image whose Python is too old for our own
+    SMDDP, SMP and MPI between instances need it, and so does an image whose Python is too old for cloudtrain's
     launcher.
     """
     bound = subject.effective.distribution.type in ("smddp", "smp") or python_too_old(image(subject)) is not None

@@ -1,4 +1,4 @@
-"""Read a training job of the account for `cloudtrain adopt`: its description, its tags, and its code if readable."""
+"""Read a training job of the account for `cloudtrain adopt`: description, tags, and code if it is readable."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ _MOST = 256 << 20
 
 
 def fetch_original(clients: Clients, name: str) -> Original:
-    """Return the job with its code. If the code cannot be read, the job file names its location.
+    """Return the job with its code. If the code cannot be read, the new job file names its S3 address.
 
     Raises:
-        UsageError: the account has no training job of that name.
-        TargetError: the account cannot be asked.
+        UsageError: the account has no training job with this name.
+        TargetError: the request to the account failed.
     """
     try:
         described = clients.call("sagemaker", "describe_training_job", TrainingJobName=name)
     except NotThere:
         hint = "`cloudtrain ps --target sagemaker` lists the account's jobs"
-        raise UsageError(f"SageMaker has no training job `{name}` there", hint=hint, code="CT974") from None
+        raise UsageError(
+            f"there is no training job `{name}` in this account and region", hint=hint, code="CT974"
+        ) from None
     document: dict[str, Any] = {key: value for key, value in described.items() if key != "ResponseMetadata"}
     pages = clients.pages("sagemaker", "list_tags", ResourceArn=described["TrainingJobArn"])
     document["Tags"] = [row for page in pages for row in page.get("Tags", ())]
@@ -42,7 +44,7 @@ def fetch_original(clients: Clients, name: str) -> Original:
 
 
 def _objects(clients: Clients, request: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """Yield the objects that hold code: the archive, or the folders of version 3."""
+    """Yield address and content of the code's S3 objects: an archive, or the folders of SDK version 3."""
     drivers = place_of(request, DRIVERS)
     places = [drivers, place_of(request, CODE)] if drivers else [code_uri(request)]
     left = _MOST

@@ -1,6 +1,6 @@
-"""Unpack the service's archives (`model.tar.gz`, `output.tar.gz`) without leaving the folder.
+"""Unpack the service's archives (`model.tar.gz`, `output.tar.gz`) safely, only inside the destination.
 
-Anybody who can write to the bucket decides what is in the archive, so cloudtrain trusts nothing in it.
+Anybody who can write to the bucket can change an archive, so cloudtrain trusts nothing in it.
 `cloudtrain.system.staging` checks names and links. This module refuses devices and pipes, and writes nothing from a
 damaged or hostile archive.
 """
@@ -21,17 +21,17 @@ from cloudtrain.targets.common.landing import landing
 _COPY = 1 << 20
 
 Rename = Callable[[str], str | None]
-"""Turns a name in the archive into the name on disk; None leaves it out."""
+"""Turns a name in the archive into a name on disk, or into None to skip the member."""
 
 
 def extract(archive: Path, destination: Path, rename: Rename) -> list[Path]:
     """Unpack the members that `rename` selects into `destination`, and return the written paths in the archive's order.
 
-    Creates `destination`. Either all files appear, or none; a file of the same name is replaced.
+    Creates `destination`. Writes either all files or none, and replaces existing files.
 
     Raises:
         TargetError: the archive is damaged, or holds members that must not be unpacked.
-        OSError: for example, the disk is full.
+        OSError: a file cannot be written, for example because the disk is full.
     """
     with landing(destination) as staging:
         stage(archive, staging, rename)
@@ -64,10 +64,10 @@ def stage(archive: Path, staging: Staging, rename: Rename) -> None:
 
 
 def names_in(archive: Path) -> list[str]:
-    """Return the names of everything in the archive but folders, without a leading `./`.
+    """Return the names of all archive members except folders, without a leading `./`.
 
     Raises:
-        TargetError: the archive is damaged, or a name in it leads outside.
+        TargetError: the archive is damaged, or a name in it points outside of the destination.
     """
     with _open(archive) as tar, _about(archive):
         return [safe_name(member.name) for member in tar if not member.isdir()]
@@ -78,7 +78,7 @@ def _open(archive: Path) -> Iterator[tarfile.TarFile]:
     """Open the archive for reading.
 
     Raises:
-        TargetError: the archive is damaged. An error of the system has a number and passes through.
+        TargetError: the archive is damaged. OSErrors with an errno, such as a full disk, are raised unchanged.
     """
     try:
         with tarfile.open(archive, "r:*") as tar:
@@ -98,7 +98,7 @@ def _about(archive: Path) -> Iterator[None]:
 
 
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
-    """Write a regular file, or a hard link to one, which becomes a copy."""
+    """Write a regular file. A hard link is written as a copy of its file."""
     try:
         source = tar.extractfile(member)
     except (KeyError, RecursionError):  # a missing member; circular links, which tarfile follows forever
@@ -112,5 +112,7 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
 
 def _refusal(archive: Path, what: str) -> TargetError:
     return TargetError(
-        f"the archive `{archive.name}` {what}; nothing of it was unpacked", hint="look at it by hand", code="CT964"
+        f"the archive `{archive.name}` {what}; no files were unpacked",
+        hint="download the archive and inspect it",
+        code="CT964",
     )

@@ -1,4 +1,4 @@
-"""boto3 clients for one place: retries with backoff and jitter, and new credentials when the old ones expire."""
+"""boto3 clients for one region and profile, with retries, and with new credentials when the old ones expire."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ABOUT = (
 
 
 class Clients:
-    """The services of AWS at one place. Clients are made on first use; `renew` discards them."""
+    """boto3 clients for one region and profile. Clients are made on first use; `renew` discards them."""
 
     def __init__(self, place: AccountRef, environ: Mapping[str, str]) -> None:
         self.place = place
@@ -39,13 +39,13 @@ class Clients:
         self._lock = Lock()
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
-        """Return the answer of an operation, named as boto3 names it.
+        """Call a boto3 operation, such as `describe_training_job`, and return its response.
 
         If the credentials have expired, they are read again once, because the user may have logged in meanwhile.
 
         Raises:
             TargetError: see `provider_errors`.
-            SettingsError: no such profile, no region, or an endpoint that is no URL.
+            SettingsError: the profile does not exist, the region is missing, or the endpoint is not a URL.
         """
         answer: dict[str, Any] = self.attempt(
             service, operation, arguments, lambda client: getattr(client, operation)(**arguments)
@@ -53,7 +53,7 @@ class Clients:
         return answer
 
     def attempt(self, service: str, operation: str, arguments: Mapping[str, Any], use: Any) -> Any:
-        """Call `use(client)`, again if credentials have expired, and translate botocore's errors."""
+        """Call `use(client)`, a second time if the credentials have expired, and translate botocore's errors."""
         try:
             return self._attempt(service, operation, arguments, use)
         except Expired:
@@ -63,7 +63,7 @@ class Clients:
     def pages(
         self, service: str, operation: str, *, token: str = "NextToken", next_token: str | None = None, **arguments: Any
     ) -> Iterator[dict[str, Any]]:
-        """Yield every page of an answer."""
+        """Yield every page of an operation's response."""
         more: dict[str, Any] = {}
         while True:
             page = self.call(service, operation, **arguments, **more)
@@ -74,7 +74,7 @@ class Clients:
             more = {token: following}
 
     def renew(self) -> None:
-        """Forget the session, so that the next request reads the credentials again."""
+        """Discard the session and its clients, so that the next request reads the credentials again."""
         with self._lock:
             self._session = None
             self._made.clear()
@@ -100,17 +100,19 @@ class Clients:
             return self._made[service]
 
     def _new_client(self, service: str) -> Any:
-        """Make a client. boto3 has no error type for a bad URL, so that error is translated here."""
+        """Make a client, and translate the ValueError that boto3 raises for an invalid endpoint URL."""
         try:
             return self._session.client(service, config=self._config())
         except _errors():
             raise
         except ValueError as error:
             hint = "begin `AWS_ENDPOINT_URL`, or `endpoint_url` in `~/.aws/config`, with `http://` or `https://`"
-            raise SettingsError(f"boto3 cannot talk to {service}: {error}", hint=hint, code="CT915") from error
+            raise SettingsError(
+                f"boto3 cannot create a client for {service}: {error}", hint=hint, code="CT915"
+            ) from error
 
     def _region_name(self) -> str | None:
-        """Return the region's name. boto3 itself reads only AWS_DEFAULT_REGION."""
+        """Return the region for boto3, which itself reads AWS_DEFAULT_REGION but not AWS_REGION."""
         return self.place.region or self._environ.get("AWS_REGION")
 
     def _config(self) -> Any:
@@ -141,7 +143,7 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 def _camel(operation: str) -> str:
-    """Return `create_training_job` as the service and its policies write it."""
+    """Return an operation's API name: `CreateTrainingJob` for `create_training_job`."""
     return "".join(word.capitalize() for word in operation.split("_"))
 
 

@@ -1,4 +1,4 @@
-"""Copy what a job wrote: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or everything.
+"""Download a job's results: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or all of them.
 
 The service packs `/opt/ml/model` into `model.tar.gz` and `/opt/ml/output/data` into `output.tar.gz`. With
 `compress_output: false` it keeps both as files under `output/model/` and `output/data/`.
@@ -30,14 +30,14 @@ def download(
     destination: Path,
     lines: Callable[[], Iterable[LogLine]],
 ) -> list[Path]:
-    """Copy everything under `path` into `destination`, which is created, and return the written files.
+    """Download the results under `path` into `destination`, which is created, and return the written files.
 
-    A folder's content goes directly into `destination`. With an empty path, every location gets its own folder there.
-    `model/weights.pt` is one file.
+    A folder's content goes directly into `destination`. If `path` is empty, each location gets a subfolder, such as
+    `model/`. `path` can also be one file, such as `model/weights.pt`.
 
     Raises:
-        UsageError: there is no such location; the hint names those that exist.
-        TargetError: the run has written nothing there, or an archive must not be unpacked.
+        UsageError: the run has no location with this name; the hint suggests a similar one.
+        TargetError: the run has written no files under `path`, or an archive is damaged or unsafe.
     """
     wanted = path.strip("/")
     if not wanted:
@@ -54,8 +54,8 @@ def download(
             _stage(clients, places, name, rest, staging, "")
         files = staging.move()
     if not files:
-        hint = f"what a run writes: {', '.join(f'`{known}/`' for known in (*places, LOGS))}"
-        raise TargetError(f"the run has written no `{wanted}`", hint=hint, code="CT935")
+        hint = f"a run writes to {', '.join(f'`{known}/`' for known in (*places, LOGS))}"
+        raise TargetError(f"the run has written no files under `{wanted}`", hint=hint, code="CT935")
     return files
 
 
@@ -66,11 +66,13 @@ def _find(wanted: str, places: Places) -> tuple[str, str]:
         rest = wanted.removeprefix(name)
         if rest != wanted and rest[:1] in ("", "/") and ".." not in rest.split("/"):
             return name, rest.strip("/")
-    raise UsageError(f"a run has no `{wanted}`", hint=did_you_mean(wanted, known), code="CT935")
+    raise UsageError(f"a run has no results called `{wanted}`", hint=did_you_mean(wanted, known), code="CT935")
 
 
 def _stage(clients: Clients, places: Places, name: str, rest: str, staging: Staging, prefix: str) -> None:
-    """Write everything under a location, or below a path in it, into the staging folder; `prefix` precedes names."""
+    """Write all files under a location, or under the path `rest` in it, into the staging folder.
+
+    `prefix` is put before each file name."""
     where = places[name]
     if where.key.endswith(".tar.gz"):
         _stage_archive(clients, where, rest, staging, prefix, may_hold_more=name == "outputs")
@@ -81,9 +83,9 @@ def _stage(clients: Clients, places: Places, name: str, rest: str, staging: Stag
 def _stage_archive(
     clients: Clients, where: S3Uri, rest: str, staging: Staging, prefix: str, *, may_hold_more: bool
 ) -> None:  # fmt: skip
-    """Download an archive to a file beside the results, and unpack it.
+    """Download an archive into the staging folder, and unpack it.
 
-    The folder of temporary files may be too small for the archive.
+    The system's temporary folder is not used, because it may be too small for the archive.
     """
     archive = staging.scratch(Path(where.key).name)
     try:
@@ -103,8 +105,8 @@ def _stage_archive(
 def _is_output_folder(names: list[str], rest: str) -> bool:
     """Return whether the archive holds the whole `/opt/ml/output`, where the script's files are under `data/`.
 
-    Such an archive also holds the file that says how the job ended. Returns False if the wanted path exists in the
-    archive under its own name.
+    Such an archive also contains a file `success` or `failure`. Returns False if the path `rest` exists at the top of
+    the archive.
     """
     others = {name for name in names if not name.startswith("data/")}
     named = rest and any(_below(name, "", rest) is not None for name in names)
@@ -112,7 +114,7 @@ def _is_output_folder(names: list[str], rest: str) -> bool:
 
 
 def _below(name: str, inner: str, rest: str) -> str | None:
-    """Return the part of a name after the wanted folder; a wanted file keeps its own name."""
+    """Return a name relative to the wanted folder; None if the name is outside. A wanted file keeps its base name."""
     if not name.startswith(inner):
         return None
     name = name.removeprefix(inner)
@@ -124,7 +126,7 @@ def _below(name: str, inner: str, rest: str) -> str | None:
 
 
 def _stage_folder(clients: Clients, where: S3Uri, rest: str, staging: Staging, prefix: str) -> None:
-    """Check every name, and then copy the objects."""
+    """Check the names of all objects in an S3 folder, and then download the objects."""
     pages = clients.pages(
         "s3",
         "list_objects_v2",
@@ -145,7 +147,7 @@ def _stage_folder(clients: Clients, where: S3Uri, rest: str, staging: Staging, p
 
 
 def fetch(clients: Clients, bucket: str, key: str, target: Path) -> None:
-    """Download one object."""
+    """Download one S3 object to the file `target`."""
 
     def fetch(client: Any) -> None:
         with target.open("wb") as file:

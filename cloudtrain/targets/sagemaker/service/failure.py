@@ -1,4 +1,4 @@
-"""Tell in one line why a job failed, and on which rank, from the service's message without its boilerplate."""
+"""Shorten the service's message for a failed job to one line with the reason, and find the rank that failed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ r"""The toolkit's form: `ExecuteUserScriptError:\nExitCode 1\nErrorMessage "..."
 
 _EXIT_CODE = re.compile(r"(?:exit code:?|ExitCode)\s*(-?\d+)", re.IGNORECASE)
 _ENDED = re.compile(r"\b(?:failed with exit code|was killed by) ")
-"""The beginning of our own launchers' messages: `the script on algo-2 failed with exit code 1: ValueError: ...`."""
+"""Matches messages of cloudtrain's launchers: `the script on algo-2 failed with exit code 1: ValueError: ...`."""
 
 _RANK = re.compile(r"\brank (\d+)\b")
 _KIND = re.compile(r"^(?P<kind>[A-Za-z]+(?:Error|Exception)): *")
@@ -20,7 +20,7 @@ _LAST_EXIT_CODE = re.compile(r",? *exit code: *-?\d+\s*$")
 
 
 class Reason(NamedTuple):
-    """The reason in one line, the fields that it contains, and the lines that explain it."""
+    """The reason for a failure in one line, with the explaining lines, the failed rank and the exit code."""
 
     text: str
     details: tuple[str, ...]
@@ -29,10 +29,10 @@ class Reason(NamedTuple):
 
 
 def reason_of(said: str) -> Reason:
-    """Return `FailureReason`, which may hold a traceback, as one line.
+    """Shorten `FailureReason`, which may contain a traceback, to one line.
 
-    The first word stays if it tells whose fault it was (`ClientError`, `CapacityError`). All failures of the script
-    itself begin with `AlgorithmError`, which adds nothing and is dropped.
+    An error type at the beginning, such as `ClientError` or `CapacityError`, is kept. `AlgorithmError` is dropped,
+    because every failure of the script begins with it.
     """
     head, body = _split(said.strip())
     script = _USER_SCRIPT.search(body)
@@ -52,7 +52,7 @@ def reason_of(said: str) -> Reason:
 
 
 def _split(said: str) -> tuple[str, str]:
-    """Split a message into the text before the reason, and the reason."""
+    """Split a message into the error type at its beginning, if it is worth showing, and the reason."""
     match = _KIND.match(said)
     if match is None:
         return "", said

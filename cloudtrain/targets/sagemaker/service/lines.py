@@ -1,4 +1,4 @@
-"""Turn one event of CloudWatch into lines, with the rank that wrote them if its launcher names it."""
+"""Turn one CloudWatch event into log lines, each with its rank if the launcher marks it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from typing import NamedTuple
 from cloudtrain.core.states import LogLine
 
 _MPI = re.compile(r"\[(?:\d+|(?P<name>[^\],]+)),(?P<rank>\d+)\]<(?P<stream>stdout|stderr)>:(?(name) ?)")
-"""mpirun's `--tag-output`: the job's number and the rank in Open MPI 4 (`[1,3]<stdout>:text`), the job's name and a
-blank behind the tag in 5 (`[prterun-algo-1-7@1,3]<stdout>: text`).
+"""Matches the tags of mpirun's `--tag-output`, which contain the rank: `[1,3]<stdout>:text` in Open MPI 4, and
+`[prterun-algo-1-7@1,3]<stdout>: text` in Open MPI 5.
 """
 
 _RANK = re.compile(r"\[rank ?(?P<rank>\d+)\]:? ?")
-"""PyTorch's own prefix of tracebacks (`[rank3]: `), and cloudtrain's (`[rank 3] `)."""
+"""Matches PyTorch's prefix of tracebacks (`[rank3]: `) and cloudtrain's prefix (`[rank 3] `)."""
 
 _LOCAL = re.compile(r"\[default(?P<local>\d+)\]: ?")
-"""torchrun's `--tee`: the local rank."""
+"""Matches the prefix of torchrun's `--tee`, which contains the local rank."""
 
 
 class Writer(NamedTuple):
-    """The writer of a stream's lines.
+    """The writer of a log stream's lines: an instance, and the ranks on this instance if known.
 
-    It has the instance whose container sends the lines (for an MPI job, the first one), and the ranks of that instance,
-    if known.
+    In an MPI job, the first instance sends the lines of all ranks.
     """
 
     instance: int
@@ -32,7 +31,7 @@ class Writer(NamedTuple):
 
 
 def lines_of(message: str, time: float, writer: Writer) -> Iterator[LogLine]:
-    """Yield the lines of one event. A progress bar returns to the start of its line; only its last state is kept."""
+    """Yield the lines of one event. Of a progress bar, which overwrites its own line, only the last state is kept."""
     for line in message.rstrip("\r\n").split("\n"):
         yield _line(line.rstrip("\r").rpartition("\r")[2], time, writer)
 

@@ -1,9 +1,9 @@
-"""Read a job's output from CloudWatch Logs: every stream, every page, merged by time, continued from where it stopped.
+"""Read a job's output from CloudWatch Logs: all streams and pages, merged by time.
 
-Each container writes a stream `JOB/algo-1-EPOCH`; a container that restarts after an interruption writes another. A
-stream appears with its first line, minutes after the job, and CloudWatch may delay lines for some seconds. Events are
-kept until they are handed on, so that an error in between loses nothing. Each stream's own token says where to
-continue, so that nothing comes twice.
+Each container writes a stream `JOB/algo-1-EPOCH`. After an interruption, the restarted container writes another stream.
+A stream appears with its first line, minutes after the job, and CloudWatch may delay lines for some seconds. Events are
+kept until they are returned, so that an error loses no lines. Each stream continues at its own token, so that no line
+is returned twice.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Stream:
         return int(self._read[0]["timestamp"])
 
     def take(self) -> dict[str, Any]:
-        """Return the next event, which `next_time` has seen."""
+        """Return the next event and advance. `next_time` must have returned its time before."""
         return self._read.popleft()
 
     def tail(self, count: int) -> list[str]:
@@ -75,7 +75,7 @@ class JobLog:
 
     @property
     def streams(self) -> list[Stream]:
-        """Return the streams that are known so far."""
+        """Return the streams that `discover` has found so far."""
         return list(self._streams.values())
 
     def tail(self, stream: Stream, count: int) -> list[LogLine]:
@@ -83,7 +83,7 @@ class JobLog:
         return [line for text in stream.tail(count) for line in lines_of(text, 0, self._writer(stream))]
 
     def discover(self) -> None:
-        """Look for new streams. Before the account's first job even the log group is missing."""
+        """Look for new streams. The log group is missing until the account's first job."""
         pages = self._clients.pages(
             "logs",
             "describe_log_streams",
@@ -99,7 +99,7 @@ class JobLog:
             return
 
     def new_lines(self) -> Iterator[LogLine]:
-        """Yield the lines since the last call, in the order of their times."""
+        """Yield the lines since the last call, ordered by time."""
         self.discover()
         streams = self.streams
         heap = [(time, number) for number, item in enumerate(streams) if (time := item.next_time()) is not None]

@@ -1,4 +1,4 @@
-"""Checks that ask the account. Missing permissions cause a warning and never a crash; the checks change nothing."""
+"""Checks that send requests to the account. They change nothing, and a missing permission only causes a warning."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ Check = Callable[[Asked], Iterator[Finding]]
 
 
 def check(clients: Clients, plan: Plan) -> list[Finding]:
-    """Return the account's findings about a plan.
+    """Check a plan against the account, and return the findings.
 
-    The first question is whether the account answers; all others run at once.
+    The first request tests whether the account answers; all other requests then run in parallel.
     """
     require("boto3", extra="sagemaker")  # import it before the deadline starts
     deadline: Deadline[Any] = Deadline(check_timeout())
@@ -73,7 +73,7 @@ def _cut(what: str, deadline: Deadline[Any]) -> Finding:
 
 
 def _checks(plan: Plan) -> list[Check]:
-    """Return one function for each question, so that all can run at once."""
+    """Return one function for each check, so that all checks can run in parallel."""
     checks: list[Check] = [_role, _quota]
     checks += [_secret_check(name, place) for name, place in references(plan.request.get("Environment", {})).items()]
     checks += [_bucket_check(uri, path) for uri, path in _buckets(plan).items()]
@@ -85,7 +85,7 @@ def _checks(plan: Plan) -> list[Check]:
 
 
 def _inputs(request: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield name and address of each input that the job reads from S3."""
+    """Yield the name and S3 address of each input that the job reads from S3."""
     named = [
         (item["ChannelName"], item.get("DataSource", {}).get("S3DataSource"))
         for item in request.get("InputDataConfig", ())
@@ -136,7 +136,7 @@ def _trusts_sagemaker(policy: Mapping[str, Any]) -> bool:
 
 
 def _buckets(plan: Plan) -> dict[str, Path]:
-    """Map every bucket that the job reads or writes to its place in the job, if it has one."""
+    """Map each bucket that the job reads or writes to the path of the job field that names it; empty if none does."""
     request = plan.request
     found: dict[str, Path] = {}
     for upload in plan.uploads:
@@ -235,7 +235,7 @@ def _quota(asked: Asked) -> Iterator[Finding]:
 
 
 def _quotas_needed(request: Mapping[str, Any]) -> dict[str, int]:
-    """Map each quota, named as in Service Quotas, to the number of instances that the job counts against it."""
+    """Map each quota's name in Service Quotas to the number of the job's instances that count against it."""
     use = "spot training job usage" if request.get("EnableManagedSpotTraining") else "training job usage"
     resources = request.get("ResourceConfig")
     if resources is None:

@@ -1,4 +1,4 @@
-"""Find out whether we made a job of a given name: by its tag, or by its content if the tags may not be read."""
+"""Check whether cloudtrain created a job with a given name: by its tag, or by its content without access to tags."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ The hyperparameters contain the bundle's address, which contains its hash.
 def is_ours(
     clients: Clients, kind: JobKind, description: Mapping[str, Any], request: Mapping[str, Any] | None = None
 ) -> bool:
-    """Return whether the described job was made by a submission of that run name.
+    """Return whether a submission of this run created the described job.
 
-    If its tags may not be read, the job is compared with the request. A command that repairs a broken submission has no
-    request: then the name, which contains a hash of the plan and of its submitter, decides.
+    If permission to read tags is missing, the job is compared with the request. If there is no request, because a
+    command repairs a broken submission, the equal name suffices: it contains a hash of plan and submitter.
     """
     name = description[kind.name]
     try:
@@ -37,7 +37,7 @@ def is_ours(
 
 
 def _is_tagged(request: Mapping[str, Any]) -> bool:
-    """Return whether the request asks for our tag; overrides can remove it."""
+    """Return whether the request sets cloudtrain's tag, which overrides can remove."""
     return any(tag["Key"] == RUN_TAG for tag in request.get("Tags", ()))
 
 
@@ -46,7 +46,7 @@ def _same(description: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
 
 
 def _contains(described: Any, asked: Any) -> bool:
-    """Return whether a description repeats the requested values; the service may add defaults."""
+    """Return whether a job description contains all requested values. It may contain more, such as defaults."""
     if isinstance(asked, Mapping):
         return isinstance(described, Mapping) and all(_contains(described.get(key), asked[key]) for key in asked)
     return bool(described == asked)

@@ -21,7 +21,7 @@ _TRAINING = re.compile(r"(?:[A-Z0-9]+-)?Train:(ml\.[a-z0-9-]+\.[a-z0-9-]+)")
 
 
 def pricing_region(region: str) -> str:
-    """Return the region that serves a region's price list: China has its own."""
+    """Return the region whose API serves the price list of `region`; regions in China have a separate API."""
     return "cn-northwest-1" if region.startswith("cn-") else "us-east-1"
 
 
@@ -29,19 +29,19 @@ class Reader(Protocol):
     """The part of `clients.Clients` that this module needs."""
 
     def pages(self, service: str, operation: str, **arguments: Any) -> Iterator[dict[str, Any]]:
-        """Yield every page of an answer."""
+        """Yield every page of an operation's response."""
         ...
 
 
 def refresh(reader: Reader, region: str, *, folder: Path, date: str) -> Refreshed:
-    """Ask for the region's prices, and write them into the user's folder.
+    """Download the prices of a region, and write them to a file in `folder`.
 
     Args:
         folder: the user's configuration folder.
-        date: today, ISO: the date of the prices.
+        date: the date of the prices, which is today, such as `2026-01-31`.
 
     Raises:
-        TargetError: the price list cannot be read, or has no training instance of the region; nothing is written then.
+        TargetError: the price list cannot be read, or lists no training instances in the region. No file is written.
         SettingsError: the file cannot be written.
     """
     filters = [
@@ -53,7 +53,7 @@ def refresh(reader: Reader, region: str, *, folder: Path, date: str) -> Refreshe
     known = {name: price for name, price in sorted(prices.items()) if instance_named("sagemaker", name) is not None}
     if not known:
         raise TargetError(
-            f"AWS's price list has no training instance of `{region}`",
+            f"AWS's price list has no training instances in `{region}`",
             hint="check `region` under `[sagemaker]` in cloudtrain.toml",
             code="CT941",
         )
@@ -70,7 +70,7 @@ def refresh(reader: Reader, region: str, *, folder: Path, date: str) -> Refreshe
 
 
 def _price(text: Any) -> tuple[str, float] | None:
-    """Return the type and its price in US dollars an hour; None for everything but on-demand training instances."""
+    """Return an instance type and its dollars per hour; None if the entry is not an on-demand training instance."""
     try:
         entry = json.loads(text)
         match = _TRAINING.fullmatch(entry["product"]["attributes"]["usagetype"])

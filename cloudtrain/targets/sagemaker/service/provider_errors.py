@@ -1,4 +1,4 @@
-"""Translate AWS's errors into ours. One table is for error codes, one for requests that never reached the service."""
+"""Translate AWS's errors into cloudtrain's. One table lists error codes; one lists errors without an answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloudtrain.targets.common.provider_errors import Denied, Expired, NotThere
 
 @dataclass(frozen=True)
 class Call:
-    """A request that AWS refused: `sagemaker`, `CreateTrainingJob`, about `cifar10-3f9a1c22-1`."""
+    """A failed request, for messages: service, operation such as `CreateTrainingJob`, and name of the job or bucket."""
 
     service: str
     operation: str
@@ -38,7 +38,7 @@ Kind = type[TargetError] | type[SettingsError]
 
 @dataclass(frozen=True)
 class ErrorTemplate:
-    """Our error for one of AWS's. The texts may contain names that `translate_error` fills in."""
+    """cloudtrain's error for an AWS error. Its texts may contain names such as `{action}`, which are filled in."""
 
     kind: Kind
     message: str
@@ -51,15 +51,15 @@ _EXPIRED = ErrorTemplate(
 _UNKNOWN_KEY = ErrorTemplate(
     TargetError,
     "AWS does not accept the credentials: {said}",
-    "`aws sts get-caller-identity` shows whose they are; {login} or `aws configure` gives others",
+    "`aws sts get-caller-identity` shows whose they are; log in with {login} or `aws configure`",
 )
-_DENIED = ErrorTemplate(
-    Denied, "the credentials may not do `{action}`: {said}", "ask for `{action}` in the policy of the caller"
-)
+_DENIED = ErrorTemplate(Denied, "the credentials may not do `{action}`: {said}", "ask for the permission `{action}`")
 _THROTTLED = ErrorTemplate(TargetUnreachable, "AWS limits the rate of `{action}`: {said}", "try again in a minute")
 _BROKEN = ErrorTemplate(TargetUnreachable, "AWS could not answer `{action}`: {said}", "try again in a minute")
 _NO_BUCKET = ErrorTemplate(
-    NotThere, "there is no bucket `{about}`", "`aws s3 mb s3://{about} --region {region}` makes it, or name another"
+    NotThere,
+    "there is no bucket `{about}`",
+    "create it with `aws s3 mb s3://{about} --region {region}`, or name another bucket",
 )
 _ELSEWHERE = ErrorTemplate(
     TargetError,
@@ -72,10 +72,10 @@ CODES: dict[str, ErrorTemplate] = {
     "ResourceLimitExceeded": ErrorTemplate(
         TargetError,
         "the account's quota does not allow this job: {said}",
-        "ask for more of {quota} in Service Quotas: https://console.aws.amazon.com/servicequotas/home/services/sagemaker",
+        "request more of {quota} in Service Quotas: https://console.aws.amazon.com/servicequotas/home/services/sagemaker",
     ),
     "ValidationException": ErrorTemplate(
-        TargetError, "SageMaker refuses the request: {said}", "`cloudtrain check` looks closer"
+        TargetError, "SageMaker refuses the request: {said}", "run `cloudtrain check` for details"
     ),
     "ResourceNotFound": ErrorTemplate(NotThere, "there is no `{about}` in `{region}`"),
     "ResourceNotFoundException": ErrorTemplate(NotThere, "there is no `{about}` in `{region}`"),
@@ -138,7 +138,7 @@ CODES: dict[str, ErrorTemplate] = {
     "503": _BROKEN,
     "504": _BROKEN,
 }
-"""Maps error codes to our errors.
+"""Maps error codes to cloudtrain's errors.
 
 The codes are those of SageMaker, CloudWatch Logs, S3, STS, IAM and Service Quotas that a user can meet. The numbers are
 S3's answers to HEAD, which have no body.
@@ -188,10 +188,10 @@ EXCEPTIONS: dict[str, ErrorTemplate] = {
     "ResponseParserError": _BROKEN,
     "BotoCoreError": ErrorTemplate(TargetError, "boto3 cannot do `{action}`: {said}"),
 }
-"""Maps botocore's classes, or their nearest listed bases, to our errors.
+"""Maps botocore's error classes, or their nearest listed bases, to cloudtrain's errors.
 
-Timeouts and closed connections are `HTTPClientError`, refused ones `ConnectionError`. A download that broke off too
-often is s3transfer's `RetriesExceededError`.
+Timeouts and closed connections are `HTTPClientError`, and refused connections are `ConnectionError`. If a download is
+interrupted too often, s3transfer raises `RetriesExceededError`.
 """
 
 _NOT_FOUND = re.compile(r"(requested resource not found|could not find)", re.IGNORECASE)
@@ -199,7 +199,7 @@ _NOT_FOUND = re.compile(r"(requested resource not found|could not find)", re.IGN
 
 
 def translate_error(error: Exception, call: Call) -> TargetError | SettingsError:
-    """Return our error for one of botocore's."""
+    """Return cloudtrain's error for an error of botocore."""
     template, said = _template_of(error)
     values = {
         "said": _one_line(said) or "it gives no reason",
@@ -229,7 +229,7 @@ def _template_of(error: Exception) -> tuple[ErrorTemplate, str]:
 
 
 def _unknown(code: str, response: dict[str, Any]) -> ErrorTemplate:
-    """Return the error for an unlisted code; the HTTP status says whether trying again may help."""
+    """Return the error for an unlisted code; for HTTP status 500 and above, it suggests a retry."""
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status >= 500:
         return _BROKEN
@@ -237,7 +237,7 @@ def _unknown(code: str, response: dict[str, Any]) -> ErrorTemplate:
 
 
 def _quota(said: str) -> str:
-    """Return the limit that SageMaker names: `ml.p4d.24xlarge for training job usage`."""
+    """Return the quota's name in SageMaker's message: `ml.p4d.24xlarge for training job usage`."""
     match = re.search(r"service limit '([^']+)'", said)
     return f"`{match[1]}`" if match else "it"
 
@@ -247,9 +247,11 @@ def _one_line(text: str) -> str:
 
 
 def not_found(name: str, region: str | None) -> RunNotFound:
-    """Return the error for a run that the account does not have."""
+    """Return the error for a run that does not exist in the account."""
     where = f" in `{region}`" if region else ""
-    return RunNotFound(f"SageMaker has no run `{name}`{where}", hint="`cloudtrain ps --target sagemaker` lists them")
+    return RunNotFound(
+        f"SageMaker has no run `{name}`{where}", hint="`cloudtrain ps --target sagemaker` lists the runs"
+    )
 
 
 def was_repeated(error: TargetError) -> bool:

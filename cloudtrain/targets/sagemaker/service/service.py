@@ -1,4 +1,4 @@
-"""The requests to AWS: each method sends one or a few; the modules beside this one interpret the answers."""
+"""The requests to AWS. Each method sends one or a few requests; other modules of this package read the responses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TAIL_STREAMS, _TAIL_EVENTS = 4, 40
 
 
 class SageMakerService:
-    """SageMaker, for one process. A run is a training job (or a processing job) of the run's name."""
+    """Submits and manages runs. A run is a training job or processing job with the run's name."""
 
     in_flight = 60.0
     names_are_unique = True
@@ -58,13 +58,13 @@ class SageMakerService:
         return credentials_in_sight(settings, self._environ)
 
     def check(self, job: TrainingJob, settings: SageMaker, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the promise's
-        """Check role, buckets, inputs and quota, as far as the credentials allow it."""
+        """Check role, buckets, inputs and quotas, as far as the credentials' permissions allow."""
         from cloudtrain.targets.sagemaker.service.online import check
 
         return check(self._at(plan.place), plan)
 
     def refresh_catalogue(self, settings: SageMaker) -> Refreshed:
-        """Read the prices of the region into a file beside the user's own corrections.
+        """Download the region's prices into a file in the user's configuration folder.
 
         Raises:
             SettingsError: no region is configured.
@@ -85,7 +85,7 @@ class SageMakerService:
         return refresh(clients, account.region, folder=folder, date=today.isoformat())
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Upload bundle and data to the plan's addresses; return False if all are there already or none are needed."""
+        """Upload bundle and data to the plan's addresses; return False if nothing had to be uploaded."""
         from cloudtrain.targets.sagemaker.service.upload import upload, upload_data
 
         clients = self._at(plan.place)
@@ -104,11 +104,11 @@ class SageMakerService:
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """Send the request.
 
-        SageMaker refuses a second job of the same name. If botocore had to repeat the request, or an earlier process
-        sent it (`again`), the existing job may be the result of this request.
+        SageMaker refuses a second job with the same name. But the existing job may come from the same request, because
+        botocore repeated the request, or an earlier process sent it (`again`).
 
         Raises:
-            NameTaken: the account has another job of that name.
+            NameTaken: the account has another job with this name.
             TargetError: SageMaker refuses the job.
         """
         clients, kind = self._at(plan.place), kind_of(plan.request)
@@ -125,19 +125,19 @@ class SageMakerService:
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
-        """Return whether SageMaker has that run, and we made it.
+        """Return whether the run exists. cloudtrain must have created it.
 
         Raises:
-            NameTaken: the account has a run of that name that another tool or user made.
+            NameTaken: another tool or user created a job with this name.
         """
         return any(self._ours(ref, kind) for kind in KINDS)
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Return whether SageMaker has no such run; a request that was on its way has arrived by now, or is lost."""
+        """Return whether the run does not exist. A request that was in flight has arrived by now, or is lost."""
         return not self.has(ref)
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Return the job's current status; for a failed job, with the last lines that it wrote."""
+        """Return the job's current status. The status of a failed job includes the last lines of its output."""
         kind, description = self._find_job(ref)
         status = self._status(kind, description)
         return self._explain(ref, kind, description, status) if status.state is RunState.FAILED else status
@@ -151,14 +151,14 @@ class SageMakerService:
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield the output so far; with `follow`, until the job has ended and its log is silent."""
+        """Yield the output so far. With `follow`, continue until the job has ended and no more lines arrive."""
         kind, description = self._find_job(ref)
         log = self._log(ref, kind, description, instance)
         lines = self._follow(ref, kind, log, on_status) if follow else self._so_far(ref, log, on_status)
         return lines if rank is None else _of_rank(lines, rank)
 
     def stop(self, ref: RunRef) -> None:
-        """Ask the job to stop: SIGTERM, and SIGKILL after two minutes. Does nothing if the job has ended."""
+        """Stop the job: SageMaker sends SIGTERM, and SIGKILL after two minutes. Does nothing if the job has ended."""
         kind, description = self._find_job(ref)
         state = job_state(description, kind)
         if state.is_final or state is RunState.STOPPING:
@@ -172,7 +172,7 @@ class SageMakerService:
                 raise
 
     def runs(self, place: str) -> Iterator[ListedRun]:
-        """Yield the account's training and processing jobs, newest first, reading a hundred of each at a time."""
+        """Yield the account's training and processing jobs, newest first. Reads 100 jobs of each type per request."""
         lists = [self._list(place, kind) for kind in KINDS]
         return merge(*lists, key=lambda item: item.status.created or 0.0, reverse=True)
 
@@ -188,7 +188,7 @@ class SageMakerService:
                 raise
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Yield the archive that was uploaded."""
+        """Download the run's code, and yield the unpacked folder; nothing if the archive is missing or damaged."""
         from cloudtrain.targets.common.archives import unpacked
         from cloudtrain.targets.sagemaker.service.download import fetch
 
@@ -198,7 +198,7 @@ class SageMakerService:
             yield from unpacked(archive, upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
-        """Copy what the job wrote; see `download.py`."""
+        """Download the job's results; see `download.py`."""
         from cloudtrain.targets.sagemaker.outputs import places_of
         from cloudtrain.targets.sagemaker.service.download import download
 
@@ -223,10 +223,10 @@ class SageMakerService:
             return None
 
     def _find_job(self, ref: RunRef) -> tuple[JobKind, dict[str, Any]]:
-        """Return the job of a reference, and its kind.
+        """Return the type of a run's job (training or processing) and its description.
 
         Raises:
-            RunNotFound: there is no such job.
+            RunNotFound: the job does not exist.
         """
         for kind in KINDS:
             description = self._describe(ref, kind)
@@ -242,17 +242,17 @@ class SageMakerService:
         return status_of(description, kind, hourly_price(description, self._overlay()), time.time())
 
     def _ours(self, ref: RunRef, kind: JobKind, request: Mapping[str, Any] | None = None) -> bool:
-        """Return whether there is such a job, which must then be ours.
+        """Return whether the job exists. cloudtrain must have created it.
 
         Raises:
-            NameTaken: another tool or user made the job.
+            NameTaken: another tool or user created the job.
         """
         description = self._describe(ref, kind)
         if description is None:
             return False
         if not is_ours(self._at(ref.place), kind, description, request):
             raise NameTaken(
-                f"the account has a {kind.noun} job `{ref.name}` already, which is a different job",
+                f"the account already has a different {kind.noun} job with the name `{ref.name}`",
                 hint=f"see it with `cloudtrain status {ref}`, or give your job another name",
                 code="CT945",
             )
@@ -281,7 +281,7 @@ class SageMakerService:
     def _explain(
         self, ref: RunRef, kind: JobKind, description: Mapping[str, Any], status: RunStatus
     ) -> RunStatus:  # fmt: skip
-        """Add the reason from a failed job's output to its status, if the service itself says little."""
+        """Add the reason from a failed job's output to its status, if the service's own message has no details."""
         if status.details:
             return status
         log = self._log(ref, kind, description, None)
@@ -301,7 +301,7 @@ def _of_rank(lines: Iterator[LogLine], rank: int) -> Iterator[LogLine]:
     """Yield the lines of one rank.
 
     Raises:
-        UsageError: there are lines, but none of them names its rank.
+        UsageError: none of the lines names its rank.
     """
     marked = unmarked = False
     for line in lines:
@@ -310,7 +310,7 @@ def _of_rank(lines: Iterator[LogLine], rank: int) -> Iterator[LogLine]:
             yield line
     if unmarked and not marked:
         hint = 'use `--host algo-1`; with `environment: {variables: {PET_TEE: "3"}}` torchrun marks each line'
-        raise UsageError("the log does not say which rank wrote which line", hint=hint, code="CT937")
+        raise UsageError("the lines of this log do not name their ranks", hint=hint, code="CT937")
 
 
 def _with_output(status: RunStatus, lines: list[LogLine], error: str) -> RunStatus:

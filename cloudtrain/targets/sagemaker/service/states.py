@@ -1,4 +1,4 @@
-"""Turn the service's description of a job into a `RunStatus`: states, reasons, phases, times, metrics and money."""
+"""Turn the service's job description into a `RunStatus`: state, reason, phases, times, metrics and cost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRIMARY: dict[str, RunState | None] = {
     "Stopped": RunState.STOPPED,
     "Deleting": RunState.LOST,
 }
-"""Maps `TrainingJobStatus` and `ProcessingJobStatus` to states. None: the secondary status says more."""
+"""Maps `TrainingJobStatus` and `ProcessingJobStatus` to states. None: the secondary status decides."""
 
 SECONDARY: dict[str, RunState] = {
     "Pending": RunState.PENDING,
@@ -50,13 +50,13 @@ _BILLED_FROM = ("Downloading", "DownloadingTrainingImage", "Training")
 
 
 def state_of(primary: str, secondary: str | None) -> RunState:
-    """Return the state of a job. An unknown word, from a newer service, means that the job continues."""
+    """Return the state of a job. An unknown status, for example a new one of the service, counts as running."""
     state = PRIMARY.get(primary)
     return state if state is not None else SECONDARY.get(secondary or "", RunState.RUNNING)
 
 
 def job_state(description: Mapping[str, Any], kind: JobKind) -> RunState:
-    """Return the state of a described or listed job."""
+    """Return the state in a job description or in an entry of a job list."""
     return state_of(description[kind.status], description.get("SecondaryStatus"))
 
 
@@ -64,9 +64,9 @@ def status_of(description: Mapping[str, Any], kind: JobKind, rate: float | None,
     """Return the status of a described job.
 
     Args:
-        description: the service's answer.
-        kind: the kind of the job.
-        rate: US dollars an hour for all its instances; None if unknown.
+        description: the service's job description.
+        kind: the type of the job: training or processing.
+        rate: US dollars per hour for all of the job's instances; None if unknown.
         now: seconds since the epoch, for jobs and phases that have not ended yet.
     """
     state = job_state(description, kind)
@@ -84,7 +84,7 @@ def status_of(description: Mapping[str, Any], kind: JobKind, rate: float | None,
 
 
 def listed_status(summary: Mapping[str, Any], kind: JobKind) -> RunStatus:
-    """Return the status that a list of jobs tells about one of them."""
+    """Return the status in an entry of a job list."""
     state = job_state(summary, kind)
     created = seconds(summary.get("CreationTime"))
     ended = seconds(summary.get(kind.ended)) if state.is_final else None
@@ -119,7 +119,7 @@ def _with_failure(status: RunStatus, description: Mapping[str, Any]) -> RunStatu
 def _failure_reason(description: Mapping[str, Any]) -> str | None:
     """Return the service's reason for a failure.
 
-    If that only says that the script failed, return the message that a processing job's containers left.
+    If the reason is missing or begins with `AlgorithmError`, return a processing job's own `ExitMessage`, if any.
     """
     reason, message = description.get("FailureReason"), description.get("ExitMessage")
     return message if message and (not reason or reason.startswith("AlgorithmError")) else reason
@@ -137,7 +137,7 @@ def _with_money(status: RunStatus, description: Mapping[str, Any], rate: float |
 
 
 def hourly_price(description: Mapping[str, Any], overlay: Overlay) -> float | None:
-    """Return US dollars an hour for all instances of the job, by the user's prices (`overlay`) and the catalogue's.
+    """Return the US dollars per hour for all instances of the job, at the prices in `overlay` or the catalogue.
 
     Returns None if a price is unknown.
     """
@@ -150,7 +150,7 @@ def hourly_price(description: Mapping[str, Any], overlay: Overlay) -> float | No
 
 
 def _metered_seconds(status: RunStatus, now: float) -> float | None:
-    """Return the seconds since billing started, for a job whose billed seconds the service does not report yet."""
+    """Return the seconds since billing started; used until the service reports the billed seconds."""
     start = next((item.started for item in status.transitions if item.phase in _BILLED_FROM), None)
     if start is None:
         return None
@@ -162,7 +162,7 @@ def _is_spot(description: Mapping[str, Any]) -> bool:
 
 
 def _end_time(description: Mapping[str, Any], kind: JobKind, state: RunState) -> float | None:
-    """Return the end of a job. A job that never started ends with its last change."""
+    """Return when a job ended, in seconds since the epoch. For a job that never started, this is its last change."""
     if not state.is_final:
         return None
     return seconds(description.get(kind.ended) or description.get("LastModifiedTime"))

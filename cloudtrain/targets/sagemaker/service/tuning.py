@@ -1,4 +1,4 @@
-"""SageMaker's own tuner: a run is a tuning job of the run's name; the service names the training jobs of its trials."""
+"""SageMaker's own tuner. A run is a tuning job with the run's name; SageMaker names the trials' training jobs."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ STATES: dict[str, RunState] = {
 
 
 class SageMakerTuner(SageMakerService):
-    """The tuner. It shares requests, retries and credentials with the service of training jobs."""
+    """Submits and manages tuning jobs. Shares requests, retries and credentials with `SageMakerService`."""
 
     def __init__(self, environ: Mapping[str, str], pace: Pace | None = None) -> None:
         super().__init__(environ, pace)
         self._ended: dict[RunRef, int] = {}
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Upload the bundle, as for one of the tuner's training jobs."""
+        """Upload the bundle and data, as for a training job."""
         training = {**plan.request["TrainingJobDefinition"], TRAINING.name: plan.run_name}
         return super().upload(replace(plan, request=training), bundle, on_bytes=on_bytes)
 
@@ -61,7 +61,7 @@ class SageMakerTuner(SageMakerService):
         """Send the request, as for a training job.
 
         Raises:
-            NameTaken: the account has another tuning job of that name.
+            NameTaken: the account has another tuning job with this name.
             TargetError: SageMaker refuses the job.
         """
         try:
@@ -76,15 +76,15 @@ class SageMakerTuner(SageMakerService):
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
-        """Return whether SageMaker has that tuning job, and we made it.
+        """Return whether the tuning job exists. cloudtrain must have created it.
 
         Raises:
-            NameTaken: the account has a tuning job of that name that another tool or user made.
+            NameTaken: another tool or user created a tuning job with this name.
         """
         return self._ours(ref, TUNING)
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Return the tuning job's current status; its metrics are its best trial and the counts of its trials."""
+        """Return the tuning job's current status. Its metrics are the best objective value and the trial counts."""
         found = self._tuning(ref)
         state = STATES.get(found[TUNING.status], RunState.RUNNING)
         counts = found.get("TrainingJobStatusCounters", {})
@@ -115,7 +115,7 @@ class SageMakerTuner(SageMakerService):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield a line for each trial that started or ended; the trials' own output is under their own names."""
+        """Yield a line for each trial that started or ended. To read a trial's output, ask for its own log."""
         refuse_rank(ref, rank, instance)
         return trial_lines(self, ref, every=self._pace.every, follow=follow, on_status=on_status)
 
@@ -125,12 +125,12 @@ class SageMakerTuner(SageMakerService):
             self._at(ref.place).call("sagemaker", TUNING.stop, **{TUNING.name: ref.name})
 
     def trials(self, ref: RunRef) -> list[Trial]:
-        """Return the training jobs of this tuning job and of those that it continues, in the order of their start."""
+        """Return the trials of this tuning job and of the tuning jobs that it continues, ordered by start time."""
         rows = [row for name in [*parents_of(self._tuning(ref)), ref.name] for row in self._rows(ref, name)]
         return [_trial(number, row) for number, row in enumerate(rows, 1)]
 
     def objective(self, ref: RunRef) -> Objective | None:
-        """Return the tuning job's objective."""
+        """Return the tuning job's objective; None if it has none."""
         config = self._tuning(ref)["HyperParameterTuningJobConfig"].get("HyperParameterTuningJobObjective")
         if config is None:
             return None
@@ -138,11 +138,11 @@ class SageMakerTuner(SageMakerService):
         return Objective.model_construct(**{word: config["MetricName"]})
 
     def continued(self, request: Mapping[str, Any], name: str, trials: int, started: int) -> dict[str, Any]:
-        """A warm start from that tuning job and from those that it continued."""
+        """Return the request of a tuning job that continues the tuning job `name` with a warm start."""
         return continued(request, name, trials, started)
 
     def _rows(self, ref: RunRef, name: str) -> Iterator[dict[str, Any]]:
-        """The training jobs of one tuning job; of one that was deleted none."""
+        """Yield the training jobs of one tuning job; none for a deleted parent job."""
         pages = self._at(ref.place).pages(
             "sagemaker",
             "list_training_jobs_for_hyper_parameter_tuning_job",
@@ -158,7 +158,7 @@ class SageMakerTuner(SageMakerService):
                 raise
 
     def _trials_of(self, parent: RunRef) -> int:
-        """How many trials a tuning job started that has ended."""
+        """Return the number of trials that an ended tuning job started."""
         if parent not in self._ended:
             found = self._describe(parent, TUNING) or {}
             self._ended[parent] = sum(found.get("TrainingJobStatusCounters", {}).values())

@@ -1,9 +1,8 @@
-"""Upload the bundle, and data of this machine, to S3. Addresses contain the content's hash, so existing content is
-skipped.
+"""Upload the bundle and local data to S3. Existing content is skipped, because addresses contain the content's hash.
 
-S3 stores an object whole or not at all, and checks the SHA-256 of each part on arrival. An existing object counts as
-ours, and whole, if three things in its metadata are right: the hash of the content, the size, and the checksum that S3
-keeps for it.
+S3 stores an object completely or not at all, and checks the SHA-256 of each part on arrival. An existing object counts
+as cloudtrain's and complete if three values are right: the content's hash in its metadata, its size, and S3's own
+checksum.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _PART = 16 << 20
 _TYPE = "ContentType"
 
 _MARK, _SIZE, _CHECKSUM = "cloudtrain-sha256", "cloudtrain-bytes", "cloudtrain-checksum"
-"""Metadata of an uploaded bundle: the hash of its content; the size and the checksum of the archive."""
+"""Metadata of an uploaded bundle: the hash of its content, and size and checksum of the archive."""
 
 
 def upload(
@@ -47,11 +46,11 @@ def upload(
     """Upload the bundle to its destination; return False if it is already there.
 
     Args:
-        owner: the account that the bucket must belong to; a bucket of that name in another account is refused.
-        kms_key: the key that encrypts the object, instead of the bucket's default.
+        owner: the account that must own the bucket. A bucket of another account is refused.
+        kms_key: the KMS key that encrypts the object. Default: the bucket's key.
 
     Raises:
-        TargetError: the bucket does not exist, is in another region, or may not be written.
+        TargetError: the bucket does not exist, is in another region, or is not writable.
     """
     where = S3Uri.parse(item.destination)
     place = {"Bucket": where.bucket, "Key": where.key} | ({"ExpectedBucketOwner": owner} if owner else {})
@@ -69,9 +68,9 @@ def upload(
 def upload_data(
     clients: Clients, item: Upload, *, owner: str | None, kms_key: str | None, on_bytes: ByteProgress | None
 ) -> bool:
-    """Upload data of this machine into its folder; return False if all of it is already there.
+    """Upload local data to its S3 folder; return False if all files are already there.
 
-    Arguments and errors are those of `upload`.
+    Arguments and errors are the same as for `upload`.
     """
     where = S3Uri.parse(item.destination)
     bucket = {"Bucket": where.bucket} | ({"ExpectedBucketOwner": owner} if owner else {})
@@ -95,10 +94,10 @@ def upload_data(
 
 
 def _is_there(clients: Clients, place: dict[str, str], sha256: str) -> bool:
-    """Return whether this content is already there, whole.
+    """Return whether S3 already has this content, completely.
 
-    Credentials that may write the bucket but not read it always upload again. For an object under a KMS key, S3 reports
-    the checksum only to users of the key; without it, the size decides.
+    Returns False if the credentials may write to the bucket but not read. S3 reports the checksum of an encrypted
+    object only to users of its KMS key; without the checksum, the size decides.
     """
     found = None
     for options in ({"ChecksumMode": "ENABLED"}, {}):
@@ -118,7 +117,7 @@ def _is_there(clients: Clients, place: dict[str, str], sha256: str) -> bool:
 
 
 def _checksum(archive: Path) -> str:
-    """Return S3's SHA-256 of the archive; for an upload in parts this is the hash of the parts' hashes."""
+    """Return the SHA-256 that S3 reports for the archive: for an upload in parts, the hash of the parts' hashes."""
     with archive.open("rb") as file:
         digests = [hashlib.sha256(part).digest() for part in iter(partial(file.read, _PART), b"")]
     is_one_part = archive.stat().st_size < _PART

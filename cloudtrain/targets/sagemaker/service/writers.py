@@ -1,4 +1,4 @@
-"""Find the ranks of each instance of a job, from the service's description of the job."""
+"""Find the ranks of each instance of a job from the service's job description."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ Settings = Mapping[str, Any]
 
 
 def ranks_of(description: Mapping[str, Any], overlay: Overlay) -> dict[int, range]:
-    """Map each instance to its ranks, in the order in which launchers number hosts: by name, so `algo-10` before
-    `algo-2`.
+    """Map each instance to its ranks. Launchers number the hosts by name, so `algo-10` comes before `algo-2`.
 
-    An instance is left out if the job does not tell its number of ranks. `overlay` has the user's own types.
+    An instance is left out if its number of ranks is unknown. `overlay`: the user's own instance types.
     """
     given = _settings(description)
     if given is None or "ResourceConfig" not in description:
@@ -37,9 +36,9 @@ def ranks_of(description: Mapping[str, Any], overlay: Overlay) -> dict[int, rang
 
 
 def _settings(description: Mapping[str, Any]) -> Settings | None:
-    """Return the hyperparameters that say how a script starts.
+    """Return the hyperparameters that decide how a script starts.
 
-    Returns None for a job that runs an image's own program, and for a processing job.
+    Returns None for processing jobs, and for jobs that run an image's own entry point.
     """
     given = decode_hyperparameters(hyperparameters_file(description))
     if not isinstance(given.get(LAUNCH_KEY), dict):
@@ -63,10 +62,10 @@ def _asks_for_launcher(given: Settings) -> bool:
 
 
 def _worlds(given: Settings, everyone: Iterable[Host]) -> list[list[Host]]:
-    """Return the sets of hosts that number their ranks together, in the order of their ranks.
+    """Return the sets of hosts that share one numbering of ranks, each in the order of ranks.
 
-    Without instance groups in the distribution, the toolkit starts each group separately, and our launcher numbers the
-    ranks of all groups together.
+    If the distribution names no instance groups, the toolkit starts each group separately, but cloudtrain's launcher
+    numbers the ranks of all groups together.
     """
     in_order = list(everyone)
     groups: dict[str, list[Host]] = {host.group: [] for host in sorted(in_order, key=lambda host: host.index)}
@@ -86,7 +85,7 @@ def _worlds(given: Settings, everyone: Iterable[Host]) -> list[list[Host]]:
 
 
 def _number(value: Any) -> int | None:
-    """Return the number in a value; like the toolkit, it accepts quotes."""
+    """Return a value as a number; None if it is none. Like the toolkit, it accepts numbers in quotes."""
     try:
         return int(value)
     except (TypeError, ValueError):
