@@ -1,4 +1,4 @@
-"""The root command: a table of commands, each loaded when it is used, so that `--help` costs little more than Typer."""
+"""The root command: a table of commands. A command's module is imported when it is used, so `--help` is fast."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROGRAM = "cloudtrain"
 
 
 class Entry(NamedTuple):
-    """A row of the root help. The command is the function, or the Typer app, `command` of its module."""
+    """A row of the root help. Each command's module defines `command`, a function or a Typer app."""
 
     section: str
     summary: str
@@ -59,35 +59,35 @@ COMMANDS = {
 
 
 _MODULES = {"continue": "go_on"}
-"""Modules whose command's name is a word of Python."""
+"""Modules of commands whose name is a Python keyword."""
 
 
 class LazyGroup(TyperGroup):
     """A group whose commands live in `cloudtrain.cli.commands`, imported by name."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        """Return the names, in the order of the help."""
+        """Return the names of the commands in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """Return the command of that name, built from its module; None if it does not exist."""
+        """Return the command `cmd_name`, built from its module; None if no command has that name."""
         return load_command(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Resolve a command as Typer does, but with our words if it does not exist."""
+        """Resolve a command as Typer does. For an unknown name, raise cloudtrain's own error."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             raise UsageError(f"there is no command `{args[0]}`", hint=_nearest_command(args[0], args[1:]))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        """Write the table above, section by section, without loading any command."""
+        """Write `COMMANDS` section by section, without importing any command."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, entry in COMMANDS.items():
             sections.setdefault(entry.section, []).append((name, entry.summary))
         write_sections(formatter, sections, spacing=4)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. What Typer would turn into its own messages becomes an exit code here."""
+        """Run the command. A broken pipe and Ctrl-C become exit codes without Typer's own messages."""
         from cloudtrain.cli.failures import EXIT_INTERRUPTED, EXIT_PIPE
         from cloudtrain.cli.streams import discard
 
@@ -101,7 +101,7 @@ class LazyGroup(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """Return the command of that name as the object that Typer runs. Its help is the docstring of its function."""
+    """Return the command `name` as an object that Typer runs. Its help text is its function's docstring."""
     command = import_module(f"{__package__}.commands.{_MODULES.get(name, name)}").command
     if isinstance(command, typer.Typer):
         return _name(built(command), name)
@@ -111,7 +111,7 @@ def load_command(name: str) -> Any:
 
 
 def run_command(args: Sequence[str]) -> int:
-    """Run one command line and return its exit code. Nothing escapes as a traceback, unless CLOUDTRAIN_DEBUG=1."""
+    """Run one command line and return its exit code. A traceback is shown only with CLOUDTRAIN_DEBUG=1."""
     from cloudtrain.cli.failures import COMPLETION_VARIABLE, guarded
 
     def run() -> int:
@@ -146,14 +146,14 @@ def _print_version(wanted: bool) -> None:
 def root(
     ctx: typer.Context,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Run one distributed training job on this machine, on Amazon SageMaker, on Azure Machine Learning and
     on a Slurm cluster.
 
     \b
-    Try it, with nothing but this machine:
+    Try it on this machine:
       cloudtrain scripts list
       cloudtrain submit bundled:digits_ddp
       cloudtrain init                   # then: cloudtrain submit job.yaml
@@ -201,8 +201,8 @@ def _name(command: Any, name: str) -> Any:
 
 
 def _nearest_command(word: str, rest: Sequence[str]) -> str:
-    """Return what to type instead of a command that does not exist, with the arguments if the other tool has the same
-    ones."""
+    """Return a hint that names the command to type instead of the unknown `word`. It repeats the arguments `rest` if
+    the command takes the same ones."""
     from cloudtrain.cli.terminal import typed
 
     if word.endswith(".py"):
