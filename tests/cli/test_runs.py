@@ -84,7 +84,7 @@ def test_ctrl_c_leaves_the_run_alone_and_says_how_to_stop_it(cli: Cli, scripted:
     name = next((scripted / "jobs").iterdir()).name
     assert result.code == 130
     assert result.err.endswith(
-        f"`{name}` goes on\nstop it with: `cloudtrain stop {name}`\nfollow it with: `cloudtrain logs {name} -f`\n"
+        f"`{name}` continues\nstop it with: `cloudtrain stop {name}`\nfollow it with: `cloudtrain logs {name} -f`\n"
     )
     assert not (scripted / "stopped").exists()
     assert cli("logs", name, "-f").code == 130

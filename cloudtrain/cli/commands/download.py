@@ -28,9 +28,9 @@ def command(
 ) -> None:
     """Copy what a run wrote: model, outputs, checkpoint, logs.
 
-    `work/` is what the script of a local run wrote into its working folder.
+    `work/` holds the files that the script of a local run wrote into its working folder.
 
-    Prints the path of each copied file on stdout. The exit code is 1 when there is nothing to copy.
+    Prints the path of each copied file on stdout. The exit code is 1 when the run has no such files.
 
     \b
     Examples:
