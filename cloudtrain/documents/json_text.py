@@ -1,4 +1,4 @@
-"""JSON into a document. The standard library reads the values, and a scan of the valid text finds the positions."""
+"""Conversion of JSON to a document. The standard library reads the values; a scan of the text finds the positions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HINTS = {
 
 
 def read(text: str) -> Document:
-    """Read JSON.
+    """Convert JSON text to a document.
 
     Raises:
         Unreadable: the text is not JSON. NaN and Infinity are not JSON.

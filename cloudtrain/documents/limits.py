@@ -1,5 +1,5 @@
-"""Size limits of files that people write. A file beyond these limits is a mistake, and reading it would take minutes or
-all memory."""
+"""Size limits of files that users write. A larger file is a mistake, and reading it would take minutes or fill the
+memory."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_one_type_as_json(cli: Cli) -> None:
         (["--target", "sagemeker"], "`sagemeker` is not a target", "did you mean `sagemaker`?"),
         (["--target", "local"], "there is no table of instance types for `local`",
          "use `--target sagemaker` or `--target azureml`"),
-        (["ml.p5.48xlarge", "--min-gpu-memory", "1g"], "so `--min-gpu-memory` has nothing", "remove `--min-gpu-memory`"),
+        (["ml.p5.48xlarge", "--min-gpu-memory", "1g"], "so `--min-gpu-memory` has no effect", "remove `--min-gpu-memory`"),
     ],
 )  # fmt: skip
 def test_mistakes(cli: Cli, arguments: list[str], message: str, hint: str) -> None:
