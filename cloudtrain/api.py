@@ -1,6 +1,6 @@
 """The public functions, such as `load_job`, `plan`, `submit`, `run` and `runs`, for notebooks, scripts and the CLI.
 
-Functions import the modules that `plan` does not need themselves, so that `plan` starts quickly.
+Each function imports the modules that only it needs when it is called, so that `plan` starts quickly.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def load_job(path: str | Path, overrides: Sequence[str] = ()) -> AnyJob:
     """
     found = load_job_file(path, overrides)
     if found.sweep is not None:
-        raise UsageError(f"`{path}` holds a sweep", hint="read it with `ct.load_sweep`", code="CT001")
+        raise UsageError(f"`{path}` holds a sweep, not a job", hint="read it with `ct.load_sweep`", code="CT001")
     return found.job
 
 
@@ -331,7 +331,9 @@ def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = 
     own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
     service, inner = service_of(own.type, settings), cast("AnyJob", getattr(job, "job", job))
     if not isinstance(service, PinsVersions):
-        raise UsageError(f"`{own.type}` has no labels such as `NAME@latest`", hint="remove `--pin`", code="CT987")
+        raise UsageError(
+            f"the target `{own.type}` has no labels such as `NAME@latest`", hint="remove `--pin`", code="CT987"
+        )
     pinned = service.pin(inner, own)
     if pinned is inner:
         raise UsageError("the job contains no label `NAME@latest`", hint="remove `--pin`", code="CT987")

@@ -76,7 +76,7 @@ def copy_script(name: str, destination: Path) -> Path:
     source = script_path(name)
     if destination.is_file() or (destination.is_dir() and any(destination.iterdir())):
         raise UsageError(
-            f"`{destination}` exists already",
+            f"`{destination}` already exists",
             hint=f"name another folder: `cloudtrain scripts copy {source.name} my-{source.name}`",
             code="CT903",
         )

@@ -1,5 +1,4 @@
-"""Settings: the location of the state, and the account settings of each target. In this package only this module reads
-`os.environ`.
+"""Settings: the state folder, the user's environment variables, and the account settings of each target.
 
 `cloudtrain.toml` holds one table per target, and profiles that override these tables. cloudtrain reads the file in the
 user's configuration folder and the file of the project, which takes precedence. The project's file is the nearest one

@@ -55,7 +55,7 @@ COMMANDS = {
     "schema": Entry("Start", "Print the JSON Schema of a job file, for editors."),
     "doctor": Entry("Start", "Show what works on this machine and what is missing."),
 }
-"""In the order of the help. `tests/cli` checks each summary against its command's own help."""
+"""The commands in the order of the help. Tests compare each summary with the help of its command."""
 
 
 _MODULES = {"continue": "go_on"}
@@ -63,7 +63,7 @@ _MODULES = {"continue": "go_on"}
 
 
 class LazyGroup(TyperGroup):
-    """A group whose commands live in `cloudtrain.cli.commands`, imported by name."""
+    """A group of commands, each imported by name from `cloudtrain.cli.commands`."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """Return the names of the commands in the order of the help."""
@@ -189,10 +189,10 @@ _ELSEWHERE = {
     }.items()
     for word in words.split()
 }
-"""What other tools call our commands: kubectl, docker, uv, slurm, terraform, and the clouds' own."""
+"""Names of commands in other tools (kubectl, docker, uv, slurm, terraform, the clouds' tools), mapped to ours."""
 
 _OF_ONE = ("submit", "plan", "check", "status", "logs", "stop", "download", "wait", "rm")
-"""Commands whose argument is a job file or a run, as it is in the other tools."""
+"""Commands that take a job file or a run as their argument, as the other tools do."""
 
 
 def _name(command: Any, name: str) -> Any:

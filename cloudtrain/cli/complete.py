@@ -54,7 +54,7 @@ def runs_and_jobs(incomplete: str) -> list[str]:
 
 @_silent
 def jobs(incomplete: str) -> list[str]:
-    """Return job files and folders under the typed path, and the bundled scripts."""
+    """Return job files and folders in the typed folder, and the names of the bundled scripts."""
     from cloudtrain.jobfile import SUFFIXES
     from cloudtrain.scripts import script_names
 

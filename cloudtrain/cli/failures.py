@@ -156,7 +156,7 @@ def _options(ctx: Any) -> list[str]:
 
 
 def _found_by_the_system(error: Exception) -> UsageError | None:
-    """Convert an operating system's error that the user caused, such as a path that is too long; None for others."""
+    """Convert an OSError that the user caused, such as a path that is too long. Return None for other errors."""
     if not isinstance(error, OSError):
         return None
     if error.errno == errno.ENAMETOOLONG:

@@ -1,4 +1,4 @@
-"""Following a run: its output as it appears, and its metrics as a live view on a terminal. Ctrl-C leaves it running."""
+"""Following a run: its output as it appears, and its metrics as a live view on a terminal. Ctrl-C does not stop it."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ class Command(TyperCommand):
         write_sections(formatter, {"Arguments": arguments, "Options": options})
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse as Typer does, but pass all arguments after a Python script to the script, as `python` and `torchrun`
-        do."""
+        """Parse as Typer does, but pass all arguments after a Python script to the script, as `python`
+        and `torchrun` do."""
         if any(param.name == "arguments" for param in self.params):
             end = self._first_argument(args)
             if end is not None and args[end].endswith(".py") and args[end + 1 :][:1] != ["--"]:

@@ -139,7 +139,7 @@ def _save(file: Path, text: str) -> None:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise UsageError(f"`{file}` exists already", hint="name another file, or remove this one") from None
+        raise UsageError(f"`{file}` already exists", hint="name another file, or remove this one") from None
     except OSError as error:
         raise UsageError(f"cannot write `{file}`: {error.strerror}", hint="name another file") from None
     say(f"wrote `{file}`")
@@ -149,7 +149,7 @@ def target(name: str | None, profile: str | None, *, job: str | None = None, **f
     """Return the target with its settings. The settings of the job file's project take precedence.
 
     Raises:
-        UsageError: a flag works only on the local target, and this is another one.
+        UsageError: a flag works only on the local target, but the target is another one.
     """
     from cloudtrain.api import target_named
 
@@ -197,7 +197,7 @@ def plan_of(file: JobFile, where: Any, *, profile: str | None, ignore: Sequence[
 def checked(
     file: JobFile, where: Any, *, profile: str | None, ignore: Sequence[str] | None, online: bool | None
 ) -> Plan:
-    """Return the plan of a job file. With `online`, it includes findings of the target itself; None: if you have
+    """Return the plan of a job file. With `online`, it includes the target's findings; with `online=None`, only if you have
     credentials."""
     from cloudtrain.api import check
 
@@ -225,7 +225,7 @@ def may(what: str, run: Run) -> None:
     from cloudtrain.cli.terminal import typed
 
     if run.elsewhere is not None and not confirmed(f"{what} `{run.name}`?"):
-        hint = f"{typed('cloudtrain', *what.split(), run.name)} does it"
+        hint = f"to do it, name the run: {typed('cloudtrain', *what.split(), run.name)}"
         raise UsageError(f"`{run.name}` is from another folder, so nothing was done", hint=hint, code="CT939")
 
 
@@ -248,7 +248,7 @@ def instance_number(text: str) -> int:
     if re.fullmatch("[0-9]{1,9}", host) and (host == text or int(host) > 0):
         return int(host) - (host != text)
     raise UsageError(
-        f"`{text}` is not an instance",
+        f"`{text}` is not a valid instance",
         hint="write a number from 0 on, or on SageMaker the host name: `algo-1` is the first",
     )
 

@@ -138,7 +138,7 @@ class LiveView:
         return parts + self._course_parts(width, height - min(_OTHER_ROWS, height // 2))
 
     def _course_parts(self, width: int, rows: int) -> list[RenderableType]:
-        """Draw as many curves as fit into `rows`, and list the other metrics in a table."""
+        """Return as many curves as fit into `rows`, and a table of the other metrics."""
         courses = sorted(self._courses.items(), key=lambda item: "loss" not in item[0])
         count = self._curves_among(len(courses), rows) if self._draws else 0
         others = courses[count:]

@@ -4,10 +4,10 @@ memory."""
 from __future__ import annotations
 
 MAX_BYTES = 4 * 2**20
-"""Bytes of a file. The largest useful files are requirements files with hashes, of some hundred kilobytes."""
+"""The most bytes of a file. The largest useful files are requirements files with hashes, of some hundred kilobytes."""
 
 MAX_DEPTH = 100
-"""Levels of nesting. A job has about five."""
+"""The most levels of nesting. A job has about five."""
 
 MAX_VALUES = 50_000
 """Values of a document, with aliases counted each time. A job has some tens, and a file of nested aliases has

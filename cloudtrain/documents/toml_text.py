@@ -81,7 +81,7 @@ def _unreadable(message: str, text: str, lines: Lines) -> Unreadable:
     if "digits" in reason:
         digits = _DIGITS.search(text)
         return too_many_digits(lines.place(digits.start()) if digits else None)
-    other = "correct the text at that place; https://toml.io describes the format"
+    other = "correct the text at this position; https://toml.io describes the format"
     hint = next((hint for part, hint in _HINTS if part in reason), other)
     return Unreadable(f"not valid TOML: {reason[0].lower() + reason[1:]}", hint, place)
 

@@ -98,7 +98,7 @@ def _unreadable(error: yaml.YAMLError, text: str) -> Unreadable:
     line = text.splitlines()[place.line - 1] if place and place.line <= len(text.splitlines()) else ""
     if place is not None and line[: place.column].lstrip(" ").startswith("\t"):
         return Unreadable("not valid YAML: a tab cannot indent a line", "indent with spaces", place)
-    other = "correct the text at that place, or put text with special signs in quotes"
+    other = "correct the text at this position, or put text with special signs in quotes"
     hint = next((hint for part, hint in _HINTS if part in problem), other)
     return Unreadable(f"not valid YAML: {problem}", hint, place)
 

@@ -10,7 +10,7 @@ Style = Literal["", "strong", "dim", "good", "bad", "warn", "info", "code"]
 
 
 class Span(NamedTuple):
-    """A piece of text with one style."""
+    """A piece of text with a style."""
 
     text: str
     style: Style = ""

@@ -54,7 +54,7 @@ _STYLE = """<style>
 overrides these rules. Colours are those of the JupyterLab or VS Code theme, if there is one."""
 
 _LEFT = ' style="text-align:left"'
-"""On each cell, because JupyterLab removes the style above from a notebook that you have not run yourself."""
+"""The style of each cell. JupyterLab removes `_STYLE` from a notebook that you have not run yourself."""
 
 
 def to_html(document: Document) -> str:

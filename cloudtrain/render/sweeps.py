@@ -97,7 +97,7 @@ def _time_left(trials: Sequence[Trial], total: int, status: RunStatus) -> str:
 def _cost_text(cost: SweepCost, status: RunStatus) -> str:
     """Return a text such as `$1.20 so far, up to $3.40 more, at list prices`."""
     words = [f"${cost.spent:,.2f}" + ("" if status.state.is_final and not cost.left else " so far")]
-    words += ["no limit to what is left"] if cost.left is None else []
+    words += ["no limit for the rest"] if cost.left is None else []
     words += [f"up to ${cost.left:,.2f} more"] if cost.left else []
     return ", ".join([*words, "at list prices"] if len(words) > 1 else [f"{words[0]} at list prices"])
 

@@ -81,8 +81,8 @@ def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, comman
         (["scripts", "show", "digits_ddp", "--file", "trian.py"], "has no file `trian.py`", "did you mean `train.py`?"),
         (["scripts"], "missing command", "see `cloudtrain scripts --help`"),
         (["wait", "last", "--timeout", "soon"], '`"soon"` is not a duration', "`10m`"),
-        (["logs", "last", "--instance", "²"], "`²` is not an instance", "`algo-1`"),
-        (["logs", "last", "--instance", "9" * 5000], "is not an instance", "`algo-1`"),
+        (["logs", "last", "--instance", "²"], "`²` is not a valid instance", "`algo-1`"),
+        (["logs", "last", "--instance", "9" * 5000], "is not a valid instance", "`algo-1`"),
     ],
 )
 def test_wrong_command_lines(cli: Cli, arguments: list[str], message: str, hint: str | None) -> None:

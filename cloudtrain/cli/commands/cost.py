@@ -64,7 +64,7 @@ def command(
     group_of = grouping(by)
     if group_of is None:
         hint = "write `--by tag:KEY`" if by in ("tag", "tag:") else did_you_mean(by, ["job", "month", "target"])
-        raise UsageError(f"`{by}` is not a group", hint=hint, code="CT901")
+        raise UsageError(f"`--by {by}` is not a valid group", hint=hint, code="CT901")
     if csv and json:
         raise UsageError("`--csv` and `--json` cannot be combined", hint="remove one of them", code="CT902")
     moment = None if since is None else moment_of(since)

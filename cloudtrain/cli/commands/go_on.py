@@ -17,8 +17,8 @@ def command(
 ) -> None:
     """Continue a sweep, with more trials if you like.
 
-    The sweep may have ended, may have been stopped, or its driver may have been killed. Ended trials are not repeated,
-    and new trials learn from them.
+    This also continues a sweep that was stopped or whose driver was killed. Ended trials are not repeated, and new
+    trials learn from them.
 
     If a run waits for another run and its waiting process has died, for example in a reboot, `continue` restarts that
     process.

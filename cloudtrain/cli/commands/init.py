@@ -34,7 +34,7 @@ resources:
 """
 
 _SCHEMA = "job.schema.json"
-"""What editors complete and check the job file with, written beside it."""
+"""The name of the JSON Schema file for editors, which is written beside the job file."""
 
 _IGNORED = f"""\
 # Files here that are not code, so that they stay out of what a job uploads. The rules are those of .gitignore.
@@ -76,7 +76,7 @@ def command(
 
     if path.exists() and not force:
         raise UsageError(
-            f"`{path}` exists already", hint=f"{typed('cloudtrain', 'init', str(path), '--force')} replaces it"
+            f"`{path}` already exists", hint=f"{typed('cloudtrain', 'init', str(path), '--force')} replaces it"
         )
     found = script if script is not None else _script_in(path.parent)
     if script is not None and not script.is_file():
@@ -169,7 +169,7 @@ def _name_from(folder: str) -> str:
 
 
 def _yaml(text: str) -> str:
-    """Return `text` as a YAML scalar, in JSON's quotes if YAML would read it as anything but this text."""
+    """Return `text` as a YAML scalar, quoted as in JSON if YAML would read the plain text as something else."""
     import json
 
     from cloudtrain.documents.scalars import read_scalar

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _offer(words: Callable[[str], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
-    """Return a completion that offers the `words` of the target that is named on the same command line."""
+    """Return a completion. `words` gets the target named on the same command line and returns the words to offer."""
 
     def completion(ctx: typer.Context, incomplete: str) -> list[str]:
         return [word for word in words(ctx.params.get("target") or _default_target()) if word.startswith(incomplete)]
@@ -304,7 +304,7 @@ def _default_target() -> str:
 
 
 def _elsewhere(name: str, target: str) -> str | None:
-    """Return the hint ``add `--target OTHER` `` if another target has a type of this name; None otherwise."""
+    """Return a hint to add `--target` if another target has a type with this name; None otherwise."""
     from cloudtrain.catalogue.instances import instance_named, tables
 
     others = [other for other in tables() if other != target and instance_named(other, name)]

@@ -102,7 +102,7 @@ def command(
 
 
 def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
-    """Print the plan on stdout. As text, it has its processes and its request only with `whole`.
+    """Print the plan on stdout. The text format includes the processes and the request only with `whole`.
 
     A plan with errors is printed too. The text shows the errors above the processes and the request, so the last line,
     on stderr, points to them.

@@ -27,7 +27,7 @@ def command(
 ) -> None:
     """Submit a run again with the same code and request.
 
-    The source folder is not needed, because the uploaded code is used again. Only the run's name is new. With `--set`
+    The source folder is not needed, because the sent code is used again. Only the run's name is new. With `--set`
     the job is compiled and checked again, with the same code. The exit codes are the same as for `cloudtrain submit`.
 
     For a sweep, the failed and interrupted trials run again with their values, under the sweep's name.
