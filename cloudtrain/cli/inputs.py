@@ -197,7 +197,7 @@ def plan_of(file: JobFile, where: Any, *, profile: str | None, ignore: Sequence[
 def checked(
     file: JobFile, where: Any, *, profile: str | None, ignore: Sequence[str] | None, online: bool | None
 ) -> Plan:
-    """Return the plan of a job file. With `online`, it includes the target's findings; with `online=None`, only if you have
+    """Return the plan of a job file. With `online`, it includes the target's findings; with None, only if you have
     credentials."""
     from cloudtrain.api import check
 

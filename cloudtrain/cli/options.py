@@ -30,7 +30,7 @@ Gpu = Annotated[
     ),
 ]
 SaveJob = Annotated[
-    Path | None, typer.Option("--save-job", metavar="FILE", help="With a script: also write a job file for it.")
+    Path | None, typer.Option("--save-job", metavar="FILE", help="With a script: also write the job to this file.")
 ]
 Each = Annotated[
     list[str] | None,

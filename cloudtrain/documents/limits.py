@@ -10,11 +10,11 @@ MAX_DEPTH = 100
 """The most levels of nesting. A job has about five."""
 
 MAX_VALUES = 50_000
-"""Values of a document, with aliases counted each time. A job has some tens, and a file of nested aliases has
+"""The most values of a document, with aliases counted each time. A job has tens of values, a file of nested aliases
 billions."""
 
 MAX_FILES = 100_000
-"""Files of a source folder, including each ignored file. Azure ML allows fewer, and `source_dir: /` has more."""
+"""The most files of a source folder, ignored files included. Azure ML allows fewer, and `source_dir: /` has more."""
 
 MAX_DIGITS = 3500
-"""Digits of a whole number. Python reads and writes at most 4300 decimal digits; 3500 digits of base 16 are 4215."""
+"""The most digits of an integer. Python reads and writes at most 4300 decimal digits; 3500 of base 16 are 4215."""

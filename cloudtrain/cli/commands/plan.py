@@ -27,8 +27,8 @@ def command(
             metavar="FORMAT",
             show_default=False,
             help="text (default); json: the whole plan; request: the exact body; or a format of the target's own "
-            "tools: aws-cli for `aws sagemaker create-training-job --cli-input-json`, az-cli for `az ml job create "
-            "--file`, python for SDK code, sbatch for a batch script.",
+            "tools: python for SDK code, sbatch for a batch script, az-cli for `az ml job create --file`, aws-cli for "
+            "`aws sagemaker create-training-job --cli-input-json`.",
             autocompletion=complete.formats,
         ),
     ] = "text",
@@ -53,9 +53,9 @@ def command(
 ) -> None:
     """Show exactly what `submit` would send, without sending it.
 
-    Prints the request, the uploads, every process with its command line and variables, and the findings of the checks.
-    Uses no network and no account, writes no file, and prints the same text every time. `cloudtrain submit --dry-run`
-    is the same.
+    Same as `cloudtrain submit --dry-run`. Prints the request, the uploads, every process with its command line and
+    variables, and the findings of the checks. Uses no network and no account, writes no file, and prints the same text
+    every time.
 
     \b
     Examples:
