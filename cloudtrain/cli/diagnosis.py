@@ -114,7 +114,7 @@ def _state_dir() -> Diagnosis:
     from cloudtrain.store import KEPT
     from cloudtrain.system.private import close_state_folder
 
-    hint = "give a folder of your own: `export CLOUDTRAIN_STATE_DIR=DIR`"
+    hint = "set a folder of your own: `export CLOUDTRAIN_STATE_DIR=DIR`"
     try:
         folder = load_settings().state_dir
     except CloudtrainError as error:

@@ -89,7 +89,7 @@ class _QueueNews:
         if place is not None and place != self._place:
             say(f"`{self._name}` is queued: place {place}, {status.reason}")
         elif place is None and self._place is not None and not status.state.is_final:
-            say(f"`{self._name}` has its place")
+            say(f"`{self._name}` starts")
         self._place = place
 
 

@@ -30,7 +30,7 @@ def command(json: options.Json = False) -> None:
         elif found:
             show(Document([Table(("NAME", "OUTCOME", "DETAIL"), found)]), sys.stdout)
         else:
-            say("no submission was cut off")
+            say("no submission was interrupted")
         sys.stdout.flush()
 
     recover(print_found)

@@ -91,4 +91,4 @@ def copy(
 
     folder = copy_script(name, destination if destination is not None else Path(script_path(name).name))
     print_lines([str(folder)])
-    say(f"change what you like in `{folder}`, then: {typed('cloudtrain', 'submit', f'{folder}/job.yaml')}")
+    say(f"edit the files in `{folder}`, then run {typed('cloudtrain', 'submit', f'{folder}/job.yaml')}")

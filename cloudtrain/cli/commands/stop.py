@@ -41,6 +41,6 @@ def command(
             run.stop()
             say(f"`{run.name}` was asked to stop")
         else:
-            say(f"`{run.name}` has ended already: {run.state}")
+            say(f"`{run.name}` has already ended: {run.state}")
     for run in runs if wait else ():
         say(f"`{run.name}` is {run.wait().state}")

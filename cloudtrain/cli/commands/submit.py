@@ -264,15 +264,15 @@ def _say_history(run: Run) -> None:
 
     if run.adopted:
         say(
-            f"`{run.name}` was submitted {_ago(run)} by a command that was cut off before it could say so; "
-            "this is that run",
+            f"`{run.name}` was submitted {_ago(run)} by a command that was interrupted before it could report the run; "
+            "this is the same run",
             "run the same command again to start another one",
         )
     if run.waits:
-        say(f"`{run.name}` {run.last_status.reason}, and is sent then")
+        say(f"`{run.name}` {run.last_status.reason}, and is sent afterwards")
     for name in run.unreported:
         look = typed("cloudtrain", "status", name)
-        say(f"`{name}` was submitted by a command that was cut off before it could say so: {look}")
+        say(f"`{name}` was submitted by an interrupted command, which could not report it: {look}")
 
 
 def _ago(run: Run) -> str:
