@@ -1,7 +1,7 @@
-"""One typed distributed training job, run on this machine, on Amazon SageMaker and on Azure Machine Learning.
+"""One typed distributed training job that runs on this machine, Amazon SageMaker, Azure Machine Learning or Slurm.
 
-Importing this package imports nothing else: each public name is loaded on first use, so that `import cloudtrain`
-costs what bare Python costs. The table below is the whole public surface.
+`import cloudtrain` imports no other module. Each public name is loaded on first use. `__all__` lists the whole public
+API.
 """
 
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
@@ -146,7 +146,7 @@ if not TYPE_CHECKING:  # with this function a type checker would accept every mi
         return value
 
     def _settings_model(name: str) -> object:
-        """Return the settings class of any installed target by its name: `ct.Slurm`."""
+        """Return the settings class of an installed target by its name, such as `ct.Slurm`; None for other names."""
         if not name[:1].isupper():
             return None
         from cloudtrain.core.targets import all_targets

@@ -1,6 +1,6 @@
-"""The verbs: `load_job`, `plan`, `submit`, `run`, `runs`. They are all that a notebook, a script or the CLI needs.
+"""The public functions, such as `load_job`, `plan`, `submit`, `run` and `runs`, for notebooks, scripts and the CLI.
 
-Modules that a plan does not need are imported inside the functions that use them, so that `plan` starts quickly.
+Each function imports the modules that only it needs when it is called, so that `plan` starts quickly.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ if TYPE_CHECKING:
 AnyTarget = str | TargetSettings | None
 
 NEWEST = "last"
-"""Stands for the newest run wherever you can name a run."""
+"""The name that stands for the newest run."""
 
 
 def load_job(path: str | Path, overrides: Sequence[str] = ()) -> AnyJob:
     """Return the job in a YAML, TOML or JSON file, with `a.b=value` overrides. Local paths are relative to the file.
 
     Raises:
-        JobError: every problem of the file, with line and column.
+        JobError: the job has problems; all are listed with line and column.
         UsageError: the file holds a sweep.
     """
     found = load_job_file(path, overrides)
     if found.sweep is not None:
-        raise UsageError(f"`{path}` holds a sweep", hint="read it with `ct.load_sweep`", code="CT001")
+        raise UsageError(f"`{path}` holds a sweep, not a job", hint="read it with `ct.load_sweep`", code="CT001")
     return found.job
 
 
@@ -67,7 +67,7 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     job.
 
     Raises:
-        JobError: every problem of the file, with line and column.
+        JobError: the sweep has problems; all are listed with line and column.
         UsageError: the file holds a job.
     """
     found = load_job_file(path, overrides)
@@ -77,8 +77,8 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
 
 
 def load_job_file(path: str | Path, overrides: Sequence[str] = ()) -> JobFile:
-    """Return a job file: the job, and the position of each value in the file. `bundled:NAME` is a bundled script's
-    job."""
+    """Return a job file: the job, and the position of each value in the file. The path `bundled:NAME` means the job of
+    a bundled script."""
     from cloudtrain.jobfile import load_job as load
 
     text = str(path)
@@ -107,10 +107,10 @@ def target_named(
 ) -> TargetSettings:
     """Return a target with its account settings from `cloudtrain.toml`. Flags that are not None override the settings.
 
-    `near` is the folder of the job file. The settings of its project come first.
+    `near` is the folder of the job file. The settings of its project take precedence.
 
     Raises:
-        SettingsError: no such target or profile, or a wrong settings file.
+        SettingsError: the target or profile does not exist, or a settings file is wrong.
     """
     return load_settings(near).target(name, profile=profile, **flags)
 
@@ -123,19 +123,19 @@ def plan(
     ignore: Sequence[str] = (),
     place_of: PlaceOf | None = None,
 ) -> Plan:
-    """Return what a submit would send, and the findings of the checks. Sends nothing, writes nothing, opens no socket.
+    """Return the plan: what `submit` would send, and the findings of the checks. Sends nothing and writes no file.
 
     Args:
         job: a job or a sweep. Local paths are relative to the working directory. A job that was read from a file uses
             the settings of the file's project.
-        target: a name, or a model with account settings. Default: the default target of the settings.
+        target: the name of a target, or a model with account settings. Default: the default target in the settings.
         profile: a profile of `cloudtrain.toml`.
         ignore: codes of rules to skip.
         place_of: returns the position of a value in the job's file, for the findings.
 
     Raises:
-        JobError: the target lacks what the job asks for; the hint names the alternative.
-        TargetUnavailable: the target cannot be used from here.
+        JobError: the target does not support a field of the job; the hint names an alternative.
+        TargetUnavailable: the target cannot be used from this machine.
     """
     settings = load_settings(job.folder)
     prepared = _prepare(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
@@ -151,10 +151,10 @@ def check(
     place_of: PlaceOf | None = None,
     online: bool | None = None,
 ) -> Plan:
-    """Return the plan with findings of the target itself about the role, bucket, inputs and quota. Sends nothing.
+    """Return the plan, with the target's own findings about the role, bucket, inputs and quota. Sends nothing.
 
-    With `online=None` the target is asked if you have credentials for it. With `online=False` the result is that of
-    `plan`.
+    With `online=None` the target is asked only if you have credentials for it. With `online=False`, `check` returns the
+    same as `plan`.
     """
     settings = load_settings(job.folder)
     prepared = _prepare(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
@@ -182,30 +182,30 @@ def submit(
     """Compile, check, upload and send a job. Sends exactly the request that `plan` shows, and returns when the target
     has accepted the run.
 
-    If the job reads from a run that has not ended, a process of this machine waits for that run and sends the request
-    then. The call returns when that process has taken over.
+    If the job reads from a run that has not ended, a process on this machine waits for that run and then sends the
+    request. In this case `submit` returns when the waiting process has started.
 
-    If the call is killed at any moment and repeated with the same job, exactly one run exists.
+    If `submit` is killed at any moment and called again with the same job, exactly one run exists.
 
     Args:
         job: the job. Local paths are relative to the working directory.
-        target: as for `plan`.
-        profile: as for `plan`.
-        ignore: as for `plan`.
-        place_of: as for `plan`.
-        online: ask the target about role, bucket, inputs and quota first.
-        file: the file that the job was read from, for `show`.
-        queue: on this machine, wait for the GPUs or CPU slots that the run needs. Default: the value in the settings.
-        priority: in the queue, runs with a higher number come first.
-        on_plan: receives the plan before anything is sent.
-        on_changes: receives the changes since the job's last run, or None if there was none.
-        on_bytes: receives the number of bytes of the bundle that have arrived, and the total.
-        on_run: tells the user about the run. If the process dies before this returns, the next submit of the same job
-            returns the same run, with `adopted` set.
+        target: as in `plan`.
+        profile: as in `plan`.
+        ignore: as in `plan`.
+        place_of: as in `plan`.
+        online: first check role, bucket, inputs and quota with the target.
+        file: the file that the job was read from, which `show` prints later.
+        queue: on this machine, wait until enough GPUs or CPU slots are free. Default: the value in the settings.
+        priority: runs with a higher number leave the queue first.
+        on_plan: called with the plan before anything is sent.
+        on_changes: called with the changes since the job's last run, or with None if the job has no earlier run.
+        on_bytes: called with the number of uploaded bytes of the bundle and their total.
+        on_run: called with the run, to report it to the user. If the process dies before `on_run` returns, the next
+            `submit` of the same job returns the same run, with `adopted` set.
 
     Raises:
         PreflightError: a check found an error; nothing was sent.
-        TargetError: the target refused or could not be reached; the next command finds out whether it has the run.
+        TargetError: the target refused the job or could not be reached. The next command asks whether the run exists.
     """
     from cloudtrain.lifecycle.inputs import outputs_of
     from cloudtrain.lifecycle.keeping import Keeper
@@ -290,16 +290,17 @@ def upload(
     place_of: PlaceOf | None = None,
     on_bytes: ByteProgress | None = None,
 ) -> Plan:
-    """Put the code and the data of a job where its plan says, and send nothing: for the target's own tools. Returns the
-    plan, whose run name stays free.
+    """Upload the code and data of a job to the paths in its plan, so that the target's own tools can start the job.
+
+    Submits nothing, so the run name in the returned plan stays unused.
 
     Args:
-        job: as for `submit`, and so are the others.
+        job: a job or a sweep. All arguments are the same as in `submit`.
 
     Raises:
         PreflightError: a check found an error; nothing was uploaded.
-        TargetError: the target refused or could not be reached.
-        UsageError: cloudtrain alone can start it.
+        TargetError: the target refused the upload or could not be reached.
+        UsageError: only cloudtrain can start this job.
     """
     from cloudtrain.lifecycle.sending import stop_on_errors
 
@@ -310,7 +311,7 @@ def upload(
     if is_here or prepared.key.startswith(SWEEP):
         what = "this machine runs it" if is_here else "cloudtrain drives the sweep"
         message = f"no other tool can start `{job.name}`, because {what}"
-        raise UsageError(message, hint="remove `--upload-only`, or name another target or job", code="CT977")
+        raise UsageError(message, hint="remove `--upload-only`, or use another target or job", code="CT977")
     stop_on_errors(compiled)
     if compiled.uploads:
         prepared.service.upload(compiled, prepared.tree, on_bytes=on_bytes)
@@ -318,11 +319,11 @@ def upload(
 
 
 def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = None) -> Any:
-    """Return the job or sweep with the versions that its labels (`azureml:NAME@latest`) mean now. Asks the target.
+    """Return the job or sweep with each label (`azureml:NAME@latest`) replaced by its current version. Asks the target.
 
     Raises:
-        TargetError: the target cannot be asked, or a label means nothing.
-        UsageError: there is no label that the target can be asked for.
+        TargetError: the target cannot be reached, or has no version for a label.
+        UsageError: the target has no labels, or the job contains none.
     """
     from cloudtrain.targets.base import PinsVersions
 
@@ -330,10 +331,12 @@ def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = 
     own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
     service, inner = service_of(own.type, settings), cast("AnyJob", getattr(job, "job", job))
     if not isinstance(service, PinsVersions):
-        raise UsageError(f"`{own.type}` has no labels such as `NAME@latest`", hint="remove `--pin`", code="CT987")
+        raise UsageError(
+            f"the target `{own.type}` has no labels such as `NAME@latest`", hint="remove `--pin`", code="CT987"
+        )
     pinned = service.pin(inner, own)
     if pinned is inner:
-        raise UsageError("the job has no `NAME@latest`", hint="remove `--pin`", code="CT987")
+        raise UsageError("the job contains no label `NAME@latest`", hint="remove `--pin`", code="CT987")
     return pinned if inner is job else job.model_copy(update={"job": pinned})
 
 
@@ -346,8 +349,8 @@ def _prepare(job: AnyJob | Sweep, target: AnyTarget, settings: Settings, **words
 
 
 def _service_named(name: str, settings: Settings) -> Service:
-    """Return the service of this name: a target's or, if the name contains `:`, the one for a target's sweeps or for
-    runs that wait for others."""
+    """Return the service called `name`. This is the name of a target. With a `:`, it names the service for a target's
+    sweeps or for waiting runs."""
     if ":" not in name:
         return service_of(name, settings)
     from cloudtrain.sweeps.services import service_named
@@ -356,7 +359,7 @@ def _service_named(name: str, settings: Settings) -> Service:
 
 
 def _run_of(row: RunRecord, settings: Settings, **words: Any) -> Run:
-    """Return the run of a row of the store. For a sweep it is a `SweepRun`."""
+    """Return the run of a store's row: a `SweepRun` for a sweep, a `ChainedRun` for a waiting run, else a `Run`."""
     if row.key.startswith((SWEEP, TUNER)):
         from cloudtrain.sweeps.sweep_run import SweepRun
 
@@ -374,13 +377,13 @@ def run(name: str) -> Run:
     """Return a run by its name, the unique beginning of a name, a reference, or `last`.
 
     `last` is the newest run that was submitted from the working directory or for a job file in it; runs of this
-    terminal come before others. If there is none, it is the newest run of this terminal, else the newest of all, and
-    `run.elsewhere` says where the run was submitted.
+    terminal take precedence. Without such a run, `last` is the newest run of this terminal, else the newest run of all.
+    `run.elsewhere` then holds the folder that it was submitted from.
 
     A reference such as `sagemaker://eu-west-1/name` also attaches to a run that this machine did not submit.
 
     Raises:
-        RunNotFound: the name fits no run, or more than one.
+        RunNotFound: the name matches no run, or more than one.
     """
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.store.store import read_store
@@ -401,14 +404,16 @@ def run(name: str) -> Run:
         ref = RunRef.parse(name)
         return Run.attached(ListedRun(ref, service_of(ref.target, settings).status(ref)), settings)
     if removed:
-        raise RunNotFound(f"the run `{name}` was removed", hint="`cloudtrain ps` lists the others")
+        raise RunNotFound(f"the run `{name}` was removed", hint="`cloudtrain ps` lists the remaining runs")
     if not rows:
         hint = did_you_mean(name, known[:8]) or "submit a job first: `cloudtrain submit job.yaml`"
         raise RunNotFound(f"there is no run `{name}`", hint=hint)
     if len(rows) > 1:
         names = ", ".join(f"`{row.name}`" for row in rows[:5])
         raise RunNotFound(
-            f"`{name}` is the beginning of {len(rows)} runs", hint=f"type more of the name: {names}", code="CT932"
+            f"the names of {len(rows)} runs begin with `{name}`",
+            hint=f"write one of the full names: {names}",
+            code="CT932",
         )
     return _run_of(rows[0], settings, elsewhere=elsewhere)
 
@@ -431,7 +436,7 @@ def runs(
     Args:
         limit: maximum number of runs; None for all.
         states: only runs in one of these states.
-        job: only runs of the job of that name.
+        job: only runs of the job with this name.
         target: list all runs on this target, by any user and machine, instead of the runs of this user and machine.
         profile: a profile of `cloudtrain.toml`, for the target's account settings.
         tags: only runs with these tags.
@@ -440,7 +445,7 @@ def runs(
         trials: include the trials of sweeps.
 
     Raises:
-        UsageError: a text of `where` is not a comparison, or `tags` or `where` are combined with `target`.
+        UsageError: a text in `where` is not a comparison, or `tags` or `where` is combined with `target`.
     """
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.store.origin import Condition, condition_of
@@ -449,8 +454,8 @@ def runs(
     conditions = [Condition("tag", key, "=", value) for key, value in (tags or {}).items()]
     conditions += [condition_of(text) for text in where]
     if conditions and target is not None:
-        hint = "leave out the target: this machine knows the tags and hyperparameters of the runs that it submitted"
-        raise UsageError("runs of a target cannot be found by tags or hyperparameters", hint=hint, code="CT902")
+        hint = "remove the target, because only this machine stores tags and hyperparameters of its runs"
+        raise UsageError("runs on a target cannot be selected by tags or hyperparameters", hint=hint, code="CT902")
     settings, limit = load_settings(), None if limit is None else min(limit, sys.maxsize)
     if target is not None:
         model = settings.target(target, profile=profile) if isinstance(target, str) else target
@@ -466,8 +471,8 @@ def runs(
 def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[Recovered]:
     """Finish or forget every submission whose process died, and return the outcomes.
 
-    This includes runs that possibly no command has reported. `on_found` tells the user. If the process dies before
-    `on_found` returns, the runs are reported again.
+    The outcomes include runs that no command may have reported yet. `on_found` is called with the outcomes, to report
+    them to the user. If the process dies before `on_found` returns, the next `recover` reports the runs again.
     """
     from cloudtrain.lifecycle.submission import Recovered, report_accepted
     from cloudtrain.lifecycle.submission import recover as recover_submissions
@@ -490,7 +495,7 @@ def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[R
 
 
 def _next_plan(prepared: PreparedJob | PreparedSweep, settings: Settings) -> Plan:
-    """Return the plan of the next run of the job. If there is no store yet, nothing is written."""
+    """Return the plan of the job's next run, without creating a run store."""
     from cloudtrain.store.identity import salt_of_new_store
     from cloudtrain.store.presence import has_store
 
@@ -505,8 +510,11 @@ def _next_plan(prepared: PreparedJob | PreparedSweep, settings: Settings) -> Pla
 
 
 def recover_if_needed() -> None:
-    """Settle interrupted submissions before a command reads the store. The store is opened for writing only if there
-    are some. If it cannot be written, for example on a full disk, the command uses what is already known."""
+    """Finish or forget interrupted submissions before a command reads the run store.
+
+    Without interrupted submissions, the store is not opened for writing. If the store cannot be written, for example on
+    a full disk, the submissions stay as they are.
+    """
     from cloudtrain.lifecycle.submission import needs_recovery
     from cloudtrain.lifecycle.submission import recover as recover_submissions
     from cloudtrain.store.store import open_store, read_store
@@ -520,7 +528,7 @@ def recover_if_needed() -> None:
 
 
 def _last(store: Store) -> tuple[list[RunRecord], str | None]:
-    """Return the run that `last` means, and its folder if that is not the working directory."""
+    """Return the run that `last` means, and the folder of its submission if this is not the working directory."""
     from cloudtrain.store.origin import origin_here
 
     here = origin_here(Path.cwd())
@@ -539,7 +547,7 @@ def _matching(store: Store, name: str) -> list[RunRecord]:
 
 
 _WHERE = ("region", "subscription_id", "resource_group", "workspace")
-"""Settings that determine the location of a target's runs."""
+"""Settings without which a target's runs cannot be located."""
 
 
 def runs_at(target: TargetSettings, settings: Settings) -> Iterator[ListedRun]:
@@ -553,7 +561,7 @@ def runs_at(target: TargetSettings, settings: Settings) -> Iterator[ListedRun]:
     missing = [field for field in _WHERE if field in getattr(account, "missing", ())]
     if missing:
         hint = f"set {', '.join(f'`{field}`' for field in missing)} in [{name}] of cloudtrain.toml"
-        raise SettingsError(f"the settings do not say where in `{name}` the runs are", hint=hint, code="CT915")
+        raise SettingsError(f"the settings lack the location of the runs on `{name}`", hint=hint, code="CT915")
     return service_of(name, settings).runs(account.place)
 
 
@@ -573,7 +581,7 @@ def _perhaps(
     *,
     trials: bool = False,
 ) -> list[RunRecord]:
-    """Return the rows of all runs that may match, newest first. Runs that had not ended may be in any state by now."""
+    """Return the rows of all runs that may match, newest first. An unfinished run may match any of the `states`."""
 
     def found(**wanted: Any) -> list[RunRecord]:
         return store.newest(job=job, where=where, trials=trials, **wanted)
@@ -587,7 +595,8 @@ def _perhaps(
 
 
 def _of_reference(store: Store, ref: RunRef) -> list[RunRecord]:
-    """Return the run of a reference, with or without the profile (`research@eu-west-1`) that it was submitted with."""
+    """Return the row of the referenced run. The reference may omit the run's profile (`research@` in
+    `research@eu-west-1`)."""
     row = store.get(ref.name)
     if row is None or row.target != ref.target or ref.place not in (row.place, (row.place or "").rpartition("@")[2]):
         return []
@@ -595,7 +604,7 @@ def _of_reference(store: Store, ref: RunRef) -> list[RunRecord]:
 
 
 def _refresh(item: Run) -> Run:
-    """Ask the target for the state of an unfinished run. If the target cannot be reached, the known state stays."""
+    """Ask the target for the state of an unfinished run. If the target cannot be reached, keep the last known state."""
     if not item.last_status.state.is_final:
         with suppress(TargetError, RunNotFound):
             item.status()

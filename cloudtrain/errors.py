@@ -1,18 +1,18 @@
-"""Every error that cloudtrain reports. Each carries a `message`, a `hint` that says what to type, and an exit code.
+"""Every error that cloudtrain reports. Each has a `message`, a `hint` that says what to type, and an exit code.
 
     CloudtrainError
-    ├── JobError            the job is wrong: a list of problems, each with its place in the file      exit 2
+    ├── JobError            the job is wrong: a list of problems, each with its position in the file   exit 2
     ├── UsageError          a flag or an argument is wrong                                             exit 2
     ├── SettingsError       `cloudtrain.toml` or an account setting is wrong                           exit 2
-    ├── PreflightError      a check found an error; carries the findings                               exit 2
+    ├── PreflightError      a check found an error; holds the findings                                 exit 2
     ├── MissingExtra        an optional dependency is not installed                                    exit 2
     ├── RunNotFound         no run has that name                                                       exit 3
     ├── StoreError          the run store cannot be read or written                                    exit 4
     └── TargetError         the target refused, failed or cannot be reached                            exit 4
-        ├── TargetUnavailable   the target cannot be used from here at all                             exit 4
-        └── TargetUnreachable   the target does not answer now; waiting calls try again     exit 4
+        ├── TargetUnavailable   the target cannot be used from this machine                            exit 4
+        └── TargetUnreachable   the target does not answer now; waiting calls try again                exit 4
 
-Exit code 1 is kept for "the run did not succeed", 130 for Ctrl-C.
+Exit code 1 means that a run did not succeed, 130 means Ctrl-C.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import ClassVar
 class CloudtrainError(Exception):
     """An error that cloudtrain can explain. `message` is one line without a period; `hint` says what to type.
 
-    `code` is the code for `cloudtrain explain` (`cloudtrain/problems/codes.py`). An error without its own code has that
-    of its class.
+    `code` is the code for `cloudtrain explain` (`cloudtrain/problems/codes.py`). Default: the code of the error's
+    class.
     """
 
     exit_code: ClassVar[int] = 4
@@ -44,17 +44,17 @@ class CloudtrainError(Exception):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The mistakes that are reported: this error, or all mistakes of a job or settings file."""
+        """The mistakes to report: all mistakes of a job or settings file, or this error alone."""
         return (Problem((), self.message, self.hint, code=self.code),)
 
 
 def more_about(code: str) -> str:
-    """Return the hint of an error that has no better hint."""
-    return f"`cloudtrain explain {code}` says what can be done"
+    """Return the default hint of an error, which names `cloudtrain explain`."""
+    return f"`cloudtrain explain {code}` explains the error and what to do"
 
 
 def dotted(path: Iterable[str | int]) -> str:
-    """Return a path as `--set` takes it: `inputs.train.local`, `resources.instance_groups[0].name`,
+    """Return a path in the syntax of `--set`: `inputs.train.local`, `resources.instance_groups[0].name` or
     `hyperparameters."a.b"`."""
     text = ""
     for part in path:
@@ -71,7 +71,7 @@ _PLAIN_NAME = re.compile(r"[^.\[\]]+")
 class Problem:
     """One mistake in a job or in settings. `path` is the path of the value: `("resources", "instance_count")`.
 
-    `line` and `column` count from 1 and are set if the value came from a file. `code` is the code for
+    `line` and `column` count from 1. They are set only if the value came from a file. `code` is the code for
     `cloudtrain explain`.
     """
 
@@ -85,12 +85,12 @@ class Problem:
 
     @property
     def dotted(self) -> str:
-        """The path as text: `inputs.train.local`, `resources.instance_groups[0].name`."""
+        """The path of the value as text, such as `inputs.train.local` or `resources.instance_groups[0].name`."""
         return dotted(self.path)
 
     @property
     def place(self) -> str:
-        """The position as text: `job.yaml:9:20  resources.instance_type`, or the known part of it."""
+        """The position of the value, such as `job.yaml:9:20  resources.instance_type`. Unknown parts are left out."""
         where = self.file or ""
         if self.line is not None:
             where += f":{self.line}:{self.column}"
@@ -102,7 +102,7 @@ _LONGEST = 80
 
 
 def shortened(text: str, length: int = _LONGEST) -> str:
-    """Return the text, or its beginning and three dots."""
+    """Return the text, cut to at most `length` characters with three dots at the end."""
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
@@ -111,7 +111,7 @@ def _and_more(problems: Sequence[Problem]) -> str:
 
 
 class _Problems(CloudtrainError):
-    """An error with a list of mistakes, which are all reported together."""
+    """An error that reports a list of mistakes together."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         assert problems, "an error needs at least one problem"
@@ -143,7 +143,7 @@ class JobError(_Problems, ValueError):
 
 
 class UsageError(CloudtrainError):
-    """A flag or an argument is wrong, or two of them contradict each other."""
+    """A flag or an argument is wrong, or two of them cannot be combined."""
 
     exit_code = 2
     code = "CT901"
@@ -167,12 +167,12 @@ class SettingsError(CloudtrainError):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """This error, or all mistakes of a settings file."""
+        """All mistakes of a settings file, or this error alone."""
         return self._problems or super().problems
 
 
 class PreflightError(CloudtrainError):
-    """A check found at least one error, so nothing was sent. `findings` holds all of them, warnings too."""
+    """A check found at least one error, so nothing was sent. `findings` holds all errors, warnings and notices."""
 
     exit_code = 2
 
@@ -182,21 +182,21 @@ class PreflightError(CloudtrainError):
 
 
 class MissingExtra(CloudtrainError, ImportError):
-    """An optional dependency is not installed; the hint is the exact pip line."""
+    """An optional dependency is not installed. The hint is the `pip install` command for it."""
 
     exit_code = 2
     code = "CT921"
 
 
 class RunNotFound(CloudtrainError, LookupError):
-    """No run has that name or reference."""
+    """No run has the given name or reference."""
 
     exit_code = 3
     code = "CT931"
 
 
 class StoreError(CloudtrainError):
-    """The run store of this machine cannot be read or written: a full disk, a broken file, a wrong folder."""
+    """The run store on this machine cannot be read or written, for example because the disk is full."""
 
     exit_code = 4
 
@@ -209,7 +209,7 @@ class TargetError(CloudtrainError):
 
 
 class TargetUnavailable(TargetError):
-    """The target cannot be used from here: not built into this version, or not on this machine."""
+    """This version of cloudtrain does not have the target, or this machine cannot use it."""
 
     code = "CT946"
 
@@ -222,7 +222,7 @@ class TargetUnreachable(TargetError):
 
 
 class NameTaken(TargetError):
-    """The target has another run of that name, submitted by another user or from a store that was lost."""
+    """The target already has a run of this name, submitted by another user or recorded in a lost run store."""
 
     code = "CT945"
 

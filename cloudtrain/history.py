@@ -1,4 +1,4 @@
-"""The verbs that look back: `diff` and `costs`."""
+"""Public functions about past runs: `diff` and `costs`."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def costs(
     """Yield the cost of each run, newest first: the runs of this user on this machine, or all runs on a target.
 
     Args:
-        since: only runs submitted since that moment, in seconds since the epoch.
+        since: only runs submitted since this time, in seconds since the epoch.
         target: all runs on this target, by any user.
         profile: a profile of `cloudtrain.toml`, for the target's account settings.
-        online: ask the targets for bills that are not known yet. If a target does not answer, the cost is an estimate.
+        online: ask the targets for unknown bills. If a target does not answer, the cost is an estimate.
     """
     from cloudtrain.lifecycle.costs import cost_of
     from cloudtrain.store.store import read_store
@@ -63,7 +63,7 @@ def costs(
 
 
 def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
-    """Yield all runs, the newest first: from the store as last seen, or from a target."""
+    """Yield all runs, newest first: the runs in the store with their last known status, or the runs on a target."""
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.store.kinds import SWEEP
     from cloudtrain.store.store import read_store
@@ -91,12 +91,12 @@ def diff(
 
     Args:
         before: a run, a plan or a job; or the name of a run, or the path of a plan's JSON file or a job file.
-        after: the same.
-        target: the target that jobs would be sent to. Default: the target of the other side.
+        after: what to compare `before` with, in the same forms.
+        target: the target to compile jobs for. Default: the target of the run or plan that the job is compared with.
         profile: a profile of `cloudtrain.toml`, for jobs.
 
     Raises:
-        RunNotFound: no run has that name, or the store does not have what was sent for it.
+        RunNotFound: no run has the given name, or the store has no record of what was sent for it.
     """
     from cloudtrain.lifecycle.difference import difference
 
@@ -108,7 +108,7 @@ def diff(
 
 
 def _resolve(item: Run | Plan | AnyJob | str | Path) -> Sent | Mapping[str, Any] | AnyJob:
-    """Return what one side stands for: what was sent for a run, a plan's data, or a job."""
+    """Load one side of the comparison: what was sent for a run, the data of a plan, or a job."""
     from cloudtrain.lifecycle.run import Run
 
     if isinstance(item, Run):
@@ -143,7 +143,7 @@ def _plan_in(path: Path) -> Mapping[str, Any] | None:
 
 
 def _target_of_side(found: Sent | Mapping[str, Any] | AnyJob) -> AnyTarget:
-    """Return the target to compile the other side for, so that the two can be compared."""
+    """Return the target of one side, for which the other side is compiled if it is a job."""
     from cloudtrain.lifecycle.history import Sent
     from cloudtrain.lifecycle.keeping import settings_of
 

@@ -1,4 +1,4 @@
-"""The training scripts that ship with cloudtrain: finding, describing (without importing) and copying them."""
+"""The training scripts that ship with cloudtrain: list, describe (without importing) and copy them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENTRY_POINT = "train.py"
 
 @dataclass(frozen=True)
 class Script:
-    """A bundled training script. `summary` says in one line what the script trains and how."""
+    """A bundled training script. `summary` describes in one line what the script trains and how."""
 
     name: str
     path: Path
@@ -27,7 +27,7 @@ class Script:
 
 
 def list_scripts() -> list[Script]:
-    """Return every bundled script, by name."""
+    """Return every bundled script, sorted by name."""
     return [Script(folder.name, folder, _summary(folder)) for folder in _script_folders()]
 
 
@@ -37,7 +37,7 @@ def script_names() -> list[str]:
 
 
 def script_path(name: str) -> Path:
-    """Return the folder of one script. `name` may start with `bundled:`, as in a job's `source_dir`.
+    """Return the folder of a bundled script. `name` may start with `bundled:`, as in a job's `source_dir`.
 
     Raises:
         UsageError: no bundled script has that name.
@@ -51,9 +51,9 @@ def script_path(name: str) -> Path:
 
 
 def script_files(name: str) -> dict[str, Path]:
-    """Return the files of one script, as a bundle of its folder has them: path in a copy to path on disk.
+    """Return the files of a bundled script: the path in a copy of the script, mapped to the path on disk.
 
-    In a checkout, some files are in the folder of another script, which `.cloudtraininclude` names.
+    In a checkout, some files are in the folder of another script. `.cloudtraininclude` names these files.
 
     Raises:
         UsageError: no bundled script has that name.
@@ -71,12 +71,12 @@ def copy_script(name: str, destination: Path) -> Path:
     """Copy a script's folder to `destination`, which must be empty or not exist, and return `destination`.
 
     Raises:
-        UsageError: no such script, or the destination is not empty.
+        UsageError: no bundled script has that name, or the destination is not empty or cannot be written.
     """
     source = script_path(name)
     if destination.is_file() or (destination.is_dir() and any(destination.iterdir())):
         raise UsageError(
-            f"`{destination}` exists already",
+            f"`{destination}` already exists",
             hint=f"name another folder: `cloudtrain scripts copy {source.name} my-{source.name}`",
             code="CT903",
         )
@@ -97,7 +97,7 @@ def copy_script(name: str, destination: Path) -> Path:
 
 
 def _script_folders() -> list[Path]:
-    """Return the folders with an entry point, by name, from the first location that exists."""
+    """Return the folders of the scripts, sorted by name, from the first of `_FOLDERS` that exists."""
     place = next((folder for folder in _FOLDERS if folder.is_dir()), None)
     if place is None:
         return []

@@ -1,11 +1,10 @@
-"""Settings: the location of the state, and the account settings of each target. In this package only this module reads
-`os.environ`.
+"""Settings: the state folder, the user's environment variables, and the account settings of each target.
 
-`cloudtrain.toml` holds one table per target, and profiles that override them. It is read from the user's configuration
-folder and from the project, which takes precedence. The project's file is the nearest one upwards from the job file,
-else from the working directory:
+`cloudtrain.toml` holds one table per target, and profiles that override these tables. cloudtrain reads the file in the
+user's configuration folder and the file of the project, which takes precedence. The project's file is the nearest one
+in the folder of the job file and its parents, else in the working directory and its parents:
 
-    target = "NAME"                         # the target when you name none; default `local`
+    target = "NAME"                         # used if you name no target; default: `local`
 
     [NAME]
     role = "arn:aws:iam::111122223333:role/train"
@@ -37,25 +36,25 @@ FILE_NAME = "cloudtrain.toml"
 
 
 class Settings(NamedTuple):
-    """The settings and everything else from the user's environment."""
+    """The settings, the environment variables and the working directory of the user."""
 
     state_dir: Path
     environ: Mapping[str, str]
     cwd: Path
     files: tuple[Path, ...] = ()
-    """The settings files in use, the weakest first."""
+    """The settings files in use. Later files take precedence."""
     tables: Mapping[str, Any] | None = None
     sources: tuple[SettingsFile, ...] = ()
     """The content of the files, to find the positions of mistakes."""
 
     @property
     def default_target(self) -> str:
-        """The target used when you name none."""
+        """The name of the target that is used if you name none."""
         return str((self.tables or {}).get("target", DEFAULT_TARGET))
 
     @property
     def submitter(self) -> str:
-        """`user@host`, a part of every run name, so that two people never get the same name."""
+        """`user@host`. Run names depend on it, so that two users never get the same name."""
         try:
             user = getpass.getuser()
         except (KeyError, OSError):  # a user without a passwd entry, as in containers
@@ -63,10 +62,10 @@ class Settings(NamedTuple):
         return f"{user}@{os.uname().nodename}"
 
     def target(self, name: str | None = None, *, profile: str | None = None, **flags: Any) -> TargetSettings:
-        """Return the settings of a target: the target's table, then the profile's, then the flags that are not None.
+        """Return the settings of a target: its table, overridden by the profile's table and by flags that are not None.
 
         Raises:
-            SettingsError: no such target or profile, or a wrong field in a settings file.
+            SettingsError: the target or profile does not exist, or a field in a settings file is wrong.
             JobError: a flag has a wrong value.
         """
         given, name = name, name or self.default_target
@@ -86,7 +85,7 @@ class Settings(NamedTuple):
         return found.from_files(tuple(map(str, self.files)))
 
     def _no_target(self, name: str, *, given: str | None) -> SettingsError:
-        """Return the error for a target that does not exist. A name that the caller did not give comes from a
+        """Return the error for an unknown target. If the caller gave no name, it has the position of `target` in the
         settings file."""
         problem = Problem(("target",), f"`{name}` is not a target", did_you_mean(name, target_names()), code="CT913")
         placed = problem if given else place_of(self.sources, [()], problem)
@@ -110,11 +109,11 @@ def load_settings(near: Path | None = None) -> Settings:
     """Read the environment, the working directory and the settings files.
 
     Args:
-        near: the folder of the job file. The settings of its project come before those of the working directory, so
-            that a job file means the same from every folder.
+        near: the folder of the job file. The settings of its project replace the settings of the working
+            directory, so that a job file means the same from every folder.
 
     Raises:
-        SettingsError: a settings file may have been written by another user, is not TOML, or holds an unknown table.
+        SettingsError: another user could have written a settings file, or it is not TOML or holds an unknown table.
     """
     cwd = Path.cwd()
     sources = tuple(read_settings(file) for file in _files(cwd, near))
@@ -126,7 +125,7 @@ def load_settings(near: Path | None = None) -> Settings:
 
 
 def debug_wanted() -> bool:
-    """Return whether the user wants tracebacks (CLOUDTRAIN_DEBUG=1)."""
+    """Return whether tracebacks are shown (CLOUDTRAIN_DEBUG=1)."""
     return os.environ.get("CLOUDTRAIN_DEBUG", "") not in ("", "0")
 
 
@@ -139,7 +138,7 @@ def _state_dir() -> Path:
 
 
 def _files(cwd: Path, near: Path | None) -> Iterator[Path]:
-    """Yield the settings files that exist, the weakest first."""
+    """Yield the existing settings files. Later files take precedence."""
     from platformdirs import user_config_path
 
     user = user_config_path("cloudtrain", appauthor=False) / FILE_NAME

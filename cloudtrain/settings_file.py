@@ -1,4 +1,4 @@
-"""One `cloudtrain.toml`: its tables, and the position of each value."""
+"""A `cloudtrain.toml` file: its tables and the position of each value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cloudtrain.problems.source import KeyProblem, describe_value
 from cloudtrain.system.trust import require_trust
 
 Way = tuple["str | int", ...]
-"""The path of a value in a settings file."""
+"""The keys that lead to a value in a settings file."""
 
 
 class SettingsFile(NamedTuple):
@@ -30,7 +30,7 @@ class SettingsFile(NamedTuple):
         return path in self.positions.values
 
     def placed(self, problem: Problem) -> Problem:
-        """Return the problem with its line."""
+        """Return the problem with its file, line and column."""
         place = self.positions.of(problem.path, key=isinstance(problem, KeyProblem))
         line, column = place or (None, None)
         from cloudtrain.problems.forms import in_form  # importing it costs start-up time, and most settings are right
@@ -43,7 +43,7 @@ def read_settings(path: Path) -> SettingsFile:
     """Read a settings file.
 
     Raises:
-        SettingsError: the file may have been written by another user, cannot be read, is not TOML, or has unknown
+        SettingsError: another user could have written the file, or the file cannot be read, is not TOML, or has unknown
             tables.
     """
     try:
@@ -61,12 +61,13 @@ def read_settings(path: Path) -> SettingsFile:
 
 
 def place_of(files: Sequence[SettingsFile], bases: Sequence[Way], problem: Problem) -> Problem:
-    """Return a problem of a target's settings with the position of its value.
+    """Return `problem` with the position of its value in the settings files.
 
     Args:
-        files: the settings files in use, the weakest first.
-        bases: the tables that hold the settings, the strongest first: `("profiles", PROFILE, TARGET)`.
-        problem: a problem whose path starts at the table.
+        files: the settings files in use. Later files take precedence.
+        bases: the tables that hold the settings, such as `("profiles", PROFILE, TARGET)`. Earlier tables take
+            precedence.
+        problem: a problem of a target's settings. Its path starts inside the table.
     """
     ways: list[tuple[SettingsFile, Way]] = [(file, base) for base in bases for file in reversed(files)]
     exact = ((file, base) for file, base in ways if file.holds((*base, *problem.path)))

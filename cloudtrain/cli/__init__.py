@@ -1,16 +1,16 @@
-"""The command line. One file per command: parse the arguments, call the public API, show what it returned.
+"""The command line. One file per command: parse the arguments, call the public API, show the result.
 
 Exit codes:
 
-    0     it worked; a run that the command waited for has succeeded
+    0     the command succeeded, and so did the run that it waited for
     1     the run that the command waited for failed, was stopped or was lost
-    2     the command line, the job or the settings are wrong, or a check found an error: nothing was sent
-    3     there is no such run
+    2     the command line, the job or the settings are wrong, or a check found an error; nothing was sent
+    3     the named run does not exist
     4     the target refused, failed, or cannot be reached
     70    a defect in cloudtrain
-    74    the output cannot be written, as on a full disk; a run that was sent goes on, and stderr names it
-    130   Ctrl-C; a run that was being followed goes on
-    141   the reader of the output went away, as in `cloudtrain logs NAME | head`
+    74    the output cannot be written, for example on a full disk; a submitted run continues, and stderr names it
+    130   Ctrl-C; the followed run continues
+    141   the reader of the output closed the pipe, as in `cloudtrain logs NAME | head`
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def command() -> None:
 
 
 def main() -> None:
-    """Run the command line of `sys.argv`, and leave with its exit code (SystemExit)."""
+    """Run the command line in `sys.argv` and raise SystemExit with its exit code."""
     try:
         exit_code = _run(sys.argv[1:])
     except KeyboardInterrupt:  # while the program itself was still being read

@@ -1,4 +1,4 @@
-"""The root command: a table of commands, each loaded when it is used, so that `--help` costs little more than Typer."""
+"""The root command: a table of commands. A command's module is imported when it is used, so `--help` is fast."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROGRAM = "cloudtrain"
 
 
 class Entry(NamedTuple):
-    """A row of the root help. The command is the function, or the Typer app, `command` of its module."""
+    """A row of the root help. Each command's module defines `command`, a function or a Typer app."""
 
     section: str
     summary: str
@@ -27,67 +27,67 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "submit": Entry("Send a job", "Check a job, send it, and follow its run."),
-    "plan": Entry("Send a job", "Show exactly what a submit would send, and send nothing."),
-    "check": Entry("Send a job", "Look for mistakes in a job before it costs money."),
+    "plan": Entry("Send a job", "Show exactly what `submit` would send, without sending it."),
+    "check": Entry("Send a job", "Check a job for mistakes before it costs money."),
     "explain": Entry("Send a job", "Explain a finding or an error by its code."),
     "instances": Entry("Send a job", "List instance types, or the nodes of a cluster."),
-    "rehearse": Entry("Send a job", "Rehearse a preemption here: interrupt, resume, compare."),
+    "rehearse": Entry("Send a job", "Rehearse a preemption locally: interrupt, resume, compare."),
     "ps": Entry("Follow runs", "List runs, the newest first."),
-    "queue": Entry("Follow runs", "List, move and drop the runs that wait on this machine."),
-    "status": Entry("Follow runs", "Show the state of a run, and why it failed."),
+    "queue": Entry("Follow runs", "List, move and drop the runs in a queue."),
+    "status": Entry("Follow runs", "Show the state of a run and why it failed."),
     "logs": Entry("Follow runs", "Print the output of a run's processes."),
     "wait": Entry("Follow runs", "Wait until a run has ended."),
     "stop": Entry("Follow runs", "Stop runs gracefully."),
     "trials": Entry("Follow runs", "List the trials of a sweep."),
-    "continue": Entry("Follow runs", "Go on with a sweep, with more trials if you like."),
+    "continue": Entry("Follow runs", "Continue a sweep, with more trials if you like."),
     "download": Entry("Follow runs", "Copy what a run wrote: model, outputs, checkpoint, logs."),
     "show": Entry("Look back", "Show what was sent: the job, the request and the source."),
     "diff": Entry("Look back", "Compare two runs, jobs or plans: fields, request and code."),
-    "rerun": Entry("Look back", "Send a run once more: the same code, the same request."),
+    "rerun": Entry("Look back", "Submit a run again with the same code and request."),
     "code": Entry("Look back", "Write the code of a run into a folder."),
-    "cost": Entry("Look back", "Sum what runs cost, by job, month, target or tag."),
-    "recover": Entry("Follow runs", "Finish or forget submissions that were cut off."),
-    "rm": Entry("Follow runs", "Remove runs that have ended from this machine."),
+    "cost": Entry("Look back", "Sum the costs of runs by job, month, target or tag."),
+    "recover": Entry("Follow runs", "Finish or forget interrupted submissions."),
+    "rm": Entry("Follow runs", "Remove ended runs from this machine."),
     "prune": Entry("Follow runs", "Remove old, failed or large runs, and keep the best."),
     "init": Entry("Start", "Write a first job file."),
-    "adopt": Entry("Start", "Turn a training job of another tool into a job file."),
+    "adopt": Entry("Start", "Convert a training job of another tool to a job file."),
     "scripts": Entry("Start", "List, show and copy the bundled training scripts."),
     "schema": Entry("Start", "Print the JSON Schema of a job file, for editors."),
     "doctor": Entry("Start", "Show what works on this machine and what is missing."),
 }
-"""In the order of the help. `tests/cli` checks each summary against its command's own help."""
+"""The commands in the order of the help. Tests compare each summary with the help of its command."""
 
 
 _MODULES = {"continue": "go_on"}
-"""Modules whose command's name is a word of Python."""
+"""Modules of commands whose name is a Python keyword."""
 
 
 class LazyGroup(TyperGroup):
-    """A group whose commands live in `cloudtrain.cli.commands`, imported by name."""
+    """A group of commands, each imported by name from `cloudtrain.cli.commands`."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        """Return the names, in the order of the help."""
+        """Return the names of the commands in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """Return the command of that name, built from its module; None if it does not exist."""
+        """Return the command `cmd_name`, built from its module; None if no command has that name."""
         return load_command(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Resolve a command as Typer does, but with our words if it does not exist."""
+        """Resolve a command as Typer does. For an unknown name, raise cloudtrain's own error."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             raise UsageError(f"there is no command `{args[0]}`", hint=_nearest_command(args[0], args[1:]))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        """Write the table above, section by section, without loading any command."""
+        """Write `COMMANDS` section by section, without importing any command."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, entry in COMMANDS.items():
             sections.setdefault(entry.section, []).append((name, entry.summary))
         write_sections(formatter, sections, spacing=4)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. What Typer would turn into its own messages becomes an exit code here."""
+        """Run the command. A broken pipe and Ctrl-C become exit codes without Typer's own messages."""
         from cloudtrain.cli.failures import EXIT_INTERRUPTED, EXIT_PIPE
         from cloudtrain.cli.streams import discard
 
@@ -101,7 +101,7 @@ class LazyGroup(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """Return the command of that name as the object that Typer runs. Its help is the docstring of its function."""
+    """Return the command `name` as an object that Typer runs. Its help text is its function's docstring."""
     command = import_module(f"{__package__}.commands.{_MODULES.get(name, name)}").command
     if isinstance(command, typer.Typer):
         return _name(built(command), name)
@@ -111,7 +111,7 @@ def load_command(name: str) -> Any:
 
 
 def run_command(args: Sequence[str]) -> int:
-    """Run one command line and return its exit code. Nothing escapes as a traceback, unless CLOUDTRAIN_DEBUG=1."""
+    """Run one command line and return its exit code. A traceback is shown only with CLOUDTRAIN_DEBUG=1."""
     from cloudtrain.cli.failures import COMPLETION_VARIABLE, guarded
 
     def run() -> int:
@@ -146,14 +146,14 @@ def _print_version(wanted: bool) -> None:
 def root(
     ctx: typer.Context,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Run one distributed training job on this machine, on Amazon SageMaker, on Azure Machine Learning and
     on a Slurm cluster.
 
     \b
-    Try it, with nothing but this machine:
+    Try it on this machine:
       cloudtrain scripts list
       cloudtrain submit bundled:digits_ddp
       cloudtrain init                   # then: cloudtrain submit job.yaml
@@ -189,10 +189,10 @@ _ELSEWHERE = {
     }.items()
     for word in words.split()
 }
-"""What other tools call our commands: kubectl, docker, uv, slurm, terraform, and the clouds' own."""
+"""Names of commands in other tools (kubectl, docker, uv, slurm, terraform, the clouds' tools), mapped to ours."""
 
 _OF_ONE = ("submit", "plan", "check", "status", "logs", "stop", "download", "wait", "rm")
-"""Commands whose argument is a job file or a run, as it is in the other tools."""
+"""Commands that take a job file or a run as their argument, as the other tools do."""
 
 
 def _name(command: Any, name: str) -> Any:
@@ -201,8 +201,8 @@ def _name(command: Any, name: str) -> Any:
 
 
 def _nearest_command(word: str, rest: Sequence[str]) -> str:
-    """Return what to type instead of a command that does not exist, with the arguments if the other tool has the same
-    ones."""
+    """Return a hint that names the command to type instead of the unknown `word`. It repeats the arguments `rest` if
+    the command takes the same ones."""
     from cloudtrain.cli.terminal import typed
 
     if word.endswith(".py"):

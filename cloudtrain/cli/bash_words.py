@@ -1,4 +1,4 @@
-"""bash breaks words at colons: `bundled:dig` comes as three words, and only the last is replaced by an answer."""
+"""Completion of words with colons in bash. bash passes `bundled:dig` as three words and replaces only the last one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WORDS, _INDEX = "COMP_WORDS", "COMP_CWORD"
 
 
 def with_whole_words(complete: Callable[[], int], environ: MutableMapping[str, str] = os.environ) -> int:
-    """Answer a completion as if bash had not broken the word, and leave out of each answer what bash keeps."""
+    """Run `complete` with words joined at colons, and print its answers without the part that bash keeps."""
     kept = _join_colons(environ)
     if not kept:
         return complete()
@@ -27,7 +27,7 @@ def with_whole_words(complete: Callable[[], int], environ: MutableMapping[str, s
 
 
 def _join_colons(environ: MutableMapping[str, str]) -> str:
-    """Put the word at the cursor together again; returns its part up to the last colon, or nothing."""
+    """Join the parts of the word at the cursor in `environ`. Return the word up to its last colon, or an empty text."""
     words, index = environ.get(_WORDS, "").split(), environ.get(_INDEX, "")
     if ":" not in words or not index.isdecimal():
         return ""

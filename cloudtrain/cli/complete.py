@@ -1,7 +1,7 @@
-"""The words that the shell offers after TAB. Completion prints nothing and never fails; without an answer it is empty.
+"""Shell completion: the words offered after TAB. Completion never fails; after an error it offers nothing.
 
-Shells put what is offered on the command line as it is. A name that a shell would take for something else, as the file
-`a;reboot.yaml`, is therefore not offered; bash then offers files itself, with quotes.
+A shell inserts an offered word unquoted. Names with special characters, such as the file `a;reboot.yaml`, are therefore
+not offered; bash then offers files itself, with quotes.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 _MOST_RUNS = 50
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
-"""What every shell reads as one word, and as itself."""
+"""Text that every shell reads as one word without quotes."""
 
 Completion = Callable[[str], list[str]]
 
 
 def _silent(words: Completion) -> Completion:
-    """Return the words that begin with the typed text; none if they cannot be found.
+    """Wrap a completion: keep only words that begin with the typed text, and return no words after an error.
 
-    The function that is returned has the signature by which Typer finds out what to pass.
+    Typer reads the signature of the returned function to find out which arguments to pass.
     """
 
     def complete(incomplete: str) -> list[str]:
@@ -48,13 +48,13 @@ def runs(_: str) -> list[str]:
 
 
 def runs_and_jobs(incomplete: str) -> list[str]:
-    """Return what `diff` compares: runs and files."""
+    """Return the arguments that `diff` takes: names of runs and job files."""
     return [*runs(incomplete), *jobs(incomplete)]
 
 
 @_silent
 def jobs(incomplete: str) -> list[str]:
-    """Return job files and folders under the typed path, and the bundled scripts."""
+    """Return job files and folders in the typed folder, and the names of the bundled scripts."""
     from cloudtrain.jobfile import SUFFIXES
     from cloudtrain.scripts import script_names
 
@@ -72,7 +72,7 @@ def jobs(incomplete: str) -> list[str]:
 
 @_silent
 def scripts(_: str) -> list[str]:
-    """Return names of the bundled scripts."""
+    """Return the names of the bundled scripts."""
     from cloudtrain.scripts import script_names
 
     return script_names()
@@ -80,7 +80,7 @@ def scripts(_: str) -> list[str]:
 
 @_silent
 def codes(_: str) -> list[str]:
-    """Return codes of the preflight rules."""
+    """Return the codes of the preflight rules."""
     from cloudtrain.targets.rules import all_rules
 
     return [rule.code for rule in all_rules()]
@@ -88,7 +88,7 @@ def codes(_: str) -> list[str]:
 
 @_silent
 def all_codes(_: str) -> list[str]:
-    """Return codes of the preflight rules and of errors."""
+    """Return the codes of the preflight rules and of the errors."""
     from cloudtrain.problems.codes import ERROR_CODES
 
     return sorted([*codes(""), *ERROR_CODES])
@@ -96,19 +96,19 @@ def all_codes(_: str) -> list[str]:
 
 @_silent
 def targets(_: str) -> list[str]:
-    """Return the targets."""
+    """Return the names of the targets."""
     from cloudtrain.core.targets import target_names
 
     return [*target_names()]
 
 
 FORMATS = ("text", "json", "request")
-"""What every plan can be printed as."""
+"""The formats in which every plan can be printed."""
 
 
 @_silent
 def formats(_: str) -> list[str]:
-    """Return the formats of a plan, of all targets."""
+    """Return the formats of a plan: the common ones, then those of each target."""
     from cloudtrain.core.targets import all_targets
 
     own = dict.fromkeys(form for target in all_targets() for form in target.plan_formats)
@@ -117,7 +117,7 @@ def formats(_: str) -> list[str]:
 
 @_silent
 def emulated(_: str) -> list[str]:
-    """Return the targets that this machine can emulate."""
+    """Return the names of the targets that this machine can emulate."""
     from cloudtrain.targets.local.settings import emulated_targets
 
     return emulated_targets()
@@ -125,7 +125,7 @@ def emulated(_: str) -> list[str]:
 
 @_silent
 def states(_: str) -> list[str]:
-    """Return the states of a run."""
+    """Return the states that a run can have."""
     from cloudtrain.core.states import RunState
 
     return [state.value for state in RunState]
@@ -133,7 +133,7 @@ def states(_: str) -> list[str]:
 
 @_silent
 def groups(_: str) -> list[str]:
-    """Return what costs can be summed by, with the tags that runs have."""
+    """Return the groups by which `cost` sums: job, month, target and the tags of existing runs."""
     from cloudtrain.settings import load_settings
     from cloudtrain.store.store import read_store
 
@@ -144,5 +144,5 @@ def groups(_: str) -> list[str]:
 
 @_silent
 def parts(_: str) -> list[str]:
-    """Return what of a run can be downloaded."""
+    """Return the folders of a run that can be downloaded."""
     return ["model/", "outputs/", "checkpoint/", "logs/", "work/"]

@@ -1,4 +1,4 @@
-"""The course of a metric: its values, thinned out, and how they look as a curve or a sparkline."""
+"""The course of a metric: a sample of its values, drawn as a curve or a sparkline."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ MOST_KEPT = 768
 """Values of a metric that are kept for its curve: two for each of 384 columns."""
 
 _WIDE, _LOW = 10.0, 0.25
-"""A logarithmic scale helps where the largest value is so many times the smallest, and half of the values lie in so
-small a part of a linear scale."""
+"""A logarithmic scale is used if the largest value is at least `_WIDE` times the smallest one, and half of the values
+lie in the lowest `_LOW` of a linear scale."""
 
 
 class Course:
-    """The values of a metric in little memory: the last, the bounds, and enough evenly spaced values for a curve."""
+    """A metric's values in little memory: the last value, the bounds, and enough evenly spaced values for a curve."""
 
     def __init__(self) -> None:
         self.last = self._newest = math.nan
@@ -25,7 +25,7 @@ class Course:
         self._count, self._distance = 0, 1
 
     def add(self, value: float) -> None:
-        """Take the next value. A value that is not finite only counts as the last one."""
+        """Add the next value. A value that is not finite changes only `last`."""
         self.last = value
         if not math.isfinite(value):
             return
@@ -39,31 +39,31 @@ class Course:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The smallest and the largest value."""
+        """The smallest and the largest finite value; the last value twice if no value is finite."""
         return (self._low, self._high) if self._count else (self.last, self.last)
 
     @property
     def trend(self) -> list[float]:
-        """Some of the values in their order, from the first to the newest."""
+        """A sample of the finite values in order, from the first to the newest."""
         return list(self._kept) if (self._count - 1) % self._distance == 0 else [*self._kept, self._newest]
 
 
 def wants_logarithm(values: Sequence[float]) -> bool:
-    """Return whether a linear scale would show little but the drop from the first values, as with most losses."""
+    """Return whether a linear scale would show only the drop of the first values, as with most losses."""
     if not values or min(values) <= 0 or max(values) / 2 < min(values) / 2 * _WIDE:
         return False
     return sorted(_fractions(values))[len(values) // 2] < _LOW
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw finite values in at most `width` characters of one row."""
+    """Draw finite values in one row of at most `width` characters."""
     if len(values) > width:
         values = [values[index * (len(values) - 1) // (width - 1)] for index in range(width)] if width > 1 else ()
     return "".join(_BARS[int(fraction * (len(_BARS) - 1))] for fraction in _heights(values))
 
 
 def curve(values: Sequence[float], width: int, height: int) -> list[str]:
-    """Draw finite values as a line over the whole width: `height` rows of Braille dots."""
+    """Draw finite values as a line in `height` rows of Braille dots, over the whole width."""
     from plotille import Canvas
 
     canvas = Canvas(width, height)
@@ -80,7 +80,7 @@ def _heights(values: Sequence[float]) -> list[float]:
 
 
 def _fractions(values: Sequence[float]) -> list[float]:
-    """Scale the values from the smallest, 0, to the largest, 1."""
+    """Scale the values linearly: the smallest becomes 0, the largest 1."""
     if not values:
         return []
     low, high = min(values) / 2, max(values) / 2  # halves, because the whole distance may be more than a float holds

@@ -1,4 +1,4 @@
-"""What `cloudtrain doctor` looks at. Each examination returns one finding and raises nothing."""
+"""The checks of `cloudtrain doctor`. Each check returns one finding and raises nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TORCH_PROBE = (
 
 
 class Diagnosis(NamedTuple):
-    """One line of the doctor: `level` is ok, warning, error, or optional for things that may be missing."""
+    """One line of the doctor's report. `level` is ok, warning, error, or optional (an extra that may be missing)."""
 
     subject: str
     level: str
@@ -37,7 +37,7 @@ class Diagnosis(NamedTuple):
 
 
 def examine() -> list[Diagnosis]:
-    """Yield every examination, in the order of the report."""
+    """Return the result of every check, in the order of the report."""
     from cloudtrain.targets.registry import all_targets
 
     targets = all_targets()
@@ -57,8 +57,8 @@ def _python() -> Diagnosis:
 
 
 def _torch() -> Diagnosis:
-    """Look at torch in another process, because the import takes seconds and a broken CUDA installation can kill its
-    process. The process starts outside the working directory, because a `torch.py` there would be imported instead."""
+    """Check torch in another process, because the import takes seconds and a broken CUDA installation can kill the
+    process. The process runs outside the working directory, because it would import a `torch.py` in that directory."""
     import subprocess
 
     try:
@@ -114,7 +114,7 @@ def _state_dir() -> Diagnosis:
     from cloudtrain.store import KEPT
     from cloudtrain.system.private import close_state_folder
 
-    hint = "give a folder of your own: `export CLOUDTRAIN_STATE_DIR=DIR`"
+    hint = "set a folder of your own: `export CLOUDTRAIN_STATE_DIR=DIR`"
     try:
         folder = load_settings().state_dir
     except CloudtrainError as error:
@@ -176,7 +176,7 @@ def _instances() -> Diagnosis:
 
 
 def _account(target: Target) -> Diagnosis | None:
-    """Return what a target says about its account; None if it says nothing."""
+    """Return a target's report on its account settings; None if the target reports nothing."""
     from cloudtrain.settings import load_settings
 
     try:

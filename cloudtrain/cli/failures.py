@@ -1,4 +1,4 @@
-"""What a person sees when something is wrong, and the exit code that a script sees."""
+"""Errors of a command: the message for the user, and the exit code for scripts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
 
 _MOST_SHOWN = 20
-"""Errors that are printed at once: with more, the first ones are the cause of the others."""
+"""The most errors that are printed at once. If there are more, the first ones are usually the cause of the others."""
 
 _SHOWN = 40
-"""Characters of an endless name that a message shows."""
+"""The most characters of a long name that a message shows."""
 
 _BadCommandLine: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
-"""The base of Typer's complaints about the command line; where it lives differs between Typer's versions."""
+"""The base class of Typer's errors about the command line. Its module differs between Typer's versions."""
 
 
 COMPLETION_VARIABLE = "_CLOUDTRAIN_COMPLETE"
@@ -34,7 +34,7 @@ COMPLETION_VARIABLE = "_CLOUDTRAIN_COMPLETE"
 
 
 def guarded(command: Callable[[], object]) -> int:
-    """Run a command and return the exit code; every failure becomes a message on stderr."""
+    """Run a command and return its exit code. Every error becomes a message on stderr."""
     try:
         code = _run(command)
         return _run(sys.stdout.flush) or code
@@ -66,7 +66,7 @@ def _run(command: Callable[[], object]) -> int:
 
 
 def report(error: CloudtrainError) -> None:
-    """Print an error to stderr: a block for each problem, and a count when there are several."""
+    """Print an error to stderr: a block for each problem, and the number of problems if there are several."""
     from cloudtrain.cli.terminal import show
     from cloudtrain.render.document import Document, Text
 
@@ -87,7 +87,7 @@ def _notices(error: CloudtrainError) -> Iterator[Any]:
 
 
 def _end(error: CloudtrainError, levels: Sequence[str]) -> str:
-    """Return the last lines: how many problems there are, and what to do about failed checks."""
+    """Return the last lines of a report: the number of problems, and what to do about failed checks."""
     if isinstance(error, PreflightError):
         return "\n".join(filter(None, (f"{_count(error, levels)}; nothing was sent", error.hint)))
     count = len(error.problems)
@@ -104,7 +104,7 @@ def _count(error: CloudtrainError, levels: Sequence[str]) -> str:
 
 
 def _in_our_words(error: Any) -> UsageError:
-    """Translate Typer's complaint: a message without a full stop, and a hint that can be typed."""
+    """Convert an error of Typer to cloudtrain's form: a message without a full stop, and a hint to type."""
     path = error.ctx.command_path if error.ctx is not None else "cloudtrain"
     see_help = f"see `{path} --help`"
     option = getattr(error, "option_name", None)
@@ -120,7 +120,7 @@ def _in_our_words(error: Any) -> UsageError:
     see_help = _value_hint(error, text) or see_help
     extra = re.search(r"unexpected extra argument\S* \(([\w.-]+=\S*)", text)
     if extra and "--set" in _options(error.ctx):
-        see_help = f"a field of the job is changed with `--set {extra[1].rstrip(')')}`"
+        see_help = f"to change a field of the job, write `--set {extra[1].rstrip(')')}`"
     return UsageError(text[:1].lower() + text[1:], hint=see_help)
 
 
@@ -131,11 +131,11 @@ _SAID = {
     r": Input should be greater than or equal to (\S+)$": r": it must be at least \1",
     r": \S+ is not in the range x>=(\S+)$": r": it must be at least \1",
 }
-"""Words of Typer's and of what reads the values for it, which differ between its versions, and ours for them."""
+"""Patterns of the messages of Typer's versions, and cloudtrain's text for each."""
 
 
 def _value_hint(error: Any, text: str) -> str | None:
-    """Suggest a value to type after the option that has a wrong one."""
+    """Return a hint with a valid value for the option that got a wrong value; None without a suggestion."""
     flag = next((name for name in getattr(getattr(error, "param", None), "opts", ()) if name.startswith("--")), None)
     if flag is None:
         return None
@@ -156,17 +156,23 @@ def _options(ctx: Any) -> list[str]:
 
 
 def _found_by_the_system(error: Exception) -> UsageError | None:
-    """Return a user's mistake that the operating system noticed first; None for anything else."""
+    """Convert an OSError that the user caused, such as a path that is too long. Return None for other errors."""
     if not isinstance(error, OSError):
         return None
     if error.errno == errno.ENAMETOOLONG:
         longest = max(os.fsdecode(error.filename or "").split("/"), key=len)
         message = f"a path is too long for this machine: `{longest[:_SHOWN]}{'...' if longest[_SHOWN:] else ''}`"
-        return UsageError(message, hint="a name in a path has at most 255 bytes, and the whole path 4096", code="CT906")
+        return UsageError(
+            message, hint="a name in a path can have at most 255 bytes, the whole path 4096", code="CT906"
+        )
     try:
         Path.cwd()
     except OSError:
-        return UsageError("the working directory has been deleted", hint="go to one that exists: `cd`", code="CT906")
+        return UsageError(
+            "the working directory has been deleted",
+            hint="change to another folder, for example with `cd`",
+            code="CT906",
+        )
     return None
 
 
@@ -184,8 +190,8 @@ def _report_defect(error: Exception) -> int:
     report(
         CloudtrainError(
             f"this is a defect in cloudtrain, not a mistake of yours: {what}",
-            hint="run it again with `CLOUDTRAIN_DEBUG=1` in front, and report the traceback with the output of "
-            "`cloudtrain doctor`",
+            hint="run the command again with `CLOUDTRAIN_DEBUG=1` in front, and report the traceback with the output "
+            "of `cloudtrain doctor`",
             code="CT900",
         )
     )

@@ -1,4 +1,4 @@
-"""Following a run: its lines as they come, its metrics as a live table on a terminal, and what to do after Ctrl-C."""
+"""Following a run: its output as it appears, and its metrics as a live view on a terminal. Ctrl-C does not stop it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def follow(run: Run, *, as_json: bool = False) -> int:
-    """Follow a run to its end and return the exit code. With `as_json`, stdout gets the final status alone."""
+    """Follow a run to its end and return the exit code. With `as_json`, print only the final status on stdout."""
     stream = sys.stderr if as_json else sys.stdout
     try:
         form = LineFormat(prefix=not run.is_sweep)
@@ -53,8 +53,8 @@ def print_logs(
     tail: int | None,
     selection: Selection = EVERY_LINE,
 ) -> int:
-    """Print a run's output on stdout; with `follow`, until it ends. Returns the exit code. `tail` counts the lines that
-    are selected."""
+    """Print a run's output on stdout (with `follow`, until the run ends) and return the exit code. `tail` counts only
+    lines that match `selection`."""
 
     def selected(*, follow: bool = False, on_status: OnStatus = None) -> Iterator[LogLine]:
         return selection.of(run.logs(follow=follow, rank=rank, instance=instance, on_status=on_status))
@@ -77,25 +77,25 @@ def print_logs(
 
 
 class _QueueNews:
-    """Says on stderr which place a followed run has in a queue, whenever that changes, and when it starts."""
+    """Reports on stderr when a followed run's place in the queue changes and when the run starts."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._place: int | None = None
 
     def tell(self, status: RunStatus) -> None:
-        """Report a new place in the queue when the status changes."""
+        """Report the run's place in the queue if `status` has a new one."""
         place = status.queue_place
         if place is not None and place != self._place:
             say(f"`{self._name}` is queued: place {place}, {status.reason}")
         elif place is None and self._place is not None and not status.state.is_final:
-            say(f"`{self._name}` has its place")
+            say(f"`{self._name}` starts")
         self._place = place
 
 
 def _fold_traces(lines: Iterable[LogLine]) -> Iterator[LogLine]:
-    """Leave out the traceback of a launcher whose rank failed, because the end of the run says why, and `logs` prints
-    it all."""
+    """Leave out the traceback of a launcher whose rank failed. The report at the end of the run names the reason, and
+    `logs` prints the whole traceback."""
     failing = set()
     for line in lines:
         if line.rank is None and line.text.startswith("Traceback (most recent call last)"):
@@ -107,8 +107,8 @@ def _fold_traces(lines: Iterable[LogLine]) -> Iterator[LogLine]:
 def _print(
     run: Run, lines_of: Callable[[OnStatus], Iterable[LogLine]], form: LineFormat, stream: TextIO
 ) -> dict[str, float]:
-    """Print lines as they come and return the last value of each metric. `lines_of` gets a function to
-    call with every change of the run's status."""
+    """Print lines as they appear and return the last value of each metric. `lines_of` takes a function that it calls
+    with every new status of the run."""
     if form.as_json or form.raw or not stream.isatty() or os.environ.get("TERM") == "dumb":
         return _write(lines_of(_QueueNews(run.name).tell), form, stream)
     from cloudtrain.cli.live import LiveView
@@ -120,7 +120,7 @@ def _print(
 
 
 def _write(lines: Iterable[LogLine], form: LineFormat, stream: TextIO) -> dict[str, float]:
-    """Print and flush every line, so that readers of a pipe can follow too."""
+    """Print and flush every line, so that a pipe's reader gets it at once. Return the last value of each metric."""
     from cloudtrain.core.states import Metrics
 
     latest: dict[str, float] = {}

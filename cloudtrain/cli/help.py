@@ -1,4 +1,4 @@
-"""The look of a command's help: plain, 80 columns at least, the same with every version of Typer."""
+"""The layout of a command's help: plain text, at least 80 columns, the same with every version of Typer."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from cloudtrain.errors import UsageError
 CONTEXT: dict[Any, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _BRACKETS = re.compile(r"\s*\\?\[x>=\d+\]")
-"""Typer's notation of a smallest number, which some versions escape for rich. The error says it when it matters."""
+"""Typer's notation of a minimum, such as `[x>=1]`, which some versions escape for rich. The help leaves it out."""
 
 
 _WIDEST = 30
-"""Columns of the names in a help; the text beside a longer one begins in the next line."""
+"""Columns for the names in a help. The text of a longer name begins on the next line."""
 
 
 def write_sections(formatter: Any, sections: Mapping[str, Sequence[tuple[str, str]]], *, spacing: int = 2) -> None:
-    """Write tables of names and texts, whose texts all begin in the same column."""
+    """Write tables of names and texts. All texts begin in the same column."""
     widest = min(_WIDEST, max((len(name) for rows in sections.values() for name, _ in rows), default=0))
     for title, rows in sections.items():
         if rows:
@@ -31,10 +31,10 @@ def write_sections(formatter: Any, sections: Mapping[str, Sequence[tuple[str, st
 
 
 class Command(TyperCommand):
-    """A command whose help shows arguments as its examples do: `JOB`, `[CODE]`, `NAME...`."""
+    """A command whose help shows arguments in the form `JOB`, `[CODE]` or `NAME...`, as the examples do."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Write the usage, such as `[OPTIONS] NAME [PATH]`."""
+        """Return the parts of the usage line, such as `[OPTIONS] NAME [PATH]`."""
         return ["[OPTIONS]", *(_metavar(param) for param in self._arguments(ctx))]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -48,8 +48,8 @@ class Command(TyperCommand):
         write_sections(formatter, {"Arguments": arguments, "Options": options})
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse as Typer does, but leave what follows a Python script to the script, as `python`, `torchrun` and `uv
-        run` do."""
+        """Parse as Typer does, but pass all arguments after a Python script to the script, as `python`
+        and `torchrun` do."""
         if any(param.name == "arguments" for param in self.params):
             end = self._first_argument(args)
             if end is not None and args[end].endswith(".py") and args[end + 1 :][:1] != ["--"]:
@@ -77,11 +77,11 @@ class Command(TyperCommand):
         return None
 
     def _refuse_misplaced(self, script: str, words: list[str]) -> None:
-        """Refuse an option of this command that would go to a script which does not mention it. With `--dry-run` there,
-        the job would be sent.
+        """Refuse an option of this command after a script that does not use it. Otherwise `submit train.py --dry-run`
+        would send the job.
 
         Raises:
-            UsageError: there is one.
+            UsageError: `words` contains such an option.
         """
         own = {name for param in self.params for name in param.opts if name.startswith("--") and len(name) > 3}
         typed = [word.partition("=")[0] for word in words]
@@ -91,8 +91,8 @@ class Command(TyperCommand):
         text = Path(script).read_text(encoding="utf-8", errors="replace")
         for name in found:
             if not re.search(rf"\b{name[2:].replace('-', '[-_]')}\b", text):
-                message = f"`{name}` stands after `{script}`, which does not know it"
-                hint = f"write it before `{script}`, or `--` after `{script}` if its arguments all go to the script"
+                message = f"`{name}` comes after `{script}`, which has no such option"
+                hint = f"write `{name}` before `{script}`, or add `--` after `{script}` to pass it to the script"
                 raise UsageError(message, hint=hint, code="CT902")
 
     def _arguments(self, ctx: Any) -> list[Any]:

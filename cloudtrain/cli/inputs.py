@@ -1,4 +1,4 @@
-"""From arguments to the objects of the public API: the job, the target, the run."""
+"""Conversion of a command's arguments to objects of the public API: the job, the target, the run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def job_file(job: str, overrides: Sequence[str] | None) -> JobFile:
     """Return the job of a file or of a bundled script.
 
     Raises:
-        UsageError: there is no such file.
-        JobError: the file's problems, all of them.
+        UsageError: the file does not exist.
+        JobError: the job has problems; all are listed.
     """
     from cloudtrain.api import load_job_file
     from cloudtrain.core.job import BUNDLED
@@ -48,24 +48,24 @@ def job_or_script(
     """Return the job of a file, of a bundled script, or of a Python script with its arguments.
 
     Raises:
-        UsageError: there is no such file, or an option for scripts is used with a job file.
-        JobError: the job's problems, all of them.
+        UsageError: the file does not exist, or an option for scripts is used with a job file.
+        JobError: the job has problems; all are listed.
     """
     if not is_script(job):
         for flag, value in (("--gpu", gpu), ("--save-job", save_job)):
             if value:
-                hint = "write it into the job file; `--set` changes its fields"
+                hint = "set the field in the job file, or with `--set`"
                 raise UsageError(f"`{flag}` applies to a script, and `{job}` is a job file", hint=hint, code="CT902")
         if arguments:
             first = arguments[0] if re.match(r"[\w.-]+=", arguments[0]) else "hyperparameters.epochs=3"
-            hint = f"a field of the job is changed with `--set {first}`"
-            raise UsageError(f"`{job}` is a job file, and takes no arguments", hint=hint, code="CT902")
+            hint = f"to change a field of the job, write `--set {first}`"
+            raise UsageError(f"`{job}` is a job file, which takes no arguments", hint=hint, code="CT902")
         return job_file(job, overrides)
     from cloudtrain.jobfile.script import job_text, load_script
 
     script = Path(job)
     if not script.is_file():
-        raise UsageError(f"there is no script `{job}`", hint="name a Python file, or a job file", code="CT903")
+        raise UsageError(f"there is no script `{job}`", hint="name a Python file or a job file", code="CT903")
     changes = [*_changes(instances, processes_per_instance, gpu), *(overrides or ())]
     if processes_per_instance is not None and not any(item.startswith("distribution.type=") for item in changes):
         _require_distribution(script)
@@ -76,15 +76,16 @@ def job_or_script(
 
 
 def as_array(file: JobFile, each: Sequence[str] | None, parallel: int | None) -> JobFile:
-    """Return the file with the job once for each combination of `--each` values; the file itself without them.
+    """Return a sweep that runs the job once for each combination of the `--each` values; without `--each`, the file
+    itself.
 
     Raises:
-        UsageError: an option for arrays is used with a sweep, or the other way round.
-        JobError: a value does not fit.
+        UsageError: `--parallel` is used without `--each`, or `--each` without a training job.
+        JobError: a value does not fit its field.
     """
     if not each:
         if parallel is not None:
-            hint = "set `parallel` in the sweep's file, `--set parallel=4`, or add `--each hyperparameters.seed=1,2,3`"
+            hint = "for a sweep, write `--set parallel=4`; for a job, add `--each hyperparameters.seed=1,2,3`"
             raise UsageError("`--parallel` needs `--each`", hint=hint, code="CT902")
         return file
     from cloudtrain.jobfile.array import array_of
@@ -93,26 +94,26 @@ def as_array(file: JobFile, each: Sequence[str] | None, parallel: int | None) ->
 
 
 def is_script(job: str) -> bool:
-    """Return whether the user names a job by its Python script."""
+    """Return whether the argument `job` is a Python script rather than a job file."""
     return job.endswith(".py")
 
 
 def _require_distribution(script: Path) -> None:
-    """Check that a script for several processes imports a library that connects them.
+    """Check that a script for several processes imports a library for distributed training.
 
     Raises:
-        UsageError: the script imports none.
+        UsageError: the script imports no such library.
     """
     from cloudtrain.core.script import distribution_of
 
     if distribution_of(script) is None:
-        message = f"`{script}` imports no library that several processes train with"
-        hint = "say how they start, for example `--set distribution.type=torch`"
+        message = f"`{script}` imports no library for training with several processes"
+        hint = "choose how the processes start, for example with `--set distribution.type=torch`"
         raise UsageError(message, hint=hint, code="CT902")
 
 
 def _changes(instances: int | None, processes_per_instance: int | None, gpu: str | None) -> list[str]:
-    """Return the fields that the flags of a script set, as overrides."""
+    """Convert the flags of a script to overrides of job fields."""
     model, _, count = (gpu or "").partition(":")
     flags = {
         "resources.instance_count": instances,
@@ -127,29 +128,28 @@ def _save(file: Path, text: str) -> None:
     """Write a new job file.
 
     Raises:
-        UsageError: it exists, or cannot be written.
+        UsageError: the file already exists or cannot be written.
     """
     from cloudtrain.cli.terminal import say
     from cloudtrain.jobfile.files import format_of
 
     if format_of(file) != "yaml":
-        raise UsageError(f"`{file}` is not the name of a YAML file", hint="use for example `--save-job job.yaml`")
+        raise UsageError(f"`{file}` is not the name of a YAML file", hint="write for example `--save-job job.yaml`")
     try:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise UsageError(f"`{file}` exists already", hint="name another file, or remove it") from None
+        raise UsageError(f"`{file}` already exists", hint="name another file, or remove this one") from None
     except OSError as error:
         raise UsageError(f"cannot write `{file}`: {error.strerror}", hint="name another file") from None
     say(f"wrote `{file}`")
 
 
 def target(name: str | None, profile: str | None, *, job: str | None = None, **flags: Any) -> Any:
-    """Return the target with its settings, those of the job file's project first. A flag of the local target that
-    another target lacks is an error.
+    """Return the target with its settings. The settings of the job file's project take precedence.
 
     Raises:
-        UsageError: a flag does not belong to the target.
+        UsageError: a flag works only on the local target, but the target is another one.
     """
     from cloudtrain.api import target_named
 
@@ -173,14 +173,14 @@ def target(name: str | None, profile: str | None, *, job: str | None = None, **f
 
 
 def pinned(file: JobFile, where: Any, *, offline: bool = False) -> JobFile:
-    """Return the file with versions in place of labels.
+    """Return the file with every label (`NAME@latest`) replaced by its current version.
 
     Raises:
-        UsageError: `--offline` forbids to ask the target, or the job has no label that the target knows.
-        TargetError: it cannot be asked.
+        UsageError: `--offline` forbids asking the target, or the job has no label that the target can resolve.
+        TargetError: the target cannot be reached.
     """
     if offline:
-        raise UsageError("`--pin` asks the target", hint="remove `--offline`", code="CT902")
+        raise UsageError("`--pin` has to ask the target", hint="remove `--offline`", code="CT902")
     import cloudtrain as ct
 
     found = ct.pin(file.work, where)
@@ -188,7 +188,7 @@ def pinned(file: JobFile, where: Any, *, offline: bool = False) -> JobFile:
 
 
 def plan_of(file: JobFile, where: Any, *, profile: str | None, ignore: Sequence[str] | None) -> Plan:
-    """Return the plan of a job file, with its findings placed in the file."""
+    """Return the plan of a job file. Its findings have positions in the file."""
     import cloudtrain as ct
 
     return ct.plan(file.work, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of)
@@ -197,14 +197,15 @@ def plan_of(file: JobFile, where: Any, *, profile: str | None, ignore: Sequence[
 def checked(
     file: JobFile, where: Any, *, profile: str | None, ignore: Sequence[str] | None, online: bool | None
 ) -> Plan:
-    """Return the plan of a job file, with its target's findings if the target is asked."""
+    """Return the plan of a job file. With `online`, it includes the target's findings; with None, only if you have
+    credentials."""
     from cloudtrain.api import check
 
     return check(file.work, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of, online=online)
 
 
 def run(name: str) -> Run:
-    """Return the run of a name. Where `last` is a run from another folder, stderr says which."""
+    """Return the run called `name`. If `last` is a run from another folder, name the run on stderr."""
     import cloudtrain as ct
     from cloudtrain.cli.terminal import say
 
@@ -216,20 +217,20 @@ def run(name: str) -> Run:
 
 
 def may(what: str, run: Run) -> None:
-    """Ask before a command changes a run from another folder that the user called `last`.
+    """Ask the user before the command `what` changes a run from another folder that the user called `last`.
 
     Raises:
-        UsageError: there is nobody to ask, or the answer is no.
+        UsageError: stdin is not a terminal, or the user answers no.
     """
     from cloudtrain.cli.terminal import typed
 
     if run.elsewhere is not None and not confirmed(f"{what} `{run.name}`?"):
-        hint = f"{typed('cloudtrain', *what.split(), run.name)} does it"
-        raise UsageError(f"`{run.name}` is from another folder: nothing was done", hint=hint, code="CT939")
+        hint = f"to do it, name the run: {typed('cloudtrain', *what.split(), run.name)}"
+        raise UsageError(f"`{run.name}` is from another folder, so nothing was done", hint=hint, code="CT939")
 
 
 def confirmed(question: str) -> bool:
-    """Return whether a person at the terminal agrees."""
+    """Ask a yes-or-no question. Return False if stdin is not a terminal."""
     import sys
 
     import typer
@@ -238,16 +239,17 @@ def confirmed(question: str) -> bool:
 
 
 def instance_number(text: str) -> int:
-    """Parse an instance as a user writes it: its number, counted from 0, or SageMaker's name of its host, `algo-1`.
+    """Return the number of an instance, counted from 0. The text is that number, or SageMaker's host name `algo-1`.
 
     Raises:
-        UsageError: the text is neither.
+        UsageError: the text is neither a number nor a host name.
     """
     host = text.removeprefix("algo-")
     if re.fullmatch("[0-9]{1,9}", host) and (host == text or int(host) > 0):
         return int(host) - (host != text)
     raise UsageError(
-        f"`{text}` is not an instance", hint="a number from 0 on, or `algo-1` for the first one on SageMaker"
+        f"`{text}` is not a valid instance",
+        hint="write a number from 0 on, or on SageMaker the host name: `algo-1` is the first",
     )
 
 
@@ -262,7 +264,7 @@ def seconds(text: str) -> float:
     try:
         return float(parse_duration(text))
     except ValueError as error:
-        raise UsageError(str(error), hint="a number with a unit: `90s`, `10m`, `2h`") from None
+        raise UsageError(str(error), hint="write a number with a unit: `90s`, `10m`, `2h`") from None
 
 
 _FLAG_OF = {"instance_count": "instances"}
@@ -270,11 +272,11 @@ _OF_THE_JOB = {
     "instance_count": "resources.instance_count",
     "processes_per_instance": "distribution.processes_per_instance",
 }
-"""Flags that say for this machine what a job says for a cloud."""
+"""Flags of the local target, each with the job field that has the same meaning on a cloud."""
 
 
 def _as_fields(flags: dict[str, Any]) -> dict[str, Any]:
-    """Return the flags as fields of the target; an interpreter given as a path is relative to the working directory."""
+    """Convert flags to settings of the target. A relative path of an interpreter is made absolute."""
     python = flags.get("python")
     if python is not None and os.sep in python and not python.startswith("conda:"):
         from cloudtrain.system.paths import expand_home

@@ -1,4 +1,4 @@
-"""One line of a run's output, as it is printed."""
+"""The printed form of a line of a run's output."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from cloudtrain.render.escape import visible_json, visible_output
 
 
 class LineFormat(NamedTuple):
-    """What stands before a line, or JSON instead of a line."""
+    """How lines are printed: with which prefix, raw or escaped, or as JSON."""
 
     prefix: bool = True
     timestamps: bool = False
     as_json: bool = False
     raw: bool = False
-    """As the run wrote it: a terminal obeys what it finds there."""
+    """Print the line unchanged. A terminal obeys the control characters in it."""
     color: bool = False
-    """With the colours of the line itself."""
+    """Keep the colours that the line itself contains."""
 
     def text(self, line: LogLine) -> str:
-        """Return the line, without its end, as it is printed. A service may send several as one; each gets what
-        stands before it."""
+        """Return the printed form of a line, without the line break. A service may send several lines as one; each gets
+        the prefix."""
         if self.as_json:
             content = {name: value for name, value in line.__dict__.items() if name != "values"}
             if line.values is not None:
@@ -34,12 +34,12 @@ class LineFormat(NamedTuple):
         return "\n".join(lead + part for part in self.parts(line))
 
     def parts(self, line: LogLine) -> list[str]:
-        """Return the lines of the text as a terminal may show them."""
+        """Return the lines of the text; unless `raw`, they are escaped for a terminal."""
         parts = line.text.split("\n")
         return parts if self.raw else [visible_output(part, color=self.color) for part in parts]
 
     def lead(self, line: LogLine) -> str:
-        """Return the prefix of the text: `2026-11-21T08:13:31.250Z [rank 0] `."""
+        """Return the prefix of the line: `2026-11-21T08:13:31.250Z [rank 0] `."""
         parts = []
         if self.timestamps:
             parts.append(_utc(line.time))

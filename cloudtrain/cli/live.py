@@ -1,4 +1,4 @@
-"""A run on a terminal: its lines scroll, and the rows below show its progress, what it waits for, and its curves."""
+"""A run on a terminal: its output scrolls, and rows below show its progress, what it waits for, and its curves."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 _RANK_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
 
 _PLACES = ("epoch", "step")
-"""Where a value was measured, rather than a value."""
+"""Metrics that give the position of a measurement. They get no curve."""
 
 _REFRESHES_PER_SECOND = 4
 
 _OTHER_ROWS = 8
-"""Rows of the terminal that are left to the run's output, where there are so many; the progress has some of them."""
+"""Rows of the terminal for the run's output and its progress; on a small terminal, half of the rows."""
 
 _LOWEST, _HIGHEST = 3, 8
-"""Rows of a curve."""
+"""The fewest and the most rows of a curve."""
 
 _TABLE_WIDTH, _NARROWEST = 34, 8
-"""Columns of a table's numbers beside its names, and of a trend that still says something."""
+"""Columns of the numbers in a table, and the fewest columns of a useful sparkline."""
 
 
 class LiveView:
-    """Prints lines, except metric lines, which change the view below them. The view appears at once, and its curves
-    stay on the screen when the run has ended."""
+    """Prints a run's lines above a live view. Metric lines only change the view. The curves stay on the screen after
+    the run has ended."""
 
     def __init__(self, form: LineFormat, stream: TextIO) -> None:
         from rich.console import Console
@@ -83,12 +83,12 @@ class LiveView:
         self._live.stop()
 
     def take_status(self, status: RunStatus) -> None:
-        """Take what the target says."""
+        """Update the view with a new status of the run."""
         with self._changing:
             self._pace.take_status(status, time.monotonic())
 
     def show(self, line: LogLine) -> None:
-        """Take the values of a line, and print it, unless it is a metric line."""
+        """Update the view with the metrics in a line. Print the line, unless it is a metric line."""
         values = self._metrics.of(line)
         with self._changing:
             self._pace.take_line(line, time.monotonic())
@@ -109,7 +109,8 @@ class LiveView:
         return Text(self._form.lead(line), style=colour).append_text(Text.from_ansi(part))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
-        """Draw the view below the lines. Every printed line asks for it; it is drawn a few times a second at most."""
+        """Draw the view. rich calls this for every printed line; it redraws at most `_REFRESHES_PER_SECOND` times a
+        second."""
         from rich.segment import Segment
 
         now, size = time.monotonic(), (options.max_width, console.size.height)
@@ -137,7 +138,7 @@ class LiveView:
         return parts + self._course_parts(width, height - min(_OTHER_ROWS, height // 2))
 
     def _course_parts(self, width: int, rows: int) -> list[RenderableType]:
-        """Draw as many curves as fit into `rows`, and list the other metrics in a table."""
+        """Return as many curves as fit into `rows`, and a table of the other metrics."""
         courses = sorted(self._courses.items(), key=lambda item: "loss" not in item[0])
         count = self._curves_among(len(courses), rows) if self._draws else 0
         others = courses[count:]
@@ -149,7 +150,7 @@ class LiveView:
 
     @staticmethod
     def _curves_among(count: int, rows: int) -> int:
-        """Return how many metrics can be curves while each of the others has a row of the table."""
+        """Return how many of `count` metrics can have a curve if each of the others needs a row of the table."""
         fits = (n for n in range(count, 0, -1) if n * (_LOWEST + 1) + (count - n + 1 if n < count else 0) <= rows)
         return next(fits, 1 if rows > _LOWEST + 2 else 0)
 

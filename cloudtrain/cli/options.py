@@ -1,4 +1,4 @@
-"""The arguments and options that several commands share, so that each has one name, one help and one completion."""
+"""The arguments and options that several commands share, each with one name, help text and completion."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ Job = Annotated[
 ]
 ScriptArguments = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[ARGS]...", help="Everything after a script goes to the script, options too.", show_default=False
-    ),
+    typer.Argument(metavar="[ARGS]...", help="With a script: its arguments and options.", show_default=False),
 ]
 Gpu = Annotated[
     str | None,
-    typer.Option("--gpu", metavar="MODEL[:N]", help="With a script: the GPU and the number per instance, H100:8."),
+    typer.Option(
+        "--gpu", metavar="MODEL[:N]", help="With a script: the GPU model and the GPUs per instance, for example H100:8."
+    ),
 ]
 SaveJob = Annotated[
-    Path | None, typer.Option("--save-job", metavar="FILE", help="With a script: also write its job file.")
+    Path | None, typer.Option("--save-job", metavar="FILE", help="With a script: also write the job to this file.")
 ]
 Each = Annotated[
     list[str] | None,
     typer.Option(
         "--each",
         metavar="FIELD=VALUES",
-        help="Run the job once for each value: hyperparameters.seed=1,2,3. Repeatable: then each combination.",
+        help="Run the job once for each value, for example hyperparameters.seed=1,2,3. Repeat the option to run every "
+        "combination.",
         show_default=False,
     ),
 ]
@@ -49,7 +50,7 @@ RunName = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="A run: its name, the beginning of one, its reference, or `last`.",
+        help="A run: its name, the beginning of its name, its reference, or `last`.",
         autocompletion=complete.runs,
         show_default=False,
     ),
@@ -60,12 +61,12 @@ TargetName = Annotated[
         "--target",
         "-t",
         metavar="TARGET",
-        help="Where to run it; TAB lists the targets. Default: `target` in cloudtrain.toml, or local.",
+        help="The target that runs the job; TAB lists the targets. Default: `target` in cloudtrain.toml, or local.",
         autocompletion=complete.targets,
     ),
 ]
 Profile = Annotated[
-    str | None, typer.Option("--profile", metavar="NAME", help="A profile of cloudtrain.toml.", show_default=False)
+    str | None, typer.Option("--profile", metavar="NAME", help="A profile in cloudtrain.toml.", show_default=False)
 ]
 Set = Annotated[
     list[str] | None,
@@ -81,14 +82,16 @@ Ignore = Annotated[
     typer.Option(
         "--ignore",
         metavar="CODE",
-        help="Accept the findings of this code. Repeatable.",
+        help="Ignore findings with this code. Repeatable.",
         autocompletion=complete.codes,
         show_default=False,
     ),
 ]
 Pin = Annotated[
     bool,
-    typer.Option("--pin", help="Ask the target which versions `NAME@latest` means, and write them into the job."),
+    typer.Option(
+        "--pin", help="Ask the target for the current version of each `NAME@latest`, and write it into the job."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -115,11 +118,13 @@ ProcessesPerInstance = Annotated[
 ]
 MaxRestarts = Annotated[
     int | None,
-    typer.Option("--max-restarts", min=0, metavar="N", help="Local: start all ranks again up to N times."),
+    typer.Option("--max-restarts", min=0, metavar="N", help="Local: after a failure, restart all ranks up to N times."),
 ]
 Python = Annotated[
     str | None,
-    typer.Option("--python", metavar="PATH", help="Local: the interpreter of the script; or `conda:NAME`, or `uv`."),
+    typer.Option(
+        "--python", metavar="PATH", help="Local: the Python interpreter for the script: a path, `conda:NAME` or `uv`."
+    ),
 ]
 BuildEnvironment = Annotated[
     bool | None,
@@ -134,7 +139,7 @@ Launcher = Annotated[
     typer.Option(
         "--launcher",
         metavar="NAME",
-        help="Local: `torchrun`; or `fork`, which imports torch once and starts CPU ranks sooner.",
+        help="Local: `torchrun`, or `fork`, which imports torch only once and starts CPU ranks faster.",
         autocompletion=lambda: ["torchrun", "fork"],
         show_default=False,
     ),
@@ -148,7 +153,7 @@ Emulate = Annotated[
     typer.Option(
         "--emulate",
         metavar="SERVICE",
-        help="Local: run the job as that target would, for example `sagemaker`: its paths, files and command lines.",
+        help="Local: run the job as this service would, for example `sagemaker`: same paths, files and command lines.",
         autocompletion=complete.emulated,
         show_default=False,
     ),
@@ -158,16 +163,18 @@ Queue = Annotated[
     bool | None,
     typer.Option(
         "--queue/--no-queue",
-        help="Local: wait for the GPUs or CPU slots that the run needs, or start at once.",
+        help="Local: wait until enough GPUs or CPU slots are free, or start at once.",
         show_default=False,
     ),
 ]
 Priority = Annotated[
     int | None,
-    typer.Option("--priority", metavar="N", help="Local, with --queue: higher numbers come first. Default: 0."),
+    typer.Option(
+        "--priority", metavar="N", help="Local, with --queue: runs with a higher number start first. Default: 0."
+    ),
 ]
 
 
 def submit_target(emulate: str | None, target: str | None) -> str | None:
-    """Return the target; an emulation runs on this machine, whatever target the settings name."""
+    """Return the target to use: `target`, else `local` for an emulation, else None (the target in the settings)."""
     return target or (DEFAULT_TARGET if emulate else None)

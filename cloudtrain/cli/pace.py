@@ -1,5 +1,7 @@
-"""The progress of a run, from its lines and its status: step, pace, time left, ranks that fall behind, and what it
-waits for. Pure: the clock is an argument."""
+"""The progress of a run, computed from its output and status: step, pace, time left, slow ranks, and what it waits for.
+
+No function reads the clock; the current time is an argument.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ from cloudtrain.render.escape import on_one_line
 from cloudtrain.render.status import number
 
 _REPORTS = 30
-"""The newest reports that the pace is measured over."""
+"""The number of newest reports over which the pace is measured."""
 
 _QUIET = 10.0
-"""Seconds without a line after which the view says so."""
+"""Seconds without a line after which the view reports silence."""
 
 
 class Pace:
-    """What is known of a run's progress so far."""
+    """The progress of a run so far."""
 
     def __init__(self, now: float) -> None:
         self._latest: dict[str, float] = {}
@@ -30,13 +32,13 @@ class Pace:
         self._news_at = now
 
     def take_line(self, line: LogLine, now: float) -> None:
-        """Note a line: that it came, and the step that its rank is at."""
+        """Record the time of a line, and the step of its rank if the line reports one."""
         self._has_lines, self._news_at = True, now
         if line.rank is not None and "step" in (values := line.metrics or {}):
             self._note_step(line.rank, values["step"])
 
     def take_values(self, values: dict[str, float], moment: float) -> None:
-        """Note values that count for the run, and when they were written."""
+        """Record metrics of the run, which were written at `moment`."""
         step, before = values.get("step"), self._latest.get("step")
         if step is not None and (before is None or step != before):
             if before is not None and step < before:
@@ -45,7 +47,7 @@ class Pace:
         self._latest |= values
 
     def take_status(self, status: RunStatus, now: float) -> None:
-        """Note what the target says."""
+        """Record a new status of the run."""
         if self._status is None or (status.state, status.transitions) != (self._status.state, self._status.transitions):
             self._news_at = now
         self._status = status
@@ -60,13 +62,13 @@ class Pace:
 
     @property
     def fraction(self) -> float | None:
-        """How much of the steps is done, where the script reports their number as `total`."""
+        """The finished part of the steps, from 0 to 1; None unless the script reports `step` and `total`."""
         step, total = self._latest.get("step"), self._latest.get("total")
         return None if step is None or not total else max(0.0, min(1.0, step / total))
 
     @property
     def per_second(self) -> float | None:
-        """Steps per second over the newest reports."""
+        """Steps per second over the newest reports; None if it cannot be computed."""
         if len(self._reports) < 2:
             return None
         (began, first), (ended, last) = self._reports[0], self._reports[-1]
@@ -74,14 +76,14 @@ class Pace:
 
     @property
     def seconds_left(self) -> float | None:
-        """The seconds that are left: as the script says, else at the pace of the newest reports."""
+        """The seconds left, as reported by the script, else estimated from the newest reports; None if unknown."""
         step, total, pace = self._latest.get("step"), self._latest.get("total"), self.per_second
         if step is None or total is None or step >= total:
             return None
         return self._latest.get("seconds_left", (total - step) / pace if pace else None)
 
     def progress(self) -> str:
-        """Format what is known as `step 120 of 460 26% epoch 5.2 38 steps/s 9s left`."""
+        """Format the known part of `step 120 of 460  26%  epoch 5.2  38 steps/s  9s left`."""
         parts = []
         if "step" in self._latest:
             total = self._latest.get("total")
@@ -95,8 +97,7 @@ class Pace:
         return "  ".join(parts)
 
     def waiting_for(self, now: float) -> str:
-        """Return what the run waits for: the target, its first line, or a rank that fell behind; empty while it makes
-        progress."""
+        """Return what the run waits for: the target, its first line, or slow ranks. Empty while it makes progress."""
         if self._is_over:
             return ""
         quiet = now - self._news_at
@@ -117,7 +118,7 @@ class Pace:
         return lag
 
     def lag(self, *, is_quiet: bool) -> str:
-        """Return the ranks that are more than one report behind, or one report if all are quiet."""
+        """Describe the ranks that are at least two reports behind the first rank, or one report if all are quiet."""
         if len(self._step_of) < 2 or not self._stride:
             return ""
         first = max(self._step_of.values())
@@ -134,7 +135,7 @@ class Pace:
         return self._status is not None and self._status.state.is_final
 
     def _phase(self) -> str:
-        """Return the provider's name for the current phase."""
+        """Return `, PHASE` with the provider's name of the current phase; empty without a phase."""
         phases = [item for item in self._status.transitions if item.ended is None] if self._status else []
         if not phases:
             return ""

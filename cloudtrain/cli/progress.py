@@ -1,4 +1,4 @@
-"""How far an upload is: one line on a terminal, nothing anywhere else."""
+"""The progress of an upload as one line on a terminal. Without a terminal, nothing is printed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PAUSE = 0.1
 
 
 def upload_progress() -> Callable[[int, int], None] | None:
-    """Return a function to call with the bytes that are done and the total; None if nobody looks."""
+    """Return a function that draws the progress from the bytes sent and the total; None if stderr is not a terminal."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         return None
     lock, drawn = threading.Lock(), 0.0

@@ -1,4 +1,4 @@
-"""`cloudtrain instances --refresh`: ask a target about its types, where its service can."""
+"""`cloudtrain instances --refresh`: ask a target's service for its current instance types and prices."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ if TYPE_CHECKING:
     from cloudtrain.settings import Settings
 
 _NAMED = 5
-"""How many new types a line names."""
+"""The most new types that a line names."""
 
 
 @runtime_checkable
 class CanRefresh(Protocol):
-    """A service that can tell which types there are, at what price."""
+    """A service that can list its current instance types and prices."""
 
     def refresh_catalogue(self, settings: Any) -> Refreshed:
-        """Ask, and write the answer into the user's configuration folder.
+        """Ask the service for its types and write them into the user's configuration folder.
 
         Raises:
-            TargetError: the target does not answer, or the credentials may not ask.
-            SettingsError: account settings that it needs are missing.
+            TargetError: the target does not answer, or the credentials lack the permission.
+            SettingsError: required account settings are missing.
         """
         ...
 
 
 def refresh_types(target: str, profile: str | None) -> Iterator[str]:
-    """Ask the target, and return lines that say what it found.
+    """Refresh the target's table of types, and yield lines that report the result.
 
     Raises:
-        UsageError: its service cannot.
-        TargetError: it does not answer, or the credentials may not ask.
-        SettingsError: account settings that it needs are missing.
+        UsageError: the target's service cannot list its types.
+        TargetError: the target does not answer, or the credentials lack the permission.
+        SettingsError: required account settings are missing.
     """
     from cloudtrain.settings import load_settings
     from cloudtrain.targets.registry import service_of
@@ -44,8 +44,8 @@ def refresh_types(target: str, profile: str | None) -> Iterator[str]:
     service = service_of(target, settings)
     if not isinstance(service, CanRefresh):
         able = " or ".join(f"`--target {name}`" for name in _able(settings))
-        message = f"the types of `{target}` cannot be refreshed: its table comes with cloudtrain"
-        raise UsageError(message, hint=f"use {able}" if able else "upgrade cloudtrain: a new version has newer tables")
+        message = f"the types of `{target}` cannot be refreshed, because their table is part of cloudtrain"
+        raise UsageError(message, hint=f"use {able}" if able else "upgrade cloudtrain for a newer table")
     done = service.refresh_catalogue(settings.target(target, profile=profile))
     yield f"{done.types} types of {done.location} written to {done.file}"
     if done.added:
@@ -56,7 +56,7 @@ def refresh_types(target: str, profile: str | None) -> Iterator[str]:
 
 
 def _able(settings: Settings) -> Iterator[str]:
-    """Return the targets whose services can refresh their tables."""
+    """Return the names of the targets whose services can list their types."""
     from cloudtrain.core.targets import target_names
     from cloudtrain.targets.registry import service_of
 

@@ -1,4 +1,4 @@
-"""How a run ended, in words, in JSON, and as an exit code."""
+"""The result of a run as text, as JSON and as an exit code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def exit_code(status: RunStatus) -> int:
 
 
 def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None = None) -> None:
-    """Say on stderr how the run ended and what to type next."""
+    """Print on stderr how the run ended and what to type next."""
     if status.state in (RunState.FAILED, RunState.LOST):
         _report_failure(run, status)
         return
@@ -45,7 +45,7 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
 
 
 def _of_sweep(status: RunStatus) -> str:
-    """Write the summary of a sweep: `trial 7 is the best, accuracy 0.97; 2 of 40 trials failed`."""
+    """Return the summary of a sweep: `trial 7 is the best, accuracy 0.97; 2 of 40 trials failed`."""
     from cloudtrain.render.status import number
 
     progress = ("trials", "ended", "running", "best_trial")
@@ -56,10 +56,10 @@ def _of_sweep(status: RunStatus) -> str:
 
 
 def goes_on(run: Run) -> None:
-    """Say after Ctrl-C that the run was left alone."""
+    """Print after Ctrl-C that the run continues, and how to stop and follow it."""
     say(
         "",
-        f"`{run.name}` goes on",
+        f"`{run.name}` continues",
         f"stop it with: {typed('cloudtrain', 'stop', run.name)}",
         f"follow it with: {typed('cloudtrain', 'logs', run.name, '-f')}",
     )
@@ -114,7 +114,8 @@ def _after(status: RunStatus) -> str:
 
 
 def _working_files(run: Run) -> dict[str, Path]:
-    """Return the working files; none if they cannot be read, because the run has ended well all the same."""
+    """Return the files that the script wrote into its working folder. If they cannot be read, return none: the run has
+    succeeded anyway."""
     try:
         return run.working_files
     except (OSError, CloudtrainError):
@@ -122,7 +123,7 @@ def _working_files(run: Run) -> dict[str, Path]:
 
 
 def _words_of(work: Mapping[str, Path]) -> str:
-    """Say how many files there are, and name the largest, which may be the model."""
+    """Return a line with the number of working files and the name of the largest one, which may be the model."""
     from cloudtrain.core.units import format_size
 
     sizes = {name: file.stat().st_size for name, file in work.items() if file.exists()}
@@ -133,7 +134,7 @@ def _words_of(work: Mapping[str, Path]) -> str:
 
 
 def _downloads_of(run: Run, status: RunStatus, *, has_work: bool) -> str:
-    """Return what to download: a processing run has no model, and a script's model may be among its working files."""
+    """Return the folder to suggest for download: the checkpoint, the model, an output, or the working files."""
     written = run.written
     stopped = status.state is RunState.STOPPED
     wanted = "checkpoint" if stopped else "model" if not written or "model" in written else next(iter(written))

@@ -1,4 +1,4 @@
-"""Which lines of a run's output are printed: those with a text, since a moment, or of a level."""
+"""Selection of the printed lines of a run's output, by pattern, time or level."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _WORDS = {
     LogLevel.warning: re.compile(r"\b(?:WARN|WARNING|ERROR|CRITICAL|FATAL)\b|\b\w*(?:Warning|Error|Exception)\b:"),
     LogLevel.error: re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|\b\w*(?:Error|Exception)\b:"),
 }
-"""As Python's logging, its warnings and its exceptions write them."""
+"""The levels as Python's logging, warnings and exceptions write them."""
 
 _TRACEBACK = "Traceback (most recent call last)"
 
 
 class Selection(NamedTuple):
-    """The conditions that a printed line meets; by default there are none."""
+    """The conditions that a line must meet to be printed. Default: no condition."""
 
     pattern: re.Pattern[str] | None = None
     since: float | None = None
@@ -38,7 +38,7 @@ class Selection(NamedTuple):
     level: LogLevel | None = None
 
     def of(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
-        """Yield the selected lines. A traceback counts as one error, to its last line."""
+        """Yield the lines that meet all conditions. All lines of a traceback count as an error."""
         open_tracebacks: set[tuple[int, int | None, str]] = set()
         for line in lines:
             if (
@@ -65,7 +65,7 @@ def _is_grave(line: LogLine, level: LogLevel, open_tracebacks: set[tuple[int, in
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """Compile a regular expression as you type it.
+    """Compile a regular expression that the user typed.
 
     Raises:
         UsageError: the text is not a regular expression.
@@ -75,16 +75,16 @@ def pattern_of(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        hint = f"put a backslash before the characters that stand for themselves: `{re.escape(text)}`"
+        hint = f"to search for the text itself, put a backslash before special characters: `{re.escape(text)}`"
         raise UsageError(f"`{text}` is not a regular expression: {error}", hint=hint, code="CT901") from None
 
 
 def moment_of(text: str) -> float:
-    """Convert a moment as you type it to seconds since the epoch: `10m` ago, or `2026-11-22T10:00` (local time, unless
-    it names a zone).
+    """Convert a time that the user typed to seconds since the epoch: `10m` (ago), or `2026-11-22T10:00` (local time,
+    unless the text contains a time zone).
 
     Raises:
-        UsageError: the text is not a moment.
+        UsageError: the text is not a time.
     """
     from cloudtrain.core.units import parse_duration
     from cloudtrain.errors import UsageError
@@ -96,5 +96,5 @@ def moment_of(text: str) -> float:
     try:
         return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc).timestamp()
     except (ValueError, OverflowError, OSError):
-        hint = "write how long ago, `10m`, or a time, `2026-11-22T10:00`"
+        hint = "write how long ago, for example `10m`, or a time, for example `2026-11-22T10:00`"
         raise UsageError(f"`{text}` is not a time", hint=hint, code="CT901") from None

@@ -1,4 +1,4 @@
-"""stdout and stderr of every command: they are open, take any character, and report a full disk."""
+"""stdout and stderr of every command: always open, able to print any character, and with a report of a full disk."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _ESCAPED = "cloudtrain.escaped"
 
 
 class OutputError(CloudtrainError):
-    """stdout cannot be written, as on a full disk. What was not written yet is lost."""
+    """stdout cannot be written, for example on a full disk. The rest of the output is lost."""
 
     exit_code = 74
     code = "CT907"
 
 
 def mend_streams() -> None:
-    """Replace the streams of the process by streams that escape what they cannot encode and report a full disk."""
+    """Replace stdout and stderr by streams that escape characters they cannot encode and report a full disk."""
     codecs.register_error(_ESCAPED, _escape)
     sys.stdout = _Stdout(**_as_given(sys.stdout, 1))
     sys.stderr = _Stderr(**_as_given(sys.stderr, 2))
 
 
 def discard(stream: TextIO) -> None:
-    """Point a stream at /dev/null, so that the interpreter's last flush cannot fail."""
+    """Redirect a stream to /dev/null, so that the interpreter's last flush cannot fail."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _as_given(stream: Any, number: int) -> dict[str, Any]:
-    """Return the arguments for a stream like `stream`. None is a stream that was closed (`>&-`). It gets /dev/null,
-    so that the next file that is opened does not get its number."""
+    """Return the constructor's arguments for a stream like `stream`. None means that the stream is closed (`>&-`). Its
+    number is opened as /dev/null, so that no other file gets this number."""
     if stream is None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
         return {"buffer": open(number, "wb"), "encoding": "utf-8", "errors": _ESCAPED}
@@ -46,8 +46,7 @@ def _as_given(stream: Any, number: int) -> dict[str, Any]:
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """Write what the encoding lacks as JSON does (`\\u00e9`), so that it is readable and the output of `--json` stays
-    JSON."""
+    """Escape characters that the encoding lacks as in JSON (`\\u00e9`), so that the output of `--json` stays valid."""
     from json import dumps
 
     assert isinstance(error, UnicodeEncodeError), "only output is escaped"
@@ -55,7 +54,7 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 
 
 class _Stderr(io.TextIOWrapper):
-    """A stream that keeps a command running when its messages cannot be written."""
+    """A stream that ignores errors of writing, so that the command continues."""
 
     def write(self, text: str, /) -> int:
         with self._watch():
@@ -67,7 +66,7 @@ class _Stderr(io.TextIOWrapper):
             super().flush()
 
     def failed(self, error: OSError) -> None:
-        """Accept the failure; the stream has been discarded."""
+        """Ignore the error. The stream has been redirected to /dev/null."""
 
     @contextlib.contextmanager
     def _watch(self) -> Iterator[None]:
@@ -79,11 +78,11 @@ class _Stderr(io.TextIOWrapper):
 
 
 class _Stdout(_Stderr):
-    """A stream whose failures end the command. A reader that closes the pipe is not a failure, as with `| head`."""
+    """A stream whose errors end the command. A reader that closes the pipe, as `| head` does, causes no message."""
 
     def failed(self, error: OSError) -> NoReturn:
-        """Raise the failure; the stream has been discarded."""
+        """Raise the error. The stream has been redirected to /dev/null."""
         if isinstance(error, BrokenPipeError):
             raise error
         message = f"stdout cannot be written: {error.strerror}"
-        raise OutputError(message, hint="free disk space there, or send the output to another place") from error
+        raise OutputError(message, hint="free disk space, or redirect the output to another disk") from error

@@ -1,4 +1,4 @@
-"""Where output goes and how it looks there: data on stdout, all else on stderr; colour only on a terminal."""
+"""Output of commands: data on stdout, everything else on stderr, colours only on a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cloudtrain.render.escape import on_one_line, shell_word, visible_json
 
 
 def show(document: Document, stream: TextIO, *, width: int | None = None) -> None:
-    """Print a document, as wide and as colourful as the stream allows. `width` is for streams that have none."""
+    """Print a document with the width and colours of the stream. `width` is for a stream that is not a terminal."""
     from cloudtrain.render.text import to_text
 
     stream.write(to_text(document, width=width_of(stream) or width, color=has_color(stream)))
@@ -21,23 +21,22 @@ def show(document: Document, stream: TextIO, *, width: int | None = None) -> Non
 
 
 def say(*lines: str) -> None:
-    """Print a message for the user on stderr, line by line. Literals stand in backticks."""
+    """Print a message for the user on stderr, one line per argument. Literals are in backticks."""
     show(Document([Text("\n".join(map(on_one_line, lines)))]), sys.stderr)
 
 
 def typed(*words: str) -> str:
-    """Return a command line as a literal that can be copied into a shell."""
+    """Return a command line in backticks, quoted so that it can be copied into a shell."""
     return f"`{' '.join(map(shell_word, words))}`"
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print data on stdout, one item per line, as a terminal may show it. With `--json` it is exact."""
+    """Print data on stdout, one item per line, with invisible characters escaped. `--json` prints the exact data."""
     sys.stdout.writelines(f"{on_one_line(line)}\n" for line in lines)
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print one JSON document on stdout; with `indent=None` on one line. JSON has no NaN and no infinity, which become
-    null."""
+    """Print one JSON document on stdout, with `indent=None` on one line. NaN and infinity become null."""
     import json
 
     text = json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
@@ -45,8 +44,8 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> None:
-    """A table with a header on stdout. Cells are as a terminal may show them, and no spreadsheet takes one for a
-    formula. With `--json` they are exact."""
+    """Print CSV with a header on stdout. Invisible characters are escaped, and a cell that looks like a formula gets a
+    leading `'`. `--json` prints the exact data."""
     from csv import DictWriter
 
     shown = {name: _cell(name) for name in columns}
@@ -71,7 +70,7 @@ def _finite(value: Any) -> Any:
 
 
 def width_of(stream: TextIO) -> int | None:
-    """Return the columns of the terminal, or of `COLUMNS` if it is set; None if nothing limits the width."""
+    """Return `COLUMNS` if it is set, else the columns of the terminal; None if the stream is not a terminal."""
     given = os.environ.get("COLUMNS", "")
     if given.isdecimal() and int(given) > 0:
         return int(given)
@@ -82,5 +81,5 @@ def width_of(stream: TextIO) -> int | None:
 
 
 def has_color(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the stream may be coloured: a terminal that is not dumb, and no NO_COLOR (https://no-color.org)."""
+    """Return whether to print colours: on a terminal that is not dumb, without NO_COLOR (https://no-color.org)."""
     return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"

@@ -1,4 +1,4 @@
-"""Archives of code that a script has uploaded."""
+"""Archives (`.tar.gz`) of training code: list, write and unpack them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 
 def files_of(archive: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the plain files of an archive (tar, gzip) and their content, without files whose path is outside of its
-    folder.
+    """Yield the path and content of each plain file in a `.tar.gz` archive. Files with a path outside of the archive's
+    folder are left out.
 
     Raises:
         tarfile.TarError, OSError, EOFError, ValueError: the archive is damaged.
@@ -26,7 +26,7 @@ def files_of(archive: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def archive_of(files: Mapping[str, bytes]) -> bytes:
-    """Return an archive with the files."""
+    """Return a `.tar.gz` archive of the files, given as path and content."""
     text = io.BytesIO()
     with tarfile.open(fileobj=text, mode="w:gz") as tar:
         for name, content in sorted(files.items()):

@@ -1,4 +1,4 @@
-"""A structured text: its data, the positions of its values, and its mistakes before validation."""
+"""The content of a YAML, TOML or JSON text: data, positions of the values, and mistakes found before validation."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Positions(NamedTuple):
 
 
 class Document(NamedTuple):
-    """The content of a text. `data` holds mappings, lists and plain values; `problems` are those that do not stop
-    reading."""
+    """The content of a text. `data` holds mappings, lists and plain values. `problems` are mistakes that do not prevent
+    reading, such as a duplicate key."""
 
     data: Any
     positions: Positions
@@ -55,7 +55,7 @@ class Document(NamedTuple):
 
 
 class Notes:
-    """The records that a reader makes while it reads a text."""
+    """Collects positions and problems while a text is read."""
 
     def __init__(self) -> None:
         self.keys: dict[Path, Place] = {}
@@ -64,11 +64,11 @@ class Notes:
         self.problems: list[Problem] = []
 
     def document(self, data: Any) -> Document:
-        """Return the finished document."""
+        """Return a document with `data` and the collected positions and problems."""
         return Document(data, Positions(self.keys, self.values, self.texts), tuple(self.problems))
 
     def problem(self, path: Path, place: Place, message: str, hint: str, *, code: str = "CT005") -> None:
-        """Record a problem that does not stop reading."""
+        """Record a problem. Reading continues."""
         self.problems.append(Problem(path, message, hint, line=place.line, column=place.column, code=code))
 
     def duplicate(self, path: Path, place: Place) -> None:
@@ -88,35 +88,35 @@ class Unreadable(Exception):
 
 
 def too_large(place: Place | None = None, *, what: str = "the text") -> Unreadable:
-    """Return the error that the text exceeds a size limit."""
+    """Return the error for a text with too many values."""
     hint = "put large data into a file in `source_dir`, and pass its name"
     return Unreadable(f"{what} has more values than cloudtrain reads", hint, place, code="CT006")
 
 
 def too_many_digits(place: Place | None) -> Unreadable:
-    """Return the error that a number has more digits than Python reads and writes."""
+    """Return the error for a number with more digits than Python reads and writes."""
     return Unreadable("a number has too many digits", "write it as text, in quotes", place, code="CT014")
 
 
 def too_deep(place: Place | None = None) -> Unreadable:
-    """Return the error that the text exceeds the limit of nesting."""
+    """Return the error for a text that is nested too deeply."""
     return Unreadable("the text is nested too deeply", "use fewer levels: a job has about five", place, code="CT006")
 
 
 class Lines:
-    """Converts an offset in a text to its position."""
+    """Converts offsets in a text to lines and columns."""
 
     def __init__(self, text: str) -> None:
         self._starts = [0, *(index + 1 for index, char in enumerate(text) if char == "\n")]
 
     def place(self, offset: int) -> Place:
-        """Return line and column of a character."""
+        """Return the line and column of the character at `offset`."""
         line = bisect_right(self._starts, offset)
         return Place(line, offset - self._starts[line - 1] + 1)
 
 
 def read_document(text: str, format: Format) -> Document:
-    """Read a text. The reader of each format is loaded on first use.
+    """Read a text in the given format. The reader of a format is imported on first use.
 
     Raises:
         Unreadable: the text is not valid in that format.
@@ -137,5 +137,5 @@ _SIGNS: dict[Format, tuple[str, ...]] = {
     "toml": ("=", ",", "[", "."),
     "yaml": (",", ": ", ":\n", "[", "{", "- ", "-\n", "? "),
 }
-"""Every value but the first needs one of these signs, so their number limits the cost of reading. The dots are those of
-TOML's keys."""
+"""Every value except the first needs one of these signs, so their number limits the cost of reading. TOML needs the dot
+for its keys (`a.b`)."""

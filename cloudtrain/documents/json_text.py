@@ -1,4 +1,4 @@
-"""JSON into a document. The standard library reads the values, and a scan of the valid text finds the positions."""
+"""Conversion of JSON to a document. The standard library reads the values; a scan of the text finds the positions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HINTS = {
 
 
 def read(text: str) -> Document:
-    """Read JSON.
+    """Convert JSON text to a document.
 
     Raises:
         Unreadable: the text is not JSON. NaN and Infinity are not JSON.
@@ -36,7 +36,7 @@ def read(text: str) -> Document:
         data = json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
         reason = error.msg[0].lower() + error.msg[1:]
-        hint = _HINTS.get(error.msg) or "correct the text at that place, or write the job as YAML"
+        hint = _HINTS.get(error.msg) or "correct the text at this position, or write the job as YAML"
         raise Unreadable(f"not valid JSON: {reason}", hint, lines.place(error.pos)) from None
     except _Constant as error:
         name = str(error)

@@ -1,20 +1,20 @@
-"""Size limits of files that people write. A file beyond these limits is a mistake, and reading it would take minutes or
-all memory."""
+"""Size limits of files that users write. A larger file is a mistake, and reading it would take minutes or fill the
+memory."""
 
 from __future__ import annotations
 
 MAX_BYTES = 4 * 2**20
-"""Bytes of a file. The largest useful files are requirements files with hashes, of some hundred kilobytes."""
+"""The most bytes of a file. The largest useful files are requirements files with hashes, of some hundred kilobytes."""
 
 MAX_DEPTH = 100
-"""Levels of nesting. A job has about five."""
+"""The most levels of nesting. A job has about five."""
 
 MAX_VALUES = 50_000
-"""Values of a document, with aliases counted each time. A job has some tens, and a file of nested aliases has
+"""The most values of a document, with aliases counted each time. A job has tens of values, a file of nested aliases
 billions."""
 
 MAX_FILES = 100_000
-"""Files of a source folder, including each ignored file. Azure ML allows fewer, and `source_dir: /` has more."""
+"""The most files of a source folder, ignored files included. Azure ML allows fewer, and `source_dir: /` has more."""
 
 MAX_DIGITS = 3500
-"""Digits of a whole number. Python reads and writes at most 4300 decimal digits; 3500 digits of base 16 are 4215."""
+"""The most digits of an integer. Python reads and writes at most 4300 decimal digits; 3500 of base 16 are 4215."""

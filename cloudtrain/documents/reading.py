@@ -1,4 +1,4 @@
-"""Reading a file that a user named: only plain files of a sensible size, because a pipe might never end."""
+"""Reading of files that the user named. Only plain files of limited size are read, because a pipe might never end."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _KINDS = {
 
 
 class NoPlainFile(OSError):
-    """The path is not a plain file of a sensible size. `strerror` says what it is."""
+    """The path is not a plain file, or the file is too large. `strerror` holds the reason."""
 
 
 Accept = Callable[[Path, os.stat_result], None]
-"""Checks an open file before it is read, and raises if it must not be read."""
+"""A function that gets an open file's path and status, and raises if the file must not be read."""
 
 
 def read_bytes(path: str | Path, most: int = MAX_BYTES, accept: Accept | None = None) -> bytes:
-    """Return the content of a plain file of at most `most` bytes. Nothing that could block is opened.
+    """Return the content of a plain file of at most `most` bytes. Refuses pipes and devices, which could block.
 
     Raises:
-        OSError: the file cannot be read; `strerror` says why.
+        OSError: the file cannot be read; `strerror` holds the reason.
     """
     _check(os.stat(path), path, most)  # noqa: PTH116 - most paths are plain strings
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
@@ -50,7 +50,7 @@ def read_text(path: str | Path, accept: Accept | None = None) -> str:
     """Return the text of a plain file, without a byte order mark.
 
     Raises:
-        OSError: the file cannot be read; `strerror` says why.
+        OSError: the file cannot be read; `strerror` holds the reason.
         Unreadable: the file is not UTF-8.
     """
     content = read_bytes(path, accept=accept)

@@ -19,7 +19,7 @@ _NAN = re.compile(r"\.(?:nan|NaN|NAN)")
 
 
 def _whole(base: int) -> Callable[[str], Any]:
-    """Return a reader of whole numbers. It leaves a number that is too long as text."""
+    """Return a function that reads an integer in the given base. A number with too many digits stays text."""
     return lambda text: int(text, base) if len(text) <= MAX_DIGITS else text
 
 
@@ -39,7 +39,7 @@ KINDS = {"null": (0,), "bool": (1,), "int": (2, 3, 4), "float": (2, 5, 6, 7)}
 
 
 def read_scalar(text: str) -> Any:
-    """Return a plain value with its type. Text that has no other meaning stays text."""
+    """Convert a plain value to null, bool, int or float by its spelling. Other text stays text."""
     for pattern, reader in _READERS:
         if pattern.fullmatch(text):
             return reader(text)
@@ -47,7 +47,7 @@ def read_scalar(text: str) -> Any:
 
 
 def read_tagged(text: str, kind: str) -> Any:
-    """Return a value whose type is given (`!!float 3`).
+    """Convert a value with an explicit type (`!!float 3`).
 
     Raises:
         ValueError: the text is not of that type.

@@ -1,4 +1,4 @@
-"""TOML into a document. The standard library reads the values, and a scan of the valid text finds the positions."""
+"""Conversion of TOML to a document. The standard library reads the values; a scan of the text finds the positions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ star matches the white space, because two adjacent stars would try every way to 
 
 
 def read(text: str) -> Document:
-    """Read TOML.
+    """Convert TOML text to a document.
 
     Raises:
         Unreadable: the text is not TOML.
@@ -81,13 +81,13 @@ def _unreadable(message: str, text: str, lines: Lines) -> Unreadable:
     if "digits" in reason:
         digits = _DIGITS.search(text)
         return too_many_digits(lines.place(digits.start()) if digits else None)
-    other = "correct the text at that place; https://toml.io describes the format"
+    other = "correct the text at this position; https://toml.io describes the format"
     hint = next((hint for part, hint in _HINTS if part in reason), other)
     return Unreadable(f"not valid TOML: {reason[0].lower() + reason[1:]}", hint, place)
 
 
 class _Scanner:
-    """Scans TOML that is known to be valid. Each method takes an offset and returns the offset after its part."""
+    """Scans TOML that is known to be valid. Each method takes an offset and returns the offset after what it read."""
 
     def __init__(self, text: str, lines: Lines) -> None:
         self.text, self.lines, self.notes = text, lines, Notes()
@@ -106,7 +106,7 @@ class _Scanner:
             offset = self._skip(offset)
 
     def _header(self, offset: int) -> tuple[Path, int]:
-        """Read `[a.b]` or `[[a.b]]`, and return the path of the entries that follow."""
+        """Read the header `[a.b]` or `[[a.b]]`. Return the path of the entries below it and the offset after it."""
         many = self.text.startswith("[[", offset)
         names, end = self._key(offset + (2 if many else 1))
         path: Path = ()
@@ -133,7 +133,7 @@ class _Scanner:
         self.notes.values.setdefault(path, place)
 
     def _key(self, offset: int) -> tuple[list[tuple[str, Place]], int]:
-        """Read `a . "b.c"`, and return the names with their positions and the offset of what follows (`=` or `]`)."""
+        """Read a key such as `a . "b.c"`. Return its names with positions, and the offset of the next `=` or `]`."""
         names = []
         while True:
             offset = self._blank(offset)
@@ -187,5 +187,5 @@ class _Scanner:
 
 
 def _string(literal: str) -> str:
-    """Return the text of a string of any of the four kinds."""
+    """Return the text of a TOML string in any of its four notations."""
     return str(_loads(f"x = {literal}")["x"])

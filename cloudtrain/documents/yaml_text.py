@@ -1,4 +1,4 @@
-"""YAML into a document: PyYAML reads the structure, plain values follow YAML 1.2, and each value has its position."""
+"""Conversion of YAML to a document with positions. PyYAML reads the structure; plain values follow YAML 1.2."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HINTS = (
 
 @lru_cache(maxsize=1)
 def _loader() -> Any:
-    """Return PyYAML's loader (in C if available) without its conversion of plain values."""
+    """Return PyYAML's loader (in C if available), changed to leave plain values as text."""
     import yaml
 
     base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -70,7 +70,7 @@ def read(text: str) -> Document:
 def _check_depth(text: str) -> None:
     """Refuse deep nesting before PyYAML's composer reads the text, because the composer's recursion in C has no limit.
 
-    Every level needs one of a few signs. Most texts contain so few of them that they need no check.
+    Every level needs one of the signs `[`, `{`, `-`, `?` or `:`. Most texts contain too few of them to need a check.
 
     Raises:
         RecursionError: the text is nested too deeply.
@@ -98,14 +98,14 @@ def _unreadable(error: yaml.YAMLError, text: str) -> Unreadable:
     line = text.splitlines()[place.line - 1] if place and place.line <= len(text.splitlines()) else ""
     if place is not None and line[: place.column].lstrip(" ").startswith("\t"):
         return Unreadable("not valid YAML: a tab cannot indent a line", "indent with spaces", place)
-    other = "correct the text at that place, or put text with special signs in quotes"
+    other = "correct the text at this position, or put text with special signs in quotes"
     hint = next((hint for part, hint in _HINTS if part in problem), other)
     return Unreadable(f"not valid YAML: {problem}", hint, place)
 
 
 def _is_control(error: yaml.YAMLError) -> bool:
-    """Return whether the error is about a forbidden character. PyYAML finds these before parsing, so the error has no
-    mark."""
+    """Return whether the error reports a forbidden character. PyYAML finds such characters before parsing, so the error
+    has no mark."""
     return type(error).__name__ == "ReaderError"
 
 
@@ -162,19 +162,19 @@ class _Reader:
             try:
                 return read_tagged(text, kind)
             except ValueError:
-                message = f"`{shortened(text)}` is not of the type that its tag `!!{kind}` says"
+                message = f"`{shortened(text)}` does not have the type of its tag `!!{kind}`"
                 self.notes.problem(path, place, message, "remove the tag")
                 return None
         self._own_tag(node, path, place)
         return text
 
     def _own_tag(self, node: yaml.Node, path: Path, place: Place) -> None:
-        """Report a tag. A tag is a type of another program, which a job cannot use."""
+        """Report a tag such as `!Ref` as a problem. Such tags name types of other programs, which a job cannot use."""
         tag = str(node.tag)
         if tag == _TAG + ("map" if _is_mapping(node) else "seq"):
             return
         shown = "!!" + tag.removeprefix(_TAG) if tag.startswith(_TAG) else tag
-        self.notes.problem(path, place, f"a job has no tags such as `{shown}`", "remove the tag")
+        self.notes.problem(path, place, f"a job file cannot have tags such as `{shown}`", "remove the tag")
 
     def _list(self, node: Any, path: Path) -> list[Any]:
         return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
@@ -204,7 +204,7 @@ class _Reader:
         return [(key, value) for key, value in node.value if key.tag != _MERGE]
 
     def _merges(self, node: yaml.MappingNode, path: Path) -> Iterator[dict[str, tuple[Place, yaml.Node]]]:
-        """Yield the mappings that `<<: *anchor` and `<<: [*a, *b]` merge in. Earlier ones take precedence."""
+        """Yield the mappings that `<<: *anchor` and `<<: [*a, *b]` merge in. Earlier mappings take precedence."""
         for key, value in node.value:
             if key.tag != _MERGE:
                 continue

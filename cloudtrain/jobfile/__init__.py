@@ -1,8 +1,8 @@
-"""Job files: YAML, TOML and JSON text into a job, with the position of every mistake.
+"""Job files: conversion of YAML, TOML and JSON text to a job, with the position of every mistake.
 
     text --document--> data and positions --overrides--> data --validation--> job, or every problem at once
 
-`parse_job` is pure: it converts text to a job. Only `load_job` reads a file.
+`parse_job` converts text to a job without reading files. Only `load_job` reads files.
 """
 
 from __future__ import annotations

@@ -15,24 +15,26 @@ _FIELD = "hyperparameters."
 
 
 def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
-    """Return the file of a job as the file of a sweep: every combination of the values, `parallel` at a time.
+    """Return a sweep of the job in `file` over every combination of the values. It runs `parallel` trials at a time.
 
     Raises:
-        UsageError: the file holds no training job, or a text of `each` is not a field with values.
+        UsageError: the file holds no training job, or a text in `each` is not a hyperparameter with values.
         JobError: the values do not form a valid sweep.
     """
     if file.sweep is not None or not isinstance(file.job, TrainingJob):
-        hint = "write the values into `search` of the sweep" if file.sweep is not None else "use a training job"
-        raise UsageError(f"`--each` works with training jobs, and `{file.file}` holds none", hint=hint, code="CT902")
+        hint = "write the values into the sweep's field `search`" if file.sweep is not None else "use a training job"
+        raise UsageError(
+            f"`--each` works only with training jobs, and `{file.file}` holds none", hint=hint, code="CT902"
+        )
     search: dict[str, list[Any]] = {}
     for text in each:
         field, equals, values = text.partition("=")
         name = field.strip().removeprefix(_FIELD)
         if not equals or not field.strip().startswith(_FIELD) or not name or not values:
             hint = "write `--each hyperparameters.seed=1,2,3`"
-            raise UsageError(f"`--each {text}` does not name a hyperparameter and its values", hint=hint, code="CT902")
+            raise UsageError(f"`--each {text}` is not a hyperparameter with values", hint=hint, code="CT902")
         if name in search:
-            hint = f"write all values in one: `--each {_FIELD}{name}=1,2,3`"
+            hint = f"write all values in one option: `--each {_FIELD}{name}=1,2,3`"
             raise UsageError(f"`--each` names `{name}` twice", hint=hint, code="CT902")
         search[name] = [read_scalar(value.strip()) for value in values.split(",")]
     name = file.job.name

@@ -13,7 +13,7 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 class Changes(NamedTuple):
-    """The changes that overrides made: the override that set each path, and the spelling of its plain values."""
+    """The changes that overrides made: for each changed path, the override and the spelling of the new value."""
 
     origins: Mapping[Path, str] = _NOTHING
     texts: Mapping[Path, str] = _NOTHING

@@ -1,4 +1,4 @@
-"""Job files on disk. Only this module of the package reads files."""
+"""Reading of job files. No other module in `cloudtrain.jobfile` reads files."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ _Places = TypeVar("_Places", Input, Output, Checkpoint)
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
-    """Read a job file. Relative local paths in it are made absolute, relative to its folder.
-
-    Overrides replace lines of the file, so their relative paths start at the same folder.
+    """Read a job file and apply overrides. Relative local paths in both start at the file's folder and become absolute.
 
     Raises:
         UsageError: the file does not exist, cannot be read, or has an unknown suffix.
@@ -52,13 +50,13 @@ def _load(path: Path, overrides: Sequence[str], read_job: ReadJob) -> JobFile:
 
 
 def _job_of_sweep(sweep: Path, name: str, changes: Sequence[str]) -> JobFile:
-    """Return the job file that a sweep's file names. The path is relative to the sweep's file.
+    """Read the job file named by the file of a sweep. The path `name` is relative to the sweep's file.
 
     Raises:
         JobError: the file does not exist, holds no training job, or has problems.
     """
     refused = UsageError(
-        f"`{name}` holds no training job, and a sweep runs one", hint="name the file of a training job", code="CT060"
+        f"`{name}` holds no training job, which a sweep needs", hint="name the file of a training job", code="CT060"
     )
 
     def refuse(_name: str, _changes: Sequence[str]) -> JobFile:
@@ -89,18 +87,18 @@ def format_of(path: Path) -> Format:
         what = f"ends in `{path.suffix}`" if path.suffix else "has no suffix"
         hint = f"a job file ends in one of {ends}"
         if path.suffix == ".py":
-            hint = f"{_init('--script', str(path))} writes a job file for it; name that"
+            hint = f"{_init('--script', str(path))} writes a job file for the script; name that file"
         raise UsageError(f"`{path}` {what}, so its format is unknown", hint=hint, code="CT001")
     return known
 
 
 def _init(*words: str) -> str:
-    """Return the command line that writes a job file, quoted for a shell."""
+    """Return the command line `cloudtrain init` with these arguments, quoted for a shell."""
     return f"`{shlex.join(('cloudtrain', 'init', *words))}`"
 
 
 def anchored(job: AnyJob, folder: Path) -> AnyJob:
-    """Return the job with its relative local paths (`source_dir`, `local: ...`) made absolute, relative to a folder."""
+    """Return the job with absolute local paths (`source_dir`, `local: ...`). Relative paths start at `folder`."""
     changes: dict[str, Any] = {
         "inputs": {name: _at(_data_at(item, folder), folder) for name, item in job.inputs.items()},
         "outputs": {name: _at(place, folder) for name, place in job.outputs.items()},
@@ -121,7 +119,7 @@ def _at(place: _Places, folder: Path) -> _Places:
 
 
 def _data_at(item: Input, folder: Path) -> Input:
-    """Return the input with the absolute path of data on this machine that a target uploads."""
+    """Return the input with absolute paths of the local data that a target uploads."""
     others = [name for name in target_names() if name != DEFAULT_TARGET]
     paths = {name: place for name in others if is_local_path(place := item.of(name)) and place is not None}
     changes = {name: _absolute(path, folder) for name, path in paths.items() if find_target(name).uploads_data}
@@ -129,7 +127,8 @@ def _data_at(item: Input, folder: Path) -> Input:
 
 
 def _absolute(text: str, folder: Path) -> str:
-    """Return `data/../train` below the folder without the dots. `~` is the home folder. Links are not followed."""
+    """Return the absolute path of `text`, starting at `folder`, without `..`. `~` is the home folder. Links are not
+    followed."""
     try:
         path = expand_home(text)
     except RuntimeError:  # `~name` of an unknown user is an ordinary file name

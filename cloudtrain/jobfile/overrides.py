@@ -1,4 +1,4 @@
-"""Overrides: `--set resources.instance_count=4` replaces a value of the file with a value of the field's type."""
+"""Overrides: `--set resources.instance_count=4` replaces a value in the file by a value of the field's type."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ class _Refused(Exception):
 
 
 def _refuse(problem: Problem, path: Path) -> _Refused:
-    """Return a problem of the value's own text as an error, without a position in a file."""
+    """Return the error for a problem in an override's value, without the position in that value."""
     return _Refused(problem.message, problem.hint or _SYNTAX, path, code=problem.code)
 
 
 def override(data: Data, overrides: Sequence[str], model: type[BaseModel] = TrainingJob) -> tuple[Data, Changes]:
-    """Apply overrides to `data` of a `model`, in order. `a.b=null` removes a value. A wrong override changes nothing.
+    """Apply overrides in order to the `data` of a `model`. `a.b=null` removes a value. A wrong override has no effect.
 
-    A new `distribution.type` drops the fields that the new distribution does not have.
+    A new `distribution.type` removes the fields that the new distribution does not have.
 
     Returns:
-        The data (changed in place), and the origin of each change, including problems.
+        The data (changed in place), and the changes with their origins and problems.
     """
     origins: dict[Path, str] = {}
     texts: dict[Path, str] = {}
@@ -82,7 +82,7 @@ def _split(text: str) -> tuple[list[str], str]:
         name = match["double"] if match["double"] is not None else match["single"]
         name = re.sub(r"\\(.)", r"\1", name) if match["double"] is not None else name
         if len(parts) == MAX_DEPTH:
-            raise _Refused(f"`{shortened(text)}` leads too deep", "use fewer levels: a job has about five")
+            raise _Refused(f"`{shortened(text)}` has too many levels", "use fewer levels: a job has about five")
         parts.append(match["index"] or (name if name is not None else match["bare"].strip()))
         if text[offset : offset + 1] == "=":
             return parts, text[offset + 1 :]
@@ -91,15 +91,15 @@ def _split(text: str) -> tuple[list[str], str]:
         elif text[offset : offset + 1] != "[":
             break
     if "=" not in text:
-        raise _Refused(f"`{shortened(text)}` sets nothing: there is no `=` after the field", _SYNTAX)
+        raise _Refused(f"`{shortened(text)}` has no `=` after the field", _SYNTAX)
     raise _Refused(
-        f"`{shortened(text.partition('=')[0])}` is not the way to a field",
+        f"`{shortened(text.partition('=')[0])}` is not the path of a field",
         f'{_SYNTAX}; quote a key with dots: `hyperparameters."a.b"=1`',
     )
 
 
 def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tuple[Path, Positions]:
-    """Set one value. Missing containers on the way are created, but only if everything succeeds."""
+    """Set the value at the path `parts` and create missing parents. After an error, `data` is unchanged."""
     shape: SchemaNode = node_of_model(root)
     holder: Any = data
     path: Path = ()
@@ -126,7 +126,7 @@ def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tu
 
 
 def _step(shape: SchemaNode, holder: Any, part: str, path: Path, root: type[BaseModel]) -> tuple[str | int, SchemaNode]:
-    """Return the key that `part` means in `holder`, and the schema of its value.
+    """Convert `part` of an override's path to a key or index of `holder`. Return the key and the schema of its value.
 
     Raises:
         _Refused: the field or index does not exist, or the holder cannot contain values.
@@ -156,8 +156,8 @@ def _index(text: str, length: int, path: Path) -> int:
 
 
 def _open(value: Any, shape: SchemaNode, path: Path) -> Any:
-    """Return the container at a path, created if it is missing. One text for all targets becomes one text per
-    target."""
+    """Return the mapping or list at a path, or a new one if `value` is None. One text for all targets becomes a mapping
+    with this text for each target."""
     if isinstance(value, _CONTAINERS.get(shape.kind, dict)):
         return value
     if isinstance(value, str) and shape.model() is PerTarget:
@@ -187,7 +187,7 @@ def _remove(holder: Any, key: str | int) -> None:
 
 
 def _keep_fields(holder: Data, shape: SchemaNode) -> None:
-    """Remove the fields that the newly chosen model does not have."""
+    """Remove the fields that the model chosen by the new `type` does not have."""
     if shape.model(holder["type"]) is not None:
         known = shape.field_names(holder["type"])
         for name in [name for name in holder if name not in known]:
@@ -195,7 +195,8 @@ def _keep_fields(holder: Data, shape: SchemaNode) -> None:
 
 
 def _value(shape: SchemaNode, text: str, path: Path) -> Document:
-    """Return the text with the type of its field. Text that does not fit stays text, and the validation refuses it."""
+    """Convert the text of an override to the type of its field. Text of another type stays text, which validation
+    refuses."""
     plain = Positions(texts={(): text})
     starts = text.lstrip()[:1]
     if shape.kind != "value" and (starts in ("{", "[") or (shape.kind == "json" and starts in ('"', "'"))) and starts:

@@ -1,4 +1,4 @@
-"""Text and overrides into a job, or into a list of all problems, each with its position."""
+"""Conversion of text and overrides to a job, or to a list of all problems with their positions."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class JobFile(NamedTuple):
         return self.job if self.sweep is None else self.sweep
 
     def place_of(self, path: Path) -> str | None:
-        """Return the position of a path into the job (into the sweep for a sweep): `job.yaml:9:20`, or the override
-        that set it. If it is unknown, return the nearest known position."""
+        """Return the position of the value at a path in the job or sweep, such as `job.yaml:9:20`, or the override that
+        set it. If the position is unknown, return the nearest known one."""
         if self.inner is not None and path[:1] == ("job",):
             return self.inner.place_of(path[1:])
         origin = self.changes.origin(path)
@@ -75,7 +75,7 @@ ReadJob = Callable[[str, Sequence[str]], JobFile]
 def parse(
     text: str, *, format: Format, file: str, overrides: Sequence[str] = (), read_job: ReadJob | None = None
 ) -> JobFile:
-    """Return the job in a text with its positions. `read_job` reads the separate job file of a sweep.
+    """Parse a text and return its job or sweep with positions. `read_job` reads the separate job file of a sweep.
 
     Raises:
         JobError: the job has problems; all are listed.
@@ -111,10 +111,10 @@ _OF_JOB = "job."
 
 
 def _readable(text: str, format: Format, file: str) -> Document:
-    """Return the document if its top level is a mapping.
+    """Read the text as a document whose top level is a mapping.
 
     Raises:
-        JobError: the text is not valid in the format, is empty, or holds something other than a job.
+        JobError: the text is not valid in the format, is empty, or holds no mapping.
     """
     try:
         if not text.strip("\ufeff \t\r\n"):
@@ -131,7 +131,7 @@ def _readable(text: str, format: Format, file: str) -> Document:
 
 
 def _model(document: Document, file: str) -> Any:
-    """Return the model that `kind` names. `kind: training` is allowed, although the job has no such field.
+    """Return the model named by the field `kind`. `kind: training` is allowed although `TrainingJob` lacks the field.
 
     Raises:
         JobError: the kind of job does not exist.
@@ -165,12 +165,12 @@ def _apply_overrides(data: dict[str, Any], overrides: Sequence[str], model: Any)
 
 
 def _written(positions: Positions, changes: Changes) -> Any:
-    """Return a function that returns the spelling of the value at a path, in the file or in an override."""
+    """Return a function from a path to the spelling of its value in the file or in an override."""
     return lambda path: (changes.texts if changes.origin(path) else positions.texts).get(path)
 
 
 def _in_form(problem: Problem, format: Format) -> Problem:
-    """Return the problem with a hint in the syntax of the file. An override uses YAML."""
+    """Return the problem with its hint in the syntax of the file. Hints about overrides stay in YAML."""
     if format == "yaml" or problem.file is not None:
         return problem
     from cloudtrain.problems.forms import in_form  # importing it costs start-up time
@@ -179,7 +179,7 @@ def _in_form(problem: Problem, format: Format) -> Problem:
 
 
 def _place_each(problems: Sequence[Problem], file: str, positions: Positions, changes: Changes) -> list[Problem]:
-    """Return the problems with their positions: those of the file in order, then those of the overrides."""
+    """Return the problems with positions: first the problems of the file in order, then the problems of overrides."""
     placed = [_place(problem, file, positions, changes) for problem in problems]
     distinct = list(dict.fromkeys(placed))
     return sorted(distinct, key=lambda p: (p.file != file, p.line or 0, p.column or 0))

@@ -1,12 +1,11 @@
-"""The JSON Schema (2020-12) of job files for editors: completion, help on fields, and marked mistakes.
+"""The JSON Schema (2020-12) of job files, with which editors complete fields, show help and mark mistakes.
 
-`cloudtrain schema > job.schema.json`, then this comment for the YAML language server at the top of a job file:
+Run `cloudtrain schema > job.schema.json` and put this comment for the YAML language server at the top of a job file:
 
     # yaml-language-server: $schema=job.schema.json
 
-The schema accepts what the loader accepts, as far as a schema can say it. It cannot
-check that a reference (`${{inputs.train}}`) names an input, that `1.0` is not an integer, or that a duration is not too
-long.
+The schema accepts every job file that `load_job` accepts. It cannot find every mistake: it does not check that a
+reference (`${{inputs.train}}`) names an input, that `1.0` is not an integer, or that a duration is not too long.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from cloudtrain.problems.schema_node import SchemaNode, node_of_field
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _NAMES = {"training": "job", "processing": "processing-job", "sweep": "sweep"}
-"""Last parts of the schemas' identifiers. The identifiers are names and not addresses, so they cannot be fetched."""
+"""The last part of each schema's identifier. An identifier is a URN, so it cannot be downloaded."""
 
 _KIND_HELP = "What the file holds: `training`, which need not be said, `processing`, or `sweep`."
 
@@ -79,7 +78,7 @@ def _open_short_forms(schema: Schema, definitions: Schema) -> None:
 
 
 def _models(root: type[BaseModel]) -> list[type[BaseModel]]:
-    """Return the models that a job consists of, each once."""
+    """Return `root` and all models of its fields, each once."""
     found: dict[type[BaseModel], None] = {}
 
     def visit(shape: SchemaNode | None) -> None:
@@ -99,7 +98,7 @@ def _models(root: type[BaseModel]) -> list[type[BaseModel]]:
 
 
 def _describe(schema: Schema, model: type[BaseModel]) -> None:
-    """Add help to each field: the text under it in the source, and the unit of its type."""
+    """Add a description to each field: its docstring in the source code and the unit of its type."""
     schema["description"] = inspect.cleandoc(model.__doc__ or "").partition("\n\n")[0]
     texts = _field_texts(model) | _target_texts(model)
     for name, own in schema["properties"].items():
@@ -110,7 +109,7 @@ def _describe(schema: Schema, model: type[BaseModel]) -> None:
 
 
 def _target_texts(model: type[BaseModel]) -> dict[str, str]:
-    """Return what each target says about the field with its name."""
+    """Return the help texts of the targets for the fields of `model` that are named after a target."""
     texts: dict[str, str] = {}
     for name in target_names():
         target = find_target(name)
@@ -121,7 +120,7 @@ def _target_texts(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
-    """Allow a text where it stands for a whole mapping, such as one text for all targets."""
+    """Allow text in the fields where it replaces a mapping, such as one text for all targets."""
     for name in model.model_fields:
         shape, own = node_of_field(model, name), schema["properties"][name]
         if shape.kind == "model" and shape.parsed:
@@ -132,7 +131,7 @@ def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
 
 
 def _field_texts(model: type[BaseModel]) -> dict[str, str]:
-    """Return the strings under the fields of a class and its bases."""
+    """Return the docstrings of the fields of a model and its base classes."""
     texts: dict[str, str] = {}
     for owner in reversed(model.__mro__):
         if owner is BaseModel or not issubclass(owner, BaseModel) or is_widened(owner):
@@ -147,7 +146,8 @@ def _field_texts(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _choice(schema: Schema, definitions: Schema) -> Schema:
-    """Select models by `type`, so that an editor offers the types first and then the fields of the chosen type."""
+    """Return a schema that selects the model by `type`. An editor then offers the types first and the fields of the
+    chosen type next."""
     names = [option["$ref"].rpartition("/")[2] for option in schema["oneOf"]]
     tags = {definitions[name]["properties"]["type"]["const"]: name for name in names}
     helps = [definitions[name].get("description", "") for name in names]
@@ -166,14 +166,14 @@ def _choice(schema: Schema, definitions: Schema) -> Schema:
 
 
 def _pattern_to_names(schema: Schema) -> None:
-    """Restrict the names of inputs and outputs, because pydantic's `patternProperties` allows all other names."""
+    """Allow only valid names of inputs and outputs. pydantic's `patternProperties` would allow all other names, too."""
     for pattern, inner in schema.pop("patternProperties", {}).items():
         schema["additionalProperties"] = inner
         schema["propertyNames"] = {"pattern": pattern, "maxLength": 64}
 
 
 def _require(*names: str) -> Schema:
-    """Return the schema that all of these fields have a value other than null."""
+    """Return a schema that requires a value other than null in each of these fields."""
     return {"required": list(names), "properties": {name: {"not": {"type": "null"}} for name in names}}
 
 
@@ -192,7 +192,7 @@ def _smp_version(version: int) -> Schema:
 
 
 def _truthy(name: str) -> Schema:
-    """Return the schema that the field has a value in the sense of the models' rules: not null, and not empty."""
+    """Return a schema that requires a value in the field that is neither null nor empty."""
     return {"required": [name], "properties": {name: {"not": {"enum": [None, "", [], {}]}}}}
 
 

@@ -1,4 +1,4 @@
-"""The job of a script without a job file, in the form of a job file."""
+"""Conversion of a training script without a job file to a `JobFile`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def load_script(script: Path, arguments: Sequence[str], overrides: Sequence[str]
     """Return the job of a script. Relative local paths start at the working directory.
 
     Raises:
-        UsageError: there is no such script, or it is not Python.
+        UsageError: the script does not exist or is not valid Python.
         JobError: the job has problems; all are listed.
     """
     here = Path.cwd()
@@ -33,7 +33,7 @@ def load_script(script: Path, arguments: Sequence[str], overrides: Sequence[str]
 
 
 def job_text(script: Path, arguments: Sequence[str], overrides: Sequence[str] = ()) -> str:
-    """Return the text of a job file in the working directory that describes the same job."""
+    """Return the text of a job file in the working directory for the job that `load_script` returns."""
     data, _ = override(fields_of_script(script, arguments, Path.cwd()), overrides, TrainingJob)
     return yaml_text(data)
 
@@ -43,8 +43,8 @@ def _without_place(problem: Problem, file: str) -> Problem:
 
 
 def yaml_text(data: dict[str, Any]) -> str:
-    """Return the fields as YAML that this package reads back unchanged: PyYAML's output, or else with every text
-    quoted, also where a character would be invisible."""
+    """Return the fields as YAML that cloudtrain reads back unchanged: PyYAML's output if it is unchanged and printable,
+    else JSON with invisible characters escaped."""
     import json
 
     import yaml

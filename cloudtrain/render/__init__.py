@@ -1,1 +1,1 @@
-"""Output for people: a document made of blocks, shown as text in terminals and as HTML in notebooks."""
+"""Output for users: documents of blocks, shown as text in terminals and as HTML in notebooks."""

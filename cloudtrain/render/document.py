@@ -1,4 +1,4 @@
-"""The document: a list of blocks, independent of how they are shown. Text and HTML are both made from it."""
+"""The document: a list of blocks, from which both text and HTML are made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Style = Literal["", "strong", "dim", "good", "bad", "warn", "info", "code"]
 
 
 class Span(NamedTuple):
-    """A piece of text with one style."""
+    """A piece of text with a style."""
 
     text: str
     style: Style = ""
@@ -20,19 +20,19 @@ Cell = str | Span
 
 
 class Heading(NamedTuple):
-    """A line that names the blocks after it."""
+    """The title of the blocks that follow."""
 
     text: str
 
 
 class Text(NamedTuple):
-    """A paragraph, wrapped to the width. Literals stand in backticks."""
+    """A paragraph, wrapped to the width of the output. Literals are in backticks."""
 
     text: str
 
 
 class Pairs(NamedTuple):
-    """Labels and values, the values aligned."""
+    """Rows of a label and a value. The values are aligned in a column."""
 
     rows: Sequence[tuple[str, Cell]]
 
@@ -51,7 +51,7 @@ class Lines(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A command line to copy into a shell. Long command lines continue after a backslash."""
+    """A command line to copy into a shell. A long command line is split into lines that end in a backslash."""
 
     argv: Sequence[str]
     variables: Sequence[tuple[str, str]] = ()
@@ -69,7 +69,7 @@ class Notice(NamedTuple):
 
 
 class Section(NamedTuple):
-    """Blocks under a title, which a notebook folds away."""
+    """Blocks under a title. A notebook shows them folded."""
 
     title: str
     blocks: Sequence[Heading | Text | Pairs | Table | Lines | Command | Notice]

@@ -1,9 +1,9 @@
-r"""Text from outside, made safe for a terminal.
+r"""Escaping of external text, so that it is safe to print on a terminal.
 
 Log lines, names, reasons, file names, variables and a service's messages may contain characters that control a terminal
-or are invisible: control characters, marks that reverse the text direction, characters without width. They can forge
-output: a line that was never written, or a command that differs from the one you read. Such characters are escaped as
-in Python and JSON: `\x1b`, `\u202e`. Everything that cloudtrain prints passes through this module.
+or are invisible: control characters, marks that reverse the text direction, characters without width. Such characters
+can forge output, for example a line that was never written, or a command that differs from the one you read. They are
+escaped as in Python and JSON: `\x1b`, `\u202e`. Everything that cloudtrain prints passes through this module.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ _RESET = "\x1b[0m"
 
 
 def visible(text: str) -> str:
-    """Escape every invisible character in a text. Line breaks stay, and tabs become spaces."""
+    """Escape every invisible character in a text except line breaks. Tabs become spaces."""
     if text.isascii() and text.isprintable():
         return text
     return UNSEEN.sub(_escape_match, text.expandtabs(4))
 
 
 def on_one_line(text: str) -> str:
-    """Escape a text that is part of a line, including line feeds and tabs."""
+    """Escape every invisible character in a text that is part of a line, including line breaks and tabs."""
     if text.isascii() and text.isprintable():
         return text
     return _UNSEEN_OR_LAYOUT.sub(_escape_match, text)
 
 
 def visible_json(text: str) -> str:
-    """Escape invisible characters in a JSON document, so that its value stays the same."""
+    """Escape invisible characters in a JSON document. The document keeps its value."""
     return UNSEEN.sub(_in_json, text)
 
 
 def visible_yaml(text: str) -> str:
-    """Escape invisible characters in a YAML document. Texts that contain them must be in double quotes."""
+    """Escape invisible characters in a YAML document. Strings with such characters must be in double quotes."""
     return UNSEEN.sub(_in_shell, text)
 
 
 def visible_output(text: str, *, color: bool) -> str:
-    """Return a line of a program's output for display. Of a progress bar only the last state stays, colours stay only
-    with `color`, and tabs stay."""
+    """Escape a line of a program's output for display. Keeps tabs, the last state of a progress bar and, with `color`,
+    colours."""
     if text.isascii() and text.isprintable():
         return text
     text = _REDRAWS.sub("", text.rstrip("\r").rpartition("\r")[2])

@@ -1,4 +1,4 @@
-"""A document as HTML for notebooks: one `div` with its own style, readable in light and dark themes, all escaped."""
+"""A document as HTML for notebooks: one `div` with its own style for light and dark themes. All text is escaped."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ _STYLE = """<style>
 overrides these rules. Colours are those of the JupyterLab or VS Code theme, if there is one."""
 
 _LEFT = ' style="text-align:left"'
-"""On each cell, because JupyterLab removes the style above from a notebook that you have not run yourself."""
+"""The style of each cell. JupyterLab removes `_STYLE` from a notebook that you have not run yourself."""
 
 
 def to_html(document: Document) -> str:
-    """Return the document as one `<div class="cloudtrain">`, which loads nothing from elsewhere."""
+    """Return the document as one `<div class="cloudtrain">`, which loads no external files."""
     body = "\n".join(_BLOCKS[type(block)](block) for block in document.blocks)
     return f'<div class="cloudtrain">\n{_STYLE}\n{body}\n</div>\n'
 
@@ -129,7 +129,7 @@ def _cell(cell: Cell) -> str:
 
 
 def _inline(text: str) -> str:
-    """Return escaped text with its backticked literals as code."""
+    """Return the text escaped for HTML, with its backticked literals as `<code>`."""
     return "".join(
         f"<code>{_escape(span.text[1:-1])}</code>" if span.style == "code" else _escape(span.text)
         for span in literals(text)

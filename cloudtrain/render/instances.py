@@ -1,4 +1,4 @@
-"""Instance types as documents: a table that fits 80 columns, and all facts about one type."""
+"""Instance types as documents: a table of types for 80 columns, and a page with all facts about one type."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SHORT = {"efa": "EFA", "infiniband": "IB", "": ""}
 
 
 def type_table(types: Sequence[InstanceType]) -> Document:
-    """Return a table with one row per type. The column NETWORK shows Gbit/s and the kind of RDMA.
+    """Return a table with one row per type. The column NETWORK shows the bandwidth in Gbit/s and the kind of RDMA.
 
-    For a target with InfiniBand, whose type names are long, the table has no units. Memory is in GiB. The column IB
-    shows InfiniBand in Gbit/s, with `(no)` if it has no SR-IOV and NCCL cannot use it. A retired type shows that
-    instead of its price.
+    The types of a target with InfiniBand have long names, so their table omits units: memory is in GiB, and the column
+    IB shows InfiniBand in Gbit/s. `(no)` marks InfiniBand without SR-IOV, which NCCL cannot use. A retired type has
+    `retired` in the column of prices.
     """
     if has_infiniband(types):
         return Document([Table(INFINIBAND_HEADERS, [_infiniband_row(instance) for instance in types])])
@@ -34,7 +34,7 @@ def type_table(types: Sequence[InstanceType]) -> Document:
 def node_table(kinds: Sequence[NodeKind]) -> Document:
     """Return a table with one row per kind of node.
 
-    A row shows how many nodes there are and how many are idle, their hardware, and their partitions and features.
+    A row shows the number of nodes, the number of idle nodes, and their hardware, partitions and features.
     """
     rows = [
         (
@@ -53,13 +53,13 @@ def node_table(kinds: Sequence[NodeKind]) -> Document:
 
 
 def has_infiniband(types: Sequence[InstanceType]) -> bool:
-    """Return whether InfiniBand connects the types of this target."""
+    """Return whether the target of these types has types with InfiniBand."""
     table = table_of(types[0].target) if types else None
     return table is not None and table.fabric == "infiniband"
 
 
 def one_type(instance: InstanceType) -> Document:
-    """Return everything that is known about a type, with the sources."""
+    """Return a page with all known facts about a type and their sources."""
     table = table_of(instance.target)
     own = table.describe(instance) if table is not None else []
     rows = [*_machine(instance), *own, *_prices(instance), ("source", instance.source)]

@@ -1,4 +1,4 @@
-"""The layout of a document as lines of styled spans. Plain text, coloured text and rich output all use it."""
+"""The layout of a document as lines of styled spans, for plain text, coloured text and rich output."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LEVEL_STYLE: dict[str, Style] = {
 
 
 def layout(document: Document, width: int | None) -> list[Line]:
-    """Return the lines of a document. Running text and cells are wrapped to `width`; with None, nothing is wrapped."""
+    """Return the lines of a document. Paragraphs and cells are wrapped to `width`; None: no wrapping."""
     lines: list[Line] = []
     previous: Block | None = None
     for block in _flat(document.blocks):
@@ -95,14 +95,14 @@ def _table(block: Table, width: int | None) -> Iterator[Line]:
 
 
 def _room_for_key(headers: Sequence[str], widths: Sequence[int], width: int) -> int:
-    """Return the width left for the first column when the last one shrinks to its header or 24, whichever is more."""
+    """Return the width left for the first column if the last column shrinks to 24 or the width of its header."""
     last = min(widths[-1], max(width_of(headers[-1]), 24)) if len(widths) > 1 else 0
     others = sum(widths[1:-1]) + last + GAP * (len(widths) - 1)
     return max(width - others, width_of(headers[0]))
 
 
 def _fit_row(row: Sequence[Span], widths: Sequence[int], width: int | None) -> Iterator[Line]:
-    """Yield one row as lines. A key that is too long gets its own line; a last cell that is too long is wrapped."""
+    """Yield the lines of one row. A key that is too long gets its own line; a long last cell is wrapped."""
     key, *others = row
     if others and width_of(key.text) > widths[0]:
         yield [key]

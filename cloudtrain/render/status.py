@@ -23,12 +23,12 @@ STATE_STYLE: dict[RunState, Style] = {
 
 
 def state_cell(state: RunState, queue_place: int | None = None) -> Span:
-    """Return the state in its colour, with the place in a queue: `queued 3`."""
+    """Return a coloured cell with the state and the place in the queue, such as `queued 3`."""
     return Span(str(state) if queue_place is None else f"{state} {queue_place}", STATE_STYLE[state])
 
 
 def run_document(name: str, ref: str, status: RunStatus, more: Mapping[str, str] | None = None) -> Document:
-    """Return everything that is known about a run. `more` adds pairs after the reference."""
+    """Return a page with all known facts about a run. `more` adds label-value pairs after the reference."""
     rows: list[tuple[str, Cell]] = [("state", state_cell(status.state))]
     rows += [("reason", status.reason)] if status.reason else []
     rows += [("queue", f"place {status.queue_place}")] if status.queue_place is not None else []
@@ -52,7 +52,7 @@ def run_document(name: str, ref: str, status: RunStatus, more: Mapping[str, str]
 
 
 def duration_of(status: RunStatus, now: float | None = None) -> str:
-    """Return how long the run took or has been running; empty before it starts."""
+    """Return how long the run took or has been running, such as `1h 2m`; empty before it starts."""
     if status.started is None:
         return ""
     ended = status.ended if status.ended is not None else (time.time() if now is None else now)
@@ -60,7 +60,7 @@ def duration_of(status: RunStatus, now: float | None = None) -> str:
 
 
 def cost_text(status: RunStatus) -> str:
-    """Return `1h 2m billed on each instance, $12.34 by list price, 64% saved by spot capacity`."""
+    """Return a text such as `1h 2m billed on each instance, $12.34 by list price, 64% saved by spot capacity`."""
     parts = [f"{format_duration(status.billable_seconds or 0.0)} billed on each instance"]
     parts += [f"${status.cost:,.2f} by list price"] if status.cost is not None else []
     parts += [f"{status.saved:.0%} saved by spot capacity"] if status.saved is not None else []
@@ -78,8 +78,8 @@ PROGRESS = ("total", "seconds_left")
 
 
 def progress_text(status: RunStatus) -> str:
-    """Return `45%, step 207 of 460, 3m left`. Empty if the script reports no total; without the time left once it
-    ended."""
+    """Return a text such as `45%, step 207 of 460, 3m left`; empty if the script reports no total. An ended run has no
+    time left."""
     step, total = status.metrics.get("step"), status.metrics.get("total")
     if step is None or not total:
         return ""
@@ -91,7 +91,7 @@ def progress_text(status: RunStatus) -> str:
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
-    """Return `loss 0.25, accuracy 0.98 (step 100)`, with the point of the measurement last."""
+    """Return a text such as `loss 0.25, accuracy 0.98 (step 100)`. The step or epoch of the measurement comes last."""
     places = [f"{name} {number(metrics[name])}" for name in ("epoch", "step") if name in metrics]
     values = [f"{name} {number(value)}" for name, value in metrics.items() if name not in ("epoch", "step", *PROGRESS)]
     text = ", ".join(values)
@@ -99,7 +99,7 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
 
 
 def number(value: float) -> str:
-    """Return a metric's value with four significant digits; integers in full."""
+    """Format a metric's value with four significant digits. Integers keep all digits."""
     return str(int(value)) if abs(value) < 1e15 and value == int(value) else f"{value:.4g}"
 
 

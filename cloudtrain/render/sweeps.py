@@ -29,7 +29,7 @@ def sweep_document(
     more: Mapping[str, str],
     cost: SweepCost | None = None,
 ) -> Document:
-    """Return what is known about a sweep: its progress and its best trials."""
+    """Return a page about a sweep with its progress, its cost and its best trials."""
     ended = sum(trial.state.is_final for trial in trials)
     total = int(status.metrics.get("trials", len(trials)))
     going_on = len(trials) - ended
@@ -82,9 +82,9 @@ def trials_table(trials: Sequence[Trial], objective: Objective | None, *, best: 
 
 
 def _time_left(trials: Sequence[Trial], total: int, status: RunStatus) -> str:
-    """Return how long the remaining trials will take at the pace so far.
+    """Estimate how long the remaining trials will take, from the pace so far.
 
-    The pace leaves out trials of a sweep that this one continues.
+    If the sweep continues an earlier one, trials of the earlier sweep do not count.
     """
     left, started = total - sum(trial.state.is_final for trial in trials), status.started
     if left <= 0 or status.state.is_final or started is None:
@@ -95,9 +95,9 @@ def _time_left(trials: Sequence[Trial], total: int, status: RunStatus) -> str:
 
 
 def _cost_text(cost: SweepCost, status: RunStatus) -> str:
-    """`$1.20 so far, up to $3.40 more, at list prices`."""
+    """Return a text such as `$1.20 so far, up to $3.40 more, at list prices`."""
     words = [f"${cost.spent:,.2f}" + ("" if status.state.is_final and not cost.left else " so far")]
-    words += ["no limit to what is left"] if cost.left is None else []
+    words += ["no limit for the rest"] if cost.left is None else []
     words += [f"up to ${cost.left:,.2f} more"] if cost.left else []
     return ", ".join([*words, "at list prices"] if len(words) > 1 else [f"{words[0]} at list prices"])
 

@@ -1,4 +1,4 @@
-"""A document as text: plain, with terminal colours, or as an object that rich prints at its console's width."""
+"""A document as plain text, as text with terminal colours, or as an object for rich."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RICH: dict[Style, str] = {
 
 
 def to_text(document: Document, *, width: int | None = 80, color: bool = False) -> str:
-    """Return the document as text that ends with a newline. The words are the same with and without colour."""
+    """Return the document as text that ends with a newline. `color` adds terminal colours."""
     paint = _paint_line if color else _plain
     return "".join(f"{paint(line)}\n" for line in layout(document, width))
 
@@ -33,7 +33,7 @@ def paint(text: str, style: Style) -> str:
 
 
 class RichDocument:
-    """The document as an object for rich: `rich.print(plan)`, a live display, a panel."""
+    """A document that rich can print, for example with `rich.print(plan)` or in a panel."""
 
     def __init__(self, document: Document) -> None:
         self.document = document

@@ -1,4 +1,4 @@
-"""Widths and wrapping of text whose literals are in backticks and must not be broken."""
+"""Width and wrapping of text. Literals in backticks are never broken."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def width_of(text: str) -> int:
 
 
 def wrap(text: str, width: int | None, *, first: int = 0, rest: int = 0) -> list[str]:
-    """Return lines of at most `width` columns. `first` and `rest` columns are already used in the first and other
-    lines. Words and literals are never broken: one that is longer than the line overflows on its own line. A newline in
-    `text` is kept."""
+    """Return lines of at most `width` columns. `first` columns of the first line and `rest` columns of the other lines
+    are already used. Words and literals are never broken; a longer one overflows on its own line. Newlines in `text`
+    are kept."""
     lines: list[str] = []
     for paragraph in visible(text).split("\n"):
         if width is None:
@@ -44,15 +44,15 @@ def wrap(text: str, width: int | None, *, first: int = 0, rest: int = 0) -> list
 
 
 def literals(text: str, style: Style = "") -> list[Span]:
-    """Return `text` as spans, with its backticked literals in the style of code."""
+    """Return `text` as spans. Backticked literals have the style of code."""
     return [
         Span(part, "code" if part.startswith("`") and len(part) > 1 else style) for part in _LITERAL.split(text) if part
     ]
 
 
 def fill(words: Sequence[str], width: int | None, *, indent: int) -> list[str]:
-    """Join words into lines that a shell reads as one: all lines but the last end in a backslash. An option stays with
-    its value."""
+    """Join words into lines that a shell reads as one line, because each except the last ends in a backslash. An option
+    stays on a line with its value."""
     lines: list[str] = []
     for word in _with_values(words):
         room = None if width is None else width - indent - 2

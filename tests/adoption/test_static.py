@@ -181,5 +181,5 @@ def test_the_command(cli: Cli, tmp_path: Path) -> None:
     found = cli("adopt", str(tmp_path / "job.py"), "--static")
     assert found.code == 1
     assert "entry_point: train.py" in found.out
-    assert "a draft, compared with nothing" in found.err
+    assert "not compared with the original" in found.err
     assert cli("adopt", str(tmp_path), "--static").code == 2

@@ -54,7 +54,7 @@ def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, comman
         (["version"], "there is no command `version`", "did you mean `cloudtrain --version`?"),
         (["my job.yaml"], "there is no command `my job.yaml`", "did you mean `cloudtrain submit 'my job.yaml'`?"),
         (["train.py"], "there is no command `train.py`", "did you mean `cloudtrain submit train.py`?"),
-        (["submit", "a b.py"], "there is no script `a b.py`", "name a Python file, or a job file"),
+        (["submit", "a b.py"], "there is no script `a b.py`", "name a Python file or a job file"),
         (["logs", "last", "--tail"], "option `--tail` requires an argument", "see `cloudtrain logs --help`"),
         (["submit"], "`cloudtrain submit` needs JOB", "see `cloudtrain submit --help`"),
         (["submit", "j.yaml", "--insances", "2"], "has no option `--insances`", "did you mean `--instances`?"),
@@ -81,8 +81,8 @@ def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, comman
         (["scripts", "show", "digits_ddp", "--file", "trian.py"], "has no file `trian.py`", "did you mean `train.py`?"),
         (["scripts"], "missing command", "see `cloudtrain scripts --help`"),
         (["wait", "last", "--timeout", "soon"], '`"soon"` is not a duration', "`10m`"),
-        (["logs", "last", "--instance", "²"], "`²` is not an instance", "`algo-1`"),
-        (["logs", "last", "--instance", "9" * 5000], "is not an instance", "`algo-1`"),
+        (["logs", "last", "--instance", "²"], "`²` is not a valid instance", "`algo-1`"),
+        (["logs", "last", "--instance", "9" * 5000], "is not a valid instance", "`algo-1`"),
     ],
 )
 def test_wrong_command_lines(cli: Cli, arguments: list[str], message: str, hint: str | None) -> None:
@@ -153,7 +153,10 @@ def test_a_deleted_working_directory(
     gone.rmdir()
     result = cli(*(word.format(job=clean_environment / job) for word in arguments))
     assert (result.code, result.out) == (2, "")
-    assert result.err == "error: the working directory has been deleted [CT906]\n\nhint: go to one that exists: `cd`\n"
+    assert (
+        result.err
+        == "error: the working directory has been deleted [CT906]\n\nhint: change to another folder, for example with `cd`\n"
+    )
 
 
 def test_flags_of_the_local_target_are_refused_elsewhere(cli: Cli, job: str) -> None:
@@ -168,7 +171,7 @@ def test_a_field_as_an_argument_is_told_how_it_is_set(cli: Cli, job: str) -> Non
     """As Hydra's users write it."""
     result = cli("plan", job, "hyperparameters.epochs=3", "name=x")
     assert result.code == 2
-    assert result.err.endswith("\nhint: a field of the job is changed with `--set hyperparameters.epochs=3`\n")
+    assert result.err.endswith("\nhint: to change a field of the job, write `--set hyperparameters.epochs=3`\n")
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "wait", "stop", "download"])

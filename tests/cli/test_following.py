@@ -91,7 +91,7 @@ def test_ctrl_c_leaves_the_run_alone(terminal: pexpect.spawn[str]) -> None:
     terminal.close()
     text = ESCAPE.sub("", terminal.before or "")
     assert terminal.exitstatus == 130
-    name = re.search(r"`(steps-\w+-1)` goes on", text)
+    name = re.search(r"`(steps-\w+-1)` continues", text)
     assert name is not None, text
     assert f"stop it with: `cloudtrain stop {name[1]}`" in text
     assert state() == "running"

@@ -30,7 +30,7 @@ def test_table(cli: Cli) -> None:
         "ml.p4de.24xlarge  8     A100-80GB  96    1152 GiB  400 EFA  -\n",
     )
     assert words(result.err) == (
-        "network in Gbit/s; list prices of 2026-09-01; your own go into `instances.toml`, see `cloudtrain instances -h`"
+        "network in Gbit/s; list prices of 2026-09-01; write your own into `instances.toml`, see `cloudtrain instances -h`"
     )
 
 
@@ -85,19 +85,19 @@ def test_a_price_limit_says_what_it_leaves_out(cli: Cli) -> None:
     """A type without a known price does not fit, and is counted."""
     result = cli("instances", "--gpu", "H100", "--max-price", "100")
     assert names(result.out) == ["ml.p5.48xlarge"]
-    assert "1 more would fit, but their price is not known" in words(result.err)
+    assert "1 more would match, but have no known price" in words(result.err)
 
 
 def test_nothing_fits(cli: Cli) -> None:
     """No error: an empty result, and which filter to leave out."""
     result = cli("instances", "--gpu", "T4", "--gpus", "8")
     assert (result.code, result.out) == (0, "")
-    assert result.err == "no instance type fits\nwithout `--gpu` 15 would fit\nwithout `--gpus` 6 would fit\n"
+    assert result.err == "no instance type matches\nwithout `--gpu` 15 would match\nwithout `--gpus` 6 would match\n"
     assert cli("instances", "--gpu", "T4", "--gpus", "8", "--json").out == "[]\n"
     hopeless = cli("instances", "--gpu", "T4", "--gpus", "16", "--max-price", "0.01")
-    assert words(hopeless.err) == "no instance type fits; `--gpu`, `--gpus`, `--max-price` exclude each other"
+    assert words(hopeless.err) == "no instance type matches; `--gpu`, `--gpus`, `--max-price` exclude each other"
     unpriced = cli("instances", "--gpu", "H200", "--max-price", "70")
-    assert "2 would fit but for a price that is not known" in unpriced.err
+    assert "2 would match, but have no known price" in unpriced.err
 
 
 def test_one_type(cli: Cli) -> None:
@@ -145,7 +145,7 @@ def test_one_type_as_json(cli: Cli) -> None:
         (["--target", "sagemeker"], "`sagemeker` is not a target", "did you mean `sagemaker`?"),
         (["--target", "local"], "there is no table of instance types for `local`",
          "use `--target sagemaker` or `--target azureml`"),
-        (["ml.p5.48xlarge", "--min-gpu-memory", "1g"], "so `--min-gpu-memory` has nothing", "remove `--min-gpu-memory`"),
+        (["ml.p5.48xlarge", "--min-gpu-memory", "1g"], "so `--min-gpu-memory` has no effect", "remove `--min-gpu-memory`"),
     ],
 )  # fmt: skip
 def test_mistakes(cli: Cli, arguments: list[str], message: str, hint: str) -> None:

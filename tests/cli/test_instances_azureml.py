@@ -31,7 +31,7 @@ def test_table(cli: Cli) -> None:
         "Standard_ND96isr_H100_v5   8     H100-80GB      96    1900  3200  98.32\n",
     )
     assert words(result.err) == (
-        "IB is InfiniBand in Gbit/s; list prices of unknown date; your own go into `instances.toml`, see "
+        "IB is InfiniBand in Gbit/s; list prices of unknown date; write your own into `instances.toml`, see "
         "`cloudtrain instances -h`"
     )
 
@@ -71,11 +71,11 @@ def test_retired_types_are_counted_and_shown_on_request(cli: Cli) -> None:
     """Hidden with a note; shown they say so instead of a price, and InfiniBand without SR-IOV is no InfiniBand."""
     hidden = cli(*ON, "--gpu", "K80")
     assert (hidden.out, hidden.err.splitlines()[1]) == (
-        "", "4 would fit but are no longer offered; `--retired` lists them",
+        "", "4 would match, but are no longer offered; `--retired` lists them",
     )  # fmt: skip
     some = cli(*ON, "--gpu", "V100")
     assert names(some.out) == ["Standard_ND40rs_v2"]
-    assert "4 more would fit, but are no longer offered; `--retired` lists them" in words(some.err)
+    assert "4 more would match, but are no longer offered; `--retired` lists them" in words(some.err)
     shown = cli(*ON, "--gpu", "K80", "--retired")
     assert {line.split()[0]: line.split()[-2:] for line in shown.out.splitlines()[1:]} == {
         "Standard_NC6": ["-", "retired"],

@@ -74,7 +74,7 @@ def test_a_day_in_the_queue(cli: Cli, submit: Submit, state_dir: Path) -> None:
     assert "place 2" in cli("status", urgent).out
     assert cli("ps", "--state", "queued").out.count("queued") == 3
     gone = cli("queue", "drop", urgent)
-    assert gone.err == f"`{urgent}` was dropped; nothing of it had started\n"
+    assert gone.err == f"`{urgent}` was dropped before it started\n"
     assert cli("wait", urgent).code == 1
     assert json.loads(cli("status", urgent, "--json").out)["state"] == "stopped"
 
@@ -95,7 +95,7 @@ def test_a_day_in_the_queue(cli: Cli, submit: Submit, state_dir: Path) -> None:
         out, err = follower.communicate()
     assert (follower.returncode, out) == (0, "[rank 0] up\n")
     assert f"`{third}` succeeded" in err
-    eventually(lambda: cli("queue").err.startswith("no run waits; "), "the last one leaves")
+    eventually(lambda: cli("queue").err.startswith("the queue is empty; "), "the last one leaves")
     assert [item["state"] for item in json.loads(cli("ps", "--json").out)] == [
         "stopped", "succeeded", "stopped", "succeeded"
     ]  # fmt: skip
@@ -117,7 +117,7 @@ def test_the_setting(cli: Cli, job: str) -> None:
         (["queue", "--target", "slurm"], ["`slurm` does not use cloudtrain's queue [CT902]", "`cloudtrain queue --target local`"]),
         (["queue", "move", "last"], ["the new position is missing", "`--first`, `--last` or `--before OTHER`"]),
         (["queue", "move", "last", "--first", "--last"], ["the new position is missing"]),
-        (["queue", "--json", "drop", "last"], ["`--json` applies to the list, not to `drop`"]),
+        (["queue", "--json", "drop", "last"], ["`--json` has no effect with `drop`"]),
         (["queue", "drop", "nobody"], ["there is no run `nobody`"]),
         (["submit", "job.yaml", "--priority", "3"], ["`priority` has no effect without `queue`", "add `--queue`"]),
         (["submit", "job.yaml", "--queue", "--target", "sagemaker"], ["`--queue` works only on the local target"]),

@@ -84,7 +84,7 @@ def test_ctrl_c_leaves_the_run_alone_and_says_how_to_stop_it(cli: Cli, scripted:
     name = next((scripted / "jobs").iterdir()).name
     assert result.code == 130
     assert result.err.endswith(
-        f"`{name}` goes on\nstop it with: `cloudtrain stop {name}`\nfollow it with: `cloudtrain logs {name} -f`\n"
+        f"`{name}` continues\nstop it with: `cloudtrain stop {name}`\nfollow it with: `cloudtrain logs {name} -f`\n"
     )
     assert not (scripted / "stopped").exists()
     assert cli("logs", name, "-f").code == 130
@@ -329,7 +329,7 @@ def test_stop(cli: Cli, scripted: Path, job: str) -> None:
     assert (result.code, result.out) == (0, "")
     assert (scripted / "stopped").read_text() == name
     fate(scripted, state="stopped")
-    assert "has ended already: stopped" in cli("stop", name).err
+    assert "has already ended: stopped" in cli("stop", name).err
 
 
 @pytest.mark.parametrize("name", ["", " "])
@@ -430,5 +430,5 @@ def test_submit_as_json(cli: Cli, scripted: Path, job: str) -> None:
 def test_recover_with_nothing_to_recover(cli: Cli, scripted: Path, job: str) -> None:
     """Nothing was cut off: a word on stderr, an empty list in JSON."""
     submitted(cli)
-    assert cli("recover") == (0, "", "no submission was cut off\n")
+    assert cli("recover") == (0, "", "no submission was interrupted\n")
     assert json.loads(cli("recover", "--json").out) == []

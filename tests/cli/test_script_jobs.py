@@ -52,7 +52,7 @@ def test_an_option_of_the_command_after_the_script_is_refused(cli: Cli, script: 
     name = next(word for word in words if word not in ("--lr", "1", "x")).partition("=")[0]
     refused = cli("submit", script, *words)
     assert refused.code == 2
-    assert f"`{name}` stands after `{script}`, which does not know it [CT902]" in " ".join(refused.err.split())
+    assert f"`{name}` comes after `{script}`, which has no such option [CT902]" in " ".join(refused.err.split())
     assert not json.loads(cli("ps", "--json").out)
     assert cli("plan", "--ignore", "LO103", script, "--", *words).code == 0  # PyTorch may be missing
 
@@ -122,10 +122,10 @@ def test_mistakes(cli: Cli, script: str, clean_environment: Path) -> None:
     for wrong, said in (
         (["submit", "absent.py"], "there is no script `absent.py`"),
         (["submit", "bad.py"], "is not Python"),
-        (["plan", "job.yaml", "--", "--epochs", "3"], "`job.yaml` is a job file, and takes no arguments"),
+        (["plan", "job.yaml", "--", "--epochs", "3"], "`job.yaml` is a job file, which takes no arguments"),
         (["check", "job.yaml", "--gpu", "H100"], "`--gpu` applies to a script"),
-        (["plan", "--save-job", "job.yaml", script], "`job.yaml` exists already"),
-        (["plan", "--nproc", "2", "none.py"], "imports no library that several processes train with"),
+        (["plan", "--save-job", "job.yaml", script], "`job.yaml` already exists"),
+        (["plan", "--nproc", "2", "none.py"], "imports no library for training with several processes"),
         (["plan", "--set", "hyperparameter.a=1", script], "hyperparameters"),
     ):
         result = cli(*wrong)

@@ -123,7 +123,7 @@ def test_scripts_copy_never_overwrites(cli: Cli, clean_environment: Path) -> Non
     (clean_environment / "mine" / "x").write_text("x")
     result = cli("scripts", "copy", "digits_ddp", "mine")
     assert result.code == 2
-    assert "`mine` exists already" in result.err
+    assert "`mine` already exists" in result.err
     assert [path.name for path in (clean_environment / "mine").iterdir()] == ["x"]
 
 

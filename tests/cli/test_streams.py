@@ -66,7 +66,7 @@ def test_a_run_that_was_sent_is_named_although_stdout_is_full(
     done = shell(f"{line} >/dev/full")
     (sent,) = (scripted / "jobs").iterdir()
     assert done.returncode == 74
-    assert f"`{sent.name}` goes on" in done.stderr
+    assert f"`{sent.name}` continues" in done.stderr
     assert f"`cloudtrain stop {sent.name}`" in done.stderr
     assert "error: stdout cannot be written: No space left on device" in done.stderr
 
@@ -81,7 +81,7 @@ def test_a_run_that_was_sent_is_named_although_nobody_reads(shell: Shell, script
     os.close(writing)
     (sent,) = (scripted / "jobs").iterdir()
     assert done.returncode == 141
-    assert f"`{sent.name}` goes on" in done.stderr
+    assert f"`{sent.name}` continues" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def test_ctrl_c_in_a_terminal(terminal: object, scripted: Path, job: str) -> Non
     name = next((scripted / "jobs").iterdir()).name
     assert code == 130
     text = ESCAPE.sub("", output)
-    assert f"`{name}` goes on" in text
+    assert f"`{name}` continues" in text
     assert f"`cloudtrain stop {name}`" in text
     assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")
     assert not (scripted / "stopped").exists()

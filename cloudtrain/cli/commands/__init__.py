@@ -1,1 +1,1 @@
-"""The commands, one a file. `cloudtrain.cli.app` has the table of them."""
+"""The commands, one per file. `cloudtrain.cli.app` lists them."""

@@ -17,47 +17,51 @@ def command(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="A request or description of a job (JSON or YAML), or `-` for stdin; a script or a notebook; a job "
-            "that a target has (`sagemaker://REGION/NAME`, `azureml://WORKSPACE/NAME`); a launch "
-            "line in quotes, a batch script, a task file of SkyPilot.",
+            help="A job's request or description (JSON or YAML), or `-` for stdin; a script or notebook; an existing "
+            "job (`sagemaker://REGION/NAME`, `azureml://WORKSPACE/NAME`); a launch command in quotes; a batch script; "
+            "or a SkyPilot task file.",
             show_default=False,
         ),
     ],
     job: Annotated[
         str | None,
-        typer.Option("--job", metavar="NAME", help="Which job, where the source has several.", show_default=False),
+        typer.Option(
+            "--job", metavar="NAME", help="The job to convert, if the source has several.", show_default=False
+        ),
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option("--write", metavar="DIR", help="Write job.yaml (or sweep.yaml) and cloudtrain.toml there."),
+        typer.Option("--write", metavar="DIR", help="Write job.yaml (or sweep.yaml) and cloudtrain.toml into DIR."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="With --write: replace files that exist.")] = False,
     python: Annotated[
         str | None,
-        typer.Option("--python", metavar="PATH", help="The interpreter of the script, which has its packages."),
+        typer.Option("--python", metavar="PATH", help="The Python interpreter to run the script with."),
     ] = None,
     args: Annotated[
         str | None,
-        typer.Option("--args", metavar="TEXT", help='Arguments of the script: "--epochs 3".', show_default=False),
+        typer.Option(
+            "--args", metavar="TEXT", help='Arguments of the script, for example "--epochs 3".', show_default=False
+        ),
     ] = None,
     time_limit: Annotated[
-        float, typer.Option("--time-limit", min=1, metavar="SECONDS", help="How long the script may run.")
+        float, typer.Option("--time-limit", min=1, metavar="SECONDS", help="The most seconds that the script may run.")
     ] = 300,
     static: Annotated[
-        bool, typer.Option("--static", help="Read the text of the script, for a draft, instead of executing it.")
+        bool, typer.Option("--static", help="Write a draft from the text of the script, without running it.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Run the script without asking.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Turn a training job of another tool into a job file.
+    """Convert a training job of another tool to a job file.
 
-    Prints the job file, and the settings for cloudtrain.toml as comments below it. Then compiles the job and compares
-    its request with the original one, whole. Exit code 0: equal. Exit code 1: the differences are listed, each with
-    its reason. Sends nothing.
+    Prints the job file, followed by the settings for cloudtrain.toml as comments. Then compiles the job and compares
+    its whole request with the original one. The exit code is 0 if the requests are equal. It is 1 if they differ, and
+    each difference is listed with its reason. Sends nothing.
 
-    A script or notebook that uses the SageMaker SDK, boto3 or azure-ai-ml is executed, up to its first job: in a copy
-    of its folder, without network and credentials. It is asked for first. With --static only its text is read, for a
-    draft that is compared with nothing.
+    A script or notebook that uses the SageMaker SDK, boto3 or azure-ai-ml is run up to its first job, in a copy of its
+    folder, without network and credentials. cloudtrain asks you first. With --static only the text of the script is
+    read, and the result is a draft that is not compared.
 
     \b
     Examples:
@@ -86,10 +90,10 @@ def command(
 
 
 def _words(text: str | None) -> list[str]:
-    """Split arguments as a shell does.
+    """Split the text of `--args` into arguments as a shell does.
 
     Raises:
-        UsageError: a quote is open.
+        UsageError: a quote is not closed.
     """
     from shlex import split
 
@@ -104,30 +108,30 @@ def _words(text: str | None) -> list[str]:
 
 
 def _may_run(source: str, python: str | None) -> bool:
-    """Ask whether the script may be run.
+    """Ask the user whether to run the script. Return False if stdin is not a terminal.
 
     Raises:
-        typer.Exit: with code 2, when it may not.
+        typer.Exit: the user answers no (exit code 2).
     """
     from cloudtrain.cli.terminal import say, typed
 
     say(
-        f"Adopting {typed(source)} executes it with {typed(python or sys.executable)}, up to its first job:",
-        "in a copy of its folder, with another home, without credentials, and without the network.",
-        "What it does on this machine with whole paths is done. docs/adopting.md says more.",
+        f"To adopt {typed(source)}, cloudtrain runs it with {typed(python or sys.executable)} up to its first job:",
+        "in a copy of its folder, with another home folder, without credentials and without the network.",
+        "The script can still change files on this machine by their absolute paths. See docs/adopting.md.",
     )
     if not sys.stdin.isatty():
         return False  # which is an error that names `--yes`
-    if not typer.confirm("Execute it?", err=True):
+    if not typer.confirm("Run it?", err=True):
         raise typer.Exit(2)
     return True
 
 
 def _show(found: Adoption, write: Path | None, *, force: bool, json: bool) -> None:
-    """Print the job, or write it; then the comparison.
+    """Print or write the job, then print the comparison of the requests.
 
     Raises:
-        typer.Exit: with code 1, when the two requests differ.
+        typer.Exit: the two requests differ (exit code 1).
     """
     from cloudtrain.cli.terminal import print_json, say
     from cloudtrain.render.escape import visible
@@ -148,7 +152,7 @@ def _show(found: Adoption, write: Path | None, *, force: bool, json: bool) -> No
 
 
 def _settings_as_comments(found: Adoption) -> str:
-    """Return the settings, such that what is printed is a job file still."""
+    """Return the settings as comments, so that the printed text remains a valid job file."""
     if not found.settings_text:
         return ""
     lines = ["", "cloudtrain.toml, beside the job file:", "", *found.settings_text.splitlines()]
@@ -165,14 +169,14 @@ def _say_comparison(found: Adoption) -> None:
         say(f"equal: the job sends the same request to `{found.target}` as the original ({found.kind})")
     else:
         count = len(found.differences)
-        verb = "place differs" if count == 1 else "places differ"
+        verb = "field differs" if count == 1 else "fields differ"
         rows = [(item.path, _short(item.original), _short(item.adopted), item.reason) for item in found.differences]
         head = Text(f"not equal: {count} {verb} from the original ({found.kind})")
         if found.is_draft:
-            head = Text(f"a draft, compared with nothing, from {found.kind}")
-        show(Document([head, Table(("PLACE", "ORIGINAL", "ADOPTED", "WHY"), rows)]), sys.stderr)
+            head = Text(f"a draft from {found.kind}, not compared with the original")
+        show(Document([head, Table(("FIELD", "ORIGINAL", "ADOPTED", "REASON"), rows)]), sys.stderr)
     for path, reason in found.comparison.renewed:
-        say(f"written anew for every run: `{path}` ({reason})")
+        say(f"different in every run: `{path}` ({reason})")
 
 
 def _short(value: object) -> str:

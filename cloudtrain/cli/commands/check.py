@@ -22,7 +22,7 @@ def command(
         typer.Option(
             "--online/--offline",
             show_default=False,
-            help="Ask the target too: role, bucket, inputs, quota. Default: only with credentials.",
+            help="Also ask the target about role, bucket, inputs and quota. Default: only if you have credentials.",
         ),
     ] = None,
     json: options.Json = False,
@@ -32,7 +32,7 @@ def command(
     gpu: options.Gpu = None,
     save_job: options.SaveJob = None,
 ) -> None:
-    """Look for mistakes in a job before it costs money.
+    """Check a job for mistakes before it costs money.
 
     The exit code is 2 when a check finds an error, and 0 otherwise. Warnings and notices do not stop a submit.
     `--json` prints a list with the code, level, message, hint and line of each finding, also for an invalid job file.
@@ -86,13 +86,13 @@ def command(
 
 
 def _finding_json(finding: Any) -> dict[str, Any]:
-    """Convert a problem as `_problem_json` does, with line and column at the end of a place in a file."""
+    """Convert a finding to JSON data. `line` is the line in its position `FILE:LINE:COLUMN`, or null."""
     line = re.search(r":([0-9]+):[0-9]+$", finding.place or "")
     return dict(finding._asdict()) | {"level": finding.level.value, "line": int(line[1]) if line else None}
 
 
 def _problem_json(problem: Any) -> dict[str, Any]:
-    """Return what stops a job before the rules run, with the fields of a finding."""
+    """Convert an error that prevents the checks to JSON data with the fields of a finding."""
     from cloudtrain.errors import more_about
 
     place = problem.file if problem.line is None else f"{problem.file}:{problem.line}:{problem.column}"

@@ -10,15 +10,13 @@ from cloudtrain.cli import options
 
 def command(
     name: options.RunName,
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A folder that does not exist, or is empty.", show_default=False)
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.", show_default=False)],
     json: options.Json = False,
 ) -> None:
     """Write the code of a run into a folder.
 
-    It is what was sent, file by file, whatever became of the source folder; cloudtrain's own runtime, which is added
-    to every bundle, is left out. Prints the path of each file on stdout.
+    Writes the files that were sent, even if the source folder has changed since. Leaves out cloudtrain's own runtime,
+    which is added to every bundle. Prints the path of each file on stdout.
 
     \b
     Examples:

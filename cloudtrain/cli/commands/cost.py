@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 def command(
     by: Annotated[
         str,
-        typer.Option("--by", metavar="GROUP", help="job, month, target, or tag:KEY.", autocompletion=complete.groups),
+        typer.Option(
+            "--by", metavar="GROUP", help="Group by job, month, target or tag:KEY.", autocompletion=complete.groups
+        ),
     ] = "job",
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME", help="Only runs submitted after this: `30d` ago, or a date."),
+        typer.Option("--since", metavar="TIME", help="Only runs submitted since then: `30d` (ago) or a date."),
     ] = None,
     target: Annotated[
         str | None,
@@ -29,21 +31,22 @@ def command(
             "--target",
             "-t",
             metavar="TARGET",
-            help="All runs that this target has, whoever submitted them.",
+            help="All runs on this target, by any user.",
             autocompletion=complete.targets,
         ),
     ] = None,
     profile: options.Profile = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Do not ask targets what they billed; use what this machine knows.")
+        bool, typer.Option("--offline", help="Do not ask targets for bills; use the data on this machine.")
     ] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print a table of comma-separated values.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, with a header.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Sum what runs cost, by job, month, target or tag.
+    """Sum the costs of runs by job, month, target or tag.
 
-    BILLED is the list price of the time that the targets say they billed, ESTIMATED the list price of the time from
-    start to end where no target says it. All are US dollars. Runs on this machine and on a cluster of yours are free.
+    BILLED is the list price of the time that the target reports as billed. ESTIMATED is the list price of the time from
+    start to end, for runs whose target reports no billed time. All amounts are in US dollars. Runs on this machine and
+    on your own cluster are free.
 
     \b
     Examples:
@@ -61,9 +64,9 @@ def command(
     group_of = grouping(by)
     if group_of is None:
         hint = "write `--by tag:KEY`" if by in ("tag", "tag:") else did_you_mean(by, ["job", "month", "target"])
-        raise UsageError(f"`{by}` is not a group", hint=hint, code="CT901")
+        raise UsageError(f"`--by {by}` is not a valid group", hint=hint, code="CT901")
     if csv and json:
-        raise UsageError("`--csv` and `--json` contradict each other", hint="leave one of them out", code="CT902")
+        raise UsageError("`--csv` and `--json` cannot be combined", hint="remove one of them", code="CT902")
     moment = None if since is None else moment_of(since)
     runs = list(costs(since=moment, target=target, profile=profile, online=not offline))
     groups = sums(runs, group_of)
@@ -88,18 +91,18 @@ def _print_table(by: str, groups: Sequence[Sum], whole: Sum) -> None:
     from cloudtrain.render.document import Document, Table
 
     if not groups:
-        say("there are no runs of that time; `cloudtrain ps` lists the newest")
+        say("no run was submitted in that time; `cloudtrain ps` lists the newest runs")
         return
     rows = [_row(item) for item in ([*groups, whole] if len(groups) > 1 else groups)]
     headers = (by.upper(), "RUNS", "BILLED", "ESTIMATED", "TOTAL", "NO PRICE")
     show(Document([Table(headers, rows)]), sys.stdout)
     notes = []
     if whole.estimated_runs:
-        notes.append(f"{_runs(whole.estimated_runs)} estimated: list price for the time from start to end")
+        notes.append(f"{_runs(whole.estimated_runs)} estimated from the list price and the time from start to end")
     if whole.without_price:
-        notes.append(f"{_runs(whole.without_price)} without a price, and not in the sums")
+        notes.append(f"{_runs(whole.without_price)} without a price and not in the sums")
     if whole.free_runs:
-        notes.append(f"{_runs(whole.free_runs)} on machines of yours, free")
+        notes.append(f"{_runs(whole.free_runs)} free, on your own machines")
     if notes:
         say(*notes)
 

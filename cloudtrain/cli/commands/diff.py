@@ -23,8 +23,8 @@ def command(
 ) -> None:
     """Compare two runs, jobs or plans: fields, request and code.
 
-    A job is compared as it would be sent: to the target of the other side, unless `--target` names another. The exit
-    code is 0 when nothing differs and 1 when something does. A run's own name does not count.
+    A job is compiled for the target of the run or plan that it is compared with, unless you name a `--target`. The
+    exit code is 0 when nothing differs and 1 otherwise. The names of runs are not compared.
 
     \b
     Examples:

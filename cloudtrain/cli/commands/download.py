@@ -28,9 +28,9 @@ def command(
 ) -> None:
     """Copy what a run wrote: model, outputs, checkpoint, logs.
 
-    `work/` is what the script of a local run wrote into its working folder.
+    `work/` holds the files that the script of a local run wrote into its working folder.
 
-    Prints the path of each copied file on stdout. The exit code is 1 when there is nothing to copy.
+    Prints the path of each copied file on stdout. The exit code is 1 when the run has no such files.
 
     \b
     Examples:
@@ -49,7 +49,7 @@ def command(
     else:
         print_lines(map(str, files))
     if not files:
-        say(f"`{run.name}` has written nothing{f' under `{path}`' if path else ''} yet")
+        say(f"`{run.name}` has written no files{f' to `{path}`' if path else ''} yet")
         if path and run.working_files:
-            say(f"what it wrote into its working folder: {typed('cloudtrain', 'download', run.name, 'work/')}")
+            say(f"the files in its working folder: {typed('cloudtrain', 'download', run.name, 'work/')}")
         raise typer.Exit(1)

@@ -33,7 +33,7 @@ def command(
 
     \b
     Examples:
-      cloudtrain explain            # every rule and error, one a line
+      cloudtrain explain            # every rule and error, one per line
       cloudtrain explain CT101
     """
     from cloudtrain.cli.terminal import print_json, show
@@ -61,7 +61,7 @@ def command(
 
 
 def _all() -> list[Entry]:
-    """Return the rules and the errors, by code."""
+    """Return the entries of all rules and errors, sorted by code."""
     from cloudtrain.problems.codes import ERROR_CODES
     from cloudtrain.targets.rules import all_rules
 
@@ -69,10 +69,10 @@ def _all() -> list[Entry]:
 
 
 def _entry(code: str) -> Entry:
-    """Return the rule or the error of that code, whatever its case.
+    """Return the entry of the rule or error with this code, in upper or lower case.
 
     Raises:
-        UsageError: nothing has that code.
+        UsageError: no rule or error has this code.
     """
     from cloudtrain.problems.codes import ERROR_CODES
 

@@ -15,16 +15,16 @@ def command(
     trials: Annotated[int, typer.Option("--trials", min=0, metavar="N", help="Add N trials.", show_default=False)] = 0,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as the sweep continues.")] = False,
 ) -> None:
-    """Go on with a sweep, with more trials if you like.
+    """Continue a sweep, with more trials if you like.
 
-    For a sweep that was stopped or has ended, and for one whose driver was killed. Trials that have ended stay as they
-    are, and new ones learn from them.
+    This also continues a sweep that was stopped or whose driver was killed. Ended trials are not repeated, and new
+    trials learn from them.
 
-    Also for a run that waits for another one: `continue` starts the process that waits again, for example after a
-    reboot.
+    If a run waits for another run and its waiting process has died, for example in a reboot, `continue` restarts that
+    process.
 
-    On SageMaker's own tuner the sweep continues as a new tuning job with another name and a warm start. Its trials
-    and its best one are those of both. Azure ML's tuner cannot go on.
+    On SageMaker's own tuner the sweep continues as a new tuning job with another name and a warm start. The new sweep
+    lists the trials of both. Azure ML's tuner cannot continue a sweep.
 
     \b
     Examples:
@@ -46,7 +46,7 @@ def command(
         if detach:
             print_detached(as_json=False)(sweep)
         else:
-            say(f"`{sweep.name}` goes on; Ctrl-C leaves it running", "")
+            say(f"`{sweep.name}` continues; Ctrl-C leaves it running", "")
 
     if isinstance(run, ChainedRun) and not trials:
         run.resume()

@@ -34,7 +34,7 @@ resources:
 """
 
 _SCHEMA = "job.schema.json"
-"""What editors complete and check the job file with, written beside it."""
+"""The name of the JSON Schema file for editors, which is written beside the job file."""
 
 _IGNORED = f"""\
 # Files here that are not code, so that they stay out of what a job uploads. The rules are those of .gitignore.
@@ -47,14 +47,14 @@ lightning_logs/
 """
 
 _FOLDERS = ("src", "code", "scripts", "training")
-"""Where people keep a training script that is not beside the job file."""
+"""Folders that usually hold the training script, if it is not beside the job file."""
 
 
 def command(
     path: Annotated[Path, typer.Argument(metavar="[FILE]", help="The job file to write.")] = Path("job.yaml"),
     script: Annotated[
         Path | None,
-        typer.Option("--script", metavar="FILE", help="Your training script. Default: cloudtrain finds it."),
+        typer.Option("--script", metavar="FILE", help="Your training script. Default: cloudtrain looks for it."),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The job's name.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
@@ -62,7 +62,7 @@ def command(
     """Write a first job file.
 
     The file holds the fields that most jobs need, with comments. An existing file is replaced only with --force.
-    The command also writes the JSON Schema, with which editors complete the file, and a first `.cloudtrainignore`.
+    Also writes a JSON Schema, so that editors can complete the file, and a first `.cloudtrainignore`.
 
     \b
     Examples:
@@ -76,7 +76,7 @@ def command(
 
     if path.exists() and not force:
         raise UsageError(
-            f"`{path}` exists already", hint=f"{typed('cloudtrain', 'init', str(path), '--force')} replaces it"
+            f"`{path}` already exists", hint=f"{typed('cloudtrain', 'init', str(path), '--force')} replaces it"
         )
     found = script if script is not None else _script_in(path.parent)
     if script is not None and not script.is_file():
@@ -102,8 +102,8 @@ def command(
 
 
 def _script_in(folder: Path) -> Path:
-    """Return the training script of a folder: `train.py`, else its only Python file, else that of a folder in it
-    where code usually is, else the `train.py` to be written."""
+    """Return the training script in a folder: `train.py` or the only Python file. Otherwise, search its subfolders
+    `_FOLDERS` in the same way. Default: the path of a `train.py` that is yet to be written."""
     for place in (folder, *(folder / name for name in _FOLDERS)):
         scripts = sorted(place.glob("*.py"))
         if place / "train.py" in scripts:
@@ -122,10 +122,10 @@ def _schema() -> str:
 
 
 def _check_name(name: str) -> str:
-    """Return `name`, if a job may have it.
+    """Return `name` if it is a valid name of a job.
 
     Raises:
-        JobError: it may not.
+        JobError: the name is not valid.
     """
     import cloudtrain as ct
 
@@ -147,7 +147,7 @@ def _job_text(path: Path, script: Path, name: str) -> str:
 
 
 def _distribution(script: Path) -> str:
-    """Return the line about the processes: the distribution that a Python script's imports suggest, else torch."""
+    """Return the `distribution` line of the job file, chosen by the script's imports. Default: torch."""
     from cloudtrain.core.script import distribution_of
     from cloudtrain.errors import UsageError
 
@@ -163,13 +163,13 @@ def _distribution(script: Path) -> str:
 
 
 def _name_from(folder: str) -> str:
-    """Make a job name from a folder's name: letters, digits and hyphens."""
+    """Make a job name of letters, digits and hyphens from a folder's name."""
     words = re.findall(r"[a-zA-Z0-9]+", folder)
     return "-".join(words)[:40].rstrip("-") or "training"
 
 
 def _yaml(text: str) -> str:
-    """Return `text` as a YAML scalar that is read as text, whatever it looks like; JSON's strings are YAML."""
+    """Return `text` as a YAML scalar, quoted as in JSON if YAML would read the plain text as something else."""
     import json
 
     from cloudtrain.documents.scalars import read_scalar

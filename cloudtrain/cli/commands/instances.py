@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _offer(words: Callable[[str], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
-    """Return a completion of the words that begin with the typed text; `words` gets the target on the same line."""
+    """Return a completion. `words` gets the target named on the same command line and returns the words to offer."""
 
     def completion(ctx: typer.Context, incomplete: str) -> list[str]:
         return [word for word in words(ctx.params.get("target") or _default_target()) if word.startswith(incomplete)]
@@ -50,9 +50,7 @@ def _all_interconnects(_: str) -> Iterable[str]:
 def command(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[NAME]", help="Show everything known about this type.", autocompletion=_offer(_all_names)
-        ),
+        typer.Argument(metavar="[NAME]", help="A type to show in full.", autocompletion=_offer(_all_names)),
     ] = None,
     target: Annotated[
         str | None,
@@ -60,7 +58,7 @@ def command(
             "--target",
             "-t",
             metavar="TARGET",
-            help="The target. Default: your `target`, if it has a table; else the first target that has one.",
+            help="The target. Default: `target` in cloudtrain.toml, or the first target with a table of types.",
             show_default=False,
             autocompletion=complete.targets,
         ),
@@ -70,29 +68,36 @@ def command(
         typer.Option(
             "--gpu",
             metavar="GPU",
-            help="With this GPU: H100, A100-40GB, 'a100 40gb'.",
+            help="Only types with this GPU: H100, A100-40GB, 'a100 40gb'.",
             autocompletion=_offer(_all_gpus),
         ),
     ] = None,
     gpus: Annotated[
-        int | None, typer.Option("--gpus", min=0, metavar="N", help="With N GPUs; 0 for none.", show_default=False)
+        int | None,
+        typer.Option("--gpus", min=0, metavar="N", help="Only types with N GPUs; 0: without GPUs.", show_default=False),
     ] = None,
     interconnect: Annotated[
         str | None,
         typer.Option(
             "--interconnect",
             metavar="KIND",
-            help="rdma (efa or infiniband), or ethernet: no RDMA.",
+            help="Only types with this network: rdma (efa or infiniband), or ethernet (no RDMA).",
             autocompletion=_offer(_all_interconnects),
         ),
     ] = None,
     min_gpu_memory: Annotated[
         str | None,
-        typer.Option("--min-gpu-memory", metavar="SIZE", help="Each GPU has at least this much, for example 40g."),
+        typer.Option(
+            "--min-gpu-memory",
+            metavar="SIZE",
+            help="Only types with at least this much memory per GPU, for example 40g.",
+        ),
     ] = None,
     max_price: Annotated[
         float | None,
-        typer.Option("--max-price", metavar="USD", help="At most this much an hour.", show_default=False),
+        typer.Option(
+            "--max-price", metavar="USD", help="Only types that cost at most this much per hour.", show_default=False
+        ),
     ] = None,
     sort: Annotated[
         str,
@@ -101,11 +106,13 @@ def command(
             metavar="KEY",
             show_default=False,
             autocompletion=_offer(_all_orders),
-            help="price (the default, cheapest first), name, or gpus, gpu-memory, vcpus, memory, network (the "
-            "largest first).",
+            help="Sort by price (default; cheapest first), name, or gpus, gpu-memory, vcpus, memory, network (largest "
+            "first).",
         ),
     ] = "price",
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Show all that fit, not only the first.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Show all matching types, not only the first.")
+    ] = False,
     retired: Annotated[bool, typer.Option("--retired", help="Include types that are no longer offered.")] = False,
     count: Annotated[
         int,
@@ -115,7 +122,7 @@ def command(
         bool,
         typer.Option(
             "--refresh",
-            help="Ask the account first: prices of its region, and of Azure ML types and quota too.",
+            help="First ask your account for the prices in its region; on Azure ML also for types and quota.",
         ),
     ] = False,
     profile: options.Profile = None,
@@ -133,8 +140,8 @@ def command(
       cloudtrain instances --target slurm
       cloudtrain instances --all --json | jq -r '.[].name'
 
-    Prices are list prices. Your own, and types that are missing, go into
-    `instances.toml`, beside cloudtrain.toml or in the project:
+    Prices are list prices. To set your own prices or add missing types, write them
+    into `instances.toml`, beside cloudtrain.toml or in the project:
 
     \b
       [sagemaker."ml.p5.48xlarge"]
@@ -176,10 +183,10 @@ def command(
 
 
 def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bool) -> bool:
-    """Print the machines that the target has now; False for a target that has a table of types instead.
+    """Print the current nodes of a cluster and return True. For a target with a table of types, return False.
 
     Raises:
-        UsageError: the user names a machine, but machines have no names.
+        UsageError: `name` is given, but kinds of nodes have no names.
         TargetError: the target does not answer.
     """
     from dataclasses import asdict
@@ -200,7 +207,9 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
     if not isinstance(service, ListsNodes):
         return False
     if name is not None:
-        raise UsageError(f"`{target}` lists nodes, which have no type names", hint=f"remove `{name}`")
+        raise UsageError(
+            f"`{target}` has nodes without type names, so a name cannot be looked up", hint=f"remove `{name}`"
+        )
     own = settings.target(target, profile=profile)
     account = target_of(target).account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
     kinds = service.instances(account.place)
@@ -209,7 +218,7 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
 
 
 def _types(target: str) -> Sequence[InstanceType]:
-    """Return the target's table with the user's corrections."""
+    """Return the target's table of types with the user's corrections."""
     from pathlib import Path
 
     from platformdirs import user_config_path
@@ -243,7 +252,11 @@ def _gib(size: str | None) -> float | None:
 
 
 def _check(types: Sequence[InstanceType], query: Query, sort: str) -> None:
-    """Yield mistakes in the flags, each with the nearest right word."""
+    """Check the filters and the sort key.
+
+    Raises:
+        UsageError: a value is not valid; the hint names the nearest valid one.
+    """
     from cloudtrain.catalogue.gpus import has_gpu, unknown_gpu
     from cloudtrain.catalogue.query import INTERCONNECTS, ORDERS
     from cloudtrain.errors import UsageError, did_you_mean
@@ -265,9 +278,7 @@ def _refuse_filters(name: str, query: Query) -> None:
 
     for field in query.tests():
         flag = _flag(field)
-        raise UsageError(
-            f"`{name}` names one type, so `{flag}` has nothing to choose from", hint=f"remove `{flag}`", code="CT902"
-        )
+        raise UsageError(f"`{name}` is one type, so `{flag}` has no effect", hint=f"remove `{flag}`", code="CT902")
 
 
 def _type_named(name: str, types: Sequence[InstanceType]) -> InstanceType:
@@ -283,7 +294,7 @@ def _type_named(name: str, types: Sequence[InstanceType]) -> InstanceType:
 
 
 def _default_target() -> str:
-    """Return the settings' target, if it has a table; else the first target that has one."""
+    """Return the target in the settings if it has a table of types, else the first target with a table."""
     from cloudtrain.catalogue.instances import tables
     from cloudtrain.settings import load_settings
 
@@ -293,7 +304,7 @@ def _default_target() -> str:
 
 
 def _elsewhere(name: str, target: str) -> str | None:
-    """Return the option that finds a type of that name at another target; None if no target has it."""
+    """Return a hint to add `--target` if another target has a type with this name; None otherwise."""
     from cloudtrain.catalogue.instances import instance_named, tables
 
     others = [other for other in tables() if other != target and instance_named(other, name)]
@@ -301,7 +312,7 @@ def _elsewhere(name: str, target: str) -> str | None:
 
 
 def _nearest(name: str, target: str, known: Sequence[str]) -> str:
-    """Return the type that was probably meant, or how to see all, and what the name of an unknown type tells."""
+    """Return a hint for an unknown type: the most similar type or how to list all, and a guess from its name."""
     from cloudtrain.catalogue.instances import name_key, tables
     from cloudtrain.errors import did_you_mean
 
@@ -320,21 +331,21 @@ def _nearest(name: str, target: str, known: Sequence[str]) -> str:
 
 
 def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query, gone: int) -> list[str]:
-    """Return a line for each kind of type that fits, or may fit, and is not shown."""
+    """Return lines that count the matching types not shown: beyond the limit, without a price, or no longer offered."""
     from cloudtrain.catalogue.query import count_unpriced
 
     lines = []
     if shown < found:
         lines.append(f"the first {shown} of {found}; `--all` lists all")
     if query.max_price is not None and (unknown := count_unpriced(types, query)):
-        lines.append(f"{unknown} more would fit, but their price is not known; leave out `--max-price` to see them")
+        lines.append(f"{unknown} more would match, but have no known price; omit `--max-price` to see them")
     if gone:
-        lines.append(f"{gone} more would fit, but are no longer offered; `--retired` lists them")
+        lines.append(f"{gone} more would match, but are no longer offered; `--retired` lists them")
     return lines
 
 
 def _note(types: Sequence[InstanceType]) -> str:
-    """Return one line about the columns, the date of the prices, and how to correct them."""
+    """Return a line that explains the units, the date of the prices, and how to correct them."""
     from cloudtrain.render.instances import has_infiniband
 
     unit = "network in Gbit/s"
@@ -347,24 +358,24 @@ def _note(types: Sequence[InstanceType]) -> str:
     undated = "some of unknown date" if when else "of unknown date"
     parts = [part for part in (f"of {when}" if when else "", undated if "" in dates else "") if part]
     which = f"list prices {', '.join(parts)}" if dates else "no price is known"
-    return f"{unit}; {which}; your own go into `instances.toml`, see `cloudtrain instances -h`"
+    return f"{unit}; {which}; write your own into `instances.toml`, see `cloudtrain instances -h`"
 
 
 def _say_nothing(types: Sequence[InstanceType], query: Query, gone: int) -> None:
-    """Say why nothing fits: the filters that alone stand in the way, or all of them."""
+    """Print why no type matches: the filters that alone exclude types, or all filters together."""
     from cloudtrain.catalogue.query import count_unpriced, without_each
     from cloudtrain.cli.terminal import say
 
-    lines = ["no instance type fits"]
+    lines = ["no instance type matches"]
     if gone:
-        lines.append(f"{gone} would fit but are no longer offered; `--retired` lists them")
+        lines.append(f"{gone} would match, but are no longer offered; `--retired` lists them")
     for field, number in without_each(types, query).items():
         if number:
-            lines.append(f"without `{_flag(field)}` {number} would fit")
+            lines.append(f"without `{_flag(field)}` {number} would match")
     if len(lines) == 1:
         lines[0] += "; " + ", ".join(f"`{_flag(field)}`" for field in query.tests()) + " exclude each other"
     elif query.max_price is not None and (unknown := count_unpriced(types, query)):
-        lines.append(f"{unknown} would fit but for a price that is not known")
+        lines.append(f"{unknown} would match, but have no known price")
     say(*lines)
 
 

@@ -13,7 +13,7 @@ def command(
     name: options.RunName,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the run ends.")] = False,
     trial: Annotated[
-        int | None, typer.Option("--trial", min=1, metavar="N", help="Of a sweep: the output of this trial.")
+        int | None, typer.Option("--trial", min=1, metavar="N", help="For a sweep: show the output of this trial.")
     ] = None,
     rank: Annotated[
         int | None, typer.Option("--rank", min=0, metavar="N", help="Only the process of this rank.")
@@ -21,7 +21,10 @@ def command(
     instance: Annotated[
         str | None,
         typer.Option(
-            "--instance", "--host", metavar="N", help="Only this instance: its number from 0, or its name `algo-1`."
+            "--instance",
+            "--host",
+            metavar="N",
+            help="Only this instance: its number from 0, or its name, such as `algo-1`.",
         ),
     ] = None,
     tail: Annotated[
@@ -30,7 +33,7 @@ def command(
             "--tail",
             min=0,
             metavar="N",
-            help="Only the newest N lines; with --follow, new ones after them.",
+            help="Only the newest N lines; with --follow, new lines after them.",
         ),
     ] = None,
     grep: Annotated[
@@ -39,7 +42,7 @@ def command(
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME", help="Only lines after this time: `10m` ago, or `2026-11-22T10:00`."),
+        typer.Option("--since", metavar="TIME", help="Only lines since then: `10m` (ago) or `2026-11-22T10:00`."),
     ] = None,
     level: Annotated[
         LogLevel | None,
@@ -51,18 +54,22 @@ def command(
     ] = None,
     prefix: Annotated[
         bool,
-        typer.Option("--prefix/--no-prefix", show_default=False, help="With or without the rank before each line."),
+        typer.Option(
+            "--prefix/--no-prefix",
+            show_default=False,
+            help="Print the rank before each line, or not. Default: print it.",
+        ),
     ] = True,
-    timestamps: Annotated[bool, typer.Option("--timestamps", help="Put the time (UTC) before each line.")] = False,
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="Print the time (UTC) before each line.")] = False,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Print the output unchanged; your terminal obeys its control characters.")
+        bool, typer.Option("--raw", help="Print the output unchanged, with its control characters.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
     """Print the output of a run's processes.
 
-    Ctrl-C while following leaves the run running. Control characters are shown as text (`\\x1b`), except colours on
-    a terminal. Of a progress bar you see the last state.
+    Ctrl-C stops following; the run continues. Control characters are shown as text (`\\x1b`), except colours on
+    a terminal. Of a progress bar, only the last state is shown.
 
     \b
     Examples:

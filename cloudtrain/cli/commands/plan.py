@@ -26,15 +26,15 @@ def command(
             "-f",
             metavar="FORMAT",
             show_default=False,
-            help="text for reading, json for the whole plan, request for the exact body; or what the target's own "
-            "tools take: aws-cli for `aws sagemaker create-training-job --cli-input-json`, az-cli for "
-            "`az ml job create --file`, python for the code of the SDK's object, sbatch for a batch script.",
+            help="text (default); json: the whole plan; request: the exact body; or a format of the target's own "
+            "tools: python for SDK code, sbatch for a batch script, az-cli for `az ml job create --file`, aws-cli for "
+            "`aws sagemaker create-training-job --cli-input-json`.",
             autocompletion=complete.formats,
         ),
     ] = "text",
-    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
     short: Annotated[
-        bool, typer.Option("--short", help="Only the summary and the findings, without processes and request.")
+        bool, typer.Option("--short", help="Print only the summary and the findings, without processes and request.")
     ] = False,
     instances: options.Instances = None,
     processes_per_instance: options.ProcessesPerInstance = None,
@@ -51,11 +51,11 @@ def command(
     each: options.Each = None,
     parallel: options.Parallel = None,
 ) -> None:
-    """Show exactly what a submit would send, and send nothing.
+    """Show exactly what `submit` would send, without sending it.
 
-    Uses no network and no account, writes no file, and prints the same bytes every time: the request, the uploads,
-    every process with its command line and variables, and what the checks found. `cloudtrain submit --dry-run` is
-    the same.
+    Same as `cloudtrain submit --dry-run`. Prints the request, the uploads, every process with its command line and
+    variables, and the findings of the checks. Uses no network and no account, writes no file, and prints the same text
+    every time.
 
     \b
     Examples:
@@ -102,13 +102,13 @@ def command(
 
 
 def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
-    """Print the plan on stdout; as text, without its processes and its request unless `whole`.
+    """Print the plan on stdout. The text format includes the processes and the request only with `whole`.
 
-    A plan that a submit would refuse is printed all the same. Its errors stand above the processes and the request, and
-    the last line, on stderr, says that they are there.
+    A plan with errors is printed too. The text shows the errors above the processes and the request, so the last line,
+    on stderr, points to them.
 
     Raises:
-        typer.Exit: with code 2, when a check found an error.
+        typer.Exit: a check found an error (exit code 2).
     """
     from cloudtrain.render.escape import visible, visible_json
 
@@ -129,30 +129,30 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
 
 
 def _say_upload(plan: Plan, *words: str) -> None:
-    """Say what puts the code in place, which another tool expects there."""
+    """Print the command that uploads the code to the path in the request."""
     from cloudtrain.cli.terminal import say, typed
 
     command = typed("cloudtrain", "submit", "--upload-only", "--target", plan.target, *words)
     sys.stdout.flush()
-    say(f"the code has to be in its place first: {command}")
+    say(f"the code has to be uploaded first: {command}")
 
 
 def _say_errors(plan: Plan, *, above: bool) -> None:
-    """Say that a submit would refuse the plan, and name the codes, because the errors may have scrolled away."""
+    """Print the codes of the errors once more, because the errors may have scrolled away."""
     from cloudtrain.cli.terminal import say
 
     sys.stdout.flush()
     codes = ", ".join(f"`{code}`" for code in dict.fromkeys(error.code for error in plan.errors))
     count = "1 error" if len(plan.errors) == 1 else f"{len(plan.errors)} errors"
     where = ", above the request" if above else ""
-    say(f"{count}{where}: {codes}. A submit would send nothing; `--short` shows no more than what the checks found")
+    say(f"{count}{where}: {codes}. A submit would send nothing; `--short` shows only the summary and the findings")
 
 
 def _known_format(form: str, target: str) -> str:
-    """Return the format, if any target has it. The other targets are asked last, because each costs start-up time.
+    """Return the format `form` if a target has it. Other targets are loaded only if `target` lacks the format.
 
     Raises:
-        UsageError: none has.
+        UsageError: no target has this format.
     """
     from cloudtrain.errors import UsageError, did_you_mean
     from cloudtrain.targets.registry import target_of
@@ -167,10 +167,10 @@ def _known_format(form: str, target: str) -> str:
 
 
 def _for_the_tool(plan: Plan, form: str) -> str:
-    """Return the request in the form of another tool.
+    """Return the request in the format of another tool.
 
     Raises:
-        UsageError: the plan's target does not have that form.
+        UsageError: the plan's target does not have this format.
     """
     from cloudtrain.errors import UsageError
 
@@ -182,4 +182,4 @@ def _for_the_tool(plan: Plan, form: str) -> str:
 
 
 _FILE_WIDTH = 100
-"""Where stdout is no terminal: long command lines are still easier to read, and to compare, in several lines."""
+"""The width if stdout is not a terminal. Long command lines are easier to read and compare if they are wrapped."""

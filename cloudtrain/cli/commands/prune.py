@@ -17,32 +17,37 @@ if TYPE_CHECKING:
 def command(
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", metavar="AGE", help="Only runs that ended longer ago: `30d`."),
+        typer.Option("--older-than", metavar="AGE", help="Remove runs that ended longer ago, for example `30d`."),
     ] = None,
     state: Annotated[
         list[str] | None,
         typer.Option(
-            "--state", metavar="STATE", help="Runs in this state. Repeatable.", autocompletion=complete.states
+            "--state", metavar="STATE", help="Remove runs in this state. Repeatable.", autocompletion=complete.states
         ),
     ] = None,
-    job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Runs of this job.")] = None,
+    job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Remove runs of this job.")] = None,
     larger_than: Annotated[
-        str | None, typer.Option("--larger-than", metavar="SIZE", help="Runs whose folder is larger: `1g`.")
+        str | None,
+        typer.Option("--larger-than", metavar="SIZE", help="Remove runs whose folder is larger, for example `1g`."),
     ] = None,
     keep: Annotated[
-        int | None, typer.Option("--keep", min=0, metavar="N", help="Keep the newest N of each job in any case.")
+        int | None, typer.Option("--keep", min=0, metavar="N", help="Always keep the newest N runs of each job.")
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option("--by", metavar="METRIC", help="Keep the best N by this metric instead; `-loss` for the lowest."),
+        typer.Option(
+            "--by",
+            metavar="METRIC",
+            help="With --keep: keep the N runs with the highest value of this metric; `-loss`: the lowest.",
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the names, and remove nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the names without removing the runs.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove old, failed or large runs, and keep the best.
 
-    Removes runs, as `rm` does, that match all options. Runs that have not ended stay. Code archives that submits made
-    are removed after a day. Prints the names of the removed runs.
+    Removes the ended runs that match all options, as `rm` does. Also removes code archives of submits that are older
+    than a day. Prints the names of the removed runs.
 
     \b
     Examples:
@@ -59,10 +64,12 @@ def command(
 
     if by is not None and keep is None:
         raise UsageError(
-            "`--by` says which runs to keep, but not how many", hint=f"add `--keep 3`: `--keep 3 --by {by}`"
+            "`--by` needs `--keep`, the number of runs to keep", hint=f"write for example `--keep 3 --by {by}`"
         )
     if all(option is None for option in (older_than, state, job, larger_than, keep)):
-        raise UsageError("no option says which runs to remove", hint="for example `cloudtrain prune --older-than 30d`")
+        raise UsageError(
+            "no option selects runs to remove", hint="write for example `cloudtrain prune --older-than 30d`"
+        )
     ended = [run for run in ct.runs(limit=None, states=_states(state), job=job) if run.last_status.state.is_final]
     found = ended if keep is None else _beyond(ended, keep, by)
     if older_than is not None:
@@ -76,7 +83,8 @@ def command(
         return
     if found and not (yes or inputs.confirmed(f"remove {_count(found)}?")):
         raise UsageError(
-            f"{_count(found)} would be removed; nothing was removed", hint="add `--yes`, or look with `--dry-run`"
+            f"{_count(found)} would be removed; nothing was removed",
+            hint="add `--yes` to remove, or `--dry-run` to list",
         )
     for run in found:
         run.remove()
@@ -103,7 +111,8 @@ def _states(names: Iterable[str] | None) -> list[RunState]:
 
 
 def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
-    """Return all runs but the newest, or the best, of each job. A run without the metric is the worst."""
+    """Return all runs except the `keep` newest, or best by the metric `by`, of each job. A run without the metric ranks
+    last."""
     found: list[Run] = []
     for _, group in groupby(sorted(runs, key=lambda run: run.job_name), key=lambda run: run.job_name):
         of_job = sorted(group, key=lambda run: run.created, reverse=True)
@@ -127,4 +136,4 @@ def _size(text: str) -> int:
     try:
         return parse_size(text)
     except ValueError as error:
-        raise UsageError(str(error), hint="a number with a unit: `500m`, `1g`") from None
+        raise UsageError(str(error), hint="write a number with a unit: `500m`, `1g`") from None

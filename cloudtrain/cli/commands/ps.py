@@ -10,10 +10,12 @@ from cloudtrain.cli import complete, options
 
 
 def command(
-    everything: Annotated[bool, typer.Option("--all", "-a", help="All runs, not only the newest.")] = False,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Show all runs, not only the newest.")] = False,
     count: Annotated[
         int,
-        typer.Option("-n", "--limit", min=1, metavar="N", help="The newest N. Default: 20.", show_default=False),
+        typer.Option(
+            "-n", "--limit", min=1, metavar="N", help="Show the newest N runs. Default: 20.", show_default=False
+        ),
     ] = 20,
     active: Annotated[bool, typer.Option("--active", help="Only runs that have not ended.")] = False,
     state: Annotated[
@@ -39,7 +41,7 @@ def command(
             "--target",
             "-t",
             metavar="TARGET",
-            help="All runs that this target has, whoever submitted them.",
+            help="All runs on this target, by any user.",
             autocompletion=complete.targets,
         ),
     ] = None,
@@ -47,13 +49,13 @@ def command(
     rehearsals: Annotated[
         bool, typer.Option("--rehearsals", help="Also show ended rehearsals; --all shows them too.")
     ] = False,
-    trials: Annotated[bool, typer.Option("--trials", help="Show the trials of sweeps too.")] = False,
-    size: Annotated[bool, typer.Option("--size", help="Show the bytes of each run's folder on this machine.")] = False,
+    trials: Annotated[bool, typer.Option("--trials", help="Also show the trials of sweeps.")] = False,
+    size: Annotated[bool, typer.Option("--size", help="Show the size of each run's folder on this machine.")] = False,
     json: options.Json = False,
 ) -> None:
     """List runs, the newest first.
 
-    Runs of rehearsals are left out once they have ended.
+    Ended rehearsals are left out.
 
     \b
     Examples:
@@ -115,25 +117,25 @@ def _states_of(active: bool, state: str | None) -> list[Any]:
 
 
 def _tag(text: str) -> tuple[str, str]:
-    """Check a tag as you type it, `team=vision`.
+    """Split a tag such as `team=vision` into key and value.
 
     Raises:
-        UsageError: it has no `=`.
+        UsageError: the text has no `=`.
     """
     from cloudtrain.errors import UsageError
 
     key, equals, value = text.partition("=")
     if not equals:
-        raise UsageError(f"`{text}` is not a tag", hint=f"write its value too: `--tag {text}=VALUE`", code="CT901")
+        raise UsageError(f"`{text}` is not a tag", hint=f"write name and value: `--tag {text}=VALUE`", code="CT901")
     return key, value
 
 
 def _nothing(active: bool, state: str | None, job: str | None, *, labelled: bool) -> str:
     what = f" of job `{job}`" if job else ""
     if labelled:
-        return f"no run{what} has these labels; `cloudtrain ps` lists the newest"
+        return f"no run{what} has these tags or hyperparameters; `cloudtrain ps` lists the newest"
     if active or state:
-        return f"no run{what} is {state or 'going on'}; `cloudtrain ps` lists the newest"
+        return f"no run{what} is {state or 'active'}; `cloudtrain ps` lists the newest"
     return f"there is no run{what} yet; start one with `cloudtrain submit bundled:digits_ddp`"
 
 

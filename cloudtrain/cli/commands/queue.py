@@ -38,10 +38,10 @@ def queue(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """List, move and drop the runs that wait on this machine.
+    """List, move and drop the runs in a queue.
 
-    `cloudtrain submit --queue` puts a run there. The runs that have their place come first, then those that wait for
-    theirs, in their order.
+    `cloudtrain submit --queue` adds a run to the queue of this machine. The list shows the started runs first, then the
+    waiting runs in the order in which they will start.
 
     \b
     Examples:
@@ -56,7 +56,7 @@ def queue(
     if ctx.invoked_subcommand is not None:
         if target is not None or json:
             flag, name = "--json" if json else "--target", ctx.invoked_subcommand
-            raise UsageError(f"`{flag}` applies to the list, not to `{name}`", hint="leave it out", code="CT902")
+            raise UsageError(f"`{flag}` has no effect with `{name}`", hint=f"remove `{flag}`", code="CT902")
         return
     from cloudtrain.cli.terminal import print_json, say, show
     from cloudtrain.lifecycle.queue import queue_of
@@ -72,22 +72,22 @@ def queue(
         columns = ("PLACE", "NAME", "NEEDS", "HAS", "PRIORITY", "SINCE")
         show(Document([Table(columns, [_row(item, now) for item in found])]), sys.stdout)
     else:
-        say("no run waits; `cloudtrain submit job.yaml --queue` submits one that does")
+        say("the queue is empty; `cloudtrain submit job.yaml --queue` adds a run")
 
 
 @command.command(cls=Command)
 def move(
     name: options.RunName,
-    first: Annotated[bool, typer.Option("--first", help="Before all others.")] = False,
-    last: Annotated[bool, typer.Option("--last", help="Behind all others.")] = False,
+    first: Annotated[bool, typer.Option("--first", help="Move it before all other runs.")] = False,
+    last: Annotated[bool, typer.Option("--last", help="Move it behind all other runs.")] = False,
     before: Annotated[
         str | None,
-        typer.Option("--before", metavar="OTHER", help="Before this run.", autocompletion=complete.runs),
+        typer.Option("--before", metavar="OTHER", help="Move it before this run.", autocompletion=complete.runs),
     ] = None,
 ) -> None:
-    """Change the place of a run that waits.
+    """Change the place of a waiting run in the queue.
 
-    Among runs of other priorities it takes the priority that it needs to stay where you put it.
+    If the runs at the new place have another priority, the priority of the moved run changes too.
 
     \b
     Examples:
@@ -105,8 +105,8 @@ def move(
     run = inputs.run(name)
     other = None if before is None else inputs.run(before)
     if other is not None and other.target != run.target:
-        message = f"`{run.name}` and `{other.name}` are in the queues of two targets"
-        raise UsageError(message, hint="`cloudtrain queue` lists one queue", code="CT902")
+        message = f"`{run.name}` and `{other.name}` are in the queues of different targets"
+        raise UsageError(message, hint="name a run of the same target; `cloudtrain queue` lists the runs", code="CT902")
     _queue_of(run).move(run.ref, before=None if other is None else other.ref, last=last)
     place = run.status().queue_place
     say(f"`{run.name}` has started" if place is None else f"`{run.name}` has place {place}")
@@ -118,13 +118,13 @@ def drop(
         list[str],
         typer.Argument(
             metavar="NAME...",
-            help="Runs that wait: their names, the beginnings of names, references, or `last`.",
+            help="Waiting runs: names, beginnings of names, references, or `last`.",
             autocompletion=complete.runs,
             show_default=False,
         ),
     ],
 ) -> None:
-    """Stop runs that wait, and never one that has started.
+    """Stop waiting runs. A run that has started is never stopped.
 
     \b
     Example:
@@ -138,7 +138,7 @@ def drop(
         inputs.may("queue drop", run)
     for run in runs:
         _queue_of(run).drop(run.ref)
-        say(f"`{run.name}` was dropped; nothing of it had started")
+        say(f"`{run.name}` was dropped before it started")
 
 
 def _queue_of(run: Run) -> KeepsQueue:

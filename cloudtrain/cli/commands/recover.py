@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 def command(json: options.Json = False) -> None:
-    """Finish or forget submissions that were cut off.
+    """Finish or forget interrupted submissions.
 
-    A submit records each step before it takes it. If it was killed in between, this command asks the target for the
-    run. If the target has it, the run is kept; otherwise the submission is forgotten. Other commands do the same when
-    they need to; this one reports the result.
+    If a submit was killed while it was sending a job, this command asks the target whether it has the run. If so, the
+    run is kept; otherwise the submission is forgotten. Other commands do the same when they need to; `recover` reports
+    the result.
 
     \b
     Example:
@@ -30,7 +30,7 @@ def command(json: options.Json = False) -> None:
         elif found:
             show(Document([Table(("NAME", "OUTCOME", "DETAIL"), found)]), sys.stdout)
         else:
-            say("no submission was cut off")
+            say("no submission was interrupted")
         sys.stdout.flush()
 
     recover(print_found)

@@ -19,14 +19,14 @@ def command(
         str,
         typer.Argument(
             metavar="JOB|RUN",
-            help="A job file or `bundled:NAME`; or a run on this machine that has succeeded, to compare with.",
+            help="A job file or `bundled:NAME`; or a successful run on this machine to compare with.",
             autocompletion=complete.jobs,
             show_default=False,
         ),
     ],
     at_step: Annotated[
         int | None,
-        typer.Option("--at-step", min=0, metavar="N", help="Interrupt at this step. Default: about half way."),
+        typer.Option("--at-step", min=0, metavar="N", help="Interrupt at this step. Default: about halfway."),
     ] = None,
     metric: Annotated[
         list[str] | None,
@@ -35,7 +35,10 @@ def command(
     tolerance: Annotated[
         float | None,
         typer.Option(
-            "--tolerance", min=0.0, metavar="X", help="The largest difference that counts as the same. Default: 1e-5."
+            "--tolerance",
+            min=0.0,
+            metavar="X",
+            help="The largest difference at which two values count as equal. Default: 1e-5.",
         ),
     ] = None,
     json: options.Json = False,
@@ -50,11 +53,11 @@ def command(
     grace_period: options.GracePeriod = None,
     emulate: options.Emulate = None,
 ) -> None:
-    """Rehearse a preemption here: interrupt, resume, compare.
+    """Rehearse a preemption locally: interrupt, resume, compare.
 
-    The job runs on this machine three times: whole, interrupted by SIGTERM at a step as a spot instance is, and
-    resumed from the checkpoint. The exit code is 0 when the resumed losses equal those of the whole run, and 1
-    otherwise. Then the report names the first step that differs and what to look at.
+    The job runs on this machine three times: without interruption, interrupted by SIGTERM at a step (as a spot instance
+    is), and resumed from the checkpoint. The exit code is 0 when the resumed losses equal the losses of the
+    uninterrupted run. Otherwise it is 1, and the report names the first step that differs and likely causes.
 
     \b
     Examples:
@@ -86,7 +89,7 @@ def command(
 
 
 def _whole(what: str, flags: dict[str, Any], *, profile: str | None, set_: Any, ignore: Any) -> Run:
-    """Return the run without interruption: a new one, or one that exists."""
+    """Return the uninterrupted run: the run called `what`, or a new run of the job `what`."""
     import cloudtrain as ct
     from cloudtrain.cli import inputs
     from cloudtrain.cli.terminal import say
@@ -106,7 +109,9 @@ def _whole(what: str, flags: dict[str, Any], *, profile: str | None, set_: Any, 
     where = inputs.target(DEFAULT_TARGET, profile, job=what, **flags)
     if file.sweep is not None or not isinstance(file.job, ct.TrainingJob):
         raise UsageError(
-            f"`{what}` is a processing job, and those have no losses", hint="rehearse a training job", code="CT905"
+            f"`{what}` is not a training job, so it has no losses to compare",
+            hint="rehearse a training job",
+            code="CT905",
         )
     with listening(say):
         return run_whole(
@@ -117,7 +122,7 @@ def _whole(what: str, flags: dict[str, Any], *, profile: str | None, set_: Any, 
 
 
 def _is_job(what: str) -> bool:
-    """Return whether the text is a file or looks like one; a run's reference has `://`."""
+    """Return whether the text names a job rather than a run: it is a file, or looks like a path or `bundled:NAME`."""
     from cloudtrain.core.job import BUNDLED
     from cloudtrain.jobfile import SUFFIXES
 

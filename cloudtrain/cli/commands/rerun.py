@@ -14,22 +14,23 @@ def command(
     run: options.RunName,
     set_: options.Set = None,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Give the job another name.", show_default=False)
+        str | None, typer.Option("--name", metavar="NAME", help="Rename the job.", show_default=False)
     ] = None,
     ignore: options.Ignore = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="With --set: do not ask the target about role, bucket and quota first.")
+        bool, typer.Option("--offline", help="With --set: do not check role, bucket and quota with the target first.")
     ] = False,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as the target has the run.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return as soon as the target has accepted the run.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
-    """Send a run once more: the same code, the same request.
+    """Submit a run again with the same code and request.
 
-    The source folder is not needed: the code comes from where it was uploaded to, or from the run's own folder. Only
-    the run's name is new. With `--set` the job is compiled and checked again, for the same code. The exit code is as
-    of `cloudtrain submit`.
+    The source folder is not needed, because the sent code is used again. Only the run's name is new. With `--set`
+    the job is compiled and checked again, with the same code. The exit codes are the same as for `cloudtrain submit`.
 
-    Of a sweep, the trials that failed or were cut off run again, with their values, under the sweep's name.
+    For a sweep, the failed and interrupted trials run again with their values, under the sweep's name.
 
     \b
     Examples:
@@ -56,7 +57,7 @@ def command(
             on_run=print_detached(json) if detach else _print_goes_on if found.is_sweep else print_followed,
         )
     except KeyboardInterrupt:
-        say("", "interrupted while sending; `cloudtrain recover` says whether the run exists")
+        say("", "interrupted while sending; `cloudtrain recover` reports whether the run exists")
         raise
     if not detach:
         from cloudtrain.cli.follow import follow
@@ -67,4 +68,4 @@ def command(
 def _print_goes_on(sweep: Run) -> None:
     from cloudtrain.cli.terminal import say
 
-    say(f"`{sweep.name}` goes on with its failed trials; Ctrl-C leaves it running", "")
+    say(f"`{sweep.name}` continues with its failed trials; Ctrl-C leaves it running", "")

@@ -12,16 +12,16 @@ def command(
         list[str],
         typer.Argument(
             metavar="NAME...",
-            help="Runs: their names, the beginnings of names, references, or `last`.",
+            help="Runs: names, beginnings of names, references, or `last`.",
             autocompletion=complete.runs,
             show_default=False,
         ),
     ],
 ) -> None:
-    """Remove runs that have ended from this machine.
+    """Remove ended runs from this machine.
 
-    Removes the run from the run store and deletes its folder: code, logs, and what it wrote there. Files that it
-    wrote elsewhere stay, and so does what a cloud keeps of it. Prints the names of the removed runs.
+    Removes each run from the run store and deletes its folder with code, logs and outputs. Files that the run wrote
+    elsewhere and its data in a cloud stay. Prints the names of the removed runs.
 
     \b
     Examples:

@@ -15,7 +15,12 @@ class Kind(str, Enum):
 def command(
     kind: Annotated[
         Kind,
-        typer.Option("--kind", metavar="KIND", show_default=False, help="training (the default), processing or sweep."),
+        typer.Option(
+            "--kind",
+            metavar="KIND",
+            show_default=False,
+            help="The kind of job file: training (default), processing or sweep.",
+        ),
     ] = Kind.training,
 ) -> None:
     """Print the JSON Schema of a job file, for editors.

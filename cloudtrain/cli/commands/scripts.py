@@ -15,7 +15,9 @@ command = typer.Typer(
 
 ScriptName = Annotated[
     str,
-    typer.Argument(metavar="NAME", help="A bundled script.", autocompletion=complete.scripts, show_default=False),
+    typer.Argument(
+        metavar="NAME", help="The name of a bundled script.", autocompletion=complete.scripts, show_default=False
+    ),
 ]
 
 
@@ -51,7 +53,7 @@ def show(
     name: ScriptName,
     file: Annotated[
         str,
-        typer.Option("--file", metavar="FILE", help="Which of its files. Default: train.py.", show_default=False),
+        typer.Option("--file", metavar="FILE", help="The file to print. Default: train.py.", show_default=False),
     ] = "train.py",
 ) -> None:
     """Print a file of a bundled script.
@@ -78,7 +80,7 @@ def copy(
         Path | None, typer.Argument(metavar="[DEST]", help="A new or empty folder. Default: NAME.")
     ] = None,
 ) -> None:
-    """Copy a bundled script, to start your own from it.
+    """Copy a bundled script as a start for your own.
 
     \b
     Example:
@@ -89,4 +91,4 @@ def copy(
 
     folder = copy_script(name, destination if destination is not None else Path(script_path(name).name))
     print_lines([str(folder)])
-    say(f"change what you like in `{folder}`, then: {typed('cloudtrain', 'submit', f'{folder}/job.yaml')}")
+    say(f"edit the files in `{folder}`, then run {typed('cloudtrain', 'submit', f'{folder}/job.yaml')}")

@@ -11,14 +11,14 @@ from cloudtrain.cli import options
 def command(
     name: options.RunName,
     job: Annotated[
-        bool, typer.Option("--job", help="Print a job file that can be submitted again, from any folder.")
+        bool, typer.Option("--job", help="Print a job file that you can submit again from any folder.")
     ] = False,
     json: options.Json = False,
 ) -> None:
     """Show what was sent: the job, the request and the source.
 
-    The source is the git commit of the code, whether the code differed from it, and the hash of the bundle. Secrets
-    are not kept: `***` stands in their place.
+    The source shows the git commit of the code, whether the code had uncommitted changes, and the hash of the bundle.
+    Secrets are not stored; they appear as `***`.
 
     \b
     Examples:

@@ -6,9 +6,9 @@ from cloudtrain.cli import options
 
 
 def command(name: options.RunName, json: options.Json = False) -> None:
-    """Show the state of a run, and why it failed.
+    """Show the state of a run and why it failed.
 
-    The exit code is 0 whatever the state is. `cloudtrain wait` exits with 1 when the run did not succeed.
+    The exit code is 0 in every state. `cloudtrain wait` exits with 1 when the run did not succeed.
 
     \b
     Examples:

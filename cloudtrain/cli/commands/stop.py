@@ -12,17 +12,17 @@ def command(
         list[str],
         typer.Argument(
             metavar="NAME...",
-            help="Runs: their names, the beginnings of names, references, or `last`.",
+            help="Runs: names, beginnings of names, references, or `last`.",
             autocompletion=complete.runs,
             show_default=False,
         ),
     ],
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until they have ended.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the runs have ended.")] = False,
 ) -> None:
     """Stop runs gracefully.
 
-    The processes get SIGTERM, so that they can save, and SIGKILL after the grace period. A run that has ended stays
-    as it is. `last` stops a run that was submitted from this folder; for one from another folder it asks first.
+    The processes get SIGTERM, so that they can save, and SIGKILL after the grace period. Ended runs are not changed.
+    If `last` is a run from another folder, the command asks first.
 
     \b
     Examples:
@@ -41,6 +41,6 @@ def command(
             run.stop()
             say(f"`{run.name}` was asked to stop")
         else:
-            say(f"`{run.name}` has ended already: {run.state}")
+            say(f"`{run.name}` has already ended: {run.state}")
     for run in runs if wait else ():
         say(f"`{run.name}` is {run.wait().state}")

@@ -25,21 +25,23 @@ def command(
     ignore: options.Ignore = None,
     pin: options.Pin = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the whole plan on stdout. Sends and writes nothing.")
+        bool, typer.Option("--dry-run", help="Print the whole plan on stdout, without sending or writing anything.")
     ] = False,
     upload_only: Annotated[
         bool,
         typer.Option(
             "--upload-only",
-            help="Put code and data in place for the target's own tools, print where, and send nothing.",
+            help="Upload code and data for use with the target's own tools, and print their paths. Submits nothing.",
         ),
     ] = False,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Do not ask the target about role, bucket, inputs and quota first.")
+        bool, typer.Option("--offline", help="Do not check role, bucket, inputs and quota with the target first.")
     ] = False,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as the target has the run.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return as soon as the target has accepted the run.")
+    ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Do not say what changed since the job's last run.")
+        bool, typer.Option("--quiet", "-q", help="Do not show what changed since the job's last run.")
     ] = False,
     json: options.Json = False,
     instances: options.Instances = None,
@@ -59,8 +61,8 @@ def command(
 ) -> None:
     """Check a job, send it, and follow its run.
 
-    The exit code is 0 when the run succeeds and 1 when it does not. Ctrl-C leaves the run running;
-    `cloudtrain logs NAME -f` follows it again.
+    The exit code is 0 when the run succeeds and 1 when it does not. Ctrl-C stops following; the run
+    continues, and `cloudtrain logs NAME -f` follows it again.
 
     \b
     Examples:
@@ -162,7 +164,7 @@ def _send(
                 on_run=on_run,
             )
     except KeyboardInterrupt:
-        say("", "interrupted while sending; `cloudtrain recover` says whether the run exists")
+        say("", "interrupted while sending; `cloudtrain recover` reports whether the run exists")
         raise
 
 
@@ -175,7 +177,7 @@ def _alone(option: str, others: dict[str, bool]) -> None:
 
 
 def _upload(file: JobFile, where: Any, profile: str | None, ignore: list[str] | None, *, as_json: bool) -> None:
-    """Upload, and print the places on stdout."""
+    """Upload code and data, and print their destinations on stdout."""
     import cloudtrain as ct
     from cloudtrain.cli.progress import upload_progress
     from cloudtrain.cli.terminal import print_json, print_lines, say
@@ -190,12 +192,12 @@ def _upload(file: JobFile, where: Any, profile: str | None, ignore: list[str] | 
         print_json({"uploads": plan.to_dict()["uploads"]})
         return
     print_lines(item.destination for item in plan.uploads)
-    say("all of it is in place; nothing was submitted" if plan.uploads else "the job has nothing to upload")
+    say("everything is uploaded; nothing was submitted" if plan.uploads else "the job has nothing to upload")
 
 
 def show_plan(plan: Plan) -> None:
-    """Show the summary and the findings. Errors are not shown here, because the submit is about to stop
-    and show them."""
+    """Show the plan's summary and findings on stderr. A plan with errors is not shown, because the submit then stops
+    and shows the errors."""
     from cloudtrain.cli.terminal import show
 
     if not plan.errors:
@@ -204,7 +206,7 @@ def show_plan(plan: Plan) -> None:
 
 
 def show_changes(since: Since | None) -> None:
-    """Show what changed since the job's last run, in at most three lines."""
+    """Show on stderr what changed since the job's last run, in at most `_MOST_LINES` lines."""
     if since is None or not since.items:
         return
     from textwrap import wrap
@@ -233,8 +235,8 @@ def print_followed(run: Run) -> None:
 
 
 def print_detached(as_json: bool) -> Callable[[Run], None]:
-    """Return a function that prints the name on stdout; if that fails, on stderr, because the run exists and costs
-    money."""
+    """Return a function that prints a run's name on stdout. If stdout fails, it prints the name on stderr, because the
+    run exists and costs money."""
 
     def print_run(run: Run) -> None:
         from cloudtrain.cli.report import goes_on
@@ -257,20 +259,20 @@ def print_detached(as_json: bool) -> Callable[[Run], None]:
 
 
 def _say_history(run: Run) -> None:
-    """Report what an earlier command could not, because it was cut off."""
+    """Report the runs that an interrupted command submitted without reporting them."""
     from cloudtrain.cli.terminal import say, typed
 
     if run.adopted:
         say(
-            f"`{run.name}` was submitted {_ago(run)} by a command that was cut off before it could say so; "
-            "this is that run",
+            f"`{run.name}` was submitted {_ago(run)} by a command that was interrupted before it could report the run; "
+            "this is the same run",
             "run the same command again to start another one",
         )
     if run.waits:
-        say(f"`{run.name}` {run.last_status.reason}, and is sent then")
+        say(f"`{run.name}` {run.last_status.reason}, and is sent afterwards")
     for name in run.unreported:
         look = typed("cloudtrain", "status", name)
-        say(f"`{name}` was submitted by a command that was cut off before it could say so: {look}")
+        say(f"`{name}` was submitted by an interrupted command, which could not report it: {look}")
 
 
 def _ago(run: Run) -> str:

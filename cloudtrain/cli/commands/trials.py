@@ -11,15 +11,15 @@ from cloudtrain.cli import options
 def command(
     name: options.RunName,
     best: Annotated[
-        int | None, typer.Option("--best", min=1, metavar="N", help="Only the N best, the best first.")
+        int | None, typer.Option("--best", min=1, metavar="N", help="Show only the N best trials, the best first.")
     ] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, with a header.")] = False,
     json: options.Json = False,
 ) -> None:
     """List the trials of a sweep.
 
-    Each has its number, its state, the values that it ran with, and the last value of the objective. The best one has
-    a star.
+    Shows the number, state and hyperparameters of each trial, and its last value of the objective. A star marks the
+    best trial.
 
     \b
     Examples:
@@ -36,7 +36,7 @@ def command(
     from cloudtrain.sweeps.sweep_run import sweep_of
 
     if csv and json:
-        raise UsageError("`--csv` and `--json` contradict each other", hint="leave one of them out", code="CT902")
+        raise UsageError("`--csv` and `--json` cannot be combined", hint="remove one of them", code="CT902")
     sweep = sweep_of(inputs.run(name))
     trials, objective = sweep.trials(), sweep.objective
     if best is not None:

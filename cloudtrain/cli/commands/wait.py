@@ -10,14 +10,14 @@ from cloudtrain.cli import options
 def command(
     name: options.RunName,
     timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="TIME", help="Give up after this long, for example 10m.")
+        str | None, typer.Option("--timeout", metavar="TIME", help="Stop waiting after this time, for example 10m.")
     ] = None,
     json: options.Json = False,
 ) -> None:
     """Wait until a run has ended.
 
-    The exit code is 0 when it succeeded, 1 when it failed, was stopped or was lost, and 4 when the time is up. The
-    run continues then.
+    The exit code is 0 if the run succeeded, 1 if it failed, was stopped or was lost, and 4 after the timeout. After a
+    timeout the run continues.
 
     \b
     Examples:

@@ -145,10 +145,10 @@ WRONG: list[tuple[str, str, str, str | None]] = [
     ("hyperparameters.lr=${{inputs.trian}}", "hyperparameters.lr",
      "`${{inputs.trian}}` refers to nothing: the job has no input `trian`", "did you mean `train`?"),
     ("resources.gpu=T4", "resources.gpu", "`instance_type` and `gpu` both name the machine", "remove one of them"),
-    ("name", "", "`name` sets nothing: there is no `=` after the field", LAYOUT),
-    ("=1", "", "`` is not the way to a field", f'{LAYOUT}; quote a key with dots: `hyperparameters."a.b"=1`'),
-    ("a..b=1", "", "`a..b` is not the way to a field", f'{LAYOUT}; quote a key with dots: `hyperparameters."a.b"=1`'),
-    ("a.=1", "", "`a.` is not the way to a field", f'{LAYOUT}; quote a key with dots: `hyperparameters."a.b"=1`'),
+    ("name", "", "`name` has no `=` after the field", LAYOUT),
+    ("=1", "", "`` is not the path of a field", f'{LAYOUT}; quote a key with dots: `hyperparameters."a.b"=1`'),
+    ("a..b=1", "", "`a..b` is not the path of a field", f'{LAYOUT}; quote a key with dots: `hyperparameters."a.b"=1`'),
+    ("a.=1", "", "`a.` is not the path of a field", f'{LAYOUT}; quote a key with dots: `hyperparameters."a.b"=1`'),
 ]  # fmt: skip
 
 

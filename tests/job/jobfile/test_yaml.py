@@ -109,9 +109,9 @@ def document(text: str) -> list[tuple[int | None, int | None, str, str | None]]:
      ("true: y", (1, 1, "a key must be text, not `true`", 'write `"true"`, in quotes')),
      ("?\n: y", (1, 2, "a key must be text, not empty", "write a name before the colon")),
      ("? [a]\n: y", (1, 3, "a key must be text, not a list or a mapping", "write a name before the colon")),
-     ("a: !foo 3", (1, 4, "a job has no tags such as `!foo`", "remove the tag")),
-     ("a: !!python/object:os.system {}", (1, 4, "a job has no tags such as `!!python/object:os.system`", "remove the tag")),
-     ("a: !!int x", (1, 4, "`x` is not of the type that its tag `!!int` says", "remove the tag")),
+     ("a: !foo 3", (1, 4, "a job file cannot have tags such as `!foo`", "remove the tag")),
+     ("a: !!python/object:os.system {}", (1, 4, "a job file cannot have tags such as `!!python/object:os.system`", "remove the tag")),
+     ("a: !!int x", (1, 4, "`x` does not have the type of its tag `!!int`", "remove the tag")),
      ("a: {<<: 3}", (1, 9, "`<<` takes in a mapping or a list of mappings", "write `<<: *name`, where `&name` is a mapping"))],
 )  # fmt: skip
 def test_problems_that_leave_the_text_readable(text: str, told: tuple[Any, ...]) -> None:

@@ -364,7 +364,7 @@ def test_the_command_line_prints_the_forms(job_file: Path, monkeypatch: pytest.M
         form,
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.splitlines()[:1]) == (0, ["the code has to be in its place first:"])
+    assert (done.returncode, done.stderr.splitlines()[:1]) == (0, ["the code has to be uploaded first:"])
     plan = ct.plan(ct.load_job(job_file), "azureml", profile="azure")
     assert done.stdout == plan.forms()[form]()
 
