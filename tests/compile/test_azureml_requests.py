@@ -522,7 +522,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str, str, str]] = [
     (on(None, 2), {"compute": "c"}, "distribution.processes_per_instance", "no instance type given", "resources.instance_type"),
     (on("Standard_Zz9", 2), {}, "distribution.processes_per_instance", "`Standard_Zz9` is not in", "processes_per_instance"),
     (mpi("--bind-to none"), {}, "distribution.options", "`--bind-to`", "-x NAME=VALUE"),
-    (mpi("-x"), {}, "distribution.options", "needs a variable", "-x NAME=VALUE"),
+    (mpi("-x"), {}, "distribution.options", "needs the name of a variable", "-x NAME=VALUE"),
     (mpi("--mca btl"), {}, "distribution.options", "a name and a value", "--mca"),
     (mpi("-x 'a"), {}, "distribution.options", "No closing quotation", "--mca"),
     (on(A100, 2, OPEN_QUOTE), {}, "distribution.launcher_options", "not valid shell syntax", "close the quotes"),

@@ -18,7 +18,7 @@ FOLDER = "${{folder}}"
 
 
 class ChosenEnvironment(NamedTuple):
-    """`environmentId` of the body, and the environment of an image that must be made first, if any."""
+    """The body's `environmentId`, and the environment that must be created first, if any."""
 
     id: str
     upload: Upload | None = None
@@ -28,7 +28,7 @@ def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironme
     """Return the environment that the job names.
 
     Raises:
-        JobError: the job names none, one without a version, or a framework that has no curated environment.
+        JobError: the job names no environment, no version of it, or a framework without a curated environment.
     """
     given = job.environment
     image = given.image.of("azureml") if given.image else None
@@ -70,7 +70,7 @@ def _registered_id(written: str, workspace_id: str) -> str:
 
 
 def _refuse_names(given: Environment) -> None:
-    """Raise JobError if an environment that exists already is given a name, a description or tags."""
+    """Raise JobError if the job gives a name, a description or tags to an environment that already exists."""
     for field in ("asset_name", "asset_version", "description", "tags"):
         if getattr(given, field):
             message = f"`{field}` belongs to an environment that cloudtrain registers, and this job's exists already"
@@ -90,8 +90,8 @@ def _asset_from_image(given: Environment, image: str, context: CompileContext) -
 def _asset_from_build(given: Environment, folder: str, dockerfile: str, context: CompileContext) -> ChosenEnvironment:
     """Return an environment that is built from a folder.
 
-    Its name comes from the folder's content, because only storage knows the folder's address when the environment is
-    made.
+    By default a hash of the folder's content identifies the environment, because the folder's address is known only
+    after the upload.
     """
     if context.build is None:
         hint = "write the folder that holds the `Dockerfile`, from `source_dir`; `dockerfile` is its name in there"

@@ -36,7 +36,7 @@ _SERVICES = {"ssh": "SSH", "tensor_board": "TensorBoard", "jupyter_lab": "Jupyte
 
 
 class Parts(NamedTuple):
-    """The decisions about a job that its request is written from."""
+    """The decisions about a job from which its request is written."""
 
     job: TrainingJob
     target: AzureML
@@ -47,13 +47,15 @@ class Parts(NamedTuple):
 
     @property
     def account(self) -> AzureMLAccount:
-        """Return the workspace."""
+        """Return the account settings, which name the workspace."""
         account: AzureMLAccount = self.context.account
         return account
 
 
 def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
-    """Return the body without the user's overrides. Parts with problems are left out, and added to `problems`."""
+    """Return the body without the user's overrides. Parts with problems are left out, and their problems are added to
+    `problems`.
+    """
     job, target, account = parts.job, parts.target, parts.account
     properties = {
         "jobType": "Command",
