@@ -1,8 +1,6 @@
 """Capture the job that a script creates with azure-ai-ml, instead of sending it.
 
-This code runs inside the script.
-
-It uses only the standard library and supports Python 3.7 or newer, because the script's own interpreter runs it.
+This code runs inside the script, so it uses only the standard library and supports Python 3.7 or newer.
 """
 
 import sys

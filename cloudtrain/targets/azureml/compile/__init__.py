@@ -2,7 +2,7 @@
 
 machines       the instance type and count, on a cluster or serverless      -> resources, computeId
 distributions  the launcher, and the number of processes                    -> distribution
-mpi_options    options of mpirun, as environment variables             -> environmentVariables
+mpi_options    options of mpirun, as environment variables                  -> environmentVariables
 environments   a registered environment, or one made of an image            -> environmentId
 places         inputs, outputs, and the texts that replace references       -> inputs, outputs
 command        the shell line that every process runs                       -> command

@@ -88,7 +88,7 @@ def _compute(target: AzureML, account: AzureMLAccount) -> str | None:
 
 
 def _resources(parts: Parts) -> dict[str, Any] | None:
-    """Return the resources; None if the job asks for only one instance of a cluster, which is the service's default.
+    """Return the body's `resources`; None for a single instance of a cluster, which is the service's default.
 
     The SDK loses `locations` and `maxInstanceCount` if `docker_args` is a list; this body keeps them.
     """
@@ -109,9 +109,9 @@ def _resources(parts: Parts) -> dict[str, Any] | None:
 
 
 def _instance_type(parts: Parts) -> str | None:
-    """Return the instance type, for serverless compute, Kubernetes and virtual clusters.
+    """Return the instance type for serverless compute, Kubernetes and virtual clusters; None for other clusters.
 
-    Other clusters have only one type.
+    Other clusters have only one type, so the body must not name it.
     """
     compute, name = parts.target.compute, parts.machines.instance_type
     if not name or (compute is not None and is_cluster(compute) and not is_own_type(compute, name)):
@@ -120,7 +120,7 @@ def _instance_type(parts: Parts) -> str | None:
 
 
 def size_text(size: int) -> str:
-    """Return bytes as docker writes them, in the largest unit that is exact: `64g`, `512m`, `1000b`."""
+    """Return a size in bytes as docker writes it, in the largest exact unit: `64g`, `512m`, `1000b`."""
     for unit, bits in (("g", 30), ("m", 20), ("k", 10)):
         if size % (1 << bits) == 0:
             return f"{size >> bits}{unit}"
@@ -134,10 +134,11 @@ def _limits(job: TrainingJob) -> dict[str, str] | None:
 
 
 def _queue(job: TrainingJob, target: AzureML) -> dict[str, Any] | None:
-    """Return the job tier. Spare capacity is a tier of serverless jobs; on a cluster it belongs to the cluster.
+    """Return the body's `queueSettings`: the job tier and the priority. Spot capacity is a tier of serverless jobs
+    only.
 
     Raises:
-        JobError: the job asks for spare capacity on a cluster, or for two tiers.
+        JobError: the job asks for spot capacity on a cluster, or for two tiers.
     """
     queue: dict[str, Any] = {}
     if job.spot is not None:

@@ -1,7 +1,7 @@
-"""Compile a sweep into the body of a sweep job, made from the body of a trial's command job.
+"""Compile a sweep into the body of a sweep job, based on the body of a trial's command job.
 
-Bounds of logarithmic ranges are natural logarithms in the body, and a list is inside of another list, as azure-ai-ml
-1.35.2 sends it. Features that the service lacks are refused with the alternative; the SDK would send them.
+As azure-ai-ml 1.35.2 sends them, bounds of logarithmic ranges are natural logarithms, and a list of choices is nested
+in another list. cloudtrain refuses features that the service lacks, and names an alternative; the SDK would send them.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _notes(sweep: Sweep) -> Iterator[str]:
 
 
 def _cannot(sweep: Sweep, job: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Yield the features that the service lacks: the place, the feature, and the alternative."""
+    """Yield the sweep's features that the service lacks: the field, the message, and the alternative."""
     if sweep.objective is None:
         yield ("objective",), "Azure ML's sweep needs an objective", _ALTERNATIVE
     if sweep.strategy == "hyperband":
