@@ -21,8 +21,8 @@ def places_of(body: Mapping[str, Any], run_name: str, workspace: str) -> dict[st
     """Map `model`, `checkpoint` and `outputs/NAME` of a job to their addresses, which are valid in every workspace.
 
     Args:
-        body: body of the PUT that creates the job, or of the answer that describes the job. workspace: the workspace's
-        ARM id.
+        body: body of the PUT that creates the job, or of the answer that describes the job.
+        workspace: the workspace's ARM id.
     """
     outputs = body["properties"].get("outputs") or {}
     named = {name: output for name, output in outputs.items() if name != _SERVICES_OWN and output}

@@ -208,7 +208,7 @@ def test_a_file_that_changes_while_it_is_copied(
     (file,) = service.download(REF, "model/big.bin", tmp_path)
     assert file.read_bytes() == new
     fake.after("GET", r"big\.bin", lambda _: fake.outputs.write(NAME, "model", "big.bin", old))
-    with pytest.raises(TargetError, match="changes while it is copied"):
+    with pytest.raises(TargetError, match="changed while cloudtrain copied it"):
         service.download(REF, "model/big.bin", tmp_path / "again")
     assert not [path for path in (tmp_path / "again").rglob("*") if path.is_file()]
 
@@ -276,7 +276,7 @@ def test_a_place_in_a_storage_account(fake: FakeAzure, service: AzureMLService, 
     """Not every output is in a datastore; what is no storage is named, with what to do."""
     uri = "wasbs://c@elsewhere.blob.core.windows.net/x"
     service.submit(plan_of(outputs={"far": {"jobOutputType": "uri_folder", "uri": "azureml:some-asset:3"}}))
-    with pytest.raises(TargetError, match="not a place that can be copied"):
+    with pytest.raises(TargetError, match="cloudtrain cannot copy from"):
         service.download(REF, "outputs/far", tmp_path)
     assert place_of(uri, WORKSPACE) == BlobPlace("https://elsewhere.blob.core.windows.net", "c", "x")
 

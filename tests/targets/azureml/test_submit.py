@@ -233,7 +233,7 @@ def test_an_asset_of_other_content_is_not_taken_for_ours(
     code = source({"train.py": b"1"})
     service.upload(code_plan(code), code)
     fake.assets.get("codes", f"cloudtrain-{'ab' * 20}", "1")["properties"]["cloudtrain.sha256"] = "cd" * 32
-    with pytest.raises(TargetError, match="other content than its name says"):
+    with pytest.raises(TargetError, match="does not match the hash in its name"):
         service.upload(code_plan(code), code)
 
 

@@ -36,10 +36,12 @@ def overlay_of(
     """Return the corrections by size name, in the form that `overlay.read_overlay` reads from the table `azureml`.
 
     Args:
-        vm_sizes: entries of `value` in Azure ML's answer; sizes that no cluster accepts are left out. usages: entries
-        of `value` in Azure ML's answer. skus: entries of `value` in Microsoft.Compute's answer, of any resource type;
-        None if the account may not read the answer. date: ISO date of the answers, which is also the date of the
-        prices. location: the region of the answers, `eastus`.
+        vm_sizes: entries of `value` in Azure ML's answer; sizes that no cluster accepts are left out.
+        usages: entries of `value` in Azure ML's answer.
+        skus: entries of `value` in Microsoft.Compute's answer, of any resource type; None if the account may not read
+            the answer.
+        date: ISO date of the answers, which is also the date of the prices.
+        location: the region of the answers, `eastus`.
     """
     quotas = _quotas(usages)
     capabilities = {str(sku.get("name", "")).casefold(): _capabilities(sku) for sku in skus or ()}

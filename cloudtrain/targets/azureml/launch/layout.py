@@ -23,11 +23,14 @@ class JobLayout:
     """The addresses of one job's instances, and the paths of its data and code.
 
     Attributes:
-        run_name: the job's name. workspace_id: the workspace's ARM id. hosts: the address of each instance, as it
-        appears in lists of hosts. listen: maps an instance and a port to the address and port where other processes
-        reach it. data: the folder that holds inputs and outputs. code: the working directory of each instance. paths:
-        maps `inputs.NAME` and `outputs.NAME` to the text that the script gets. gpus: number of GPUs of each instance;
-        None if unknown.
+        run_name: the job's name.
+        workspace_id: the workspace's ARM id.
+        hosts: the address of each instance, as it appears in lists of hosts.
+        listen: maps an instance and a port to the address and port where other processes reach it.
+        data: the folder that holds inputs and outputs.
+        code: the working directory of each instance.
+        paths: maps `inputs.NAME` and `outputs.NAME` to the text that the script gets.
+        gpus: number of GPUs of each instance; None if unknown.
     """
 
     run_name: str

@@ -17,8 +17,10 @@ def view(request: Request, run_name: str, workspace_id: str, devices: int | None
     """Return the processes that will run, for `Plan.processes`, without the variables in `LONG`.
 
     Args:
-        request: the body of the job. run_name: the job's name. workspace_id: the workspace's ARM id. devices: number of
-        GPUs of each instance; None if unknown.
+        request: the body of the job.
+        run_name: the job's name.
+        workspace_id: the workspace's ARM id.
+        devices: number of GPUs of each instance; None if unknown.
     """
     body = Body(request)
     return Processes(_groups(body, service_layout(body, run_name, workspace_id, devices), whole=False))
