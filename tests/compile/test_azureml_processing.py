@@ -139,7 +139,7 @@ def test_a_sharded_download_copies_everything_to_everyone() -> None:
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        ({"value": "x"}, "input `raw` is a plain value, so it cannot be dealt out by file"),
+        ({"value": "x"}, "input `raw` is a plain value, so cloudtrain cannot distribute its files"),
         ({"azureml": "azureml:raw:1", "mode": "direct"}, "input `raw` is only an address (`mode: direct`)"),
         ({"azureml": "azureml:raw:1", "type": "mltable"}, "input `raw` is of the type `mltable`"),
     ],

@@ -85,8 +85,8 @@ class AzureMLTarget(Target):
     def data_place(
         self, settings: AzureML, account: AzureMLAccount, sha256: str, name: str, *, is_file: bool
     ) -> tuple[str, str]:
-        """Return the folder and the address in the workspace's own datastore to which the SDK would upload the data,
-        too.
+        """Return the folder for the data in the workspace's own datastore, and the data's address, as the SDK chooses
+        them.
         """
         from cloudtrain.targets.azureml.compile.places import data_place
 
@@ -118,9 +118,7 @@ class AzureMLTarget(Target):
         return AzureMLView(self.name)
 
     def refuse_path(self, path: str) -> str | None:
-        """Explain why a file cannot be part of a bundle; None if it can. Every file becomes a blob, whose name has
-        rules.
-        """
+        """Explain why a file cannot be part of a bundle; None if it can. Every file must have a valid blob name."""
         from cloudtrain.targets.azureml.blob_names import refuse_blob_name
 
         return refuse_blob_name(path)

@@ -40,7 +40,7 @@ class AzureMLAdopter:
         return originals_in(data, folder)
 
     def drafts(self, original: Original) -> Iterator[Draft]:
-        """Yield jobs that compile to the body."""
+        """Yield jobs that compile to the original's body."""
         return drafts_of(original)
 
     def context(self, original: Original, settings: AzureML) -> CompileContext:
@@ -57,7 +57,7 @@ class AzureMLAdopter:
     def comparable(
         self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
-        """Return the body in a form that can be compared.
+        """Return the body in a form that can be compared with another body.
 
         Ids are completed, as the SDK sends them. The property that marks cloudtrain's runs is left out, and a fixed
         text replaces the code's id.
@@ -73,7 +73,7 @@ class AzureMLAdopter:
             renewed.append(("codeId", "cloudtrain uploads the code under the hash of its content"))
         if body.get("displayName") in (None, context.run_name):
             body.pop("displayName", None)
-            renewed.append(("displayName", "the name of the run, where the job has none"))
+            renewed.append(("displayName", "the run's name is used if the job has no display name"))
         body.setdefault("experimentName", DEFAULT_EXPERIMENT)
         body["environmentId"] = self._environment(body.get("environmentId"), context, plan, renewed)
         workspace = context.account.workspace_id
@@ -137,7 +137,7 @@ class AzureMLAdopter:
     def reason(self, path: Path) -> str:
         """Explain why the adopted job cannot reproduce a field, not even with overrides."""
         field = str(path[1]) if len(path) > 1 else ""
-        return _REASONS.get(field, "a job cannot say this")
+        return _REASONS.get(field, "a job has no field for this")
 
 
 def _definition(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,6 +167,6 @@ _MAPPINGS = ("environmentVariables", "inputs", "outputs", "tags", "properties")
 _WHY_ENVIRONMENT = "cloudtrain makes the environment under the hash of its definition; the SDK under another hash"
 
 _REASONS = {
-    "environmentId": "the environment has no version or definition that a job can say",
+    "environmentId": "the environment has no version or definition that a job can contain",
     "searchSpace": "a job is one training",
 }

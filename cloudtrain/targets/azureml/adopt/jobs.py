@@ -41,7 +41,7 @@ DEFAULT_EXPERIMENT = "Default"
 
 
 def drafts_of(original: Original) -> Iterator[Draft]:
-    """Yield the only job that compiles to the body."""
+    """Yield the one job that compiles to the original's body."""
     body: Mapping[str, Any] = original.request["properties"]
     comments: dict[tuple[str | int, ...], str] = {}
     title = original.name or body.get("displayName") or body.get("experimentName") or "training"

@@ -44,7 +44,7 @@ def environment_id(workspace_id: str, name: str, version: str) -> str:
 
 
 def compute_id(workspace_id: str, compute: str) -> str:
-    """Return the id of a compute of the workspace. As in Azure ML's tools, `serverless` is such a compute.
+    """Return the id of a compute of the workspace. `serverless` counts as a compute, as in Azure ML's tools.
 
     `virtualClusters/NAME` is a compute outside the workspace. Complete ids stay unchanged.
     """

@@ -40,7 +40,9 @@ def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
     """
     resources = job.resources
     problems = [
-        Problem(("resources", name), f"`{name}` is SageMaker's, and Azure ML has nothing like it", hint, code="CT031")
+        Problem(
+            ("resources", name), f"`{name}` works only on SageMaker; Azure ML has no equivalent", hint, code="CT031"
+        )
         for name, hint in _FOREIGN.items()
         if getattr(resources, name)
     ]

@@ -88,7 +88,7 @@ def outputs_of(job: TrainingJob, run_name: str, problems: list[Problem]) -> dict
         found[MODEL] = _output(Output.model_construct())
     if job.checkpoint is not None:
         if CHECKPOINT in found:
-            message = f"`{CHECKPOINT}` is the output that Azure ML keeps the job's checkpoints in"
+            message = f"the output name `{CHECKPOINT}` is reserved for the job's checkpoints"
             problems.append(Problem(("outputs", CHECKPOINT), message, "give the output another name", code="CT032"))
         place = job.checkpoint.azureml or f"{DEFAULT_STORE}/cloudtrain/checkpoints/{run_name}/"
         found[CHECKPOINT] = {"jobOutputType": "uri_folder", "mode": "ReadWriteMount", "uri": place}
@@ -137,7 +137,7 @@ def _uri(name: str, item: Input, account: AzureMLAccount, problems: list[Problem
             Problem(path, message, hint if version is None else f"write `azureml:{asset}:{version}`", code="CT032")
         )
     elif found is None:
-        message = f"`{item.azureml}` is not a place that Azure ML can read"
+        message = f"Azure ML cannot read from `{item.azureml}`"
         hint = (
             f"use `azureml:NAME:VERSION`, `{DEFAULT_STORE}/PATH` or an `https://`, `wasbs://` or `abfss://` address; "
             f"`./{item.azureml.lstrip('/')}` uploads it from this machine"

@@ -92,7 +92,7 @@ def shard_problems(job: ProcessingJob) -> list[Problem]:
 
 def _shard_problems(name: str, item: Input) -> Iterator[Problem]:
     """Report an input that cannot be sharded, because it is not a folder of separate files when the script starts."""
-    why, hint = None, "remove `shard: true`; every instance then gets it whole"
+    why, hint = None, "remove `shard: true`; every instance then gets the whole input"
     if item.value is not None:
         why = "is a plain value"
     elif item.mode == "direct":
@@ -101,7 +101,10 @@ def _shard_problems(name: str, item: Input) -> Iterator[Problem]:
         why = f"is of the type `{item.type}`, whose files belong together"
     if why is not None:
         yield Problem(
-            ("inputs", name, "shard"), f"input `{name}` {why}, so it cannot be dealt out by file", hint, code="CT031"
+            ("inputs", name, "shard"),
+            f"input `{name}` {why}, so cloudtrain cannot distribute its files",
+            hint,
+            code="CT031",
         )
 
 

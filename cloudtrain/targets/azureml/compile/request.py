@@ -111,7 +111,7 @@ def _resources(parts: Parts) -> dict[str, Any] | None:
 def _instance_type(parts: Parts) -> str | None:
     """Return the instance type for serverless compute, Kubernetes and virtual clusters; None for other clusters.
 
-    Other clusters have only one type, so the body must not name it.
+    Other clusters have only one type, so the body does not name it.
     """
     compute, name = parts.target.compute, parts.machines.instance_type
     if not name or (compute is not None and is_cluster(compute) and not is_own_type(compute, name)):
@@ -134,8 +134,7 @@ def _limits(job: TrainingJob) -> dict[str, str] | None:
 
 
 def _queue(job: TrainingJob, target: AzureML) -> dict[str, Any] | None:
-    """Return the body's `queueSettings`: the job tier and the priority. Spot capacity is a tier of serverless jobs
-    only.
+    """Return the body's `queueSettings`: job tier and priority. On a cluster, spot capacity is the cluster's setting.
 
     Raises:
         JobError: the job asks for spot capacity on a cluster, or for two tiers.
@@ -155,7 +154,7 @@ def _queue(job: TrainingJob, target: AzureML) -> dict[str, Any] | None:
 
 def _spot_problems(target: AzureML) -> Iterator[Problem]:
     if target.compute is not None and is_cluster(target.compute) and not is_virtual_cluster(target.compute):
-        message = f"whether `{target.compute}` is spare capacity is the cluster's own setting, not the job's"
+        message = f"a job cannot choose spot capacity on a cluster: it is a setting of the cluster `{target.compute}`"
         hint = "remove `spot` and name a cluster of the tier `low_priority`, or remove `compute`"
         yield Problem(("spot",), message, hint, code="CT031")
     if target.job_tier is not None:
@@ -192,7 +191,7 @@ def _variables(parts: Parts, problems: Problems) -> dict[str, str]:
     problems += [
         Problem(
             ("environment", "variables", name),
-            f"Azure ML replaces references in the command alone, so `{name}` would hold `{text}` as it is",
+            f"Azure ML replaces references only in the command, so `{name}` would contain the text `{text}`",
             "pass it as a hyperparameter, or read `AZURE_ML_INPUT_NAME` in the script",
             code="CT031",
         )

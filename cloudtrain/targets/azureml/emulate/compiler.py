@@ -41,7 +41,7 @@ def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: Compile
     stage = _stage(job, target, context)
     started = [_here(stage, process) for process in processes(stage.body, stage.layout)]
     if not started:
-        message = f"what Azure ML starts for `{stage.body.kind}` is not known, so it cannot be emulated"
+        message = f"cloudtrain cannot emulate `{stage.body.kind}`: Azure does not document its processes"
         raise JobError([Problem(("azureml_overrides", "distribution"), message, "submit it to Azure ML", code="CT031")])
     for process in started:
         process.env.update(_shares(stage, process.instance, len(started)))

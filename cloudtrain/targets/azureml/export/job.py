@@ -78,9 +78,9 @@ def job_of(request: Mapping[str, Any], run_name: str) -> dict[str, Any]:
 
 
 def refuse(paths: Iterable[str], tool: str = "the SDK of Azure ML") -> TargetError:
-    """Return an error that names the fields that a tool cannot express, with a hint how to send them anyway."""
+    """Return an error that names the fields that a tool cannot express, with a hint on how to send them anyway."""
     names = ", ".join(f"`{path}`" for path in paths)
-    hint = "send the body itself: `cloudtrain submit`, or `az rest --method put` with what `--format request` prints"
+    hint = "send the body itself: `cloudtrain submit`, or `az rest --method put` with the output of `--format request`"
     return TargetError(f"{tool} cannot express {names}", hint=hint, code="CT904")
 
 

@@ -19,7 +19,9 @@ class Wordless(Exception):
 
 
 def part(table: Table, *, always: Collection[str] = ()) -> Convert:
-    """Return a converter of a mapping's fields. `always` names fields that the tool adds if the mapping lacks them."""
+    """Return a function that converts a mapping, field by field. `always` names fields that the tool adds if the
+    mapping lacks them.
+    """
 
     def convert(value: Any) -> dict[str, Any]:
         fields = mapping(value)
@@ -35,7 +37,7 @@ def part(table: Table, *, always: Collection[str] = ()) -> Convert:
 
 
 def each(how: Convert) -> Convert:
-    """Return a converter of all values of a mapping whose keys are the user's names."""
+    """Return a function that converts all values of a mapping, whose keys are names from the user, with `how`."""
 
     def convert(value: Any) -> dict[str, Any]:
         wordless: list[str] = []
@@ -46,7 +48,7 @@ def each(how: Convert) -> Convert:
 
 
 def kinds(field: str, converters: Mapping[str, Convert]) -> Convert:
-    """Return a converter of a mapping whose `field`, the discriminator, selects one of `converters`."""
+    """Return a function that converts a mapping with the one of `converters` that the mapping's `field` selects."""
 
     def convert(value: Any) -> Any:
         kind = mapping(value).get(field)
@@ -58,7 +60,9 @@ def kinds(field: str, converters: Mapping[str, Convert]) -> Convert:
 
 
 def not_empty(how: Convert) -> Convert:
-    """Return a converter that refuses an empty mapping, because the tool would leave it out."""
+    """Return a function that converts a mapping with `how`, and refuses an empty one, which the tool would leave
+    out.
+    """
 
     def convert(value: Any) -> Any:
         if value == {}:
@@ -69,7 +73,7 @@ def not_empty(how: Convert) -> Convert:
 
 
 def one_of(table: Mapping[Any, str]) -> Convert:
-    """Return a converter of a value to the tool's name for it."""
+    """Return a function that converts a value to the tool's name in `table`."""
 
     def convert(value: Any) -> str:
         if isinstance(value, bool | dict | list) or value not in table:
@@ -80,7 +84,7 @@ def one_of(table: Mapping[Any, str]) -> Convert:
 
 
 def constant(expected: Any) -> Convert:
-    """Return a converter that accepts only `expected`, because the tool always writes this value."""
+    """Return a function that accepts only `expected`, because the tool always writes this value."""
 
     def convert(value: Any) -> Any:
         if value != expected or type(value) is not type(expected):
@@ -91,7 +95,7 @@ def constant(expected: Any) -> Convert:
 
 
 def of_type(*types: type) -> Convert:
-    """Return a converter that accepts values of `types` unchanged."""
+    """Return a function that accepts only values of `types`, unchanged."""
 
     def convert(value: Any) -> Any:
         if type(value) not in types:

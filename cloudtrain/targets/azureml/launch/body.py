@@ -98,7 +98,7 @@ class Body:
 def _count(value: Any) -> int:
     """Return a number of instances or processes; 0 if the value is not a positive whole number.
 
-    A user's overrides may hold anything, and the rules report wrong values.
+    A user's overrides may contain anything, and the rules report wrong values.
     """
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 

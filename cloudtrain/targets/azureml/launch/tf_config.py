@@ -1,10 +1,10 @@
 """The variable TF_CONFIG of Azure ML's TensorFlow distribution.
 
-The documentation shows two clusters, in which every process uses port 2222. One has only workers (`host0:2222`,
-`host1:2222`, without a key `ps`); the other has parameter servers on the first hosts and workers on the next hosts.
-Batch AI, the service before Azure ML, put several tasks on one host if there were too few hosts: the server at 2222,
-the worker on the same host at 2223 (recorded with three instances, one server and three workers). cloudtrain assumes
-that Azure ML does the same.
+The documentation shows two clusters of TensorFlow processes; every process uses port 2222. One has only workers
+(`host0:2222`, `host1:2222`, without a key `ps`); the other has parameter servers on the first hosts and workers on the
+next hosts. Batch AI, the service before Azure ML, put several tasks on one host if there were too few hosts: the server
+at 2222, the worker on the same host at 2223 (recorded with three instances, one server and three workers). cloudtrain
+assumes that Azure ML does the same.
 """
 
 from __future__ import annotations

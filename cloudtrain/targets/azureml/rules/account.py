@@ -53,8 +53,8 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
 
     A job runs in a workspace, and cloudtrain needs the workspace's subscription, resource group and name. Write these
     three settings into `[azureml]` in `cloudtrain.toml` once for all jobs, or put the `config.json` that the studio
-    offers for download beside the job. cloudtrain also reads the defaults of `az` (`az account set`, `az configure
-    --defaults group=... workspace=...`).
+    offers for download beside the job. cloudtrain also reads the defaults of `az` (`az account set`,
+    `az configure --defaults group=... workspace=...`).
     """
     for name in subject.account.missing:
         message, line = _WANTED[name]
@@ -132,7 +132,7 @@ def spot_on_cluster(subject: Subject) -> Iterator[Fault]:
     if is_on_cluster(subject) and not is_on_virtual_cluster(subject) and is_spot(subject):
         name = text(subject, "computeId").rpartition("/")[2]
         yield Fault(
-            f"whether `{name}` is spare capacity is the cluster's own setting, not the job's",
+            f"a job cannot choose spot capacity on a cluster: it is a setting of the cluster `{name}`",
             "name a cluster of the tier `low_priority` and remove the tier here, or remove `compute`",
             place(subject, ("queueSettings", "jobTier"), ("spot",)),
         )
@@ -143,7 +143,7 @@ def serverless_without_type(subject: Subject) -> Iterator[Fault]:
     """A serverless job names no instance type.
 
     Without an instance type Azure ML picks a size by quota, performance and cost (documentation, serverless compute).
-    The chosen size may have no GPU, or several, and does not depend on the planned number of processes.
+    The chosen size may have no GPU, or several, whatever the planned number of processes is.
     """
     if not is_on_cluster(subject) and not text(subject, "resources", "instanceType"):
         hint = "add `instance_type: {azureml: Standard_NC24ads_A100_v4}` under `resources`, or `compute` to the target"
@@ -160,7 +160,7 @@ def location_misspelt(subject: Subject) -> Iterator[Fault]:
     for name in subject.target.locations:
         if not _LOCATION.fullmatch(name):
             better = re.sub(r"[^a-z0-9]", "", name.casefold())
-            yield Fault(f"`{name}` is not how Azure's API names a region", f'write `locations = ["{better}"]`')
+            yield Fault(f"`{name}` is not a region name of Azure's API", f'write `locations = ["{better}"]`')
 
 
 @rule("AZ108", Level.ERROR)

@@ -82,7 +82,7 @@ def docker_arguments(subject: Subject) -> Iterator[Fault]:
         )
     sizes = [word for word in words if word.partition("=")[0] == "--shm-size"]
     if len(sizes) + (resources.get("shmSize") is not None) > 1:
-        hint = "remove `--shm-size` from `docker_args`; `shm_size` under `resources` says it"
+        hint = "remove `--shm-size` from `docker_args`; keep only `shm_size` under `resources`"
         yield Fault("the size of the shared memory is given twice", hint, path)
 
 

@@ -48,7 +48,9 @@ def reference_to_nothing(subject: Subject) -> Iterator[Fault]:
         if reference.inner not in known:
             path = place(subject, ("command",), ("command",) if subject.job.command else ("entry_point",))
             hint = did_you_mean(reference.inner, known) or "write the value itself, or add an input"
-            yield Fault(f"`{reference.text}` in the command refers to nothing that the job has", hint, path)
+            yield Fault(
+                f"`{reference.text}` in the command refers to nothing: the job has no such input or output", hint, path
+            )
 
 
 @rule("AZ502", Level.ERROR)
@@ -119,7 +121,7 @@ def only_on_sagemaker(subject: Subject) -> Iterator[Fault]:
     for name, item in subject.job.inputs.items():
         for field in _ONLY_SAGEMAKER:
             if getattr(item, field):
-                what = "every instance reads all of it" if field == "shard" else "it is read as it is"
+                what = "every instance reads all of it" if field == "shard" else "the input is read unchanged"
                 message = f"`{field}` of input `{name}` has no effect on Azure ML: {what}"
                 by_rank = ", and take a part by `RANK` and `WORLD_SIZE` in the script" if field == "shard" else ""
                 hint = f"remove `{field}`{by_rank}"
@@ -139,7 +141,7 @@ def place_of_output(subject: Subject) -> Iterator[Fault]:
             hint = f"use `{DEFAULT_STORE}/{name}`"
             if uri.startswith("azureml:"):
                 hint += f", and `asset_name: {uri.split(':')[1]}` to register what was written"
-            yield Fault(f"`{uri}` is not a place that Azure ML can write to", hint, _output_path(subject, name))
+            yield Fault(f"Azure ML cannot write to `{uri}`", hint, _output_path(subject, name))
 
 
 @rule("AZ507", Level.ERROR)
@@ -210,7 +212,7 @@ def upload_lost_on_spot(subject: Subject) -> Iterator[Fault]:
     for name, item in body(subject).outputs.items():
         if item.get("mode") == "Upload":
             path = place(subject, ("outputs", name, "mode"), ("outputs", name, "mode"))
-            yield Fault(f"output `{name}` is lost when the spot capacity is taken away", "use `mode: mount`", path)
+            yield Fault(f"output `{name}` is lost if Azure reclaims the spot capacity", "use `mode: mount`", path)
 
 
 @rule("AZ512", Level.ERROR)

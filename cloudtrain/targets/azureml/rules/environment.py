@@ -93,8 +93,8 @@ def image_for_arm_unsaid(subject: Subject) -> Iterator[Fault]:
     """The instance type has Arm processors, but the environment may be for x86-64 only.
 
     Most images are for x86-64 only, and fail with "exec format error" on a GB200 or GB300; Azure ML's curated
-    environments are probably among them. An image for both architectures works; check it with `docker manifest
-    inspect`.
+    environments are probably among them. An image for both architectures works; check it with
+    `docker manifest inspect`.
     """
     known, name = machines(subject).known, environment_name(subject)
     if known is not None and known.architecture == "arm64" and not any(_says(name, each) for each in _ARCHITECTURES):

@@ -60,8 +60,9 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
     """The instance type is not in the catalogue.
 
     The name may be misspelt, or newer than the catalogue, which has the sizes in Azure ML's documentation. cloudtrain
-    does not know the type's GPUs, network and price. Ask the workspace: `cloudtrain instances --target azureml
-    --refresh`. This rule ignores sizes without GPUs (series A to M), because they have little to check.
+    does not know the type's GPUs, network and price. Ask the workspace:
+    `cloudtrain instances --target azureml --refresh`. This rule ignores sizes without GPUs (series A to M), because
+    they have little to check.
     """
     found = machines(subject)
     name = _unknown(subject)
@@ -78,9 +79,9 @@ def without_infiniband(subject: Subject) -> Iterator[Fault]:
     """Several instances with GPUs train together without InfiniBand.
 
     Gradients then travel over Ethernet, and the GPUs wait for them. For most models, several such instances are not
-    faster than one. Sizes with InfiniBand have an `r` among the letters after their number; `cloudtrain instances
-    --target azureml --interconnect infiniband` lists them. One larger instance with as many GPUs needs no network at
-    all. If you mean to use Ethernet, write `interconnect: ethernet` under `resources`.
+    faster than one. Sizes with InfiniBand have an `r` among the letters after their number;
+    `cloudtrain instances --target azureml --interconnect infiniband` lists them. One larger instance with as many GPUs
+    needs no network at all. If you mean to use Ethernet, write `interconnect: ethernet` under `resources`.
     """
     known = machines(subject).known
     if known is not None and has_rdma_somewhere(known):
@@ -167,7 +168,7 @@ def too_many_instances(subject: Subject) -> Iterator[Fault]:
         why = "in one MPI run"
     if why:
         yield Fault(
-            f"the job runs on {plural(found.count, 'instance')}, and Azure ML joins at most {_MOST_RDMA} {why}",
+            f"the job runs on {plural(found.count, 'instance')}, and Azure ML allows at most {_MOST_RDMA} {why}",
             f"set `instance_count` to {_MOST_RDMA} or less, with more GPUs on each",
             count_path(subject),
         )

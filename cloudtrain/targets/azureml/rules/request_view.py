@@ -61,7 +61,7 @@ class AzureMLView(RequestView):
         return found
 
     def machines(self, subject: Subject) -> Machines:
-        """Return the machines in the body; on a cluster, those that the job describes."""
+        """Return the machines in the body; on a cluster, the machines that the job names."""
         return Machines((machines(subject),))
 
     def longest_run(self, subject: Subject) -> int:

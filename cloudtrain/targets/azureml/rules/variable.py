@@ -56,7 +56,7 @@ def variable_of_service(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ623", Level.WARNING)
 def interface_without_network(subject: Subject) -> Iterator[Fault]:
-    """NCCL would use a network card that connects no instances.
+    """NCCL would use a network card that does not connect the instances.
 
     `docker0` and `lo` exist on every instance but do not connect instances, so NCCL hangs at the start until it times
     out. The Ethernet card of Azure's GPU machines is `eth0`; without `NCCL_SOCKET_IFNAME`, NCCL finds it by itself.

@@ -59,7 +59,7 @@ class Piece:
 
 
 class Blobs:
-    """The storage of one workspace. Instances are thread-safe."""
+    """The storage of one workspace. This class is thread-safe."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -155,7 +155,7 @@ def _credentials(properties: dict[str, Any]) -> str:
 
 
 class Container:
-    """A container, opened with the first of several keys that storage accepts. Instances are thread-safe."""
+    """A container, opened with the first of several keys that storage accepts. This class is thread-safe."""
 
     def __init__(self, blobs: Blobs, account_url: str, name: str, keys: Sequence[Key]) -> None:
         self._blobs = blobs

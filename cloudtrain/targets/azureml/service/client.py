@@ -41,7 +41,7 @@ _REPEATABLE = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE")
 
 
 class Client:
-    """A client for one workspace, with the credentials that `place` names. Instances are thread-safe.
+    """A client for one workspace, with the credentials that `place` names. This class is thread-safe.
 
     Methods take a path inside the workspace (`jobs/NAME`; empty for the workspace itself), a path of the resource
     manager (`/subscriptions/...`), or a complete URL.

@@ -101,8 +101,7 @@ class _End(NamedTuple):
 
 
 def _first_failure(log: RunLog, reason: Reason) -> _End | None:
-    """Return the log of the first rank that failed with an error of its own; the log that the service names comes
-    first.
+    """Return the log of the first rank that failed with an error of its own. A log that the service names is preferred.
 
     A rank that lost its connection to a failed rank also ends with an error, often before the failed rank has written
     its error. Such ranks come last.
@@ -153,7 +152,5 @@ def _unpack(said: str) -> str:
 
 
 def _behind_colon(line: str) -> str:
-    """Remove the text before an error's name, as in `Error: ValueError: bad` and `... error message 'ValueError:
-    bad`.
-    """
+    """Remove the text before an error's name, as in `Error: ValueError: bad` and `... error message 'ValueError: bad`."""
     return re.sub(r"^.*?\b(?:Error|error message):? '?(?=\w+(?:\.\w+)*(?:Error|Exception|Interrupt|Exit)\b)", "", line)

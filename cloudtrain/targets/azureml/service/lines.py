@@ -3,8 +3,8 @@
 Azure ML keeps a log file for each process; the lines do not name the process. azure-ai-ml 1.35.2 and its tests contain
 these file names: `user_logs/std_log.txt` of a single process, `std_log_process_03.txt`, for TensorFlow
 `std_log_node_00_ps.txt` and `std_log_node_01_worker.txt`, from the older runtime `azureml-logs/70_driver_log_3.txt` and
-`70_driver_log-worker-0.txt`, and `mpi_log.txt` for mpirun's own messages. A published log of a retried job has the
-attempts in `user_logs/retry_001/`.
+`70_driver_log-worker-0.txt`, and `mpi_log.txt` for mpirun's own messages. In the logs of one retried job, the attempts
+were in `user_logs/retry_001/`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Layout:
         return Writer(places.get((kind, number), 0), rank)
 
     def check(self, rank: int | None, instance: int | None) -> None:
-        """Raise UsageError if a rank or instance does not exist. Its empty log would look like a rank without output.
+        """Check that a rank or instance exists. The empty log of a missing rank would look like a rank without output.
 
         Raises:
             UsageError: the rank or instance does not exist, or the log mixes the lines of all ranks of an instance.

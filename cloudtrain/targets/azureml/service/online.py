@@ -79,7 +79,7 @@ def check(client: Client, plan: Plan, expected: str, labels: Labels) -> list[Fin
     try:
         client.workspace  # noqa: B018 - asked for once, and kept
     except (Denied, TargetUnreachable) as error:
-        return [_finding("AZ902", f"the workspace could not be asked: {error.message}", error.hint)]
+        return [_finding("AZ902", f"cloudtrain could not query the workspace: {error.message}", error.hint)]
     except NotThere as error:
         return [_finding("AZ903", error.message, error.hint)]
     except MissingExtra:
@@ -104,7 +104,7 @@ def _run_check(one: Check, asked: Asked) -> list[Finding]:
     try:
         return list(one(asked))
     except (Denied, TargetUnreachable) as error:
-        return [_finding("AZ902", f"not everything could be looked at: {error.message}", error.hint)]
+        return [_finding("AZ902", f"a check could not be done: {error.message}", error.hint)]
     except TargetError as error:
         return [_finding("AZ902", error.message, error.hint)]
 

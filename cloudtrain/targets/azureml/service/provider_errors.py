@@ -59,11 +59,11 @@ _DENIED = ErrorTemplate(Denied, "the credentials may not do `{action}`: {said}",
 _BLOB_DENIED = ErrorTemplate(
     Denied,
     "the credentials may not use the workspace's storage account: {said}",
-    'ask for the role "Storage Blob Data Contributor" on that account, and for a way through its firewall',
+    'ask for the role "Storage Blob Data Contributor" on that account, and for access through its firewall',
 )
 _EXPIRED = ErrorTemplate(Expired, "the Azure login has expired", "{login}")
 _BAD_TOKEN = ErrorTemplate(
-    Expired, "Azure does not accept the credentials: {said}", "{login}; `az account show` tells who you are"
+    Expired, "Azure does not accept the credentials: {said}", "{login}; `az account show` prints your current account"
 )
 _TENANT = ErrorTemplate(
     TargetError,
@@ -71,7 +71,7 @@ _TENANT = ErrorTemplate(
     "`az login --tenant TENANT`; the subscription's page in the portal names its tenant",
 )
 _MORE_PROOF = ErrorTemplate(
-    TargetError, "the organization wants another proof of who you are: {said}", "`az login --tenant TENANT` asks for it"
+    TargetError, "the organization requires another authentication step: {said}", "`az login --tenant TENANT` starts it"
 )
 _SECRET = ErrorTemplate(
     TargetError, "the service principal's secret or certificate is not accepted: {said}",
@@ -101,9 +101,9 @@ _COMPUTE = ErrorTemplate(
     "`az ml compute list --workspace-name {workspace} --resource-group {resource_group}` shows them; "
     "or leave `compute` out to run serverless",
 )  # fmt: skip
-_CONFLICT = ErrorTemplate(TargetError, "something else changes `{about}` at the same moment: {said}", "try again")
+_CONFLICT = ErrorTemplate(TargetError, "another process is changing `{about}`: {said}", "try again")
 _TAKEN = ErrorTemplate(NameTaken, "the workspace has a job `{name}` already", "give the job another name")
-_REFUSED = ErrorTemplate(TargetError, "Azure ML refuses the request: {said}", "`cloudtrain check` looks closer")
+_REFUSED = ErrorTemplate(TargetError, "Azure ML refuses the request: {said}", "`cloudtrain check` may find the cause")
 
 CODES: dict[str, ErrorTemplate] = {
     # the resource manager
@@ -129,7 +129,7 @@ CODES: dict[str, ErrorTemplate] = {
     ),
     "MissingSubscriptionRegistration": ErrorTemplate(
         TargetError,
-        "the subscription `{subscription}` does not know Azure ML yet",
+        "Azure ML is not registered in the subscription `{subscription}`",
         "`az provider register --namespace Microsoft.MachineLearningServices`",
     ),
     "ExpiredAuthenticationToken": _EXPIRED,
