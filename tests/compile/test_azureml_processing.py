@@ -161,7 +161,7 @@ def test_what_only_sagemaker_has_is_refused_with_the_alternative() -> None:
         "use `mount` to read on demand, or `download`",
     )
     preferences = {"instance_preferences": ["ml.m5.xlarge", "ml.m5.2xlarge"]}
-    assert problem_of(resources=preferences)[1].startswith("`instance_preferences` is SageMaker's")
+    assert problem_of(resources=preferences)[1].startswith("`instance_preferences` works only on SageMaker")
 
 
 def test_an_input_without_a_place_on_azure_is_named() -> None:

@@ -217,9 +217,9 @@ def test_what_a_trial_of_sagemakers_tuner_cannot_have(make: Make, change: dict[s
         ({"search": {"learning-rate": [1, 2]}}, "Azure ML cannot search"),
         ({"search": {"lr": {"int": [1, 5000]}}}, "5,000 whole numbers"),
         ({"search": {"lr": ["a b", "c"]}}, "shell would break the value `a b`"),
-        ({"job": {"checkpoint": {"azureml": "azureml://datastores/d/paths/c"}}}, "has one place"),
-        ({"job": {"checkpoint": {}}}, "has one place"),
-        ({"job": {"outputs": {"logs": {"azureml": "azureml://datastores/d/paths/c"}}}}, "has one place"),
+        ({"job": {"checkpoint": {"azureml": "azureml://datastores/d/paths/c"}}}, "has one address"),
+        ({"job": {"checkpoint": {}}}, "has one address"),
+        ({"job": {"outputs": {"logs": {"azureml": "azureml://datastores/d/paths/c"}}}}, "has one address"),
         (
             {"strategy": "bayesian", "search": {"lr": [1, 2]}, "stop_early": {"median": {}}},
             "stops no trial early",

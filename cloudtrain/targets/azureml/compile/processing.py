@@ -116,4 +116,4 @@ def _notes(job: ProcessingJob) -> Iterator[str]:
     placed = [f"`{name}`" for name, item in job.inputs.items() if item.path is not None]
     placed += [f"`{name}`" for name, item in job.outputs.items() if item.path is not None]
     if placed:
-        yield f"`path` is SageMaker's: on Azure ML the service says where {', '.join(placed)} is"
+        yield f"`path` has no effect on Azure ML, which itself chooses the path of {', '.join(placed)}"

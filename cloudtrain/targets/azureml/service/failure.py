@@ -152,5 +152,7 @@ def _unpack(said: str) -> str:
 
 
 def _behind_colon(line: str) -> str:
-    """Remove the text before an error's name, as in `Error: ValueError: bad` and `... error message 'ValueError: bad`."""
+    """Remove the text before an error's name, as in `Error: ValueError: bad` or `... error message 'ValueError:
+    bad`.
+    """
     return re.sub(r"^.*?\b(?:Error|error message):? '?(?=\w+(?:\.\w+)*(?:Error|Exception|Interrupt|Exit)\b)", "", line)
