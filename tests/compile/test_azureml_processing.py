@@ -126,7 +126,7 @@ def test_the_plan_speaks_of_the_job_that_was_written() -> None:
     assert said["shards"] == "raw: dealt out by file over 4 instances"
     assert said["instances"].startswith("4 x Standard_E4ds_v4")
     assert not {"distribution", "checkpoint", "processes"} & said.keys()
-    assert plan.notes == ("`path` is SageMaker's: on Azure ML the service says where `volumes` is",)
+    assert plan.notes == ("`path` has no effect on Azure ML, which itself chooses the path of `volumes`",)
     assert [(each.instance, each.rank) for each in plan.processes] == [(0, 0), (1, 1), (2, 2), (3, 3)]
 
 
