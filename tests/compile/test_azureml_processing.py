@@ -126,7 +126,7 @@ def test_the_plan_speaks_of_the_job_that_was_written() -> None:
     assert said["shards"] == "raw: dealt out by file over 4 instances"
     assert said["instances"].startswith("4 x Standard_E4ds_v4")
     assert not {"distribution", "checkpoint", "processes"} & said.keys()
-    assert plan.notes == ("`path` is SageMaker's: on Azure ML the service says where `volumes` is",)
+    assert plan.notes == ("`path` has no effect on Azure ML, which itself chooses the path of `volumes`",)
     assert [(each.instance, each.rank) for each in plan.processes] == [(0, 0), (1, 1), (2, 2), (3, 3)]
 
 
@@ -139,7 +139,7 @@ def test_a_sharded_download_copies_everything_to_everyone() -> None:
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        ({"value": "x"}, "input `raw` is a plain value, so it cannot be dealt out by file"),
+        ({"value": "x"}, "input `raw` is a plain value, so cloudtrain cannot distribute its files"),
         ({"azureml": "azureml:raw:1", "mode": "direct"}, "input `raw` is only an address (`mode: direct`)"),
         ({"azureml": "azureml:raw:1", "type": "mltable"}, "input `raw` is of the type `mltable`"),
     ],
@@ -161,7 +161,7 @@ def test_what_only_sagemaker_has_is_refused_with_the_alternative() -> None:
         "use `mount` to read on demand, or `download`",
     )
     preferences = {"instance_preferences": ["ml.m5.xlarge", "ml.m5.2xlarge"]}
-    assert problem_of(resources=preferences)[1].startswith("`instance_preferences` is SageMaker's")
+    assert problem_of(resources=preferences)[1].startswith("`instance_preferences` works only on SageMaker")
 
 
 def test_an_input_without_a_place_on_azure_is_named() -> None:

@@ -1,8 +1,8 @@
-"""The account settings that this machine knows without the network and without Azure packages.
+"""Find the account settings on this machine, without the network and without Azure packages.
 
-A workspace always comes whole from one source. The target's own settings come first. Missing settings come from the
-SDK's `config.json` (in the folder or one above it, also below `.azureml`), or else from the defaults of `az`. The file
-counts only if no other user can have written it (`cloudtrain/system/trust.py`).
+The target's own settings come first. Missing settings come from the SDK's `config.json` (in the job's folder or one
+above it, also in `.azureml`), or else from the defaults of `az`. A source that contradicts a known setting is ignored
+as a whole. `config.json` is used only if no other user can have written it (`cloudtrain/system/trust.py`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class AzureMLAccount(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Return the middle part of run references: `[CREDENTIAL@]SUBSCRIPTION:GROUP:WORKSPACE[:CLOUD]`."""
+        """Return the account part of a run's reference: `[CREDENTIAL@]SUBSCRIPTION:GROUP:WORKSPACE[:CLOUD]`."""
         from urllib.parse import quote
 
         parts = (self.subscription_id, self.resource_group, self.workspace, *([self.cloud] if self.cloud else []))
@@ -100,8 +100,8 @@ def _agree(known: Mapping[str, str], found: Mapping[str, str]) -> bool:
 def _config(folder: Path) -> tuple[Path | None, dict[str, str]]:
     """Return the nearest `config.json` that names a workspace, and the settings in it.
 
-    The studio offers this file for download. The caller decides whether the file counts, because many programs have a
-    file of that name.
+    Users download this file from the studio. Other programs also have files of this name, so the caller decides whether
+    to use it.
     """
     for place in (folder, *folder.parents):
         for file in (place / ".azureml" / "config.json", place / "config.json"):
@@ -118,7 +118,7 @@ def _bytes_of(file: Path) -> bytes:
 
 
 def _workspace_in(content: bytes) -> dict[str, str]:
-    """Return the workspace settings of a `config.json` if they are complete; otherwise nothing."""
+    """Return the workspace settings of a `config.json` if they are complete; otherwise an empty dict."""
     try:
         names = json.loads(content.decode("utf-8-sig"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""`SUBSCRIPTION:GROUP:WORKSPACE`: the middle part of a run's reference, with the workspace and its credentials."""
+"""The account part of a run's reference: `[CREDENTIAL@]SUBSCRIPTION:GROUP:WORKSPACE[:CLOUD]`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cloudtrain.errors import UsageError
 
 
 class AccountRef(NamedTuple):
-    """A workspace, its cloud, and the kind of credential. None: the environment decides."""
+    """A workspace, its cloud, and the kind of credential. If one of the last two is None, the environment decides."""
 
     subscription_id: str
     resource_group: str
@@ -22,12 +22,12 @@ class AccountRef(NamedTuple):
         """Parse the text that `AzureMLAccount.place` wrote.
 
         Raises:
-            UsageError: the text has another form.
+            UsageError: the text does not have that form.
         """
         credential, _, rest = text.rpartition("@")
         parts = [unquote(part) for part in rest.split(":")]
         if len(parts) not in (3, 4) or not all(parts):
-            hint = "it is `azureml://SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE/RUN`; `cloudtrain ps` shows whole ones"
+            hint = "write `azureml://SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE/RUN`, as `cloudtrain ps` shows it"
             raise UsageError(f"`{text}` does not name a workspace", hint=hint, code="CT933")
         return cls(parts[0], parts[1], parts[2], credential or None, parts[3] if len(parts) == 4 else None)
 

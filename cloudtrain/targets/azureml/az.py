@@ -13,7 +13,7 @@ from cloudtrain.system.paths import expand_home
 
 
 def az_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder of az's settings."""
+    """Return the folder of az's settings, usually `~/.azure`."""
     home = environ.get("HOME") or environ.get("USERPROFILE") or "~"
     return expand_home(environ.get("AZURE_CONFIG_DIR") or f"{home}/.azure")
 

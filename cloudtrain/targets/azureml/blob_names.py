@@ -1,4 +1,4 @@
-"""Check which files of a bundle can be blobs of the same name."""
+"""Check whether a bundle's files can be stored as blobs under the same names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Azure allows 1,024, and our own folder needs some of them.
 
 
 def refuse_blob_name(path: str) -> str | None:
-    """Explain why a file cannot be a blob; None if it can. Blob names are Unicode text without control characters."""
+    """Explain why a file cannot be stored as a blob; None if it can. Blob names are text without control characters."""
     try:
         path.encode()
     except UnicodeEncodeError:

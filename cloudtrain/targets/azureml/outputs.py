@@ -1,7 +1,7 @@
-"""The locations of a job's results: those in its body, or the service's defaults.
+"""The addresses of a job's results: from the job's body, or the service's defaults.
 
 By default an output goes to `azureml/RUN/OUTPUT/` in the workspace's default datastore, which is `workspaceblobstore`
-if the workspace has not chosen another. Once the job has begun, the run history knows the real location.
+if the workspace has not chosen another. Once the job has begun, the run history has the real address.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def places_of(body: Mapping[str, Any], run_name: str, workspace: str) -> dict[st
     """Map `model`, `checkpoint` and `outputs/NAME` of a job to their addresses, which are valid in every workspace.
 
     Args:
-        body: of the PUT that makes the job, or of the answer that describes it.
-        workspace: ARM id.
+        body: body of the PUT that creates the job, or of the answer that describes the job.
+        workspace: the workspace's ARM id.
     """
     outputs = body["properties"].get("outputs") or {}
     named = {name: output for name, output in outputs.items() if name != _SERVICES_OWN and output}
@@ -33,11 +33,11 @@ def places_of(body: Mapping[str, Any], run_name: str, workspace: str) -> dict[st
 
 
 def default_place(run_name: str, output: str) -> str:
-    """Return the default location of an output."""
+    """Return the default address of an output."""
     return f"azureml://datastores/workspaceblobstore/paths/azureml/{run_name}/{output}/"
 
 
 def _long(uri: str, workspace: str) -> str:
-    """Return `azureml://datastores/...` with the workspace that the datastore belongs to."""
+    """Add the workspace's id to an address such as `azureml://datastores/...`."""
     scope = workspace.replace("/providers/Microsoft.MachineLearningServices", "").strip("/")
     return _SHORT.sub(lambda _: f"azureml://{scope}/", uri)

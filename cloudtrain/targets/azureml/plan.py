@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 class AzureMLPlan(Plan):
-    """The compiled job. `request` is the body of the job's PUT; everything else here is made from it.
+    """The compiled job. `request` is the body of the job's PUT; all other forms are made from it.
 
-    Before a job of Azure's own tools can start, the code, and any environment made of an image, must be in the
-    workspace: `plan.uploads` has the addresses. A `cloudtrain submit` of the same code uploads them.
+    Before Azure's own tools can start the job, the code, and any environment made of an image, must be in the
+    workspace. `plan.uploads` lists them, and a `cloudtrain submit` of the same code uploads them.
     """
 
     @classmethod
     def of(cls, plan: Plan) -> AzureMLPlan:
-        """Return a compiled plan that knows the formats of Azure's tools."""
+        """Return a copy of the plan that can be converted to the formats of Azure's tools."""
         return cls(**{field.name: getattr(plan, field.name) for field in fields(Plan)})
 
     @property
     def outputs(self) -> dict[str, str]:
-        """Return the addresses that the job will write to, without keys at their end."""
+        """Map outputs to the addresses that the job will write to, without the keys (SAS) at their end."""
         from cloudtrain.targets.azureml.account_ref import AccountRef
         from cloudtrain.targets.azureml.outputs import places_of
 
@@ -54,7 +54,7 @@ class AzureMLPlan(Plan):
             return build(program)[0]
 
     def to_python(self) -> str:
-        """Return code that makes the `command(...)` and sends it with an `MLClient`. Needs no SDK here.
+        """Return Python code that makes the `command(...)` and sends it with an `MLClient`. Needs no SDK.
 
         Raises:
             TargetError: the SDK cannot express a field of the request; the message names it.
@@ -78,7 +78,7 @@ class AzureMLPlan(Plan):
         return yaml_job(self._job(), self._place, remark=self._needs if self.uploads else "")
 
     def forms(self) -> dict[str, Callable[[], str]]:
-        """Return the other forms of the plan.
+        """Return a function for each other form of the plan.
 
         `az-cli`: YAML for the az command line. `python`: code for azure-ai-ml.
         """

@@ -1,4 +1,4 @@
-"""Settings of an Azure Machine Learning workspace, which are never part of a job."""
+"""Settings of the Azure ML target. They belong to a workspace and are never part of a job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Credential = Literal["cli", "powershell", "developer_cli", "environment", "manag
 
 
 class Service(Model):
-    """An interactive service of a job on Azure ML. The job's page in the studio opens it while the job runs."""
+    """An interactive service of a job on Azure ML. Open it from the job's page in the studio while the job runs."""
 
     type: Literal["ssh", "tensor_board", "jupyter_lab", "vs_code"]
     all_instances: bool = Field(default=False, strict=True)
@@ -59,7 +59,7 @@ def _azureml_rules(target: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 class AzureML(TargetSettings):
-    """An Azure Machine Learning workspace. Without `compute` the job runs serverless."""
+    """An Azure Machine Learning workspace. Without `compute`, jobs run serverless."""
 
     type: Literal["azureml"] = "azureml"
     subscription_id: str | None = None

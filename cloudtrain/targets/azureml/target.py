@@ -1,4 +1,6 @@
-"""Azure Machine Learning. Everything here is pure; `service/` talks to Azure, and is imported when first used."""
+"""The Azure Machine Learning target. This module is pure; `service/` sends requests to Azure, and is imported when
+first used.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ _RULES = "cloudtrain.targets.azureml.rules"
 
 
 class AzureMLTarget(Target):
-    """Azure Machine Learning. A run is a command job of the run's name."""
+    """The Azure Machine Learning target. A run is a command job with the run's name."""
 
     name = "azureml"
     title = "Azure ML"
@@ -61,14 +63,14 @@ class AzureMLTarget(Target):
     exports = ("to_command", "to_python", "to_yaml")
 
     def account(self, settings: AzureML, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> AzureMLAccount:
-        """Return the workspace settings that this machine knows, with the user's corrections of the catalogue."""
+        """Return the workspace settings found on this machine, with the user's corrections of the catalogue."""
         from cloudtrain.catalogue.overlay import user_overlay
         from cloudtrain.targets.azureml.account import account_of
 
         return account_of(settings, environ, cwd)._replace(overlay=user_overlay(cwd, self.name) or None)
 
     def compile(self, job: AnyJob, settings: AzureML, context: CompileContext) -> Plan:
-        """Return the plan of a job on Azure ML, which can also become input for its SDK and command line."""
+        """Return the plan of a job on Azure ML, which can also be exported for Azure's SDK and command line."""
         from cloudtrain.targets.azureml.compile import compile_azureml
         from cloudtrain.targets.azureml.plan import AzureMLPlan
 
@@ -83,13 +85,15 @@ class AzureMLTarget(Target):
     def data_place(
         self, settings: AzureML, account: AzureMLAccount, sha256: str, name: str, *, is_file: bool
     ) -> tuple[str, str]:
-        """Return the address in the workspace's own datastore where the SDK would upload the data, too."""
+        """Return the folder for the data in the workspace's own datastore, and the data's address, as the SDK chooses
+        them.
+        """
         from cloudtrain.targets.azureml.compile.places import data_place
 
         return data_place(sha256, name, is_file=is_file)
 
     def tuner(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace | None = None) -> AzureMLTuner:
-        """Return the tuner, which makes sweep jobs over REST."""
+        """Return Azure ML's own tuner, which creates sweep jobs over REST."""
         from cloudtrain.targets.azureml.service.sweeps import AzureMLTuner
 
         return AzureMLTuner(environ, pace)
@@ -108,37 +112,37 @@ class AzureMLTarget(Target):
         return TABLE
 
     def request_view(self, settings: Any) -> RequestView:
-        """Return the reader of command jobs' bodies."""
+        """Return the view that reads bodies of command jobs for rules."""
         from cloudtrain.targets.azureml.rules.request_view import AzureMLView
 
         return AzureMLView(self.name)
 
     def refuse_path(self, path: str) -> str | None:
-        """Explain why a file is refused. Every file becomes a blob, and blob names have their own rules."""
+        """Explain why a file cannot be part of a bundle; None if it can. Every file must have a valid blob name."""
         from cloudtrain.targets.azureml.blob_names import refuse_blob_name
 
         return refuse_blob_name(path)
 
     def emulate(self, job: TrainingJob, settings: Any, context: CompileContext) -> LocalPlan:
-        """Return the plan of the job in the paths, variables and command lines of Azure ML's instances."""
+        """Return the plan of a local run with the paths, variables and command lines of Azure ML's instances."""
         from cloudtrain.targets.azureml.emulate import compile_as_azureml
 
         return compile_as_azureml(job, settings, context)
 
     def draft_of_calls(self, calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
-        """Return the draft of a command of azure-ai-ml."""
+        """Draft a job from a script's calls of azure-ai-ml."""
         from cloudtrain.targets.azureml.adopt.static import draft_of_calls
 
         return draft_of_calls(calls)
 
     def adopter(self) -> Adopter:
-        """Return the adopter of command jobs' bodies."""
+        """Return the adopter, which reads bodies of command jobs."""
         from cloudtrain.targets.azureml.adopt import AzureMLAdopter
 
         return AzureMLAdopter()
 
     def fetch_original(self, place: str, name: str, settings: AzureML, environ: Mapping[str, str]) -> Original:
-        """Fetch a command job of a workspace over REST."""
+        """Fetch a command job from a workspace over REST."""
         from cloudtrain.targets.azureml.account import account_of
         from cloudtrain.targets.azureml.account_ref import AccountRef
         from cloudtrain.targets.azureml.service.adoption import fetch_original, workspace_of
@@ -149,7 +153,7 @@ class AzureMLTarget(Target):
         return fetch_original(Client(where, environ), name)
 
     def examine(self, settings: AzureML, account: Any) -> str:
-        """Return the workspace, and the source of its name."""
+        """Describe the configured workspace and the file that names it."""
         if account.missing:
             return "no workspace is configured"
         source = f", from {account.files[0]}" if account.files else ""

@@ -163,7 +163,7 @@ def test_a_login_of_the_az_command(fake: FakeAzure, tmp_path: Path, monkeypatch:
         ("sys.stderr.write('ERROR: AADSTS700082: The refresh token has expired due to inactivity.'); sys.exit(1)",
          "the Azure login has expired", "`az login`"),
         ("sys.stderr.write('ERROR: AADSTS50076: you must use multi-factor authentication'); sys.exit(1)",
-         "another proof", "`az login --tenant TENANT`"),
+         "another authentication step", "`az login --tenant TENANT`"),
     ],
 )  # fmt: skip
 def test_a_login_that_does_not_work(

@@ -208,7 +208,7 @@ def test_a_file_that_changes_while_it_is_copied(
     (file,) = service.download(REF, "model/big.bin", tmp_path)
     assert file.read_bytes() == new
     fake.after("GET", r"big\.bin", lambda _: fake.outputs.write(NAME, "model", "big.bin", old))
-    with pytest.raises(TargetError, match="changes while it is copied"):
+    with pytest.raises(TargetError, match="changed while cloudtrain copied it"):
         service.download(REF, "model/big.bin", tmp_path / "again")
     assert not [path for path in (tmp_path / "again").rglob("*") if path.is_file()]
 
@@ -244,7 +244,7 @@ def test_something_in_the_way(finished: Job, service: AzureMLService, tmp_path: 
 def test_nothing_there_yet(service: AzureMLService, tmp_path: Path) -> None:
     """A job that has not begun has no model; the hint names what a run writes."""
     service.submit(plan_of(outputs=BODY))
-    with pytest.raises(TargetError, match="written no `model`") as caught:
+    with pytest.raises(TargetError, match="wrote no files to `model`") as caught:
         service.download(REF, "model/", tmp_path)
     assert "`outputs/plots/`" in (caught.value.hint or "")
     assert service.download(REF, "", tmp_path) == []
@@ -276,7 +276,7 @@ def test_a_place_in_a_storage_account(fake: FakeAzure, service: AzureMLService, 
     """Not every output is in a datastore; what is no storage is named, with what to do."""
     uri = "wasbs://c@elsewhere.blob.core.windows.net/x"
     service.submit(plan_of(outputs={"far": {"jobOutputType": "uri_folder", "uri": "azureml:some-asset:3"}}))
-    with pytest.raises(TargetError, match="not a place that can be copied"):
+    with pytest.raises(TargetError, match="cloudtrain cannot copy from"):
         service.download(REF, "outputs/far", tmp_path)
     assert place_of(uri, WORKSPACE) == BlobPlace("https://elsewhere.blob.core.windows.net", "c", "x")
 

@@ -67,17 +67,17 @@ def test_launchers_write_for_all_their_ranks(job: dict[str, Any]) -> None:
     """The file's number is the instance, no rank is known, and asking for one says so."""
     layout = Layout.of(job)
     assert layout.writer("user_logs/std_log_process_1.txt") == (1, None)
-    with pytest.raises(UsageError, match="does not tell them apart"):
+    with pytest.raises(UsageError, match="cannot select a rank"):
         layout.check(0, None)
 
 
 @pytest.mark.parametrize(
     ("job", "rank", "instance", "hint"),
     [
-        (TORCH, 8, None, "it has the ranks 0 to 7"),
-        (TENSORFLOW, 5, None, "it has the ranks 0 to 4"),
-        (TORCH, None, 2, "it has the instances 0 to 1"),
-        (body("PyTorch", 1), 1, None, "it has one rank, 0"),
+        (TORCH, 8, None, "the job has the ranks 0 to 7"),
+        (TENSORFLOW, 5, None, "the job has the ranks 0 to 4"),
+        (TORCH, None, 2, "the job has the instances 0 to 1"),
+        (body("PyTorch", 1), 1, None, "the job has one rank, 0"),
     ],
 )
 def test_no_such_rank(job: dict[str, Any], rank: int | None, instance: int | None, hint: str) -> None:

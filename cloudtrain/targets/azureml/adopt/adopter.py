@@ -33,20 +33,20 @@ _NOBODY = "job"
 
 
 class AzureMLAdopter:
-    """Adopts bodies of command jobs, and documents that hold one."""
+    """Adopts command jobs, from their request bodies or from documents that contain them."""
 
     def originals(self, data: Any, folder: str | None) -> list[Original]:
         """Return the command jobs of a document."""
         return originals_in(data, folder)
 
     def drafts(self, original: Original) -> Iterator[Draft]:
-        """Yield jobs that compile to the body."""
+        """Yield jobs that compile to the original's body."""
         return drafts_of(original)
 
     def context(self, original: Original, settings: AzureML) -> CompileContext:
-        """Return a context with the original's name and the workspace that its ids name.
+        """Return a compile context with the original job's name and with the workspace from its ids.
 
-        This machine's workspace is ignored.
+        The workspace that is configured on this machine is ignored.
         """
         account = account_of(settings, {"AZURE_CONFIG_DIR": "/nonexistent"}, File("/nonexistent"))
         environment = original.request["properties"].get("environmentId")
@@ -57,10 +57,10 @@ class AzureMLAdopter:
     def comparable(
         self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
-        """Return the body in a form that can be compared.
+        """Return the body in a form that can be compared with another body.
 
-        Ids are complete, as the SDK sends them. The property that marks the run is left out, and one fixed word
-        replaces the code.
+        Ids are completed, as the SDK sends them. The property that marks cloudtrain's runs is left out, and a fixed
+        text replaces the code's id.
         """
         body: dict[str, Any] = json.loads(json.dumps(request["properties"]))
         renewed = [("name", "every run gets a name of its own")]
@@ -73,7 +73,7 @@ class AzureMLAdopter:
             renewed.append(("codeId", "cloudtrain uploads the code under the hash of its content"))
         if body.get("displayName") in (None, context.run_name):
             body.pop("displayName", None)
-            renewed.append(("displayName", "the name of the run, where the job has none"))
+            renewed.append(("displayName", "the run's name is used if the job has no display name"))
         body.setdefault("experimentName", DEFAULT_EXPERIMENT)
         body["environmentId"] = self._environment(body.get("environmentId"), context, plan, renewed)
         workspace = context.account.workspace_id
@@ -113,7 +113,9 @@ class AzureMLAdopter:
         return asset_id(context.account.workspace_id, text, "environments") or text
 
     def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all differences as overrides, except for an environment that does not exist yet."""
+        """Return all differences between the two bodies as overrides, except for an environment that does not exist
+        yet.
+        """
         wanted = {name: {} for name in _MAPPINGS if name in ours["properties"]} | theirs["properties"]
         found = overrides_between(ours["properties"], wanted)
         if isinstance(found.get("environmentId"), Mapping):
@@ -127,15 +129,15 @@ class AzureMLAdopter:
         return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
 
     def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], None]:
-        """Return the job that a script was about to create, in the workspace of its client."""
+        """Return the job that a script was about to create, with the workspace of the script's client."""
         workspace = {str(name): str(value) for name, value in (record.get("workspace") or {}).items()}
         found = originals_in(record.get("job"), None)
         return [replace(item, settings={**workspace, **item.settings}) for item in found], None
 
     def reason(self, path: Path) -> str:
-        """Explain why a field differs although overrides can set nearly every field."""
+        """Explain why the adopted job cannot reproduce a field, not even with overrides."""
         field = str(path[1]) if len(path) > 1 else ""
-        return _REASONS.get(field, "a job cannot say this")
+        return _REASONS.get(field, "a job has no field for this")
 
 
 def _definition(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,6 +167,6 @@ _MAPPINGS = ("environmentVariables", "inputs", "outputs", "tags", "properties")
 _WHY_ENVIRONMENT = "cloudtrain makes the environment under the hash of its definition; the SDK under another hash"
 
 _REASONS = {
-    "environmentId": "the environment has no version or definition that a job can say",
+    "environmentId": "the environment has no version or definition that a job can contain",
     "searchSpace": "a job is one training",
 }

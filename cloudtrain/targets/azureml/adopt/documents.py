@@ -25,7 +25,7 @@ def originals_in(data: Any, folder: str | None) -> list[Original]:
     """Return the command jobs of a document; empty if the document does not come from Azure ML.
 
     Raises:
-        UsageError: the document comes from Azure ML and has no command job.
+        UsageError: the document comes from Azure ML but contains no command job.
     """
     if isinstance(data, list):
         return [found for item in data for found in originals_in(item, folder)]
@@ -62,7 +62,7 @@ def _from_body(data: Mapping[str, Any], properties: Mapping[str, Any], folder: s
 
 
 def _trial(properties: Mapping[str, Any], name: str, settings: Mapping[str, Any], folder: str | None) -> Original:
-    """Return the command job that a sweep runs with different values."""
+    """Return the command job of a sweep's trials; searched values become inputs."""
     trial = properties.get("trial") or {}
     kept = ("inputs", "outputs", "computeId", "experimentName", "displayName", "description", "tags", "identity")
     body = {"jobType": "Command", **{key: properties[key] for key in kept if key in properties}, **trial}

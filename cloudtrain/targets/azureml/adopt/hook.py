@@ -1,6 +1,6 @@
-"""Run inside a script that uses azure-ai-ml: answer its registrations, and capture the job that it creates.
+"""Capture the job that a script creates with azure-ai-ml, instead of sending it.
 
-Uses only the standard library and supports Python 3.7 or newer, because the script's own interpreter runs it.
+This code runs inside the script, so it uses only the standard library and supports Python 3.7 or newer.
 """
 
 import sys
@@ -9,10 +9,10 @@ MODULE = "azure.ai.ml._ml_client"
 
 
 def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
-    """Replace the azure-ai-ml methods that leave the script.
+    """Replace the azure-ai-ml methods that act outside the script.
 
-    They send jobs, register and find the things that a job needs, and read the configuration file of a client, which is
-    in the user's own folders.
+    These methods send jobs, register and look up the assets that a job needs, and read the client's configuration file
+    from the user's folders.
     """
     operations = sys.modules["azure.ai.ml.operations"]
     from_config = module.MLClient.from_config.__func__
@@ -27,7 +27,7 @@ def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
         return entity
 
     class Poller:
-        """The result of a long operation."""
+        """A finished long-running operation."""
 
         def __init__(self, value):
             self.value = value
@@ -39,7 +39,9 @@ def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
         wait = result
 
     class Named(str):
-        """An object that already exists. It is also a text, which the SDK accepts as an environment."""
+        """An existing asset, compute or workspace. It is also a string, because the SDK accepts a string as an
+        environment.
+        """
 
         def __new__(cls, name, version=None):
             return super().__new__(cls, name if version is None else "azureml:%s:%s" % (name, version))
@@ -85,7 +87,7 @@ def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
 
 
 def workspace(operations):
-    """Return subscription, group and workspace of the client."""
+    """Return the client's subscription, resource group and workspace."""
     names = {
         "subscription_id": "_subscription_id",
         "resource_group": "_resource_group_name",
@@ -98,7 +100,8 @@ def workspace(operations):
 def description(job):
     """Return the body that the SDK would send.
 
-    For an environment defined in place, which the SDK registers first, return the job file instead.
+    If the job defines its environment inline, return the job file instead, because the SDK would register that
+    environment first.
     """
     entity = job._to_job() if hasattr(job, "_to_job") else job
     environment = getattr(entity, "environment", None)

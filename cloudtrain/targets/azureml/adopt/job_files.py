@@ -1,7 +1,7 @@
 """Turn job files of `az ml job create`, and the output of `az ml job show`, into the body that azure-ai-ml 1.35.2
 sends.
 
-The data comes from YAML 1.1, as in Azure ML's tools: `flag: yes` is true, and is sent as the text `True`.
+Files are read as YAML 1.1, as Azure ML's tools read them: `flag: yes` is true, and is sent as the text `True`.
 """
 
 from __future__ import annotations
@@ -90,14 +90,14 @@ def originals_in_job_file(data: Mapping[str, Any], folder: str | None) -> list[O
 
 
 def not_a_command(kind: str) -> UsageError:
-    """Return the error for a job of another kind than a command job."""
+    """Return the error for a document that is not a command job."""
     title = _KINDS.get(kind, f"a job of the type `{kind}`")
     hint = "cloudtrain adopts command jobs; `cloudtrain init` writes a job file to fill in by hand"
-    return UsageError(f"this is {title} of Azure ML, not a command job", hint=hint, code="CT981")
+    return UsageError(f"the document is {title} of Azure ML, not a command job", hint=hint, code="CT981")
 
 
 def _kind_of(data: Mapping[str, Any]) -> str | None:
-    """Return what an Azure ML file describes; None for other files."""
+    """Return the type of object that an Azure ML file describes, such as `command` or `sweep`; None for other files."""
     schema, kind = str(data.get("$schema", "")).lower(), str(data.get("type", "")).lower()
     if "azureml" in schema or "azuremlschemas" in schema:
         name = schema.rpartition("/")[2].partition(".")[0]
@@ -138,11 +138,11 @@ def _original(data: Mapping[str, Any], kind: str, folder: str | None, lost: Mapp
 
 
 def _trial(data: Mapping[str, Any], folder: str | None) -> Original:
-    """Return the command job that a sweep runs with different values."""
+    """Return the command job of a sweep's trials; searched values become inputs."""
     trial = data.get("trial")
     if not isinstance(trial, Mapping):
         hint = f"adopt the file that it names: `cloudtrain adopt {str(trial or 'TRIAL').removeprefix('file:')}`"
-        raise UsageError("the trial of the sweep is in another file", hint=hint, code="CT981")
+        raise UsageError("the sweep's trial is defined in another file", hint=hint, code="CT981")
     searched = _mapping(data.get("search_space"))
     inputs, command = _mapping(data.get("inputs")), str(trial.get("command", ""))
     for name, space in searched.items():
@@ -156,7 +156,7 @@ def _trial(data: Mapping[str, Any], folder: str | None) -> Original:
 
 
 def _first_of(space: Mapping[str, Any]) -> Any:
-    """Return one value of a search space: the first choice, or the lower end."""
+    """Return one value of a search space: the first choice, or the lower bound."""
     values = space.get("values")
     if isinstance(values, list) and values:
         return values[0]
@@ -164,7 +164,7 @@ def _first_of(space: Mapping[str, Any]) -> Any:
 
 
 def _steps(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
-    """Yield the command jobs that a pipeline file itself contains."""
+    """Yield the command jobs that a pipeline file defines inline."""
     jobs = _mapping(data.get("jobs"))
     defaults = _mapping(data.get("settings"))
     inline = {name: job for name, job in jobs.items() if isinstance(job, Mapping) and "command" in job}
@@ -172,7 +172,7 @@ def _steps(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
         elsewhere = [str(job["component"]) for job in jobs.values() if isinstance(job, Mapping) and "component" in job]
         names = ", ".join(f"`{name}`" for name in elsewhere[:5]) or "other files"
         hint = f"write a job file for a step with `cloudtrain init`; its command stands in {names}"
-        raise UsageError("the steps of the pipeline are components and not jobs", hint=hint, code="CT981")
+        raise UsageError("the pipeline's steps are components, not command jobs", hint=hint, code="CT981")
     for name, job in inline.items():
         compute = job.get("compute") or data.get("compute") or defaults.get("default_compute")
         step = {key: value for key, value in job.items() if key != "type"}
@@ -184,7 +184,7 @@ def _steps(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
 
 
 def body_of(data: Mapping[str, Any], folder: str | None, files: dict[str, str]) -> dict[str, Any]:
-    """Return the body that the SDK makes of a job file. Parts that must be separate files are added to `files`."""
+    """Return the body that the SDK sends for a job file. Parts that must be separate files are added to `files`."""
     code = _place(data.get("code"))
     limits, identity = _mapping(data.get("limits")), _mapping(data.get("identity"))
     body = {
@@ -226,7 +226,7 @@ def _folded(command: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Return a value as the SDK writes it into text: in Python's notation."""
+    """Convert a value to text as the SDK does: in Python's notation."""
     return "" if value is None else str(value)
 
 
@@ -260,14 +260,14 @@ def _environment(given: Any, code: Any, folder: str | None, files: dict[str, str
 
 
 def _environment_file(path: str, folder: str | None) -> dict[str, Any]:
-    """Return an environment that has a separate file, with paths relative to the job file's folder."""
+    """Read an environment file, and make its paths relative to the job file's folder."""
     import yaml
 
     place = os.path.join(folder or ".", path)  # noqa: PTH118
     try:
         data = yaml.safe_load(read_text(place))
     except (OSError, Unreadable, yaml.YAMLError):
-        hint = "put it where the job file says"
+        hint = "put the file at the path in the job file"
         raise UsageError(f"the environment file `{place}` cannot be read", hint=hint, code="CT981") from None
     found, beside = _mapping(data), os.path.dirname(path)  # noqa: PTH120
     if isinstance(found.get("conda_file"), str):
@@ -282,12 +282,12 @@ def _conda_text(place: str) -> str:
         return read_text(place)
     except (OSError, Unreadable):
         raise UsageError(
-            f"the conda file `{place}` cannot be read", hint="put it where the job file says", code="CT981"
+            f"the conda file `{place}` cannot be read", hint="put the file at the path in the job file", code="CT981"
         ) from None
 
 
 def _from_code(path: str, code: Any, folder: str | None) -> str:
-    """Turn a path relative to the job file's folder into one relative to the code's, if the code is a local folder."""
+    """Make a path relative to the code's folder instead of the job file's folder, if the code is a local folder."""
     local = isinstance(code, str) and not code.startswith((*SCHEMES, "azureml:", "/subscriptions/", "git+"))
     start = os.path.join(folder or ".", code if local else ".")  # noqa: PTH118
     return os.path.relpath(os.path.join(folder or ".", path.removeprefix("file:")), start)  # noqa: PTH118
@@ -353,7 +353,7 @@ def _input(given: Any) -> dict[str, Any]:
 
 
 def _place(path: Any) -> Any:
-    """Return an address without `azureml:`, which the SDK even writes before paths and addresses of printed jobs."""
+    """Remove `azureml:` from a path or URL. The SDK adds this prefix to both when it prints a job."""
     rest = path.removeprefix("azureml:") if isinstance(path, str) else ""
     is_place = rest.startswith((".", "/", *SCHEMES)) and not rest.startswith(("//", "/subscriptions/"))
     return rest if is_place else path
@@ -382,6 +382,6 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def workspace_in(value: Any) -> dict[str, str]:
-    """Return subscription, group and workspace from the first id that names them."""
+    """Return the subscription, resource group and workspace in the first id that contains all three."""
     match = _WORKSPACE.search(str(value))
     return match.groupdict() if match else {}

@@ -1,4 +1,4 @@
-"""The body of a command job as the fields of a job and of the target's settings: the inverse of `compile/request`.
+"""Convert the body of a command job into a cloudtrain job and settings of the target: the inverse of `compile/request`.
 
 Details without a matching job field are left out here; the comparison finds them and puts them into the overrides.
 """
@@ -41,7 +41,7 @@ DEFAULT_EXPERIMENT = "Default"
 
 
 def drafts_of(original: Original) -> Iterator[Draft]:
-    """Yield the only job that compiles to the body."""
+    """Yield the one job that compiles to the original's body."""
     body: Mapping[str, Any] = original.request["properties"]
     comments: dict[tuple[str | int, ...], str] = {}
     title = original.name or body.get("displayName") or body.get("experimentName") or "training"
@@ -81,7 +81,7 @@ def drafts_of(original: Original) -> Iterator[Draft]:
 
 
 def _source(original: Original, code: Any, comments: dict[Any, str]) -> str | None:
-    """Return the folder of the code, read from the body's reference to it."""
+    """Return the `source_dir` that matches the body's `codeId`; `.` with a comment if the folder is unknown."""
     if code is None:
         return None
     if original.code is not None:
@@ -133,7 +133,7 @@ def _resources(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _environment(given: Any) -> dict[str, Any]:
-    """Return a registered environment, or one that the job file defines in place."""
+    """Return the job's `environment`: a registered one, or a definition."""
     if isinstance(given, Mapping):
         words = {name: given[name] for name in ENVIRONMENT_WORDS if given.get(name)}
         build = given.get("build")
@@ -163,7 +163,7 @@ def _input(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_prefix(uri: Any) -> str:
-    """Return an asset as `azureml:NAME:VERSION`, also where the SDK has dropped the prefix while it loaded a file."""
+    """Return a reference to an asset as `azureml:NAME:VERSION`. The SDK drops the prefix when it loads a file."""
     text = str(uri)
     named = text.partition(":")[0]
     short = text.count(":") == 1 and "/" not in text and named not in ("azureml", "http", "https")
@@ -171,7 +171,7 @@ def with_prefix(uri: Any) -> str:
 
 
 def _parse(text: Any) -> Any:
-    """Return the number or truth value whose notation is the text, or else the text itself."""
+    """Convert a text that is written like a number or a boolean; return any other text unchanged."""
     if not isinstance(text, str):
         return text
     for value in (_number(text, int), _number(text, float), {"True": True, "False": False}.get(text)):

@@ -1,6 +1,7 @@
-"""Read commands of azure-ai-ml from the text of a script, as a draft of a job.
+"""Read calls of azure-ai-ml from a script's source, and draft a job from them.
 
-The arguments of `command(...)` are the keys of a job file under nearly the same names, so they become one.
+The arguments of `command(...)` have nearly the same names as the keys of a job file, so they are converted to a job
+file first.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _FILL_IN = "FILL-IN"
 
 
 def draft_of_calls(calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
-    """Return the first command that the script makes, and the details that its text leaves open."""
+    """Draft a job from the script's first command, and return the values that the source does not determine."""
     for call in calls:
         is_job = "command" in call.keywords and {"environment", "compute", "code"} & call.keywords.keys()
         if call.name.rpartition(".")[2] in ("command", "CommandJob") and is_job:
@@ -87,7 +88,7 @@ def _draft(
 
 
 def _plain(value: Any) -> Any:
-    """Return the SDK's objects as a job file writes them."""
+    """Convert objects of the SDK to the notation of a job file."""
     if isinstance(value, StaticCall):
         kind = value.name.rpartition(".")[2]
         words = {} if kind.endswith("ResourceConfiguration") else _CLASSES.get(kind)
@@ -96,7 +97,7 @@ def _plain(value: Any) -> Any:
 
 
 def _workspace(calls: Sequence[StaticCall]) -> dict[str, Any]:
-    """Return what the script's client says of the workspace."""
+    """Return the workspace settings that the script gives to its `MLClient`."""
     client = next((call for call in calls if call.name.rpartition(".")[2] == "MLClient"), None)
     if client is None:
         return {}

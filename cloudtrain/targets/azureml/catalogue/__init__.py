@@ -1,4 +1,4 @@
-"""VM sizes and curated environments of Azure ML. `tools/gen_azureml_instances.py` writes the table."""
+"""VM sizes and curated environments of Azure ML. `tools/gen_azureml_instances.py` generates the table of sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DATA = Path(__file__).with_name("data")
 
 
 def _explain_unknown(name: str) -> str | None:
-    """Explain what the name of an unknown size says about it."""
+    """Return a sentence about the properties that an unknown size's name suggests; None if it suggests none."""
     from cloudtrain.targets.azureml.catalogue.vm_names import guess
 
     guessed = guess(name)

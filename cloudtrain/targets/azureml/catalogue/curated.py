@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Curated(NamedTuple):
-    """One environment of the registry `azureml`, and the source of its name."""
+    """An environment of the registry `azureml`; `source` is the document that names it."""
 
     framework: str
     version: str
@@ -15,7 +15,7 @@ class Curated(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Return the id of the newest build: Microsoft publishes one about every month, and removes old ones."""
+        """Return the id of the newest build. Microsoft publishes a build about every month, and removes old builds."""
         return f"azureml://registries/azureml/environments/{self.name}/labels/latest"
 
 

@@ -1,8 +1,8 @@
-"""Guess the properties of an Azure VM size from its name, for sizes that no table has; find the size that was meant.
+"""Guess the properties of an Azure VM size that the catalogue lacks, from its name; suggest a size for a misspelt name.
 
 `Standard_ND96isr_H100_v5` is family ND, 96 vCPUs, features `isr`, accelerator H100, version 5. An `r` among the
 features means RDMA, which is InfiniBand. The rule holds for all sizes of the catalogue's table, but Azure does not
-promise it. No name tells whether the InfiniBand has SR-IOV, without which NCCL cannot use it.
+promise it. No name tells whether the InfiniBand has SR-IOV, which NCCL needs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Guess(NamedTuple):
 
 
 def guess(name: str) -> Guess | None:
-    """Guess a size's properties from its name, in upper or lower case; None if the name has another form."""
+    """Guess a size's properties from its name, in upper or lower case; None if it is not such a name."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -50,7 +50,7 @@ def guess(name: str) -> Guess | None:
 
 
 def nearest_size(name: str) -> str | None:
-    """Return the most similar name in the catalogue, if it is close enough and of the same series: `NC`, `ND`, `E`."""
+    """Return the most similar name in the catalogue, if it is similar enough and of the same series (`NC`, `ND`)."""
     from difflib import get_close_matches  # importing it costs start-up time
 
     from cloudtrain.catalogue.instances import instance_types
@@ -63,6 +63,6 @@ def nearest_size(name: str) -> str | None:
 
 
 def _series(name: str) -> str | None:
-    """Return the letters before a size's number, because whole names are too similar to compare."""
+    """Return the letters before a size's number, such as `nc`; whole names are too similar to compare."""
     match = re.match(r"[a-z]+_([a-z]+)", name.casefold())
     return match[1] if match else None

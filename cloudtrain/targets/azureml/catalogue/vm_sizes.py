@@ -3,7 +3,7 @@
 `vmSizes` of Azure ML has names, vCPUs, memory, number of GPUs and list prices, but neither the GPU's model nor
 InfiniBand. `usages` has the account's quota by family. `Microsoft.Compute/skus`, which many accounts may not read, has
 RdmaEnabled and the CPU's architecture. Facts in the catalogue's own table stay unchanged. A size that the table lacks
-is added with the known facts; if only its name tells of InfiniBand, its source says so.
+is added with the known facts; if InfiniBand is only guessed from the name, the entry's `source` says so.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ def overlay_of(
     date: str,
     location: str,
 ) -> dict[str, Cells]:
-    """Return the corrections by name of size, as `overlay.read_overlay` reads them from the table `azureml`.
+    """Return the corrections by size name, in the form that `overlay.read_overlay` reads from the table `azureml`.
 
     Args:
         vm_sizes: entries of `value` in Azure ML's answer; sizes that no cluster accepts are left out.
         usages: entries of `value` in Azure ML's answer.
-        skus: entries of `value` in Microsoft.Compute's answer, of any resource type; None if it may not be read.
+        skus: entries of `value` in Microsoft.Compute's answer, of any resource type; None if the account may not read
+            the answer.
         date: ISO date of the answers, which is also the date of the prices.
         location: the region of the answers, `eastus`.
     """
@@ -60,7 +61,7 @@ def overlay_of(
 
 
 def _machine(name: str, size: Mapping[str, Any], said: Mapping[str, str], source: str) -> Cells:
-    """Return a size that the table lacks."""
+    """Return the entry for a size that the catalogue's own table lacks."""
     cells: Cells = {"source": source}
     counts: dict[str, Any] = {"vcpus": size.get("vCPUs"), "gpus": size.get("gpus")}
     cells |= {column: int(value) for column, value in counts.items() if _is_count(value)}
@@ -77,7 +78,7 @@ def _machine(name: str, size: Mapping[str, Any], said: Mapping[str, str], source
 
 
 def _fabric(name: str, said: Mapping[str, str], source: str) -> Cells:
-    """Return the InfiniBand facts from Microsoft.Compute, or else those from the name."""
+    """Return the InfiniBand facts from Microsoft.Compute, or else a guess from the size's name."""
     told = said.get("rdmaenabled", "").casefold()
     guessed = guess(name)
     if told in ("true", "false"):
@@ -107,9 +108,9 @@ def _price(size: Mapping[str, Any], date: str, location: str) -> Cells:
 
 
 def _quotas(usages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the vCPUs that the account may use at once on dedicated machines, by `_family`.
+    """Return the vCPUs that the account may use at once on dedicated machines, by family (`_family`).
 
-    A negative limit means unlimited, and is left out.
+    Negative limits, which mean unlimited, are left out.
     """
     quotas: dict[str, int] = {}
     for usage in usages:
@@ -123,7 +124,7 @@ def _quotas(usages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _family(words: str) -> str:
-    """Return one spelling for `standardNDISRH100V5Family` and `Standard NDISRH100V5 Family Cluster Dedicated vCPUs`."""
+    """Normalize a family: `standardNDISRH100V5Family`, `Standard NDISRH100V5 Family Cluster Dedicated vCPUs`."""
     return _squeeze(words).partition("family")[0]
 
 
@@ -132,7 +133,7 @@ def _squeeze(words: str) -> str:
 
 
 def _capabilities(sku: Mapping[str, Any]) -> dict[str, str]:
-    """Return the capabilities of a virtual machine by name in lower case; empty for a disk."""
+    """Return a VM size's capabilities by lower-case name; empty for other resources, such as disks."""
     if str(sku.get("resourceType", "virtualMachines")).casefold() != "virtualmachines":
         return {}
     entries: Sequence[Mapping[str, Any]] = sku.get("capabilities") or ()

@@ -1,15 +1,15 @@
-"""Compile a job into the exact body of the command job that is PUT under the run's name.
+"""Compile a job into the exact body of the PUT request that creates the command job.
 
 machines       the instance type and count, on a cluster or serverless      -> resources, computeId
 distributions  the launcher, and the number of processes                    -> distribution
-mpi_options    options of mpirun, as the variables that do the same    -> environmentVariables
+mpi_options    options of mpirun, as environment variables                  -> environmentVariables
 environments   a registered environment, or one made of an image            -> environmentId
-places         data in and out, and the texts that replace references       -> inputs, outputs
+places         inputs, outputs, and the texts that replace references       -> inputs, outputs
 command        the shell line that every process runs                       -> command
-network        what multi-instance training needs on InfiniBand             -> environmentVariables
-identifiers    the names of all of these in Azure Resource Manager
+network        variables for several instances on InfiniBand                -> environmentVariables
+identifiers    ids in Azure Resource Manager
 request        combines the parts into the body
-summary        the first lines that a person reads
+summary        the first lines of the plan, for the user
 """
 
 from __future__ import annotations

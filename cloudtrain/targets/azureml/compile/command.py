@@ -1,6 +1,6 @@
 """The command line: one shell string, which every process of the job runs with `bash -c`.
 
-The user's text arrives in the script unchanged: spaces, quotes, `$`, `;`, newlines and any letter.
+The user's arguments reach the script unchanged, with spaces, quotes, `$`, `;`, newlines and any other character.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LAUNCHER = "cloudtrain.runtime.deepspeed_launcher"
 
 
 def command_of(job: TrainingJob) -> str:
-    """Return `command` of the body.
+    """Return the body's `command`.
 
     Raises:
         JobError: the job has nothing to run.
@@ -66,7 +66,8 @@ def command_of(job: TrainingJob) -> str:
 def quote_word(word: str, free: Collection[str] = ()) -> str:
     """Quote one word of a shell line. References in the word stay unchanged.
 
-    References in `free` become text that a shell could split or interpret, so a word that holds one is always quoted.
+    References in `free` become text that a shell could split or interpret, so a word that contains one is always
+    quoted.
     """
     if word and _PLAIN.fullmatch(_REFERENCE.sub("", word)) and not any(text in word for text in free):
         return word

@@ -28,13 +28,13 @@ OVERRIDES = "azureml_overrides"
 
 
 def compile_azureml(job: AnyJob, target: AzureML, context: CompileContext) -> Plan:
-    """Return the plan of a job on Azure ML, whose `request` is the body that is PUT under the run's name.
+    """Return the plan of a job on Azure ML, whose `request` is the body of the job's PUT.
 
-    `context.account` must be an `AzureMLAccount`. The request is complete: the id of the code contains the hash of the
-    code.
+    `context.account` must be an `AzureMLAccount`. The request is complete before any upload, because the code's id
+    contains the code's hash.
 
     Raises:
-        JobError: the job asks for something that Azure ML does not have, with the alternative.
+        JobError: the job asks for something that Azure ML does not have; the hint names an alternative.
     """
     if not isinstance(job, TrainingJob):
         from cloudtrain.targets.azureml.compile.processing import as_command_job, as_processing_plan, shard_problems
@@ -45,7 +45,7 @@ def compile_azureml(job: AnyJob, target: AzureML, context: CompileContext) -> Pl
 
 
 def _compile(job: TrainingJob, target: AzureML, context: CompileContext, problems: Problems) -> Plan:
-    """Return the plan, or raise the problems, including those that are already known."""
+    """Return the plan, or raise all problems, including those already in `problems`."""
     parts = parts_of(job, target, context, problems)
     body = request_of(parts, problems)
     request = problems.value(lambda: overridden(body, overrides_of(job, "azureml")), None)
@@ -74,7 +74,7 @@ def _plan(parts: Parts, request: dict[str, Any]) -> Plan:
 def parts_of(job: TrainingJob, target: AzureML, context: CompileContext, problems: Problems) -> Parts:
     """Decide the job's machines, its distribution and its environment.
 
-    If a part cannot be decided, the reasons go to `problems` and a placeholder stands in.
+    If a part cannot be decided, the reasons are added to `problems` and a placeholder is used.
     """
     machines = problems.value(lambda: machines_of(job, context.account), None)
     known = machines or some_machines(job)
@@ -85,10 +85,10 @@ def parts_of(job: TrainingJob, target: AzureML, context: CompileContext, problem
 
 
 def overridden(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body with the user's additions to its `properties`, merged last.
+    """Merge the user's overrides into the body's `properties`.
 
     Raises:
-        JobError: the overrides remove a field that a plan reads, or change its type.
+        JobError: the overrides remove a field that the plan reads, or change its type.
     """
     properties = merged(request["properties"], overrides)
     problems = [
@@ -105,9 +105,9 @@ def overridden(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict
 
 
 def _count_problems(properties: Mapping[str, Any]) -> Iterator[Problem]:
-    """Report counts above the limit of the job's own fields.
+    """Report counts in the overrides above the limit of the job's own fields.
 
-    They are typing mistakes, and a plan would list every process.
+    Such counts are typing mistakes, and the plan would list every process.
     """
     for section, name in _COUNTS:
         found = properties.get(section)

@@ -1,4 +1,4 @@
-"""The launcher and the number of processes. Azure ML starts them itself: one row for each distribution of a job."""
+"""Convert a job's distribution to the body's: the launcher and the number of processes that Azure ML starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cloudtrain.targets.azureml.catalogue.vm_names import nearest_size
 
 
 def distribution_of(job: TrainingJob, machines: MachineGroup) -> dict[str, Any] | None:
-    """Return `distribution` of the body; None for one process without a distribution.
+    """Return the body's `distribution`; None for a single process without a distribution.
 
     Raises:
         JobError: Azure ML lacks the distribution; the hint names the alternative.
@@ -27,14 +27,14 @@ def is_launcher(job: TrainingJob) -> bool:
 
 
 def only_sagemaker(job: TrainingJob) -> bool:
-    """Return whether the distribution is a library that Azure ML lacks on all machines."""
+    """Return whether the distribution is a library that only SageMaker has."""
     return job.distribution.type in ("smddp", "smp")
 
 
 def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
     """Return the number of processes on each instance.
 
-    The body always contains it, because the service's default of one would leave seven GPUs of eight idle.
+    The body always contains the number, because the service's default of one would leave seven of eight GPUs idle.
 
     Raises:
         JobError: the number is neither in the job nor in the catalogue.
@@ -71,8 +71,8 @@ def _deepspeed(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
 def _tensorflow(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
     """Return the TensorFlow distribution.
 
-    By default each instance runs one worker, and the service adds them itself. With parameter servers the count is
-    always written, because the service would also start workers on the servers' instances.
+    By default the service starts one worker on each instance. With parameter servers, the body always contains the
+    number of workers, because the service would also start workers on the servers' instances.
     """
     assert isinstance(job.distribution, TensorFlow)
     servers = (job.distribution.parameter_servers or 1) if job.distribution.strategy == "parameter_server" else 0

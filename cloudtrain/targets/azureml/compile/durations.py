@@ -1,4 +1,4 @@
-"""Durations as ISO 8601 writes them, in days, hours, minutes and whole seconds: `P1D`, `PT2H`, `PT1M30S`."""
+"""ISO 8601 durations in days, hours, minutes and whole seconds: `P1D`, `PT2H`, `PT1M30S`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
 
 
 def duration_text(seconds: int) -> str:
-    """Return the text of a number of seconds."""
+    """Return seconds as an ISO 8601 duration."""
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -17,7 +17,7 @@ def duration_text(seconds: int) -> str:
 
 
 def duration_seconds(text: str) -> int | None:
-    """Return the seconds of such a text; None for any other."""
+    """Return the seconds of an ISO 8601 duration; None if the text is not one."""
     match = _DURATION.fullmatch(text)
     if match is None:
         return None

@@ -18,7 +18,7 @@ FOLDER = "${{folder}}"
 
 
 class ChosenEnvironment(NamedTuple):
-    """`environmentId` of the body, and the environment of an image that must be made first, if any."""
+    """The body's `environmentId`, and the environment that must be created first, if any."""
 
     id: str
     upload: Upload | None = None
@@ -28,7 +28,7 @@ def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironme
     """Return the environment that the job names.
 
     Raises:
-        JobError: the job names none, one without a version, or a framework that has no curated environment.
+        JobError: the job names no environment, no version of it, or a framework without a curated environment.
     """
     given = job.environment
     image = given.image.of("azureml") if given.image else None
@@ -41,8 +41,8 @@ def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironme
             raise _wrong("build", "an environment is either built from a Dockerfile or made of an image", "remove one")
         return _asset_from_build(given, given.build, posixpath.normpath(given.dockerfile or "Dockerfile"), context)
     if given.dockerfile is not None:
-        hint = "add the folder that holds it: `build: ../environment`"
-        raise _wrong("dockerfile", "`dockerfile` is a file of the `build` folder, and none is given", hint)
+        hint = "add the folder, for example `build: ../environment`"
+        raise _wrong("dockerfile", "`dockerfile` needs `build`, the folder that contains the file", hint)
     if image is not None:
         return _asset_from_image(given, image, context)
     if given.conda_file is not None:
@@ -70,10 +70,10 @@ def _registered_id(written: str, workspace_id: str) -> str:
 
 
 def _refuse_names(given: Environment) -> None:
-    """Raise JobError if an environment that exists already is given a name, a description or tags."""
+    """Raise JobError if the job gives a name, a description or tags to an environment that already exists."""
     for field in ("asset_name", "asset_version", "description", "tags"):
         if getattr(given, field):
-            message = f"`{field}` belongs to an environment that cloudtrain registers, and this job's exists already"
+            message = f"`{field}` applies only to an environment that cloudtrain registers; this job's already exists"
             raise _wrong(field, message, "remove it, or define the environment with `image` or `build`")
 
 
@@ -81,7 +81,7 @@ def _asset_from_image(given: Environment, image: str, context: CompileContext) -
     properties: dict[str, Any] = {"image": image}
     if given.conda_file is not None:
         if context.conda is None:
-            hint = "write its path from `source_dir`, and see that no ignore file leaves it out"
+            hint = "write the path relative to `source_dir`, and check that no ignore file excludes the file"
             raise _wrong("conda_file", f"the bundle has no file `{given.conda_file}`", hint)
         properties["condaFile"] = context.conda
     return _asset(given, properties, context)
@@ -90,11 +90,11 @@ def _asset_from_image(given: Environment, image: str, context: CompileContext) -
 def _asset_from_build(given: Environment, folder: str, dockerfile: str, context: CompileContext) -> ChosenEnvironment:
     """Return an environment that is built from a folder.
 
-    Its name comes from the folder's content, because only storage knows the folder's address when the environment is
-    made.
+    By default a hash of the folder's content identifies the environment, because the folder's address is known only
+    after the upload.
     """
     if context.build is None:
-        hint = "write the folder that holds the `Dockerfile`, from `source_dir`; `dockerfile` is its name in there"
+        hint = "write the folder's path relative to `source_dir`, and the file's name in `dockerfile`"
         raise _wrong("build", f"the bundle has no file `{posixpath.normpath(f'{folder}/{dockerfile}')}`", hint)
     build = {"contextUri": FOLDER, "dockerfilePath": dockerfile}
     return _asset(given, {"build": build}, context, folder=posixpath.normpath(folder), sha256=context.build)

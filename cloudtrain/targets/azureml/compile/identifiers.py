@@ -34,7 +34,7 @@ MODELS = ("mlflow_model", "custom_model", "triton_model")
 
 
 def code_id(workspace_id: str, sha256: str) -> str:
-    """Return the code asset of a bundle. Its name contains the content's hash, so the same code is the same asset."""
+    """Return the id of a bundle's code asset. It contains the content's hash, so the same code is the same asset."""
     return f"{workspace_id}/codes/cloudtrain-{sha256[:40]}/versions/1"
 
 
@@ -44,9 +44,9 @@ def environment_id(workspace_id: str, name: str, version: str) -> str:
 
 
 def compute_id(workspace_id: str, compute: str) -> str:
-    """Return the id of a compute of the workspace; `serverless` counts as one, as in Azure ML's tools.
+    """Return the id of a compute of the workspace. `serverless` counts as a compute, as in Azure ML's tools.
 
-    `virtualClusters/NAME` is a compute beside the workspace. Complete ids stay unchanged.
+    `virtualClusters/NAME` is a compute outside the workspace. Complete ids stay unchanged.
     """
     plain = compute.removeprefix(_PREFIX)
     if plain.startswith("/subscriptions/"):
@@ -98,7 +98,7 @@ class Labelled(NamedTuple):
 def parse_label(written: object) -> Labelled | None:
     """Return the asset of an id that ends with the label `latest`.
 
-    Returns None for other ids, and for ids of registries, whose labels the service itself understands.
+    Returns None for other ids, and for ids of registries, whose labels the service itself resolves.
     """
     match = _LABELLED.fullmatch(written) if isinstance(written, str) else None
     return Labelled(match["thing"], match["kind"], match["name"]) if match else None
@@ -110,6 +110,6 @@ def is_label(written: str) -> bool:
 
 
 def asset_meant(written: str) -> tuple[str, str | None] | None:
-    """Return name and version of a misspelt asset: `azureml:foo`, `azureml:azureml:foo:2`; None for anything else."""
+    """Guess name and version of a misspelt asset, such as `azureml:foo` or `azureml:azureml:foo:2`; else None."""
     match = _MEANT.fullmatch(written)
     return (match["name"], match["version"]) if match else None

@@ -1,4 +1,4 @@
-"""The machines of a job on Azure ML. A cluster has its own instance type; a job may say which type it expects."""
+"""The machines of a job on Azure ML. A cluster has its own instance type; a job may name the type that it expects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SERVERLESS = "serverless"
 
 
 def is_cluster(compute: str | None) -> bool:
-    """Return whether the compute has its own machines; otherwise jobs are serverless."""
+    """Return whether the compute is a cluster with its own machines. Other jobs are serverless."""
     return compute is not None and compute.removeprefix("azureml:").rpartition("/")[2] != SERVERLESS
 
 
@@ -23,10 +23,11 @@ _OF_KUBERNETES = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 
 
 def is_own_type(compute: str, name: str) -> bool:
-    """Return whether an instance type is defined by its compute, so that a job has to name it.
+    """Return whether the compute defines the instance type, so that the job must name the type.
 
-    On a Kubernetes cluster it is the name of an object there (`gpu-large`), and on a virtual cluster a name such as
-    `Singularity.ND40rs_v2`. On an Azure ML cluster, which has only one type, a VM size says what the job expects.
+    On a Kubernetes cluster the type is an object of the cluster, such as `gpu-large`. On a virtual cluster its name is
+    like `Singularity.ND40rs_v2`. An Azure ML cluster has only one type; a VM size in the job is the type that the job
+    expects.
     """
     return is_virtual_cluster(compute) or _OF_KUBERNETES.fullmatch(name) is not None
 
@@ -39,7 +40,9 @@ def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
     """
     resources = job.resources
     problems = [
-        Problem(("resources", name), f"`{name}` is SageMaker's, and Azure ML has nothing like it", hint, code="CT031")
+        Problem(
+            ("resources", name), f"`{name}` works only on SageMaker; Azure ML has no equivalent", hint, code="CT031"
+        )
         for name, hint in _FOREIGN.items()
         if getattr(resources, name)
     ]
@@ -53,9 +56,9 @@ def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
 
 
 def some_machines(job: TrainingJob) -> MachineGroup:
-    """Return as many machines as the job asks for, of an unknown type.
+    """Return placeholder machines of an unknown type, as many as the job asks for.
 
-    They let cloudtrain find the other mistakes of a job without machines.
+    With them, cloudtrain can report a job's other mistakes even if its machines are not valid.
     """
     return MachineGroup("", job.resources.instance_count, None)
 

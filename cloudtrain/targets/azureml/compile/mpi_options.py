@@ -1,4 +1,6 @@
-"""Options of mpirun on a service that builds the mpirun line itself: those that Open MPI also reads from variables."""
+"""Convert options of mpirun to environment variables that Open MPI reads, because Azure ML builds the mpirun line
+itself.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ _MCA = ("-mca", "--mca")
 
 
 def option_variables(job: TrainingJob) -> dict[str, str]:
-    """Return the variables that replace options: `NAME` for `-x NAME=VALUE`, and `OMPI_MCA_NAME` for
+    """Return the variables that replace the job's mpirun options: `NAME` for `-x NAME=VALUE`, and `OMPI_MCA_NAME` for
     `--mca NAME VALUE`.
 
     Raises:
-        JobError: no variable replaces an option.
+        JobError: no variable can replace an option.
     """
     distribution = job.distribution
     if not isinstance(distribution, MPI | Horovod):
@@ -36,7 +38,7 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
         if word == "-x":
             name, equals, value = next(rest, "").partition("=")
             if not name:
-                raise ValueError("`-x` needs a variable")
+                raise ValueError("`-x` needs the name of a variable")
             if equals:  # without a value it forwards a variable, but every process has all of them
                 yield name, value
         elif word in _MCA:

@@ -1,4 +1,4 @@
-"""Variables that let the processes of several instances find each other over the right network cards."""
+"""Environment variables that make the processes of several instances use the right network cards."""
 
 from __future__ import annotations
 

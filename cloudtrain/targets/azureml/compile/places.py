@@ -1,6 +1,6 @@
 """The locations of data: inputs, outputs and checkpoints of the body, and the texts that replace the job's references.
 
-Azure ML itself replaces `${{inputs.NAME}}` and `${{outputs.NAME}}` in the command by paths, so they stay unchanged.
+Azure ML itself replaces `${{inputs.NAME}}` and `${{outputs.NAME}}` in the command with paths, so both stay as they are.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LOCAL_UPLOAD = f"{DEFAULT_STORE}/LocalUpload"
 
 
 def data_place(sha256: str, name: str, *, is_file: bool) -> tuple[str, str]:
-    """Return the folder that data of this machine is uploaded to, and the address of the input.
+    """Return the storage folder to which local data is uploaded, and the address of the input.
 
     The address of a folder ends with a slash, as the SDK writes it.
     """
@@ -56,7 +56,7 @@ def reference_texts(job: TrainingJob) -> dict[str, str]:
 
 
 def free_texts(job: TrainingJob) -> list[str]:
-    """Return the references that become the user's own text, and not a path made by the service."""
+    """Return the references that the service replaces with text from the user instead of its own paths."""
     return [
         f"${{{{inputs.{name}}}}}"
         for name, item in job.inputs.items()
@@ -65,9 +65,9 @@ def free_texts(job: TrainingJob) -> list[str]:
 
 
 def inputs_of(job: TrainingJob, account: AzureMLAccount, problems: list[Problem]) -> dict[str, Any]:
-    """Return `inputs` of the body.
+    """Return the body's `inputs`.
 
-    Inputs without a readable location on Azure ML are added to the problems. In the body they get a placeholder.
+    Inputs that Azure ML cannot read are added to `problems`, and get a placeholder in the body.
     """
     found: dict[str, Any] = {}
     for name, item in job.inputs.items():
@@ -79,7 +79,7 @@ def inputs_of(job: TrainingJob, account: AzureMLAccount, problems: list[Problem]
 
 
 def outputs_of(job: TrainingJob, run_name: str, problems: list[Problem]) -> dict[str, Any]:
-    """Return `outputs` of the body: the declared ones, plus the model and checkpoint outputs that cloudtrain adds.
+    """Return the body's `outputs`: the declared ones, plus the model and checkpoint outputs that cloudtrain adds.
 
     If a declared output has the checkpoint output's name, a problem is added to `problems`.
     """
@@ -88,7 +88,7 @@ def outputs_of(job: TrainingJob, run_name: str, problems: list[Problem]) -> dict
         found[MODEL] = _output(Output.model_construct())
     if job.checkpoint is not None:
         if CHECKPOINT in found:
-            message = f"`{CHECKPOINT}` is the output that Azure ML keeps the job's checkpoints in"
+            message = f"the output name `{CHECKPOINT}` is reserved for the job's checkpoints"
             problems.append(Problem(("outputs", CHECKPOINT), message, "give the output another name", code="CT032"))
         place = job.checkpoint.azureml or f"{DEFAULT_STORE}/cloudtrain/checkpoints/{run_name}/"
         found[CHECKPOINT] = {"jobOutputType": "uri_folder", "mode": "ReadWriteMount", "uri": place}
@@ -137,7 +137,7 @@ def _uri(name: str, item: Input, account: AzureMLAccount, problems: list[Problem
             Problem(path, message, hint if version is None else f"write `azureml:{asset}:{version}`", code="CT032")
         )
     elif found is None:
-        message = f"`{item.azureml}` is not a place that Azure ML can read"
+        message = f"Azure ML cannot read from `{item.azureml}`"
         hint = (
             f"use `azureml:NAME:VERSION`, `{DEFAULT_STORE}/PATH` or an `https://`, `wasbs://` or `abfss://` address; "
             f"`./{item.azureml.lstrip('/')}` uploads it from this machine"

@@ -1,11 +1,12 @@
 """A processing job on Azure ML: a command job that starts one process on each instance.
 
-The distribution is PyTorch's with one process per instance, because the service documents its rank and its number of
-processes. On each instance `cloudtrain.runtime.azureml_processing` takes that instance's share of the files.
+The distribution is PyTorch's with one process per instance, because the service documents how such a process gets its
+rank and the number of processes. On each instance `cloudtrain.runtime.azureml_processing` takes that instance's share
+of the files.
 
-By default outputs are mounted, so that several instances can write into one folder, as on other targets: Microsoft's
-examples for two instances do so (azureml-examples, deepspeed-training). Azure does not document what `upload` does when
-several instances upload.
+By default outputs are mounted, so that several instances can write into one folder, as on other targets. Microsoft's
+examples for two instances do the same (azureml-examples, deepspeed-training). Azure does not document what `upload`
+does when several instances upload.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def as_command_job(job: ProcessingJob) -> TrainingJob:
 
 
 def as_processing_plan(job: ProcessingJob, plan: Plan) -> Plan:
-    """Return the plan of the command job, in the terms of the processing job."""
+    """Turn the plan of the command job into the plan of the processing job."""
     summary = [(label, text) for label, text in plan.summary if label not in _ONLY_TRAINING]
     said = [
         (label, job.entry_point or job.command or "") if label == "script" else (label, text) for label, text in summary
@@ -64,7 +65,7 @@ def as_processing_plan(job: ProcessingJob, plan: Plan) -> Plan:
 
 
 def _command(job: ProcessingJob, view: TrainingJob) -> str | None:
-    """Return the shell line of every instance; None if the job has nothing to run."""
+    """Return the shell line that every instance runs; None if the job has nothing to run."""
     literals = {f"inputs.{n}": hyperparameter_text(i.value) for n, i in job.inputs.items() if i.value is not None}
     texts = reference_texts(view) | literals
     if job.command is not None:
@@ -85,13 +86,13 @@ def _command(job: ProcessingJob, view: TrainingJob) -> str | None:
 
 
 def shard_problems(job: ProcessingJob) -> list[Problem]:
-    """Report inputs that are to be sharded and cannot be."""
+    """Report inputs with `shard: true` that cannot be sharded."""
     return [problem for name, item in job.inputs.items() if item.shard for problem in _shard_problems(name, item)]
 
 
 def _shard_problems(name: str, item: Input) -> Iterator[Problem]:
-    """Report an input that is not a folder of files when the script starts."""
-    why, hint = None, "remove `shard: true`; every instance then gets it whole"
+    """Report an input that cannot be sharded, because it is not a folder of separate files when the script starts."""
+    why, hint = None, "remove `shard: true`; every instance then gets the whole input"
     if item.value is not None:
         why = "is a plain value"
     elif item.mode == "direct":
@@ -100,7 +101,10 @@ def _shard_problems(name: str, item: Input) -> Iterator[Problem]:
         why = f"is of the type `{item.type}`, whose files belong together"
     if why is not None:
         yield Problem(
-            ("inputs", name, "shard"), f"input `{name}` {why}, so it cannot be dealt out by file", hint, code="CT031"
+            ("inputs", name, "shard"),
+            f"input `{name}` {why}, so cloudtrain cannot distribute its files",
+            hint,
+            code="CT031",
         )
 
 
@@ -112,4 +116,4 @@ def _notes(job: ProcessingJob) -> Iterator[str]:
     placed = [f"`{name}`" for name, item in job.inputs.items() if item.path is not None]
     placed += [f"`{name}`" for name, item in job.outputs.items() if item.path is not None]
     if placed:
-        yield f"`path` is SageMaker's: on Azure ML the service says where {', '.join(placed)} is"
+        yield f"`path` has no effect on Azure ML, which itself chooses the path of {', '.join(placed)}"

@@ -36,7 +36,7 @@ _SERVICES = {"ssh": "SSH", "tensor_board": "TensorBoard", "jupyter_lab": "Jupyte
 
 
 class Parts(NamedTuple):
-    """The decisions about a job that its request is written from."""
+    """The decisions about a job from which its request is written."""
 
     job: TrainingJob
     target: AzureML
@@ -47,13 +47,15 @@ class Parts(NamedTuple):
 
     @property
     def account(self) -> AzureMLAccount:
-        """Return the workspace."""
+        """Return the account settings, which name the workspace."""
         account: AzureMLAccount = self.context.account
         return account
 
 
 def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
-    """Return the body without the user's overrides. Parts with problems are left out, and added to `problems`."""
+    """Return the body without the user's overrides. Parts with problems are left out, and their problems are added to
+    `problems`.
+    """
     job, target, account = parts.job, parts.target, parts.account
     properties = {
         "jobType": "Command",
@@ -86,7 +88,7 @@ def _compute(target: AzureML, account: AzureMLAccount) -> str | None:
 
 
 def _resources(parts: Parts) -> dict[str, Any] | None:
-    """Return the resources; None if the job asks for only one instance of a cluster, which is the service's default.
+    """Return the body's `resources`; None for a single instance of a cluster, which is the service's default.
 
     The SDK loses `locations` and `maxInstanceCount` if `docker_args` is a list; this body keeps them.
     """
@@ -107,9 +109,9 @@ def _resources(parts: Parts) -> dict[str, Any] | None:
 
 
 def _instance_type(parts: Parts) -> str | None:
-    """Return the instance type, for serverless compute, Kubernetes and virtual clusters.
+    """Return the instance type for serverless compute, Kubernetes and virtual clusters; None for other clusters.
 
-    Other clusters have only one type.
+    Other clusters have only one type, so the body does not name it.
     """
     compute, name = parts.target.compute, parts.machines.instance_type
     if not name or (compute is not None and is_cluster(compute) and not is_own_type(compute, name)):
@@ -118,7 +120,7 @@ def _instance_type(parts: Parts) -> str | None:
 
 
 def size_text(size: int) -> str:
-    """Return bytes as docker writes them, in the largest unit that is exact: `64g`, `512m`, `1000b`."""
+    """Return a size in bytes as docker writes it, in the largest exact unit: `64g`, `512m`, `1000b`."""
     for unit, bits in (("g", 30), ("m", 20), ("k", 10)):
         if size % (1 << bits) == 0:
             return f"{size >> bits}{unit}"
@@ -132,10 +134,10 @@ def _limits(job: TrainingJob) -> dict[str, str] | None:
 
 
 def _queue(job: TrainingJob, target: AzureML) -> dict[str, Any] | None:
-    """Return the job tier. Spare capacity is a tier of serverless jobs; on a cluster it belongs to the cluster.
+    """Return the body's `queueSettings`: job tier and priority. On a cluster, spot capacity is the cluster's setting.
 
     Raises:
-        JobError: the job asks for spare capacity on a cluster, or for two tiers.
+        JobError: the job asks for spot capacity on a cluster, or for two tiers.
     """
     queue: dict[str, Any] = {}
     if job.spot is not None:
@@ -152,7 +154,7 @@ def _queue(job: TrainingJob, target: AzureML) -> dict[str, Any] | None:
 
 def _spot_problems(target: AzureML) -> Iterator[Problem]:
     if target.compute is not None and is_cluster(target.compute) and not is_virtual_cluster(target.compute):
-        message = f"whether `{target.compute}` is spare capacity is the cluster's own setting, not the job's"
+        message = f"a job cannot choose spot capacity on a cluster: it is a setting of the cluster `{target.compute}`"
         hint = "remove `spot` and name a cluster of the tier `low_priority`, or remove `compute`"
         yield Problem(("spot",), message, hint, code="CT031")
     if target.job_tier is not None:
@@ -189,7 +191,7 @@ def _variables(parts: Parts, problems: Problems) -> dict[str, str]:
     problems += [
         Problem(
             ("environment", "variables", name),
-            f"Azure ML replaces references in the command alone, so `{name}` would hold `{text}` as it is",
+            f"Azure ML replaces references only in the command, so `{name}` would contain the text `{text}`",
             "pass it as a hyperparameter, or read `AZURE_ML_INPUT_NAME` in the script",
             code="CT031",
         )

@@ -1,4 +1,4 @@
-"""The first lines that a person reads: the machines, their processes, the locations of data, and the highest cost."""
+"""The first lines of a plan, for the user: machines, processes, environment, checkpoints and highest cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cloudtrain.targets.azureml.launch.body import Body
 
 
 def summary(parts: Parts, request: Mapping[str, Any], processes: Processes) -> list[tuple[str, str]]:
-    """Return pairs of label and text, in reading order."""
+    """Return the lines as pairs of label and text, in reading order."""
     job, account, body = parts.job, parts.account, request["properties"]
     seconds = max_runtime(body)
     pairs = [
@@ -36,7 +36,7 @@ def summary(parts: Parts, request: Mapping[str, Any], processes: Processes) -> l
 
 
 def instance_count(body: Mapping[str, Any]) -> int:
-    """Return the instances that a body asks for. Default: one."""
+    """Return the number of instances that a body asks for. Default: one."""
     return Body({"properties": body}).instances
 
 
@@ -46,7 +46,9 @@ def max_runtime(body: Mapping[str, Any]) -> int | None:
 
 
 def most_it_can_cost(machines: MachineGroup, body: Mapping[str, Any]) -> float | None:
-    """Return US dollars for all instances over the whole limit, at list prices; None without a price or a limit."""
+    """Return the cost of all instances for the whole time limit in US dollars; None if the price or the limit is
+    unknown.
+    """
     seconds, rate = max_runtime(body), _hourly(machines, body)
     return None if seconds is None or rate is None else over(rate, seconds)
 

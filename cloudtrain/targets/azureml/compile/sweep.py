@@ -1,7 +1,7 @@
-"""Compile a sweep into the body of a sweep job, made from the body of a trial's command job.
+"""Compile a sweep into the body of a sweep job, based on the body of a trial's command job.
 
-Bounds of logarithmic ranges are natural logarithms in the body, and a list is inside of another list, as azure-ai-ml
-1.35.2 sends it. Features that the service lacks are refused with the alternative; the SDK would send them.
+As azure-ai-ml 1.35.2 sends them, bounds of logarithmic ranges are natural logarithms, and a list of choices is nested
+in another list. cloudtrain refuses features that the service lacks, and names an alternative; the SDK would send them.
 """
 
 from __future__ import annotations
@@ -123,11 +123,11 @@ def _notes(sweep: Sweep) -> Iterator[str]:
     metric = sweep.objective.metric if sweep.objective is not None else ""
     yield f"report `{metric}` with `runtime.report` or `mlflow.log_metric`: Azure ML reads no lines of the log"
     if sweep.seed is not None and sweep.strategy != "random":
-        yield f"Azure ML takes a seed for random sampling alone, so `seed` is not sent with `{sweep.strategy}`"
+        yield f"Azure ML accepts a seed only for random sampling, so `seed` is not sent with `{sweep.strategy}`"
 
 
 def _cannot(sweep: Sweep, job: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Yield the features that the service lacks: the place, the feature, and the alternative."""
+    """Yield the sweep's features that the service lacks: the field, the message, and the alternative."""
     if sweep.objective is None:
         yield ("objective",), "Azure ML's sweep needs an objective", _ALTERNATIVE
     if sweep.strategy == "hyperband":
@@ -149,9 +149,9 @@ def _cannot(sweep: Sweep, job: Mapping[str, Any]) -> Iterator[tuple[tuple[str, .
         yield ("job", "resources"), message, "add `compute` to `[azureml]` in cloudtrain.toml"
     for name, item in (job.get("outputs") or {}).items():
         if item and item.get("uri"):
-            message = f"the output `{name}` has one place, which all trials of Azure ML's sweep would share"
+            message = f"the output `{name}` has one address, which all trials of Azure ML's sweep would share"
             kept = name == "checkpoint"
-            path, less = (("job", name), "remove it") if kept else (("job", "outputs", name), "leave out its place")
+            path, less = (("job", name), "remove it") if kept else (("job", "outputs", name), "leave out its address")
             yield path, message, f"{less}, or {_ALTERNATIVE}"
     for name, item in sweep.space.ranges.items():
         yield from ((("search", name), message, hint) for message, hint in _cannot_search(sweep, name, item))
@@ -159,9 +159,12 @@ def _cannot(sweep: Sweep, job: Mapping[str, Any]) -> Iterator[tuple[tuple[str, .
 
 def _cannot_search(sweep: Sweep, name: str, item: Range) -> Iterator[tuple[str, str]]:
     if not _NAME.fullmatch(name):
-        yield f"`{name}` cannot be searched on Azure ML: letters, digits and `_`", f"rename it, or {_ALTERNATIVE}"
+        yield (
+            f"Azure ML cannot search `{name}`: names must consist of letters, digits and `_`",
+            f"rename it, or {_ALTERNATIVE}",
+        )
     if sweep.strategy == "bayesian" and item.kind == "log":
-        message = f"Azure ML's Bayesian sampling knows no logarithmic range, and `{name}` has one"
+        message = f"Azure ML's Bayesian sampling does not support logarithmic ranges, and `{name}` has one"
         yield message, f"use `strategy: random`, or {_ALTERNATIVE}"
     if item.kind == "int" and len(item.values or ()) > _MOST_LISTED:
         message = f"`{name}` has {len(item.values or ()):,} whole numbers, which Azure ML takes only as a list"

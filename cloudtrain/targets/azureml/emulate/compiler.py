@@ -32,16 +32,16 @@ INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVI
 
 
 def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: CompileContext) -> LocalPlan:
-    """Return the plan of a job that runs here as Azure ML would run it. `context.account` is a `LocalAccount`.
+    """Return the plan of a job that runs on this machine as on Azure ML. `context.account` must be a `LocalAccount`.
 
     Raises:
-        JobError: the job cannot run on Azure ML, or cannot be emulated here, with the alternative.
+        JobError: the job cannot run on Azure ML, or cannot be emulated; the hint names an alternative.
     """
     account: LocalAccount = context.account
     stage = _stage(job, target, context)
     started = [_here(stage, process) for process in processes(stage.body, stage.layout)]
     if not started:
-        message = f"what Azure ML starts for `{stage.body.kind}` is not known, so it cannot be emulated"
+        message = f"cloudtrain cannot emulate `{stage.body.kind}`: Azure does not document its processes"
         raise JobError([Problem(("azureml_overrides", "distribution"), message, "submit it to Azure ML", code="CT031")])
     for process in started:
         process.env.update(_shares(stage, process.instance, len(started)))
@@ -58,7 +58,9 @@ def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: Compile
 
 
 def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> Stage:
-    """Return the body of the job with this machine's counts, and without requirements, which would be installed."""
+    """Compile the job for Azure ML, with this machine's counts, and without requirements, which are not installed
+    here.
+    """
     account: LocalAccount = context.account
     problems = Problems(_horovod_problems(job))
     made = problems.value(lambda: scaled_job(job, target, account), None)
@@ -74,14 +76,14 @@ def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> 
 
 
 def _horovod_problems(job: TrainingJob) -> Iterator[Problem]:
-    """Refuse Horovod: without mpirun every rank would train alone, and seem to work."""
+    """Refuse Horovod, because without mpirun every rank would train alone, without an error."""
     if job.distribution.type == "horovod":
         message = "Horovod's ranks find each other through Azure ML's own mpirun, which is not on this machine"
         yield Problem(("distribution", "type"), message, "run it here without `--emulate azureml`", code="CT030")
 
 
 def _here(stage: Stage, process: Process) -> Process:
-    """Return a process of the service with this machine's interpreter and interface."""
+    """Return a copy of the service's process with this machine's network interface and a free MASTER_PORT."""
     env = dict(process.env)
     for name in INTERFACE_VARIABLES:
         if env.get(name) == INTERFACE:
@@ -92,9 +94,9 @@ def _here(stage: Stage, process: Process) -> Process:
 
 
 def _shares(stage: Stage, instance: int, world_size: int) -> dict[str, str]:
-    """Return the variables that this machine adds.
+    """Return the variables that the emulation adds to every process.
 
-    The script's `python` comes first on the PATH, followed by the programs that are installed beside it.
+    On the PATH, the job's `python` comes first, followed by the other programs in the interpreter's folder.
     """
     beside = stage.python.rpartition("/")[0]
     variables = {

@@ -9,10 +9,10 @@ LOOPBACK = "127.0.0.1"
 
 
 def local_layout(body: Body, account: LocalAccount, run_dir: str, run_name: str, workspace: str) -> JobLayout:
-    """Return the job's layout in its run's folder.
+    """Return the job's layout inside the run's folder.
 
-    Each instance has a different host address, because some tools count hosts. All listeners are at 127.0.0.1, on ports
-    that are chosen at start.
+    Each instance has a different host address, because some tools count hosts. All processes listen at 127.0.0.1, on
+    free ports that are chosen when the job starts.
     """
     data = f"{run_dir}/data"
     paths = service_paths(body, data)

@@ -1,4 +1,4 @@
-"""The launch specification of an emulated job: its folders, files, links and processes, and where its results are."""
+"""The launch specification of an emulated job: its folders, files, links, processes and the paths of its results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PORT = re.compile(r"\$\{\{ports\.(\w+)\}\}")
 def specification(
     stage: Stage, context: CompileContext, started: Sequence[Process], *, grace_period: int
 ) -> LaunchSpecification:
-    """Return the specification that starts these processes."""
+    """Return the launch specification for the processes `started`."""
     layout, given = stage.layout, _given_places(stage.job)
     programs = tuple(f"{stage.programs}/{name}" for name in ("python", "python3"))
     outputs = {name: layout.paths[f"outputs.{name}"] for name in stage.body.outputs}
@@ -66,19 +66,19 @@ _OWN = ("model", "checkpoint")
 
 
 def _ports(started: Sequence[Process]) -> tuple[str, ...]:
-    """Return every port that a variable names."""
+    """Return the names of all ports that the processes' variables contain."""
     return tuple(sorted({name for each in started for text in each.env.values() for name in _PORT.findall(text)}))
 
 
 def _started_process(stage: Stage, process: Process) -> StartedProcess:
-    """Return a process whose whole group gets signals, because the shell does not pass them on."""
+    """Return a process whose whole process group gets signals, because the shell does not forward them."""
     role = "process" if process.role == "rank" else process.role
     shown = replace(process, role=role, env=dict(sorted(process.env.items())))
     return StartedProcess.of(shown, "group", stage.layout.code[process.instance])
 
 
 def _given_places(job: TrainingJob) -> dict[str, str]:
-    """Return the outputs for which the job names a location on this machine."""
+    """Map outputs to the local paths that the job names for them."""
     places = {name: item.local for name, item in job.outputs.items() if item.local is not None}
     if job.checkpoint is not None and job.checkpoint.local is not None:
         places["checkpoint"] = job.checkpoint.local
@@ -90,7 +90,7 @@ def _data(job: TrainingJob) -> Iterator[tuple[str, Input]]:
 
 
 def _user_logs(run_dir: str, count: int) -> Iterator[tuple[str, str]]:
-    """Yield the output of each rank under Azure ML's name for it: `std_log_process_07.txt` of ten and more."""
+    """Yield a link to each rank's log under Azure ML's file name, such as `std_log_process_07.txt`."""
     for rank in range(count):
         name = f"std_log_process_{rank:0{len(str(count - 1))}d}.txt" if count > 1 else "std_log.txt"
         yield f"{run_dir}/user_logs/{name}", f"{run_dir}/logs/rank_{rank}.log"

@@ -11,7 +11,7 @@ from cloudtrain.targets.common.this_machine import LocalAccount
 
 @dataclass(frozen=True)
 class Stage:
-    """The inputs of an emulation. `python` is the interpreter."""
+    """The inputs of an emulation. `python` is the path of the interpreter."""
 
     job: TrainingJob
     body: Body
@@ -22,5 +22,5 @@ class Stage:
 
     @property
     def programs(self) -> str:
-        """Return the folder with stand-ins for the image's programs."""
+        """Return the folder with `python` and `python3`, which replace the image's programs."""
         return f"{self.run_dir}/programs"

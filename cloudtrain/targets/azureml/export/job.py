@@ -1,7 +1,7 @@
-"""Turn the body of a command job into the terms of azure-ai-ml, which its YAML and its Python objects share.
+"""Convert the body of a command job to the fields that azure-ai-ml's YAML and Python objects share.
 
-If the tool cannot send a body, cloudtrain refuses it and names the fields that cause it. Facts about the tool are those
-of version 1.35.2.
+If azure-ai-ml cannot send a body, cloudtrain names the fields that cause it. All facts about azure-ai-ml are those of
+version 1.35.2.
 """
 
 from __future__ import annotations
@@ -61,10 +61,9 @@ _RENAMED_RESOURCES = {
 
 
 def job_of(request: Mapping[str, Any], run_name: str) -> dict[str, Any]:
-    """Return the job in the terms of `command(...)` and of the YAML schema: `compute`, `limits.timeout` in seconds, and
-    so on.
+    """Return the job with the fields of `command(...)` and of the YAML schema, such as `compute` and `limits.timeout`.
 
-    Inputs that are plain values are texts. Empty mappings, which the tool writes itself, are left out.
+    Inputs that are plain values become texts. Empty mappings that azure-ai-ml adds itself are left out.
 
     Raises:
         TargetError: the tool cannot express a field; the message names it.
@@ -79,17 +78,17 @@ def job_of(request: Mapping[str, Any], run_name: str) -> dict[str, Any]:
 
 
 def refuse(paths: Iterable[str], tool: str = "the SDK of Azure ML") -> TargetError:
-    """Return an error that names the fields that a tool cannot express, and a way to send them anyway."""
+    """Return an error that names the fields that a tool cannot express, with a hint on how to send them anyway."""
     names = ", ".join(f"`{path}`" for path in paths)
-    hint = "send the body itself: `cloudtrain submit`, or `az rest --method put` with what `--format request` prints"
+    hint = "send the body itself: `cloudtrain submit`, or `az rest --method put` with the output of `--format request`"
     return TargetError(f"{tool} cannot express {names}", hint=hint, code="CT904")
 
 
 def _id(value: Any) -> str:
-    """Return an id that the tool sends unchanged or resolves as a submit does.
+    """Return an id that azure-ai-ml sends unchanged, or resolves as `cloudtrain submit` does.
 
-    These are the id of an asset, a curated environment's short name, and the newest version of an asset. The tool would
-    search for any other text, or upload it, before it sends the job.
+    Accepted are the id of an asset, a curated environment's short name, and the newest version of an asset. azure-ai-ml
+    would look up or upload anything else before it sends the job.
     """
     if not text(value).startswith(("/subscriptions/", "azureml://", "azureml:AzureML-")):
         raise Wordless("")
@@ -97,7 +96,7 @@ def _id(value: Any) -> str:
 
 
 def write_label(value: Any) -> str:
-    """Return an id or address with its label in the short form: `mine@latest`."""
+    """Shorten an id with the label `latest` to `mine@latest`; return any other id or address unchanged."""
     label = parse_label(text(value))
     return f"{label.name}@latest" if label else str(value)
 
@@ -109,7 +108,7 @@ def _compute(value: Any) -> str:
 
 
 def _seconds(value: Any) -> int:
-    """Return the seconds of an ISO 8601 text, if the tool would write the very same text."""
+    """Return the seconds of an ISO 8601 duration, if azure-ai-ml would convert them back to the same text."""
     seconds = duration_seconds(text(value))
     if not seconds or duration_text(seconds) != value:
         raise Wordless("")
@@ -145,7 +144,7 @@ _RESOURCES = part(
 
 
 def _add_type(kind: str, convert: Convert) -> Convert:
-    """Add the type that the discriminator of the body becomes."""
+    """Add the field `type`, which replaces the body's discriminator, to the converted value."""
     return lambda value: {"type": kind, **convert(value)}
 
 

@@ -33,12 +33,12 @@ RESOURCES = ("instance_count", "instance_type", "locations", "docker_args", "shm
 
 
 def command_program(job: Mapping[str, Any]) -> Program:
-    """Return only the `command(...)`. `job` is the result of `job_of`."""
+    """Return a program that only makes the `command(...)`. `job` is the result of `job_of`."""
     return Program({"job": _command(job)}, "", {}, EXTRA)
 
 
 def submit_program(job: Mapping[str, Any], place: AccountRef) -> Program:
-    """Return the `command(...)`, and a client that sends it to the workspace."""
+    """Return a program that makes the `command(...)` and a client, and sends the job to the workspace."""
     arguments = {
         "credential": _credential(place),
         "subscription_id": place.subscription_id,
@@ -93,7 +93,7 @@ _PARTS: dict[str, Callable[[Any], dict[str, Any]]] = {
 
 
 def _credential(place: AccountRef) -> Call:
-    """Return the credential that the target names, from the login service of its cloud."""
+    """Return the call that makes the target's credential, for the login service of the target's cloud."""
     kind = kind_of(place.credential)
     cloud = BUILT_IN.get(place.cloud or "AzureCloud")
     elsewhere = kind.takes_authority and place.cloud and cloud is not None and place.cloud != "AzureCloud"

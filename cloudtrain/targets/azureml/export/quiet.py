@@ -1,4 +1,4 @@
-"""Silence the SDK's remarks about itself."""
+"""Silence azure-ai-ml's warnings about its experimental classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _REMARKS = "azure.ai.ml._utils._experimental"
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep remarks from stderr, and restore the logger afterwards."""
+    """Keep the SDK's warnings off stderr, and restore the logger afterwards."""
     logger = logging.getLogger(_REMARKS)
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -11,7 +11,7 @@ Table = Mapping[str, tuple[str, Convert]]
 
 
 class Wordless(Exception):
-    """Dotted paths, below the converted value, of parts that the tool cannot express; `""` is the value itself."""
+    """The tool cannot express some parts of a value. `paths` has their dotted paths; `""` is the value itself."""
 
     def __init__(self, *paths: str) -> None:
         super().__init__(*paths)
@@ -19,7 +19,9 @@ class Wordless(Exception):
 
 
 def part(table: Table, *, always: Collection[str] = ()) -> Convert:
-    """Convert a mapping, field by field. `always` names fields that the tool writes even if they are not asked for."""
+    """Return a function that converts a mapping, field by field. `always` names fields that the tool adds if the
+    mapping lacks them.
+    """
 
     def convert(value: Any) -> dict[str, Any]:
         fields = mapping(value)
@@ -35,7 +37,7 @@ def part(table: Table, *, always: Collection[str] = ()) -> Convert:
 
 
 def each(how: Convert) -> Convert:
-    """Convert a mapping whose keys are the user's names."""
+    """Return a function that converts all values of a mapping, whose keys are names from the user, with `how`."""
 
     def convert(value: Any) -> dict[str, Any]:
         wordless: list[str] = []
@@ -46,7 +48,7 @@ def each(how: Convert) -> Convert:
 
 
 def kinds(field: str, converters: Mapping[str, Convert]) -> Convert:
-    """Convert a mapping whose `field` names its kind."""
+    """Return a function that converts a mapping with the one of `converters` that the mapping's `field` selects."""
 
     def convert(value: Any) -> Any:
         kind = mapping(value).get(field)
@@ -58,7 +60,9 @@ def kinds(field: str, converters: Mapping[str, Convert]) -> Convert:
 
 
 def not_empty(how: Convert) -> Convert:
-    """Convert a mapping that the tool leaves out if it is empty."""
+    """Return a function that converts a mapping with `how`, and refuses an empty one, which the tool would leave
+    out.
+    """
 
     def convert(value: Any) -> Any:
         if value == {}:
@@ -69,7 +73,7 @@ def not_empty(how: Convert) -> Convert:
 
 
 def one_of(table: Mapping[Any, str]) -> Convert:
-    """Convert a value for which the tool has another name."""
+    """Return a function that converts a value to the tool's name in `table`."""
 
     def convert(value: Any) -> str:
         if isinstance(value, bool | dict | list) or value not in table:
@@ -80,7 +84,7 @@ def one_of(table: Mapping[Any, str]) -> Convert:
 
 
 def constant(expected: Any) -> Convert:
-    """Accept only the one value that the tool writes."""
+    """Return a function that accepts only `expected`, because the tool always writes this value."""
 
     def convert(value: Any) -> Any:
         if value != expected or type(value) is not type(expected):
@@ -91,7 +95,7 @@ def constant(expected: Any) -> Convert:
 
 
 def of_type(*types: type) -> Convert:
-    """Accept a value of these types unchanged."""
+    """Return a function that accepts only values of `types`, unchanged."""
 
     def convert(value: Any) -> Any:
         if type(value) not in types:
@@ -105,7 +109,7 @@ text, count, flag, mapping = of_type(str), of_type(int), of_type(bool), of_type(
 
 
 def texts(value: Any) -> list[str]:
-    """Accept a list of texts."""
+    """Return a list of texts unchanged; refuse anything else."""
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise Wordless("")
     return value

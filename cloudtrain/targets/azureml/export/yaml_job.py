@@ -1,8 +1,8 @@
-"""The job as YAML: what `az ml job create --file` and `azure.ai.ml.load_job` read.
+"""The job as YAML for `az ml job create --file` and `azure.ai.ml.load_job`.
 
 This module replaces the tool's own dump (azure-ai-ml 1.35.2), which loses writable inputs, addresses outside
-datastores, plain values that are texts, lists of docker arguments, and environments. Here everything is read back
-unchanged.
+datastores, plain values that are texts, lists of docker arguments, and environments. The tool reads this module's YAML
+back unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _EVERY_MODE = ("ro_mount", "download", "direct")
 
 
 def yaml_job(job: Mapping[str, Any], place: AccountRef, *, remark: str = "") -> str:
-    """Return `job`, the result of `job_of`, as YAML, below a comment that says how to send it, and the `remark`.
+    """Return `job`, the result of `job_of`, as YAML. Comments above it contain the command that sends it, and the
+    `remark`.
 
     Raises:
         TargetError: the schema cannot express a mode of an input; the message names it.
@@ -63,8 +64,8 @@ def _convert(name: str, value: Any) -> Any:
 def _id(written: str) -> str:
     """Return an id in the YAML's notation.
 
-    Here ids of Azure Resource Manager and labels have their own scheme. Anything else is a URI, a short name that
-    already has the scheme, or `serverless`.
+    In YAML, ids of Azure Resource Manager and labels begin with `azureml:`. Anything else stays unchanged: a URI, a
+    short name that already has this prefix, or `serverless`.
     """
     plain = written.startswith("/subscriptions/") or (written.endswith("@latest") and ":" not in written)
     return f"azureml:{written}" if plain else written
@@ -85,8 +86,8 @@ def _dump(document: Mapping[str, Any]) -> str:
 def _scalar(dumper: Any, text: str) -> Any:
     """Write a text so that it is read back unchanged.
 
-    Lines stay lines. Other characters that YAML takes for line ends need double quotes, and so do invisible ones, which
-    only double quotes can escape.
+    Newlines stay newlines. Other characters that YAML takes for line ends, and invisible characters, need double
+    quotes, because only double quotes can escape them.
     """
     style = '"' if UNSEEN.search(text) else "|" if "\n" in text else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)

@@ -1,4 +1,4 @@
-"""The parts of a job's body that decide what starts."""
+"""The fields of a job's body that determine its processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Request = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Body:
-    """A request with methods that read its fields."""
+    """A request, with properties that read its fields."""
 
     request: Request
 
@@ -27,12 +27,12 @@ class Body:
 
     @property
     def command(self) -> str:
-        """Return the shell's command line, with references."""
+        """Return the shell's command line, in which references are not yet replaced."""
         return str(self._properties["command"])
 
     @property
     def experiment(self) -> str:
-        """Return the experiment; the service puts jobs without one into `Default`."""
+        """Return the experiment's name; the service puts jobs without an experiment into `Default`."""
         return str(self._properties.get("experimentName") or "Default")
 
     @property
@@ -42,7 +42,7 @@ class Body:
 
     @property
     def instance_type(self) -> str | None:
-        """Return the instance type; None on a cluster, which has its own."""
+        """Return the instance type; None on a cluster, which has its own type."""
         return self._section("resources").get("instanceType")
 
     @property
@@ -57,12 +57,14 @@ class Body:
 
     @property
     def kind(self) -> str:
-        """Return `PyTorch`, `Mpi`, `TensorFlow`, `Ray`, or an empty text."""
+        """Return the distribution's type: `PyTorch`, `Mpi`, `TensorFlow` or `Ray`; empty without a distribution."""
         return str(self.distribution.get("distributionType") or "")
 
     @property
     def processes_per_instance(self) -> int:
-        """Return the processes of each instance. Default: one, even with several GPUs, as documented for PyTorch."""
+        """Return the number of processes on each instance. Default: one, even with several GPUs, as documented for
+        PyTorch.
+        """
         return _count(self.distribution.get("processCountPerInstance")) or 1
 
     @property
@@ -77,7 +79,9 @@ class Body:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Return the job's own environment variables. The service replaces references only in the command, not here."""
+        """Return the job's own environment variables. The service replaces no references in them, only in the
+        command.
+        """
         return {name: str(value) for name, value in self._section("environmentVariables").items()}
 
     @property
@@ -92,9 +96,9 @@ class Body:
 
 
 def _count(value: Any) -> int:
-    """Return a number of instances or processes; 0 if the value is not a number.
+    """Return a number of instances or processes; 0 if the value is not a positive whole number.
 
-    A user's overrides may hold anything, and the rules report wrong values.
+    A user's overrides may contain anything, and the rules report wrong values.
     """
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 

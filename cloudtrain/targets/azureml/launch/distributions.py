@@ -1,4 +1,4 @@
-"""The processes that each distribution starts, with the variables that tell them apart."""
+"""The processes that each distribution starts, with the variables that distinguish them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class Rank(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Processes of one role: the number on each instance, and a function that makes the n-th of them."""
+    """The processes of one role. `spread` has pairs of instance and number of processes; `make(n)` returns the n-th
+    process.
+    """
 
     role: str
     spread: tuple[tuple[int, int], ...]
@@ -38,7 +40,7 @@ class Group(NamedTuple):
 
 
 def process_groups(body: Body, layout: JobLayout) -> Iterator[Group]:
-    """Yield every process; none for Ray, whose processes Azure does not document."""
+    """Yield the processes by role; none for Ray, whose processes Azure does not document."""
     start = _STARTS.get(body.kind)
     return start(body, layout) if start else iter(())
 
@@ -46,7 +48,7 @@ def process_groups(body: Body, layout: JobLayout) -> Iterator[Group]:
 def _pytorch(body: Body, layout: JobLayout) -> Iterator[Group]:
     """Yield PyTorch's processes.
 
-    The service starts them itself, without torchrun, so torchrun's other variables are missing.
+    The service starts the processes itself, without torchrun, so torchrun's other variables are missing.
     """
     address, port = layout.listen(0, MASTER_PORT)
     count = body.processes_per_instance
@@ -67,7 +69,7 @@ def _pytorch(body: Body, layout: JobLayout) -> Iterator[Group]:
 
 
 def _mpi(body: Body, layout: JobLayout) -> Iterator[Group]:
-    """Yield the processes of the service's mpirun, which have neither MASTER_ADDR nor RANK and WORLD_SIZE."""
+    """Yield the processes that the service's mpirun starts. MASTER_ADDR, RANK and WORLD_SIZE are not set for them."""
     count = body.processes_per_instance
     world = len(layout.hosts) * count
     master = {"AZ_BATCHAI_MPI_MASTER_NODE": "localhost"}
@@ -93,7 +95,7 @@ def _mpi(body: Body, layout: JobLayout) -> Iterator[Group]:
 
 
 def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Group]:
-    """Yield TensorFlow's processes: first workers, then parameter servers. The service's names for them are unknown."""
+    """Yield TensorFlow's processes: parameter servers, then workers. Their AZUREML_PROCESS_NAME is unknown."""
     every = tasks(body)
     workers, cluster = sum(task.kind == "worker" for task in every), cluster_text(every, layout)
     on_instance, local_ranks = [0] * body.instances, []
@@ -130,14 +132,13 @@ _STARTS: dict[str, Callable[[Body, JobLayout], Iterator[Group]]] = {
 
 
 def _on_each(layout: JobLayout, count: int) -> tuple[tuple[int, int], ...]:
-    """Return pairs of instance and number of ranks; the ranks fill one instance after the other."""
+    """Return pairs of instance and number of ranks, in the order of the instances."""
     return tuple((instance, count) for instance in range(len(layout.hosts)))
 
 
 def _process_name(rank: int) -> dict[str, str]:
     """Return the variable with the process's name.
 
-    Microsoft's own components treat `main` or `rank_0` as the only process that writes, so ranks count over the whole
-    job.
+    The rank counts over the whole job, because in Microsoft's own components only `main` or `rank_0` writes files.
     """
     return {"AZUREML_PROCESS_NAME": f"rank_{rank}"}

@@ -1,6 +1,6 @@
-"""From a job's body to the argv and environment on the instances of an Azure ML job, process by process.
+"""Derive the argv and environment of every process on the instances from the body of an Azure ML job.
 
-This code is pure. The parts, and their sources, are in `cloudtrain.targets.azureml.launch`.
+This code is pure. `cloudtrain.targets.azureml.launch` describes the modules and their sources.
 """
 
 from __future__ import annotations

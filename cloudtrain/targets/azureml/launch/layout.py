@@ -1,4 +1,4 @@
-"""The locations of a job's instances, and of its data and code on them: on the service, or in an emulation."""
+"""The addresses of a job's instances and the paths of its data and code, on the service or in an emulation."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Listen = Callable[[int, int], tuple[str, str]]
 
 @dataclass(frozen=True)
 class JobLayout:
-    """The locations of one job's instances, data and code.
+    """The addresses of one job's instances, and the paths of its data and code.
 
     Attributes:
         run_name: the job's name.
         workspace_id: the workspace's ARM id.
-        hosts: the address of each instance, as lists of hosts name them.
-        listen: finds the address and port that reach a port of an instance.
+        hosts: the address of each instance, as it appears in lists of hosts.
+        listen: maps an instance and a port to the address and port where other processes reach it.
         data: the folder that holds inputs and outputs.
         code: the working directory of each instance.
-        paths: `inputs.NAME` and `outputs.NAME` to the text that the script gets.
-        gpus: GPUs of each instance; None if unknown.
+        paths: maps `inputs.NAME` and `outputs.NAME` to the text that the script gets.
+        gpus: number of GPUs of each instance; None if unknown.
     """
 
     run_name: str
@@ -49,7 +49,7 @@ class JobLayout:
 
 
 def addresses(network: str, first: int, count: int) -> tuple[str, ...]:
-    """Return consecutive addresses: for `10.0` from the fourth on, `10.0.0.4`, `10.0.0.5`, ..."""
+    """Return consecutive addresses: `10.0.0.4`, `10.0.0.5`, ... for the network `10.0` and `first=4`."""
     return tuple(f"{network}.{number >> 8}.{number & 255}" for number in range(first, first + count))
 
 

@@ -1,7 +1,7 @@
-"""Paths of inputs and outputs on an instance, and the command line with them in it.
+"""The paths of inputs and outputs on an instance, and the command line with these paths filled in.
 
-The folders are those in published logs: `INPUT_train` for the input `train`, `model` for the output `model`. Single
-paths in such logs suggest that a file keeps its name inside such a folder.
+The names of the folders come from published logs: `INPUT_train` for the input `train`, `model` for the output `model`.
+A few paths in these logs suggest that an input file keeps its name inside its folder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FILE_NAME = r"/paths/(?:.*/)?([^/]+)$|^(?!azureml:)\w+://.*/([^/?]+)(?:\?.*)?$"
 
 
 def service_paths(body: Body, data: str) -> dict[str, str]:
-    """Map `inputs.NAME` and `outputs.NAME` to the texts that replace them in the command, with everything below `data`.
+    """Map `inputs.NAME` and `outputs.NAME` to the texts that replace them in the command: paths in the folder `data`.
 
     With the mode `Direct` the text is the address itself; a literal input is its value.
     """
@@ -33,7 +33,7 @@ def is_literal(item: Mapping[str, Any]) -> bool:
 
 
 def mounted_path(name: str, item: Mapping[str, Any], data: str) -> str:
-    """Return the path of an input's data."""
+    """Return the path of an input's folder or file below the folder `data`."""
     folder = f"{data}/INPUT_{name}"
     uri = item.get("uri")
     match = re.search(_FILE_NAME, uri) if item.get("jobInputType") == "uri_file" and isinstance(uri, str) else None
@@ -53,9 +53,9 @@ def _output(name: str, item: Mapping[str, Any], data: str) -> str:
 def fill_command(body: Body, paths: Mapping[str, str]) -> str:
     """Return the command with every reference replaced. A reference to an unknown name stays unchanged.
 
-    The service inserts texts unchanged, and its paths need no quotes. Paths of this machine may need them: each is
-    quoted to fit its place in the command, so that the script gets the same argument as on the service. Literal inputs
-    are inserted unchanged.
+    Literal inputs are inserted unchanged, as the service does. The service's paths need no quotes, but paths of this
+    machine may: each path is quoted to fit the quotes around it in the command, so that the script gets the path as one
+    argument.
     """
     literals = {f"inputs.{name}" for name, item in body.inputs.items() if is_literal(item)}
     command, parts, end, quotes = body.command, [], 0, _Quotes()

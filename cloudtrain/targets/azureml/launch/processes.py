@@ -14,20 +14,20 @@ from cloudtrain.targets.azureml.launch.variables import common_variables
 
 
 def view(request: Request, run_name: str, workspace_id: str, devices: int | None) -> Processes:
-    """Return the processes that will run, for `Plan.processes`, without variables that are long and say little.
+    """Return the processes that will run, for `Plan.processes`, without the variables in `LONG`.
 
     Args:
         request: the body of the job.
         run_name: the job's name.
         workspace_id: the workspace's ARM id.
-        devices: GPUs of each instance; None if unknown.
+        devices: number of GPUs of each instance; None if unknown.
     """
     body = Body(request)
     return Processes(_groups(body, service_layout(body, run_name, workspace_id, devices), whole=False))
 
 
 def processes(body: Body, layout: JobLayout) -> Iterator[Process]:
-    """Yield every process with its whole environment, in order of start; none for Ray, whose processes are unknown."""
+    """Yield every process with all its variables, in order of start; none for Ray, whose processes are unknown."""
     return iter(Processes(_groups(body, layout, whole=True)))
 
 
@@ -36,7 +36,7 @@ def _groups(body: Body, layout: JobLayout, *, whole: bool) -> Iterator[Alike]:
 
     @lru_cache(maxsize=4)
     def variables_of(instance: int) -> dict[str, str]:
-        """Return the variables of an instance, made once for all its processes."""
+        """Return the variables that all processes of an instance share; cached."""
         return common_variables(body, layout, instance, whole=whole)
 
     def alike(group: Group) -> Alike:

@@ -1,10 +1,10 @@
-"""TF_CONFIG of Azure ML's TensorFlow distribution.
+"""The variable TF_CONFIG of Azure ML's TensorFlow distribution.
 
-The documentation shows two clusters, all at port 2222. One has only workers (`host0:2222`, `host1:2222`, without a key
-`ps`); the other has parameter servers on the first hosts and the workers on the hosts behind them. Batch AI, the
-service before Azure ML, put several tasks on one host if there were too few hosts: the server at 2222, the worker
-beside it at 2223 (recorded with three instances, one server and three workers). It is inferred that Azure ML does the
-same.
+The documentation shows two clusters of TensorFlow processes; every process uses port 2222. One has only workers
+(`host0:2222`, `host1:2222`, without a key `ps`); the other has parameter servers on the first hosts and workers on the
+next hosts. Batch AI, the service before Azure ML, put several tasks on one host if there were too few hosts: the server
+at 2222, the worker on the same host at 2223 (recorded with three instances, one server and three workers). cloudtrain
+assumes that Azure ML does the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FIRST_PORT = 2222
 
 @dataclass(frozen=True)
 class Task:
-    """One process of the cluster."""
+    """One process of the TensorFlow cluster: a parameter server (`ps`) or a worker."""
 
     kind: str
     index: int
@@ -29,7 +29,7 @@ class Task:
 
 
 def tasks(body: Body) -> tuple[Task, ...]:
-    """Return the parameter servers, followed by the workers: by default, one worker for each instance."""
+    """Return the parameter servers, followed by the workers. Default: one worker for each instance."""
     servers, workers = body.parameter_servers, body.workers
     behind = servers if servers + workers <= body.instances else 0
     wanted = [("ps", number, number % body.instances) for number in range(servers)]
@@ -43,7 +43,7 @@ def tasks(body: Body) -> tuple[Task, ...]:
 
 
 def cluster_text(all_tasks: tuple[Task, ...], layout: JobLayout) -> str:
-    """Return the addresses of all tasks as JSON, with which each task's variable begins."""
+    """Return the addresses of all tasks as JSON: the part of TF_CONFIG that all tasks share."""
     cluster: dict[str, list[str]] = {}
     for each in all_tasks:
         cluster.setdefault(each.kind, []).append(":".join(layout.listen(each.instance, each.port)))
@@ -51,6 +51,6 @@ def cluster_text(all_tasks: tuple[Task, ...], layout: JobLayout) -> str:
 
 
 def tf_config(cluster: str, task: Task) -> str:
-    """Return the variable of one task; `cluster` is the text that all tasks share."""
+    """Return one task's TF_CONFIG; `cluster` is the result of `cluster_text`."""
     own = json.dumps({"type": task.kind, "index": task.index})
     return f'{{"cluster": {cluster}, "task": {own}, "environment": "cloud"}}'

@@ -1,4 +1,4 @@
-"""The environment of every process of a job, whatever its distribution.
+"""The environment variables that the processes of all distributions have.
 
 Some variables are left out because they are unknown before the job runs: the run's token, the service's endpoints, and
 the settings of the common runtime (`AZUREML_CR_..._CONFIG`) and of MLflow.
@@ -25,7 +25,9 @@ LONG = (
 
 
 def common_variables(body: Body, layout: JobLayout, instance: int, *, whole: bool = True) -> dict[str, str]:
-    """Return the variables of the job, of its data, and of the service, which win; `LONG` ones only if `whole`."""
+    """Return the job's variables, those of its data, and the service's, which override the job's; `LONG` only if
+    `whole`.
+    """
     found = {
         **body.variables,
         **_of_data(body, layout),
@@ -46,7 +48,7 @@ def _of_data(body: Body, layout: JobLayout) -> dict[str, str]:
 
 
 def _of_the_run(body: Body, layout: JobLayout) -> dict[str, str]:
-    """Return the run's variables as a published specification of a pod shows them: the project is the experiment."""
+    """Return the run's variables, as in a published pod specification. The project is the experiment."""
     parts = layout.workspace_id.split("/")
     return {
         "AZUREML_ARM_PROJECT_NAME": body.experiment,
@@ -65,8 +67,8 @@ def _of_the_run(body: Body, layout: JobLayout) -> dict[str, str]:
 def _of_the_instance(layout: JobLayout, instance: int) -> dict[str, str]:
     """Return the instance's variables.
 
-    AZ_BATCH_* are documented for tasks on several instances; on one, Microsoft's DeepSpeed example needs them to be
-    absent.
+    AZ_BATCH_* are set only on several instances, as documented. On a single instance, Microsoft's DeepSpeed example
+    relies on their absence.
     """
     variables = {
         "AZUREML_CR_EXECUTION_WORKING_DIR_PATH": layout.code[instance],
@@ -83,7 +85,7 @@ def _of_the_instance(layout: JobLayout, instance: int) -> dict[str, str]:
 
 
 def _of_all_hosts(layout: JobLayout, instance: int) -> dict[str, str]:
-    """Return the addresses of all instances, for each of them.
+    """Return one instance's variables with the addresses of all instances.
 
     The rank in AZUREML_CR_DISTRIBUTED_CONFIG is a number here; on Kubernetes it is the name of a variable.
     """

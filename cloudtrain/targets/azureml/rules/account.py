@@ -49,11 +49,11 @@ _LOCATION = re.compile(r"[a-z]+[0-9]*")
 
 @rule("AZ101", Level.ERROR)
 def account_incomplete(subject: Subject) -> Iterator[Fault]:
-    """The workspace is not known.
+    """No complete Azure ML workspace is configured.
 
-    A job belongs to a workspace, which is named by its subscription, its resource group and its name. These are
-    settings of the target, shared by all jobs: write them into `cloudtrain.toml` once, or put the `config.json` that
-    the studio offers for download beside the job. cloudtrain also reads the defaults of `az` (`az account set`,
+    A job runs in a workspace, and cloudtrain needs the workspace's subscription, resource group and name. Write these
+    three settings into `[azureml]` in `cloudtrain.toml` once for all jobs, or put the `config.json` that the studio
+    offers for download beside the job. cloudtrain also reads the defaults of `az` (`az account set`,
     `az configure --defaults group=... workspace=...`).
     """
     for name in subject.account.missing:
@@ -67,9 +67,9 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
 def account_misspelt(subject: Subject) -> Iterator[Fault]:
     """The subscription, resource group or workspace name is not valid.
 
-    A subscription is named by its id, not by its title. Resource groups and workspaces must match the patterns of the
-    API (REST API specification, `subscriptionId`, `resourceGroupName`, `workspaceName`). Any other text gives an
-    address that does not exist.
+    Write the subscription's id, not its display name. Resource groups and workspaces must match the patterns of the API
+    (REST API specification, `subscriptionId`, `resourceGroupName`, `workspaceName`). A request with any other text goes
+    to an address that does not exist.
     """
     for name, (pattern, hint) in _SHAPES.items():
         value = getattr(subject.account, name)
@@ -79,10 +79,11 @@ def account_misspelt(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ103", Level.ERROR)
 def no_name_of_a_compute(subject: Subject) -> Iterator[Fault]:
-    """The compute is not a valid name of a cluster.
+    """`compute` is not a valid cluster name.
 
-    `compute` is the name of a cluster in the workspace: letters, digits and hyphens. For the size of machines, use
-    `resources.instance_type`, which makes the job serverless. To run on this machine, use the target `local`.
+    `compute` is the name of a cluster in the workspace: letters, digits and hyphens. To choose a VM size, leave out
+    `compute` and use `resources.instance_type`; the job then runs serverless. To run on this machine, use the target
+    `local`.
     """
     name = text(subject, "computeId").rpartition("/")[2]
     if (
@@ -104,7 +105,8 @@ def serverless_setting_on_cluster(subject: Subject) -> Iterator[Fault]:
     """A job on a cluster has a setting for serverless jobs.
 
     A cluster has a fixed region and a fixed tier (`dedicated` or `low_priority`). `job_tier` and `locations` are
-    documented for serverless compute only (Azure ML documentation, serverless compute), and do nothing on a cluster.
+    documented for serverless compute only (Azure ML documentation, serverless compute), and have no effect on a
+    cluster.
     """
     if not is_on_cluster(subject) or is_on_virtual_cluster(subject):
         return
@@ -121,16 +123,16 @@ def serverless_setting_on_cluster(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ105", Level.ERROR)
 def spot_on_cluster(subject: Subject) -> Iterator[Fault]:
-    """The job asks for spare capacity on a cluster.
+    """The job asks for spot capacity on a cluster.
 
-    A cluster's machines are spare capacity only if it was created that way (`tier: low_priority` of the AmlCompute).
-    The job tier `Spot` is for serverless jobs (Azure ML documentation, serverless compute); on a cluster the job would
-    be billed at the full price.
+    A cluster's machines are spot capacity only if the cluster was created with `tier: low_priority`. The job tier
+    `Spot` is for serverless jobs (Azure ML documentation, serverless compute); on a cluster the job would be billed at
+    the full price.
     """
     if is_on_cluster(subject) and not is_on_virtual_cluster(subject) and is_spot(subject):
         name = text(subject, "computeId").rpartition("/")[2]
         yield Fault(
-            f"whether `{name}` is spare capacity is the cluster's own setting, not the job's",
+            f"a job cannot choose spot capacity on a cluster: it is a setting of the cluster `{name}`",
             "name a cluster of the tier `low_priority` and remove the tier here, or remove `compute`",
             place(subject, ("queueSettings", "jobTier"), ("spot",)),
         )
@@ -138,10 +140,10 @@ def spot_on_cluster(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ106", Level.WARNING)
 def serverless_without_type(subject: Subject) -> Iterator[Fault]:
-    """A serverless job does not say on which machines it runs.
+    """A serverless job names no instance type.
 
     Without an instance type Azure ML picks a size by quota, performance and cost (documentation, serverless compute).
-    The size may have no GPU, or several, and ignores the planned number of processes.
+    The chosen size may have no GPU, or several, whatever the planned number of processes is.
     """
     if not is_on_cluster(subject) and not text(subject, "resources", "instanceType"):
         hint = "add `instance_type: {azureml: Standard_NC24ads_A100_v4}` under `resources`, or `compute` to the target"
@@ -150,15 +152,15 @@ def serverless_without_type(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ107", Level.WARNING)
 def location_misspelt(subject: Subject) -> Iterator[Fault]:
-    """A location is not written as Azure's API writes it.
+    """A location is not a region name in the form of Azure's API.
 
-    The API writes region names in small letters without blanks: `westeurope` for West Europe
-    (`az account list-locations`).
+    The API's region names have small letters and no blanks: `westeurope` for West Europe. `az account list-locations`
+    lists them.
     """
     for name in subject.target.locations:
         if not _LOCATION.fullmatch(name):
             better = re.sub(r"[^a-z0-9]", "", name.casefold())
-            yield Fault(f"`{name}` is not how Azure's API names a region", f'write `locations = ["{better}"]`')
+            yield Fault(f"`{name}` is not a region name of Azure's API", f'write `locations = ["{better}"]`')
 
 
 @rule("AZ108", Level.ERROR)

@@ -1,7 +1,8 @@
-"""The fields that the body of a command job can have, and the values that each accepts.
+"""The fields that the body of a command job can have, and the accepted values of each field.
 
-They come from the models of the REST API in azure-ai-ml 1.35.2 (version 2025-01-01-preview), plus fields that the SDK's
-code sends: `parentJobName`, `priority`, `locations`, `maxInstanceCount` and Ray's fields. Names are those of the API.
+The fields come from the models of the REST API in azure-ai-ml 1.35.2 (version 2025-01-01-preview), plus fields that the
+SDK's code sends: `parentJobName`, `priority`, `locations`, `maxInstanceCount` and Ray's fields. They have the API's
+names.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from cloudtrain.targets.azureml.rules.view import Path
 
 
 class Named(NamedTuple):
-    """A mapping whose keys are the user's names."""
+    """A mapping whose keys are names that the user chooses; `value` is the type of its values."""
 
     value: Any
 
 
 class Fields(NamedTuple):
-    """A mapping whose keys are the API's."""
+    """A mapping whose keys are the API's field names."""
 
     known: Mapping[str, Any]
 
 
 class OneOf(NamedTuple):
-    """A word of a list. The API ignores its case."""
+    """One of several words, in upper or lower case."""
 
     words: tuple[str, ...]
 
@@ -131,7 +132,7 @@ BODY = Fields(
 
 @dataclass(frozen=True)
 class Violation:
-    """A place in the body that the API does not accept. `is_unknown`: the API lacks the whole field."""
+    """A field or value in the body that the API does not accept. `is_unknown`: the API has no such field."""
 
     path: Path
     message: str
@@ -140,7 +141,7 @@ class Violation:
 
 
 def violations(value: Any, kind: Any = BODY, path: Path = ()) -> Iterator[Violation]:
-    """Yield all violations, in the order of the body."""
+    """Yield all violations in `value`, in the order of the body."""
     if isinstance(kind, Fields | Named):
         if isinstance(value, Mapping):
             yield from _inside(value, kind, path)

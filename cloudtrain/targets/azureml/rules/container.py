@@ -1,4 +1,4 @@
-"""Rules about the container of an Azure ML job: shared memory, options of docker, services, identity."""
+"""Rules about the container of an Azure ML job: shared memory, docker options, services, identity."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def shared_memory_small(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ703", Level.ERROR)
 def docker_arguments(subject: Subject) -> Iterator[Fault]:
-    """The options of docker cannot be read, or contradict each other.
+    """The docker options cannot be parsed, or contradict each other.
 
-    A body has either `dockerArgs`, one text, or `dockerArgsList`. Shared memory has a separate field, `shm_size`; if it
-    is given twice, docker decides which value counts.
+    A body has either `dockerArgs`, one text, or `dockerArgsList`. For shared memory use the field `shm_size`: if the
+    options set it, too, docker decides which value counts.
     """
     resources = mapping(subject, "resources")
     text, words = resources.get("dockerArgs"), _docker_words(subject)
@@ -82,16 +82,16 @@ def docker_arguments(subject: Subject) -> Iterator[Fault]:
         )
     sizes = [word for word in words if word.partition("=")[0] == "--shm-size"]
     if len(sizes) + (resources.get("shmSize") is not None) > 1:
-        hint = "remove `--shm-size` from `docker_args`; `shm_size` under `resources` says it"
+        hint = "remove `--shm-size` from `docker_args`; keep only `shm_size` under `resources`"
         yield Fault("the size of the shared memory is given twice", hint, path)
 
 
 @rule("AZ704", Level.WARNING)
 def privileged_container(subject: Subject) -> Iterator[Fault]:
-    """The container has full access to its machine.
+    """The option `--privileged` gives the container full access to its machine.
 
-    `--privileged` gives every program in the container access to the machine's devices and disks, including the job's
-    token. Few programs need it: InfiniBand and GPUs work without it, and a debugger needs only `--cap-add SYS_PTRACE`.
+    Every program in the container can use the machine's devices and read its disks, including the job's token. Few
+    programs need `--privileged`: InfiniBand and GPUs work without it, and a debugger needs only `--cap-add SYS_PTRACE`.
     """
     if "--privileged" in _docker_words(subject):
         yield Fault(
@@ -106,8 +106,7 @@ def ssh_key(subject: Subject) -> Iterator[Fault]:
     """An ssh service has no public key.
 
     Without a key nobody can log in, because a login needs the private half of the key. Write the key itself, the line
-    of `~/.ssh/id_ed25519.pub`, and not the name of its file. Never write a private key: it would be stored with the
-    job.
+    in `~/.ssh/id_ed25519.pub`, not the file's name. Never write a private key, because it would be stored with the job.
     """
     for name in _services(subject, "SSH"):
         key = str(mapping(subject, "services", name, "properties").get("sshPublicKeys") or "")
@@ -124,7 +123,7 @@ def ssh_key(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ712", Level.WARNING)
 def tensor_board_without_folder(subject: Subject) -> Iterator[Fault]:
-    """A TensorBoard service does not say where the events are.
+    """A TensorBoard service has no `log_dir`.
 
     `log_dir` is the folder that the script writes its events to. Without it TensorBoard reads a folder that the service
     chooses and does not document, and shows nothing.
@@ -139,7 +138,7 @@ def tensor_board_without_folder(subject: Subject) -> Iterator[Fault]:
 def managed_identity(subject: Subject) -> Iterator[Fault]:
     """A serverless job cannot use a system-assigned managed identity.
 
-    Serverless jobs use the user's identity, or a user-assigned identity, which is named by its client id. A
+    Serverless jobs use the user's identity, or a user-assigned identity, for which you write the client id. A
     system-assigned identity belongs to a cluster (Azure ML documentation, serverless compute).
     """
     identity = mapping(subject, "identity")
@@ -156,7 +155,7 @@ def managed_identity(subject: Subject) -> Iterator[Fault]:
 def client_id(subject: Subject) -> Iterator[Fault]:
     """The client id of the managed identity is not valid.
 
-    Write the GUID that `az identity show --query clientId` prints, and not the identity's name or resource id.
+    Write the GUID that `az identity show --query clientId` prints, not the identity's name or resource id.
     """
     written = mapping(subject, "identity").get("clientId")
     if isinstance(written, str) and not _CLIENT_ID.fullmatch(written):
@@ -170,10 +169,10 @@ def client_id(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ723", Level.NOTICE)
 def interactive_services_keep_running(subject: Subject) -> Iterator[Fault]:
-    """A job with an interactive service never ends by itself.
+    """A job with an interactive service has no time limit.
 
-    JupyterLab, VS Code and ssh live as long as the job. A command that sleeps to keep them open is billed until the
-    job's time limit.
+    JupyterLab, VS Code and ssh run as long as the job. A job whose command sleeps to keep them open does not end by
+    itself, and is billed until its time limit.
     """
     kinds = [name for kind in ("SSH", "JupyterLab", "VSCode") for name in _services(subject, kind)]
     if kinds and mapping(subject, "limits").get("timeout") is None:
@@ -183,7 +182,7 @@ def interactive_services_keep_running(subject: Subject) -> Iterator[Fault]:
 
 
 def _services(subject: Subject, kind: str) -> list[str]:
-    """Return the names of the services of that kind."""
+    """Return the names of the services of type `kind`."""
     services = mapping(subject, "services")
     return [name for name, service in services.items() if value_at(service, "jobServiceType") == kind]
 
@@ -193,7 +192,7 @@ def _docker_path(subject: Subject) -> Path:
 
 
 def _docker_words(subject: Subject) -> list[str]:
-    """Return the options as words; empty if they cannot be read."""
+    """Return the docker options, split into words; options that cannot be parsed are left out."""
     resources = mapping(subject, "resources")
     listed, text = resources.get("dockerArgsList"), resources.get("dockerArgs")
     words = [str(word) for word in listed] if isinstance(listed, list) else []

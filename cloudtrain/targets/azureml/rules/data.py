@@ -1,4 +1,4 @@
-"""Rules about what an Azure ML job reads and writes, and the references to it in the command."""
+"""Rules about the inputs and outputs of an Azure ML job, and the references to them in the command."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def reference_to_nothing(subject: Subject) -> Iterator[Fault]:
     """The command names an input or output that the job does not have.
 
     The service replaces only `${{inputs.NAME}}` and `${{outputs.NAME}}` in the command. cloudtrain checks the job's own
-    references when it reads the job; this rule checks the command, the inputs and the outputs after the overrides. The
-    SDK's validation misses such a mistake (azure-ai-ml 1.35.2).
+    references when it reads the job; this rule checks the body after the overrides. The SDK's validation does not find
+    this mistake (azure-ai-ml 1.35.2).
     """
     found = body(subject)
     known = [
@@ -48,15 +48,17 @@ def reference_to_nothing(subject: Subject) -> Iterator[Fault]:
         if reference.inner not in known:
             path = place(subject, ("command",), ("command",) if subject.job.command else ("entry_point",))
             hint = did_you_mean(reference.inner, known) or "write the value itself, or add an input"
-            yield Fault(f"`{reference.text}` in the command refers to nothing that the job has", hint, path)
+            yield Fault(
+                f"`{reference.text}` in the command refers to nothing: the job has no such input or output", hint, path
+            )
 
 
 @rule("AZ502", Level.ERROR)
 def name_of_place(subject: Subject) -> Iterator[Fault]:
-    """The name of an input or output has letters that Azure ML refuses.
+    """The name of an input or output has characters that Azure ML does not accept.
 
     Names are letters, digits and underscores, and begin with a letter or underscore: `^[a-zA-Z_]+[a-zA-Z0-9_]*$`
-    (azure-ai-ml 1.35.2, which checks them only when it sends the job).
+    (azure-ai-ml 1.35.2, which checks names only when it sends the job).
     """
     for kind, names in (("inputs", body(subject).inputs), ("outputs", body(subject).outputs)):
         for name in names:
@@ -68,11 +70,11 @@ def name_of_place(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ503", Level.NOTICE)
 def not_in_command(subject: Subject) -> Iterator[Fault]:
-    """The job's command does not name an input or output.
+    """The job's command does not use an input or output.
 
-    A `command` names its data itself: `python prep.py --data ${{inputs.train}}`. Other inputs and outputs are mounted,
-    but only a program that reads `AZURE_ML_INPUT_NAME` or `AZURE_ML_OUTPUT_NAME` finds them. (cloudtrain's runtime
-    tells a script that is an `entry_point`.)
+    A `command` must name its inputs and outputs: `python prep.py --data ${{inputs.train}}`. Others are mounted, but
+    only a program that reads `AZURE_ML_INPUT_NAME` or `AZURE_ML_OUTPUT_NAME` finds them. (An `entry_point` gets the
+    paths from cloudtrain's runtime.)
     """
     command = subject.job.command
     if command is None or subject.processing is not None:
@@ -92,9 +94,9 @@ def not_in_command(subject: Subject) -> Iterator[Fault]:
 def value_breaks_command(subject: Subject) -> Iterator[Fault]:
     """The value of an input breaks the quotes of the command.
 
-    The service copies a literal input, and the address of an input with `mode: direct`, into the command, and the shell
-    reads the result. A quote in the value ends the quotes around it: the script gets another value, or the shell finds
-    an unclosed quote.
+    The service copies the value of a literal input, or the address of an input with `mode: direct`, into the shell
+    command. A quote in the value ends the quotes around it, so the script gets another value, or the shell finds an
+    unclosed quote.
     """
     for name, value in _written_values(subject).items():
         reference = re.compile(rf"\$\{{\{{\s*inputs\.{re.escape(name)}\s*\}}\}}")
@@ -111,14 +113,15 @@ def only_on_sagemaker(subject: Subject) -> Iterator[Fault]:
     """A field of an input has no effect on Azure ML.
 
     `shard`, `compression` and the fields for records belong to SageMaker. On Azure ML every instance of a training job
-    reads the whole input. The script takes its part by its rank, or a processing job distributes the input.
+    reads the whole input. Select each instance's part by the rank in the script, or use a processing job, which
+    distributes the input.
     """
     if subject.processing is not None:
         return
     for name, item in subject.job.inputs.items():
         for field in _ONLY_SAGEMAKER:
             if getattr(item, field):
-                what = "every instance reads all of it" if field == "shard" else "it is read as it is"
+                what = "every instance reads all of it" if field == "shard" else "the input is read unchanged"
                 message = f"`{field}` of input `{name}` has no effect on Azure ML: {what}"
                 by_rank = ", and take a part by `RANK` and `WORLD_SIZE` in the script" if field == "shard" else ""
                 hint = f"remove `{field}`{by_rank}"
@@ -129,8 +132,8 @@ def only_on_sagemaker(subject: Subject) -> Iterator[Fault]:
 def place_of_output(subject: Subject) -> Iterator[Fault]:
     """Azure ML cannot write to the address of an output.
 
-    Outputs and checkpoints go to a datastore of the workspace (`azureml://datastores/NAME/paths/PATH`) or to a blob
-    address. `asset_name` registers the written files as an asset.
+    Write outputs and checkpoints to a datastore of the workspace (`azureml://datastores/NAME/paths/PATH`) or to a blob
+    address. To register the written files as an asset, use `asset_name`.
     """
     for name, item in body(subject).outputs.items():
         uri = item.get("uri")
@@ -138,16 +141,16 @@ def place_of_output(subject: Subject) -> Iterator[Fault]:
             hint = f"use `{DEFAULT_STORE}/{name}`"
             if uri.startswith("azureml:"):
                 hint += f", and `asset_name: {uri.split(':')[1]}` to register what was written"
-            yield Fault(f"`{uri}` is not a place that Azure ML can write to", hint, _output_path(subject, name))
+            yield Fault(f"Azure ML cannot write to `{uri}`", hint, _output_path(subject, name))
 
 
 @rule("AZ507", Level.ERROR)
 def datastore_misspelt(subject: Subject) -> Iterator[Fault]:
-    """An `azureml:` address leads nowhere.
+    """An `azureml:` address is not valid.
 
-    A place in a datastore is `azureml://datastores/NAME/paths/PATH`; the name has letters, digits and underscores.
-    Others begin with `azureml://subscriptions/`, `azureml://registries/` or `azureml://jobs/`. A data asset has a name
-    and a version, `azureml:NAME:VERSION`.
+    Write a path in a datastore as `azureml://datastores/NAME/paths/PATH`; the name has letters, digits and underscores.
+    Other addresses begin with `azureml://subscriptions/`, `azureml://registries/` or `azureml://jobs/`. Write a data
+    asset with its name and version: `azureml:NAME:VERSION`.
     """
     for kind, named in (("inputs", body(subject).inputs), ("outputs", body(subject).outputs)):
         for name, item in named.items():
@@ -168,8 +171,8 @@ def datastore_misspelt(subject: Subject) -> Iterator[Fault]:
 def asset_of_output(subject: Subject) -> Iterator[Fault]:
     """An output cannot be registered under its name and version.
 
-    Names and versions of assets have at most 255 letters, digits, `_`, `-` and `.`, with a letter or digit first. A
-    version without a name registers nothing.
+    Names and versions of assets have at most 255 letters, digits, `_`, `-` and `.`, with a letter or digit first. Azure
+    ML does not register an output that has a version but no name.
     """
     for name, item in body(subject).outputs.items():
         asset, version = item.get("assetName"), item.get("assetVersion")
@@ -185,10 +188,10 @@ def asset_of_output(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ510", Level.WARNING)
 def input_mounted_for_writing(subject: Subject) -> Iterator[Fault]:
-    """An input is mounted for writing.
+    """An input has the mode `rw_mount`.
 
     The SDK accepts `rw_mount` for an input, but the documentation names only `ro_mount`, `download` and `direct`. Files
-    written there may be lost, and nothing records that the job wrote them. Use an output instead.
+    that the job writes into an input may be lost, and Azure ML does not record them. Use an output instead.
     """
     for name, item in body(subject).inputs.items():
         if item.get("mode") == "ReadWriteMount":
@@ -199,25 +202,25 @@ def input_mounted_for_writing(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ511", Level.WARNING)
 def upload_lost_on_spot(subject: Subject) -> Iterator[Fault]:
-    """An output of a job on spot capacity is uploaded only when the script has ended.
+    """An output on spot capacity is uploaded only after the script has ended.
 
-    With `mode: upload`, everything that the script wrote is lost when Azure takes the machine away. A mounted output is
-    saved while the script runs.
+    With `mode: upload`, all files of the output are lost if Azure reclaims the machine. Use `mode: mount`, which saves
+    the files while the script runs.
     """
     if text(subject, "queueSettings", "jobTier").casefold() != "spot":
         return
     for name, item in body(subject).outputs.items():
         if item.get("mode") == "Upload":
             path = place(subject, ("outputs", name, "mode"), ("outputs", name, "mode"))
-            yield Fault(f"output `{name}` is lost when the spot capacity is taken away", "use `mode: mount`", path)
+            yield Fault(f"output `{name}` is lost if Azure reclaims the spot capacity", "use `mode: mount`", path)
 
 
 @rule("AZ512", Level.ERROR)
 def key_in_output(subject: Subject) -> Iterator[Fault]:
-    """An output or the checkpoint has a key in its address (`?sig=...`, a SAS).
+    """The address of an output or of the checkpoint contains a key (`?sig=...`, a SAS).
 
-    The address is part of the request: the service stores it, and everyone who may read the job can write there while
-    the key is valid. A datastore keeps its key secret.
+    The address is part of the request: the service stores it, and everyone who may read the job can write to this
+    address while the key is valid. Use a datastore, which keeps its key secret.
     """
     for name in _with_key(body(subject).outputs):
         message = f"the address of `{name}` holds a key, with which everyone who may read the job can write there"
@@ -226,10 +229,10 @@ def key_in_output(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ513", Level.WARNING)
 def key_in_input(subject: Subject) -> Iterator[Fault]:
-    """An input has a key in its address (`?sig=...`, a SAS).
+    """The address of an input contains a key (`?sig=...`, a SAS).
 
     The address is part of the request, so everyone who may read the job can read the data while the key is valid. After
-    the key has expired, the same job finds no data. A datastore keeps its key secret.
+    the key has expired, the same job finds no data. Use a datastore, which keeps its key secret.
     """
     for name in _with_key(body(subject).inputs):
         message = f"the address of input `{name}` holds a key, which the request shows to everyone who may read the job"
@@ -242,7 +245,7 @@ def _with_key(named: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _written_values(subject: Subject) -> Mapping[str, str]:
-    """Return the inputs that the service writes into the command exactly as the user has written them."""
+    """Map inputs to values that the service writes into the command exactly as the user has written them."""
     found: dict[str, str] = {}
     for name, item in body(subject).inputs.items():
         value: Any = item.get("value") if item.get("jobInputType") == "literal" else None
@@ -256,8 +259,8 @@ def _written_values(subject: Subject) -> Mapping[str, str]:
 def _survives(reference: re.Pattern[str], value: str, command: str, is_quoted_by_us: bool) -> bool:
     """Return whether the value leaves the command's quotes intact.
 
-    Words that cloudtrain writes have single quotes around a value. In a user's own command, the value may be meant to
-    be split.
+    cloudtrain puts single quotes around values in a command that it writes. In a user's own command, the value may
+    contain several arguments on purpose.
     """
     if is_quoted_by_us:
         return "'" not in value
@@ -286,10 +289,11 @@ def _input_path(subject: Subject, name: str) -> Path:
 
 @rule("AZ514", Level.NOTICE)
 def data_changes(subject: Subject) -> Iterator[Fault]:
-    """An input is named by a label, which can mean another version tomorrow.
+    """An input uses the label `latest`, which can mean another version tomorrow.
 
-    `NAME@latest` becomes another version as soon as one is registered: the same job then reads other data. A submit
-    asks the workspace for the version, reports it (AZ916), and sends that version, as the SDK does.
+    As soon as a new version is registered, a job with `NAME@latest` reads other data. `cloudtrain submit` asks the
+    workspace for the current version, reports it (AZ916), and sends that version, as the SDK does. Write the version
+    into the job to keep it.
     """
     for name, item in body(subject).inputs.items():
         if found := parse_label(item.get("uri")):

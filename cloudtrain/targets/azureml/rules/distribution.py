@@ -40,7 +40,7 @@ def process_count(subject: Subject) -> Iterator[Fault]:
     """The number of processes is not a whole number of at least one.
 
     Only overrides can cause this. The SDK sends 0, -1 and texts unchanged (azure-ai-ml 1.35.2), and Azure does not
-    document what the service does with them.
+    document the service's reaction.
     """
     distribution = mapping(subject, "distribution")
     if distribution.get("distributionType") in ("PyTorch", "Mpi") and _COUNT in distribution:
@@ -49,9 +49,9 @@ def process_count(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ302", Level.ERROR)
 def mpi_without_count(subject: Subject) -> Iterator[Fault]:
-    """An MPI distribution does not say how many processes each instance runs.
+    """An MPI distribution has no number of processes per instance.
 
-    `processCountPerInstance` is documented as required for MPI, and the SDK sends a job without it (azure-ai-ml
+    `processCountPerInstance` is documented as required for MPI, but the SDK also sends a job without it (azure-ai-ml
     1.35.2). cloudtrain always writes the count; only the overrides can remove it.
     """
     distribution = mapping(subject, "distribution")
@@ -77,10 +77,10 @@ def tensorflow_counts(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ304", Level.ERROR)
 def servers_over_instances(subject: Subject) -> Iterator[Fault]:
-    """There are more parameter servers than instances.
+    """The job has more parameter servers than instances.
 
     Azure ML runs at most one parameter server on an instance (documentation, quotas: "parameter servers per node"). The
-    SDK silently sends three servers and nine workers for two instances (azure-ai-ml 1.35.2).
+    SDK does not check this: it sends three servers and nine workers for two instances (azure-ai-ml 1.35.2).
     """
     servers, count = body(subject).parameter_servers, body(subject).instances
     if body(subject).kind == "TensorFlow" and servers > count:
@@ -94,11 +94,11 @@ def servers_over_instances(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ305", Level.WARNING)
 def tasks_share_instances(subject: Subject) -> Iterator[Fault]:
-    """There are more workers and parameter servers than instances.
+    """The job has more workers and parameter servers than instances.
 
-    The documentation shows one task on each instance: servers on the first ones, workers on those behind them. Tasks on
-    one instance share its GPUs, and each TensorFlow process takes all the memory of all GPUs. Without GPUs, tasks may
-    share an instance.
+    The documentation shows one task on each instance: servers on the first instances, workers on the next. Tasks on one
+    instance share its GPUs, and each TensorFlow process takes all memory of all GPUs. On instances without GPUs, tasks
+    may share an instance.
     """
     tasks = body(subject)
     if tasks.kind != "TensorFlow" or tasks.parameter_servers > tasks.instances or machines(subject).device == "cpu":
@@ -115,9 +115,9 @@ def tasks_share_instances(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ306", Level.WARNING)
 def idle_instances(subject: Subject) -> Iterator[Fault]:
-    """There are fewer workers and parameter servers than instances.
+    """The job has fewer workers and parameter servers than instances.
 
-    Each task runs on one instance. You pay for instances without a task, and they stay idle.
+    Each task runs on one instance. You also pay for instances without a task, which stay idle.
     """
     tasks = body(subject)
     total = tasks.workers + tasks.parameter_servers
@@ -135,8 +135,8 @@ def idle_instances(subject: Subject) -> Iterator[Fault]:
 def autotuning_over_instances(subject: Subject) -> Iterator[Fault]:
     """DeepSpeed's autotuning would run on several instances.
 
-    Autotuning starts its experiments on other instances through ssh, which the instances of a job do not offer each
-    other. On one instance it works, and its result is also valid for several instances of the same kind.
+    Autotuning starts its experiments on other instances through ssh, but the instances of a job cannot log in to each
+    other. Run autotuning on one instance; its result is also valid for several instances of the same type.
     """
     distribution, count = subject.effective.distribution, body(subject).instances
     if count == 1 or not isinstance(distribution, DeepSpeed) or not is_launcher(subject.job):
@@ -169,8 +169,8 @@ def deepspeed_without_gpu(subject: Subject) -> Iterator[Fault]:
 def environment_of_another_framework(subject: Subject) -> Iterator[Fault]:
     """The environment lacks the framework that the distribution needs.
 
-    A TensorFlow environment has no PyTorch, and the other way round: the script ends at its first import. This rule
-    ignores packages that the job itself installs, with `requirements` or a conda file.
+    A TensorFlow environment has no PyTorch, and a PyTorch environment no TensorFlow, so the script fails at its first
+    import. This rule ignores packages that the job itself installs, with `requirements` or a conda file.
     """
     given, name = subject.job.environment, environment_name(subject)
     says = framework_of(name)
@@ -187,10 +187,10 @@ def environment_of_another_framework(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ321", Level.WARNING)
 def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
-    """An instance has more GPUs than processes.
+    """Each instance has more GPUs than processes.
 
-    One process uses one GPU if the script itself does not use more. You pay for the other GPUs, and they stay idle.
-    Azure ML starts one process on each instance if the body has no count (documentation, distributed GPU training).
+    One process uses one GPU unless the script itself uses more. You also pay for the other GPUs, which stay idle. Azure
+    ML starts one process on each instance if the body has no count (documentation, distributed GPU training).
     cloudtrain always writes the count, so a low count comes from the job or from its overrides.
     """
     return shared.fewer_processes_than_gpus(subject)
@@ -202,10 +202,10 @@ rule("AZ323", Level.WARNING)(shared.more_ranks_than_gpus)
 
 @rule("AZ324", Level.WARNING)
 def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
-    """mpirun starts a single process.
+    """mpirun would start only a single process.
 
-    One instance with one process distributes nothing. Without `processes_per_instance`, mpirun starts one process for
-    each GPU, and one on an instance without GPUs.
+    A single process does not need a distribution. Without `processes_per_instance`, mpirun starts one process for each
+    GPU, or one process on an instance without GPUs.
     """
     return shared.mpi_with_one_process(subject)
 

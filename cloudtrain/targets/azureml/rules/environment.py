@@ -23,12 +23,12 @@ _LABEL = re.compile(r".*/environments/(?P<name>[^/]+)/labels/(?P<label>[^/]+)")
 
 @rule("AZ601", Level.NOTICE)
 def environment_changes(subject: Subject) -> Iterator[Fault]:
-    """The environment is named by a label, which can mean another version tomorrow.
+    """The environment uses the label `latest`, which can mean another version tomorrow.
 
-    `NAME@latest` and `labels/latest` become another version next month: the same job then runs with other packages, and
-    you cannot repeat a failure of today. A submit asks the workspace for the version, reports it (AZ916), and sends
-    that version, as the SDK does; labels of registries are sent unchanged. (`framework` and `version` take the newest
-    build on purpose, because Microsoft removes old ones.)
+    As soon as a new version is registered, a job with `NAME@latest` or `labels/latest` runs with other packages, and
+    you cannot reproduce an earlier failure. `cloudtrain submit` asks the workspace for the current version, reports it
+    (AZ916), and sends that version, as the SDK does; it sends labels of registries unchanged. (`framework` and
+    `version` select the newest build on purpose, because Microsoft removes old builds.)
     """
     written = text(subject, "environmentId")
     if found := parse_label(written):
@@ -55,7 +55,7 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ602", Level.WARNING)
 def image_changes(subject: Subject) -> Iterator[Fault]:
-    """The image has no tag, or a tag that moves.
+    """The image has no tag, or a tag that can point to another image later.
 
     Without a tag a registry returns `latest`, the image that was pushed last. Azure ML builds an environment once and
     keeps it, so the same job can run with an old image in one workspace and with a new one in another.
@@ -73,8 +73,8 @@ def image_changes(subject: Subject) -> Iterator[Fault]:
 def image_of_another_architecture(subject: Subject) -> Iterator[Fault]:
     """The image and the instance type are for different processors.
 
-    GB200 and GB300 machines have Arm processors (Grace), all others x86-64. A container for the other kind ends at once
-    with "exec format error". The image's name tells its kind.
+    GB200 and GB300 machines have Arm processors (Grace), all others x86-64. A container for the other architecture
+    fails at once with "exec format error". This rule reads the image's architecture from its name.
     """
     known, name = machines(subject).known, environment_name(subject)
     if known is None or subject.processing is not None:
@@ -90,10 +90,11 @@ def image_of_another_architecture(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ604", Level.WARNING)
 def image_for_arm_unsaid(subject: Subject) -> Iterator[Fault]:
-    """The instance type has Arm processors, and nothing says that the environment is for them.
+    """The instance type has Arm processors, but the environment may be for x86-64 only.
 
-    Most images are for x86-64 only, and end with "exec format error" on a GB200 or GB300. As far as is known, Azure
-    ML's curated environments are among them. An image with both kinds (`docker manifest inspect`) works.
+    Most images are for x86-64 only, and fail with "exec format error" on a GB200 or GB300; Azure ML's curated
+    environments are probably among them. An image for both architectures works; check it with
+    `docker manifest inspect`.
     """
     known, name = machines(subject).known, environment_name(subject)
     if known is not None and known.architecture == "arm64" and not any(_says(name, each) for each in _ARCHITECTURES):
@@ -106,10 +107,10 @@ def image_for_arm_unsaid(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ605", Level.ERROR)
 def image_of_another_gpu(subject: Subject) -> Iterator[Fault]:
-    """The environment and the instance type have GPUs of different makers.
+    """The environment and the instance type are for GPUs of different makers.
 
     Software for CUDA cannot use an AMD MI300X, and software for ROCm cannot use an NVIDIA GPU. The script trains on the
-    CPU, or ends, and you still pay for the GPUs. Azure ML's curated environments are for CUDA.
+    CPU, or fails, and you still pay for the GPUs. Azure ML's curated environments are for CUDA.
     """
     known, name = machines(subject).known, environment_name(subject)
     if known is None or not known.gpus:

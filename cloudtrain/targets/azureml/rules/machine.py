@@ -38,8 +38,8 @@ def no_size(subject: Subject) -> Iterator[Fault]:
 
     Names look like `Standard_NC24ads_A100_v4`: `Standard_`, the family, the number of vCPUs, letters for features, the
     accelerator and the version; upper and lower case are the same. The SDK sends any text (azure-ai-ml 1.35.2), and the
-    job fails when Azure looks for machines. Instance types of an attached Kubernetes cluster are names of objects there
-    (small letters, digits, `-` and `.`), and are sent unchanged.
+    job fails only when Azure allocates machines. Instance types of an attached Kubernetes cluster have the names of
+    objects in that cluster (small letters, digits, `-` and `.`), which cloudtrain sends unchanged.
     """
     found = machines(subject)
     name = _unknown(subject)
@@ -57,11 +57,12 @@ def no_size(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ202", Level.WARNING)
 def unknown_type(subject: Subject) -> Iterator[Fault]:
-    """The catalogue does not have the instance type.
+    """The instance type is not in the catalogue.
 
-    It may be misspelt, or newer than the catalogue, which has the sizes in Azure ML's documentation. cloudtrain knows
-    nothing about its GPUs, its network and its price; `cloudtrain instances --target azureml --refresh` asks the
-    workspace for its sizes. This rule ignores sizes without GPUs (series A to M): there are many, with little to check.
+    The name may be misspelt, or newer than the catalogue, which has the sizes in Azure ML's documentation. cloudtrain
+    does not know the type's GPUs, network and price. Ask the workspace:
+    `cloudtrain instances --target azureml --refresh`. This rule ignores sizes without GPUs (series A to M), because
+    they have little to check.
     """
     found = machines(subject)
     name = _unknown(subject)
@@ -75,10 +76,10 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ203", Level.ERROR)
 def without_infiniband(subject: Subject) -> Iterator[Fault]:
-    """Several instances with GPUs work together without InfiniBand.
+    """Several instances with GPUs train together without InfiniBand.
 
-    Gradients then travel over Ethernet, and the GPUs wait for them: for most models several such instances are not
-    faster than one. Sizes with InfiniBand have an `r` among the letters after their number, and
+    Gradients then travel over Ethernet, and the GPUs wait for them. For most models, several such instances are not
+    faster than one. Sizes with InfiniBand have an `r` among the letters after their number;
     `cloudtrain instances --target azureml --interconnect infiniband` lists them. One larger instance with as many GPUs
     needs no network at all. If you mean to use Ethernet, write `interconnect: ethernet` under `resources`.
     """
@@ -91,8 +92,8 @@ def without_infiniband(subject: Subject) -> Iterator[Fault]:
 def infiniband_without_sriov(subject: Subject) -> Iterator[Fault]:
     """The instance type has InfiniBand without SR-IOV, which NCCL cannot use.
 
-    NC24r, NC24rs_v2 and ND24rs give their InfiniBand to Intel MPI alone (Azure documentation: RDMA-capable instances).
-    NCCL, and with it PyTorch and Horovod, falls back to Ethernet on them.
+    On NC24r, NC24rs_v2 and ND24rs only Intel MPI can use InfiniBand (Azure documentation: RDMA-capable instances).
+    NCCL, and therefore PyTorch and Horovod, fall back to Ethernet.
     """
     found = machines(subject)
     known = found.known
@@ -110,8 +111,8 @@ def infiniband_guessed(subject: Subject) -> Iterator[Fault]:
     """cloudtrain guesses from the name whether the instance type has InfiniBand.
 
     An `r` among the letters after a size's number means RDMA. This holds for all sizes of the catalogue, but Azure does
-    not promise it. No name tells whether the InfiniBand has SR-IOV, without which NCCL cannot use it. For a size that
-    the catalogue lacks, the name is the only source.
+    not promise it. No name tells whether the InfiniBand has SR-IOV, which NCCL needs. For a size that the catalogue
+    lacks, cloudtrain has no other source than the name.
     """
     found = machines(subject)
     if not found.instance_type or found.known is not None or not needs_network(subject):
@@ -131,8 +132,8 @@ def infiniband_guessed(subject: Subject) -> Iterator[Fault]:
 def retired_type(subject: Subject) -> Iterator[Fault]:
     """The instance type is retired.
 
-    Azure has removed the machines, so a job on them fails or waits forever. Azure has announced the dates (the
-    catalogue's table names its source), or they come from your own `instances.toml`.
+    Azure has removed the machines, so the job would fail or wait forever. The date of retirement is Azure's (the
+    catalogue names the source), or comes from your own `instances.toml`.
     """
     return shared.retired_type(subject, until=str(date.today()))
 
@@ -141,7 +142,7 @@ def retired_type(subject: Subject) -> Iterator[Fault]:
 def retires_soon(subject: Subject) -> Iterator[Fault]:
     """The instance type will be retired within a year.
 
-    Azure has announced the day from which the type is no longer offered. Today's job runs; after that day it will not.
+    Azure has announced the day on which it removes the type. The job still runs today, but not after that day.
     """
     today = date.today()
     return shared.retired_type(subject, after=str(today), until=str(today + _SOON))
@@ -154,7 +155,7 @@ rule("AZ208", Level.ERROR)(shared.type_is_not_as_described)
 def too_many_instances(subject: Subject) -> Iterator[Fault]:
     """The job asks for more instances than the service can connect.
 
-    Over InfiniBand a cluster has at most 100 instances, and an MPI run has at most 100 on any network (Azure ML
+    A cluster with InfiniBand has at most 100 instances, and an MPI run has at most 100 on any network (Azure ML
     documentation, quotas: nodes of a communication-enabled pool on an RDMA family, nodes of a single MPI run).
     """
     found, kind = machines(subject), mapping(subject, "distribution").get("distributionType")
@@ -167,7 +168,7 @@ def too_many_instances(subject: Subject) -> Iterator[Fault]:
         why = "in one MPI run"
     if why:
         yield Fault(
-            f"the job runs on {plural(found.count, 'instance')}, and Azure ML joins at most {_MOST_RDMA} {why}",
+            f"the job runs on {plural(found.count, 'instance')}, and Azure ML allows at most {_MOST_RDMA} {why}",
             f"set `instance_count` to {_MOST_RDMA} or less, with more GPUs on each",
             count_path(subject),
         )
@@ -178,7 +179,7 @@ def instance_count(subject: Subject) -> Iterator[Fault]:
     """The number of instances is not a whole number of at least one.
 
     Only overrides can cause this. The SDK sends -3, 0 and `"2"` unchanged (azure-ai-ml 1.35.2), and Azure does not
-    document what the service does with them.
+    document the service's reaction.
     """
     written = mapping(subject, "resources").get("instanceCount", 1)
     if not is_whole(written, 1):
@@ -189,11 +190,12 @@ def instance_count(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ211", Level.WARNING)
 def no_infiniband_for_this_gpu(subject: Subject) -> Iterator[Fault]:
-    """Several instances work together over Ethernet, and no instance type with that GPU has InfiniBand.
+    """Several instances train together over Ethernet; no instance type with the same GPU has InfiniBand.
 
     Azure offers T4, A10 and similar GPUs only without InfiniBand. Gradients travel over Ethernet, and the GPUs wait for
-    them. Small models train well this way; for others one instance with a larger GPU is often faster and cheaper than
-    several with small ones. If you mean to use Ethernet, write `interconnect: ethernet` under `resources`.
+    them. Small models train well over Ethernet; for others one instance with a larger GPU is often faster and cheaper
+    than several instances with small GPUs. If you mean to use Ethernet, write `interconnect: ethernet` under
+    `resources`.
     """
     known = machines(subject).known
     if known is not None and not has_rdma_somewhere(known):
@@ -201,6 +203,6 @@ def no_infiniband_for_this_gpu(subject: Subject) -> Iterator[Fault]:
 
 
 def _unknown(subject: Subject) -> str:
-    """Return the name of a type that the catalogue lacks; empty for all others."""
+    """Return the job's instance type if the catalogue lacks it; otherwise an empty text."""
     found = machines(subject)
     return found.instance_type if found.known is None else ""

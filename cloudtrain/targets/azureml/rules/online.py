@@ -1,7 +1,7 @@
 """Rules that need the Azure account. The service checks them before a submit and for `cloudtrain check`, never for a
 plan.
 
-They are declared here with their codes, levels and pages, so that `explain` and `--ignore` treat them like other rules.
+This module declares their codes, levels and texts, so that `explain` and `--ignore` treat them like other rules.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ __all__ = ["level_of"]
 declare(
     "AZ901",
     Level.ERROR,
-    """Azure does not accept the credentials, or there are none, or they cannot see the subscription.
+    """This machine has no credentials, or Azure does not accept them for the subscription.
 
-    The job cannot be sent. Log in (`az login`), or name the kind of credential that works here: `credential` in
-    `[azureml]`. `az account show` tells who you are to Azure.
+    The job cannot be sent. Log in with `az login`, or set `credential` in `[azureml]` to a kind of credential that
+    works on this machine. `az account show` prints your current account and subscription.
     """,
 )
 
 declare(
     "AZ902",
     Level.WARNING,
-    """Something could not be looked at.
+    """A check could not be done.
 
-    The credentials may not ask for it, or Azure does not answer. The job may be right all the same, so this stops
-    nothing; the message names what would let the check look.
+    The credentials do not have the permission, or Azure does not answer. The job may still be right, so this is only a
+    warning. The message names the missing permission or the reason.
     """,
 )
 
@@ -36,8 +36,8 @@ declare(
     Level.ERROR,
     """The workspace does not exist, or these credentials cannot see it.
 
-    Look at `subscription_id`, `resource_group` and `workspace` in `[azureml]`; `az ml workspace list` shows those of a
-    resource group.
+    Check `subscription_id`, `resource_group` and `workspace` in `[azureml]`. `az ml workspace list` lists a resource
+    group's workspaces.
     """,
 )
 
@@ -46,7 +46,7 @@ declare(
     Level.ERROR,
     """The workspace has no compute of that name.
 
-    The job would be refused when it is sent, after its code was uploaded. Leave `compute` out to run serverless.
+    Azure ML would refuse the job, after the code has been uploaded. Leave `compute` out to run serverless.
     """,
 )
 
@@ -55,7 +55,7 @@ declare(
     Level.ERROR,
     """The compute is not a cluster that can run the job.
 
-    A compute instance is one machine for one person, and runs when it was started; a job of several instances needs an
+    A compute instance is a single machine for one user, who must start it. A job with several instances needs an
     AmlCompute cluster.
     """,
 )
@@ -63,57 +63,57 @@ declare(
 declare(
     "AZ906",
     Level.ERROR,
-    """The compute is not in a state to run jobs.
+    """The compute cannot run jobs in its current state.
 
-    Making it failed, it is being deleted, or it is a compute instance that has been stopped. The job would wait in the
-    queue and never start.
+    Its creation failed, it is being deleted, or it is a stopped compute instance. The job would wait in the queue and
+    never start.
     """,
 )
 
 declare(
     "AZ907",
     Level.ERROR,
-    """The cluster has another instance type than the job.
+    """The cluster's instance type is not the job's.
 
-    A cluster's machines are all of the one size that it was made with: the service uses that one, whatever the job
-    says, and the counts of GPUs and processes that were planned do not fit.
+    All machines of a cluster have the size with which the cluster was created. The service ignores the job's type, and
+    the planned numbers of GPUs and processes do not fit the cluster's machines.
     """,
 )
 
 declare(
     "AZ908",
     Level.ERROR,
-    """The job needs more instances than the cluster may have.
+    """The job needs more instances than the cluster's `max_instances`.
 
-    The cluster grows to its `max_instances` and no further, and a job that needs more waits in the queue for ever.
+    The cluster never has more than `max_instances` machines, so the job would wait in the queue forever.
     """,
 )
 
 declare(
     "AZ909",
     Level.ERROR,
-    """The instance type is not offered where the job would run.
+    """Azure ML does not offer the instance type in the job's regions.
 
-    A serverless job needs a size that Azure ML lists for the workspace's region, or for one of `locations`; spot
-    capacity, one that is sold as low priority.
+    A serverless job needs a size that Azure ML lists for the workspace's region, or for one of `locations`. A job on
+    spot capacity needs a size that Azure sells at low priority.
     """,
 )
 
 declare(
     "AZ910",
     Level.ERROR,
-    """The quota does not allow so many vCPUs of the instance type's family.
+    """The job needs more vCPUs than the quota allows.
 
-    Azure ML counts vCPUs: those of each family in a region, those of all families, and for spot capacity those of all
+    Azure ML limits the number of vCPUs: of each family in a region, of all families, and for spot capacity of all
     families at low priority. The quota of most families with GPUs starts at zero. Ask for more in the studio, under
-    Quota; it takes hours to days.
+    Quota; approval takes hours to days.
     """,
 )
 
 declare(
     "AZ911",
     Level.WARNING,
-    """The quota allows the job, and other jobs use it up now.
+    """Other jobs currently use up the quota that the job needs.
 
     The job waits in the queue until enough vCPUs of the quota are free.
     """,
@@ -122,9 +122,9 @@ declare(
 declare(
     "AZ912",
     Level.ERROR,
-    """The environment does not exist in that version.
+    """The environment, or the version of it that the job names, does not exist.
 
-    `az ml environment list --name NAME` shows the versions; with `--registry-name azureml` those that Microsoft keeps.
+    `az ml environment list --name NAME` lists the versions; add `--registry-name azureml` for Microsoft's environments.
     """,
 )
 
@@ -133,7 +133,7 @@ declare(
     Level.ERROR,
     """A data asset, a model or a datastore of an input does not exist.
 
-    The instances would start, find no data, and fail after they were paid for.
+    The job would start, find no data and fail, and you would pay for its instances.
     """,
 )
 
@@ -142,25 +142,26 @@ declare(
     Level.ERROR,
     """The datastore of an output does not exist.
 
-    What the job writes would have nowhere to go, and the job fails when it starts.
+    The service could not store the output, so the job would fail when it starts.
     """,
 )
 
 declare(
     "AZ915",
     Level.WARNING,
-    """The managed identity is not one of the compute or the workspace.
+    """The managed identity is not assigned to the compute or the workspace.
 
-    A job can only act as an identity that was assigned to the cluster that it runs on, or for a serverless job to the
-    workspace. Whether the identity may read the job's data is not looked at.
+    A job can act only as an identity that is assigned to its cluster, or to the workspace if the job is serverless.
+    This check does not test whether the identity may read the job's data.
     """,
 )
 
 declare(
     "AZ916",
     Level.NOTICE,
-    """The label of an environment or of data means this version now.
+    """The label `latest` of an environment or of data currently means the reported version.
 
-    The plan holds the label; a submit sends the version. Who wants the same one tomorrow writes it into the job.
+    The plan contains the label; `cloudtrain submit` sends the version. To use the same version later, write it into the
+    job.
     """,
 )

@@ -31,9 +31,9 @@ _MOST_FILES = 2000
 def refused_by_service(subject: Subject) -> Iterator[Fault]:
     """`azureml_overrides` sets a value that Azure ML's API does not have.
 
-    Examples are a number instead of a text, or an unknown distribution, mode or identity. The SDK sends most of these
-    unchecked (azure-ai-ml 1.35.2: `tags` and variables that are numbers, for example), and the service answers with
-    `UserError`. This rule uses the REST API's models (2025-01-01-preview).
+    Examples of such values are a number instead of a text, or an unknown distribution, mode or identity. The SDK sends
+    most of them unchecked, such as `tags` and variables that are numbers (azure-ai-ml 1.35.2), and the service answers
+    with `UserError`. cloudtrain checks the values against the REST API's models (2025-01-01-preview).
     """
     yield from _violations(subject, unknown=False)
 
@@ -43,8 +43,8 @@ def unknown_field(subject: Subject) -> Iterator[Fault]:
     """`azureml_overrides` sets a field that Azure ML's API does not have.
 
     Fields of the body have the names of the REST API: `shmSize`, not `shm_size`. The SDK silently drops an unknown
-    field of a distribution (azure-ai-ml 1.35.2). You can still send a field that is newer than this table
-    (2025-01-01-preview).
+    field of a distribution (azure-ai-ml 1.35.2). This is a warning, because the field may be newer than the API version
+    that cloudtrain knows (2025-01-01-preview).
     """
     yield from _violations(subject, unknown=True)
 
@@ -61,10 +61,10 @@ def _violations(subject: Subject, *, unknown: bool) -> Iterator[Fault]:
 
 @rule("AZ113", Level.ERROR)
 def identity_overridden(subject: Subject) -> Iterator[Fault]:
-    """`azureml_overrides` remove the mark by which cloudtrain knows its own job.
+    """`azureml_overrides` changes or removes the property by which cloudtrain recognises its own job.
 
-    The property `cloudtrain.run` holds the run's name. Without it cloudtrain could not tell an interrupted submission
-    from another job of the same name, and you could not follow, stop or download the run.
+    The property `cloudtrain.run` contains the run's name. Without it, cloudtrain could not distinguish an interrupted
+    submission from another job of the same name, and you could not follow, stop or download the run.
     """
     name, written = subject.plan.run_name, mapping(subject, "properties").get(RUN_PROPERTY)
     if written != name:
@@ -77,7 +77,7 @@ def identity_overridden(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ114", Level.ERROR)
 def tags_over_limit(subject: Subject) -> Iterator[Fault]:
-    """The job has too many tags or properties, or one is too long.
+    """The job has too many tags or properties, or a key or value is too long.
 
     A job has at most 50 tags and 50 properties; a key has at most 100 characters and a value 1,000 (Azure ML
     documentation, service limits, 2025-02-05).
@@ -118,10 +118,11 @@ def text_too_long(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ116", Level.WARNING)
 def experiment_name(subject: Subject) -> Iterator[Fault]:
-    """The experiment's name has letters that Azure ML may refuse.
+    """The experiment's name has characters that Azure ML may refuse.
 
     Names of experiments are letters, digits, `_` and `-`, with a letter or a digit first (azureml-core, `Experiment`;
-    version 2 of the SDK does not check them). The job's own name always fits.
+    version 2 of the SDK does not check them). Without `experiment`, cloudtrain uses the job's name, which is always
+    valid.
     """
     name = text(subject, "experimentName")
     if name and not _EXPERIMENT.fullmatch(name):
@@ -136,9 +137,9 @@ def experiment_name(subject: Subject) -> Iterator[Fault]:
 def without_effect(subject: Subject) -> Iterator[Fault]:
     """A field of the job has no effect on Azure ML.
 
-    An instance has the disk of its size. A serverless job on spot capacity waits for machines without a limit. Azure ML
-    reads no metrics from the log: a script records them with MLflow, which is set up in every job. A curated
-    environment has a fixed Python version.
+    The VM size determines the disk. A serverless job on spot capacity waits for machines without a time limit. Azure ML
+    reads no metrics from the log; record metrics with MLflow, which is set up in every job. A curated environment has a
+    fixed Python version.
     """
     job = subject.job
     given = job.environment
@@ -175,10 +176,11 @@ def without_effect(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ118", Level.WARNING)
 def many_files(subject: Subject) -> Iterator[Fault]:
-    """The bundle has more files than Azure ML documents for a job's code.
+    """The bundle has more files than Azure ML's documented limit for a job's code.
 
-    The documented limit of a code snapshot is 2,000 files and 300 MB (Azure ML documentation, version 1; version 2
-    names no limit). Each file is uploaded separately, and copied to every instance. CT302 checks the size.
+    The documented limit of a code snapshot is 2,000 files and 300 MB (Azure ML documentation, version 1; the
+    documentation of version 2 names no limit). Each file is uploaded separately, and copied to every instance. CT302
+    checks the size.
     """
     count = sum(upload.file_count for upload in subject.plan.uploads if upload.kind == "code")
     if count > _MOST_FILES:
@@ -191,7 +193,7 @@ def many_files(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ119", Level.ERROR)
 def too_many_places(subject: Subject) -> Iterator[Fault]:
-    """The job has more inputs or outputs than Azure ML takes.
+    """The job has more inputs or outputs than Azure ML allows.
 
     A job has at most 200 inputs and 20 outputs (Azure ML documentation, service limits, 2025-02-05: input and output
     data sets of a run).

@@ -8,7 +8,7 @@ from cloudtrain.targets.azureml.launch.body import Body
 
 
 def distribution_in(written: Distribution, body: Body) -> Distribution:
-    """Return the distribution that the body asks for: `written`, with another number if the body sets one."""
+    """Return the distribution that the body asks for: `written`, with the body's number of processes if it differs."""
     count = count_in(body.distribution.get("processCountPerInstance"))
     if body.kind == "PyTorch":
         return as_written(written, Torch.model_construct(processes_per_instance=count or 1))

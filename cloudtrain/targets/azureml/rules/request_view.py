@@ -36,16 +36,16 @@ _OVERRIDDEN: dict[Path, KeysOf] = {
 
 
 class AzureMLView(RequestView):
-    """Reads Azure ML's bodies."""
+    """Reads the bodies of Azure ML's command jobs."""
 
     overridden_by = _OVERRIDDEN
 
     def change_script(self, subject: Subject) -> dict[str, Any]:
-        """Return the variables with the overrides applied."""
+        """Return the job's environment, its variables changed by the overrides."""
         return {"environment": changed_variables(subject.job, self.overrides(subject).get("environmentVariables"))}
 
     def change(self, subject: Subject) -> dict[str, Any]:
-        """Return the job's fields with the overrides applied."""
+        """Return the job's fields that the overrides change, with their new values."""
         body, written = Body(subject.plan.request), self.overrides(subject)
         properties = mapping_at(subject.plan.request, "properties")
         found: dict[str, Any] = self.change_script(subject) | {"max_runtime": max_runtime(properties)}
@@ -61,15 +61,15 @@ class AzureMLView(RequestView):
         return found
 
     def machines(self, subject: Subject) -> Machines:
-        """Return the machines of the body, or of the cluster, as far as the job describes them."""
+        """Return the machines in the body; on a cluster, the machines that the job names."""
         return Machines((machines(subject),))
 
     def longest_run(self, subject: Subject) -> int:
-        """Return the time limit of the body, or the service's own."""
+        """Return the body's time limit in seconds, or else the service's own."""
         return max_runtime(properties(subject)) or lifetime(subject)
 
     def framework(self, subject: Subject) -> str | None:
-        """Return the framework that the environment's name tells."""
+        """Return the framework in the environment's name; None if it names none."""
         return framework_of(environment_name(subject))
 
     def places(self, subject: Subject) -> Iterator[DataPlace]:
@@ -102,8 +102,8 @@ _CONTAINER = re.compile(r"(?:wasbs?|abfss?)://(?P<container>[^@/]+)@(?P<account>
 def split_azure_uri(uri: str, subject: Subject) -> tuple[str, ...]:
     """Split an address into comparable parts.
 
-    A datastore of this workspace is the same with and without the workspace's name. A container of a storage account
-    has three kinds of addresses.
+    Different addresses of the same data give the same parts. A datastore's address may contain the workspace or not,
+    and a container of a storage account has three kinds of addresses.
     """
     if match := _DATASTORE.fullmatch(uri):
         account = subject.account

@@ -16,11 +16,11 @@ _SHORTEST = 60
 
 @rule("AZ401", Level.ERROR)
 def timeout_unreadable(subject: Subject) -> Iterator[Fault]:
-    """The time limit is not a duration, or not greater than zero.
+    """The time limit is not a duration greater than zero.
 
     Only overrides can cause this. The SDK sends `-PT5S` for -5 seconds, and drops a limit of 0 (azure-ai-ml 1.35.2).
-    The body has an ISO 8601 duration, in which `P1M` is a month and `PT1M` a minute. Use only whole days, hours,
-    minutes and seconds.
+    The body needs an ISO 8601 duration of whole days, hours, minutes and seconds: `PT1M` is a minute, and `P1M` a
+    month, which is not accepted.
     """
     written = mapping(subject, "limits").get("timeout")
     if written is not None and not max_runtime(properties(subject)):
@@ -36,8 +36,8 @@ def timeout_too_short(subject: Subject) -> Iterator[Fault]:
     """The time limit is shorter than a minute.
 
     The service rounds durations of less than 60 seconds to 60 days, according to a comment in the SDK. For that reason
-    the SDK never sends a shorter limit for a sweep (azure-ai-ml 1.35.2, bug 1335978), but it does for a command. A job
-    that was to end at once would continue, and be billed.
+    the SDK never sends such a limit for a sweep (azure-ai-ml 1.35.2, bug 1335978), but it does for a command. A job
+    with a limit of seconds could run, and be billed, for 60 days.
     """
     limit = max_runtime(properties(subject))
     if limit and limit < _SHORTEST:
@@ -52,8 +52,8 @@ def timeout_too_short(subject: Subject) -> Iterator[Fault]:
 def run_too_long(subject: Subject) -> Iterator[Fault]:
     """The job may run longer than Azure ML allows.
 
-    A job ends after 21 days at the latest, on spot capacity after 7 (documentation, quotas: job lifetime). You lose
-    access to the data of a job that has not ended by itself until then.
+    Azure ML ends a job after 21 days, or 7 days on spot capacity (documentation, quotas: job lifetime). You lose access
+    to the data of a job that is ended this way.
     """
     what = "a job on spot capacity" if is_spot(subject) else "a job"
     return shared.run_too_long(subject, lifetime(subject), what)
@@ -82,9 +82,9 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ413", Level.WARNING)
 def budget_without_price(subject: Subject) -> Iterator[Fault]:
-    """The price is not known, so cloudtrain cannot check the budget.
+    """cloudtrain cannot check the budget, because it does not know the price.
 
-    The catalogue lacks a price of the instance type, or the job does not name the type. Write the price that you pay
-    into `instances.toml`, or ask the workspace: `cloudtrain instances --target azureml --refresh`.
+    The catalogue has no price for the instance type, or the job does not name a type. Write the price that you pay into
+    `instances.toml`, or ask the workspace: `cloudtrain instances --target azureml --refresh`.
     """
     return shared.budget_without_price(subject)

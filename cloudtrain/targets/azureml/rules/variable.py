@@ -42,9 +42,9 @@ def variable_is_no_text(subject: Subject) -> Iterator[Fault]:
 def variable_of_service(subject: Subject) -> Iterator[Fault]:
     """The job sets an environment variable that Azure ML sets.
 
-    These variables tell each process its rank, the location of its data, and its token for the workspace. If all
-    processes get the same value, they believe that they are the same process, or the job loses its run. Users may set
-    variables such as `AZUREML_COMMON_RUNTIME_...`, which this rule ignores.
+    These variables tell each process its rank, the location of its data, and its token for the workspace. If the job
+    sets them, all processes may get the same rank, or the job may lose the connection to its run. This rule ignores
+    `AZUREML_COMMON_RUNTIME_...` and other variables that users may set.
     """
     for name in mapping(subject, "environmentVariables"):
         seen = name in LAUNCHER_VARIABLES or name.startswith("AZUREML_CR_")  # CT204 reports these
@@ -56,10 +56,10 @@ def variable_of_service(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ623", Level.WARNING)
 def interface_without_network(subject: Subject) -> Iterator[Fault]:
-    """NCCL would use a network card that connects no instances.
+    """NCCL would use a network card that does not connect the instances.
 
-    `docker0` and `lo` exist on every instance but connect none of them: NCCL hangs while it sets up its rings, until it
-    times out. The Ethernet card of Azure's GPU machines is `eth0`; without the variable NCCL finds it by itself.
+    `docker0` and `lo` exist on every instance but do not connect instances, so NCCL hangs at the start until it times
+    out. The Ethernet card of Azure's GPU machines is `eth0`; without `NCCL_SOCKET_IFNAME`, NCCL finds it by itself.
     """
     if not _over_instances(subject):
         return
@@ -73,10 +73,10 @@ def interface_without_network(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ624", Level.WARNING)
 def infiniband_switched_off(subject: Subject) -> Iterator[Fault]:
-    """You pay for InfiniBand, but it is switched off.
+    """The job pays for InfiniBand but switches it off.
 
-    `NCCL_IB_DISABLE=1` sends all gradients over Ethernet, at a small part of the rate. On such a machine it is useful
-    only to look for an error in the network.
+    With `NCCL_IB_DISABLE=1`, all gradients travel over Ethernet at a fraction of the speed. On a machine with
+    InfiniBand this is useful only to find network errors.
     """
     known, value = machines(subject).known, _value(subject, "NCCL_IB_DISABLE")
     if _over_instances(subject) and known and known.interconnect == "rdma" and value.casefold() in _TRUE:
@@ -92,7 +92,7 @@ def infiniband_switched_off(subject: Subject) -> Iterator[Fault]:
 def same_gpus_for_all(subject: Subject) -> Iterator[Fault]:
     """`CUDA_VISIBLE_DEVICES` shows fewer GPUs than an instance has processes.
 
-    The variable is the same for all processes. With `0`, all eight processes see that one GPU, and NCCL stops
+    All processes get the same value. With `0`, all eight processes of an instance see only GPU 0, and NCCL stops
     ("Duplicate GPU detected"). Let each process choose its GPU by `LOCAL_RANK`.
     """
     value, count = _value(subject, "CUDA_VISIBLE_DEVICES"), body(subject).processes_per_instance
@@ -134,7 +134,7 @@ def _value(subject: Subject, name: str) -> str:
 
 
 def _path(subject: Subject, name: str) -> Path:
-    """Return the place of a variable in the job; options of mpirun become variables too."""
+    """Return the path of the job's field that sets a variable. Options of mpirun set variables, too."""
     field: Path = ("environment", "variables", name)
     if name not in subject.job.environment.variables:
         field = ("distribution", "options")

@@ -1,7 +1,7 @@
-"""Read the finished body for the Azure ML rules, so that the user's own overrides count.
+"""Read the finished body for the Azure ML rules, including the user's overrides.
 
-A body with overrides may hold anything. These functions read values of the right type and skip the others, which AZ111
-and similar rules report.
+A body with overrides may contain values of any type. These functions skip values of a wrong type, which AZ111 and
+similar rules report.
 """
 
 from __future__ import annotations
@@ -28,41 +28,43 @@ _LIFETIME, _SPOT_LIFETIME = 21 * 86_400, 7 * 86_400
 
 
 def properties(subject: Subject) -> Mapping[str, Any]:
-    """Return the properties of the job in the body."""
+    """Return the body's `properties`, which describe the job."""
     found: Mapping[str, Any] = subject.plan.request["properties"]
     return found
 
 
 def mapping(subject: Subject, *keys: str) -> Mapping[str, Any]:
-    """Return a structure of the body; empty if it is missing."""
+    """Return the mapping at `keys` in the body's properties; empty if it is missing."""
     return mapping_at(properties(subject), *keys)
 
 
 def text(subject: Subject, *keys: str) -> str:
-    """Return a text of the body; empty if it is missing."""
+    """Return the text at `keys` in the body's properties; empty if it is missing."""
     return text_at(properties(subject), *keys)
 
 
 def body(subject: Subject) -> Body:
-    """Return the parts of the body that decide what starts."""
+    """Return the body, with properties that read its fields."""
     return Body(subject.plan.request)
 
 
 def overridden(subject: Subject, *keys: str) -> Path | None:
-    """Return the place under `azureml_overrides` that writes or removes this part of the body; None without one."""
+    """Return the path of the override that sets or removes the field `keys` of the body; None without such an
+    override.
+    """
     return (OVERRIDES, *keys) if is_written(overrides_of(subject.job, "azureml"), *keys) else None
 
 
 def place(subject: Subject, keys: tuple[str, ...], field: Path = ()) -> Path:
-    """Return the place in the job of this part of the body: in its overrides, or in a field.
+    """Return the job's path that sets the field `keys` of the body: an override, or else the job's `field`.
 
-    Settings of a target have no place.
+    `field` is empty for settings of the target, which are not part of the job.
     """
     return overridden(subject, *keys) or field
 
 
 def machines(subject: Subject) -> MachineGroup:
-    """Return the instances of the job. A cluster has its own type, for which the job's description is used."""
+    """Return the job's machines. The body has no type for a cluster, so the type that the job names is used."""
     found = MachineGroup(text(subject, "resources", "instanceType"), body(subject).instances, None)
     if found.instance_type:
         found = replace(found, known=known_type("azureml", found.instance_type, subject.account.overlay))
@@ -74,7 +76,7 @@ def machines(subject: Subject) -> MachineGroup:
 
 
 def is_on_cluster(subject: Subject) -> bool:
-    """Return whether a compute with its own machines runs the job; otherwise the job is serverless."""
+    """Return whether the job runs on a cluster with its own machines. Other jobs are serverless."""
     return text(subject, "computeId").rpartition("/")[2] not in ("", SERVERLESS)
 
 
@@ -84,17 +86,17 @@ def is_on_virtual_cluster(subject: Subject) -> bool:
 
 
 def is_spot(subject: Subject) -> bool:
-    """Return whether spare capacity runs the job."""
+    """Return whether the job runs on spot capacity."""
     return text(subject, "queueSettings", "jobTier").casefold() == "spot"
 
 
 def lifetime(subject: Subject) -> int:
-    """Return the seconds after which the service ends a job, whatever its limit is."""
+    """Return the seconds after which the service ends every job, even without a time limit."""
     return _SPOT_LIFETIME if is_spot(subject) else _LIFETIME
 
 
 def count_path(subject: Subject) -> Path:
-    """Return the place where the job sets its number of instances."""
+    """Return the path of the field that sets the job's number of instances."""
     return place(subject, ("resources", "instanceCount"), ("resources", "instance_count"))
 
 
@@ -114,7 +116,7 @@ def environment_name(subject: Subject) -> str:
 
 
 def environment_path(subject: Subject) -> Path:
-    """Return the place where the job names its environment."""
+    """Return the path of the field that sets the job's environment."""
     given = subject.job.environment
     field = "azureml" if given.of("azureml") else "image" if given.image else "framework"
     return place(subject, ("environmentId",), ("environment", field))

@@ -1,19 +1,19 @@
 """The life of a job on Azure ML over REST, with azure-core.
 
-    service.py          the requests to Azure, method by method
+    service.py          the operations on jobs, such as submit, status and stop
     clouds.py           the clouds of Azure and their hosts
-    credentials.py      the credentials, and whether this machine seems to have any
-    client.py           requests to a workspace, repeated as the service asks; versions.py: the versions of the APIs
-    provider_errors.py  Azure's errors, in our words
-    ownership.py        finds out whether we made a job of a given name
-    online.py           checks that ask the workspace; quota.py: its quota; sizes.py: its machines
-    assets.py           code and environments, by their content
-    upload.py           the files of the code, to the service's storage; transfers.py: several at once
-    states.py           the provider's states, reasons, times; money.py: the machines of a job, and their cost
+    credentials.py      gets credentials, and finds out whether this machine seems to have any
+    client.py           sends and repeats requests to a workspace; versions.py: the versions of the APIs
+    provider_errors.py  translates Azure's errors to cloudtrain's errors
+    ownership.py        finds out whether cloudtrain created a job
+    online.py           checks that ask the workspace; quota.py: the quota; sizes.py: the instance types
+    assets.py           code and environments, named by a hash of their content
+    upload.py           uploads the code's files to the service's storage
+    states.py           the states, reasons and times of a job; money.py: its machines, and their cost
     failure.py          why a job failed, in one line
-    logs.py             every process's file, continued from where it stopped; lines.py: its writer, and its lines
-    blobs.py            storage, and the keys for it; places.py: addresses of files
-    download.py         what a job wrote; outputs.py: its location in the service
+    logs.py             reads the log file of every process; lines.py: the rank of a log file, and its lines
+    blobs.py            blob storage and its keys; places.py: addresses of files
+    download.py         copies a job's results; outputs.py: looks up where the service stored them
 
 Azure's packages are imported when first used.
 """

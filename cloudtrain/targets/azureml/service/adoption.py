@@ -1,4 +1,4 @@
-"""A command job of a workspace for `cloudtrain adopt`: its body, and its code as far as it can be read."""
+"""Fetch a command job from a workspace for `cloudtrain adopt`: its body, and its code if it can be read."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _MOST = 256 << 20
 
 
 def workspace_of(place: str, account: AccountRef, missing: tuple[str, ...]) -> AccountRef:
-    """Return the workspace that a reference names in full, or by its name alone if the settings have the rest.
+    """Return the workspace in a reference: complete, or only its name if the settings have subscription and group.
 
     Raises:
-        UsageError: it is no reference, or the settings do not say the rest.
+        UsageError: the text is not a reference, or the settings lack the subscription or resource group.
     """
     if ":" in place:
         return AccountRef.parse(place)
@@ -39,11 +39,11 @@ def workspace_of(place: str, account: AccountRef, missing: tuple[str, ...]) -> A
 
 
 def fetch_original(client: Client, name: str) -> Original:
-    """Return the job with its code. Where the code cannot be read, the job file says which it was.
+    """Return the job with its code. If the code cannot be read, the result contains only the code's id.
 
     Raises:
-        UsageError: the workspace has no job of that name, or it is no command job.
-        TargetError: it cannot be asked.
+        UsageError: the workspace has no job of that name, or the job is not a command job.
+        TargetError: the workspace cannot be reached or refuses the request.
     """
     try:
         document = client.get(f"jobs/{name}", api_version=SUBMIT)  # older ones leave out fields of a body
@@ -62,8 +62,9 @@ def fetch_original(client: Client, name: str) -> Original:
 
 
 def _code(client: Client, code_id: str) -> bytes | None:
-    """Return the files of a code asset in an archive; None where they are gone, too large, or not the caller's to
-    read."""
+    """Return the files of a code asset as an archive; None if they are missing, too large, or the user may not read
+    them.
+    """
     with TemporaryDirectory(prefix="cloudtrain-") as scratch:
         try:
             folder = fetch_code(Blobs(client), code_id, Path(scratch, "code"))

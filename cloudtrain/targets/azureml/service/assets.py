@@ -1,4 +1,4 @@
-"""Code and environments: assets whose names contain their content's hash, so that existing assets can be reused."""
+"""Create code and environment assets. Their names contain a hash of their content, so existing assets can be reused."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ The SDK's own property (`hash_sha256`) follows other rules; the SDK would mistak
 
 
 def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: ByteProgress | None) -> bool:
-    """Make an asset; return False if it exists already. After an interruption, the asset is made again from the start.
+    """Create an asset; return False if it exists already. After an interruption, creation starts again from the
+    beginning.
 
-    An environment with a name of the user's is sent each time, as azure-ai-ml does: its tags and its description can
-    change, and the service refuses another definition.
+    An environment with a name from the user is sent each time, as azure-ai-ml does, because its tags and description
+    can change. The service refuses to change its definition.
 
     Raises:
         TargetError: the workspace or its storage refuses the asset.
@@ -54,11 +55,10 @@ def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: Byt
 
 
 def _is_there(client: Client, item: Upload) -> bool:
-    """Return whether the asset exists. Assets never change and are made after all their files, so an existing one is
-    whole.
+    """Return whether the asset exists. An existing asset is complete, because it is created after all its files.
 
     Raises:
-        TargetError: the code asset of that name has other content.
+        TargetError: the code asset of that name has different content.
     """
     try:
         found = client.get(item.destination, api_version=_VERSIONS[item.kind])
@@ -67,12 +67,12 @@ def _is_there(client: Client, item: Upload) -> bool:
     said = ((found.get("properties") or {}).get("properties") or {}).get(HASH)
     if item.kind == "code" and said != item.sha256:
         name = item.destination.rpartition("/codes/")[2]
-        message = f"the code asset `{name}` has other content than its name says"
-        raise TargetError(message, hint="archive it in the workspace, or submit from another workspace")
+        message = f"the code asset `{name}` does not match the hash in its name"
+        raise TargetError(message, hint="archive the asset in the workspace, or submit to another workspace")
     return True
 
 
 def _code(client: Client, item: Upload, bundle: BundleWriter, on_bytes: ByteProgress | None) -> str:
-    """Upload the code, and return the body that then makes the code asset."""
+    """Upload the code, and return the body of the request that creates the code asset."""
     where = upload_code(client, item.destination, bundle, on_bytes)
     return json.dumps({"properties": {"codeUri": where, "isAnonymous": True, "properties": {HASH: item.sha256}}})

@@ -1,7 +1,7 @@
-"""The blob store through azure-storage-blob: containers, and the keys that open them.
+"""Access to blob storage through azure-storage-blob: containers and their keys.
 
-A datastore's own secret comes first (a signature or the account's key), then the identity of the credentials, because
-many storage accounts accept no keys. An expired key is renewed once.
+cloudtrain first tries a datastore's own secret (a signature or the account's key), then the identity of the
+credentials, because many storage accounts accept no keys. An expired key is renewed once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _REFUSED = (Denied, Expired)
 class Piece:
     """A part of a blob.
 
-    `size` is the size of the whole blob, `changed` the time of its last change (seconds since the epoch).
+    `size` is the size of the whole blob, `made` the time of the blob's creation, `changed` the time of its last change
+    (seconds since the epoch).
     """
 
     data: bytes
@@ -58,7 +59,7 @@ class Piece:
 
 
 class Blobs:
-    """The storage of one workspace. Threads may share it."""
+    """The storage of one workspace. This class is thread-safe."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -66,10 +67,10 @@ class Blobs:
         self._containers: dict[Where, Container] = {}
 
     def container(self, where: Where) -> Container:
-        """Return the container of a place.
+        """Return the container of a folder or file in storage.
 
         Raises:
-            TargetError: there is no such datastore, or the datastore does not store blobs.
+            TargetError: the datastore does not exist, or does not store blobs.
         """
         home = where.home
         with self._lock:
@@ -80,19 +81,21 @@ class Blobs:
             return self._containers[home]
 
     def beside(self, container_url: str) -> Container:
-        """Return a container of the workspace's own account, opened by the credentials or by the account's key."""
+        """Return a container in the workspace's own storage account. It is opened with the credentials or the account's
+        key.
+        """
         account_url, _, name = container_url.rpartition("/")
         store = f"{self.client.place.workspace_id}/datastores/{OWN_STORE}"
         return Container(self, account_url, name, [lambda: self.client.credential, lambda: self._secret(store)])
 
     def at(self, url: str) -> Any:
-        """Return the blob at an address that contains its own key."""
+        """Return a client for the blob at an address that contains its key."""
         storage = require("azure.storage.blob", extra="azureml")
         return storage.BlobClient.from_blob_url(url, **self.options)
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """Return the options of every client."""
+        """Return the options that all clients of azure-storage-blob get."""
         transport = require("azure.core.pipeline.transport", extra="azureml")
         # Azure's warnings are shown only if the user has set up logging.
         logging.getLogger("azure").addHandler(logging.NullHandler())
@@ -105,7 +108,7 @@ class Blobs:
 
     @contextmanager
     def translating(self, about: str) -> Iterator[None]:
-        """Translate Azure's errors into ours."""
+        """Translate Azure's errors to cloudtrain's errors."""
         exceptions = require("azure.core.exceptions", extra="azureml")
         try:
             yield
@@ -119,10 +122,11 @@ class Blobs:
         container = found.get("containerName") or found.get("filesystem")
         if kind not in ("AzureBlob", "AzureDataLakeGen2") or not container:
             hint = (
-                f"copy it with the tools of that storage; `az ml datastore show --name {where.name}` tells where it is"
+                "copy the files with that storage's own tools; "
+                f"`az ml datastore show --name {where.name}` prints the location"
             )
             raise TargetError(
-                f"the datastore `{where.name}` is of type `{kind}`, which cannot be read here", hint=hint, code="CT936"
+                f"cloudtrain cannot read the datastore `{where.name}` of type `{kind}`", hint=hint, code="CT936"
             )
         suffix = found.get("endpoint") or self.client.cloud.storage
         url = f"{found.get('protocol') or 'https'}://{found['accountName']}.blob.{suffix}"
@@ -134,7 +138,9 @@ class Blobs:
         return Container(self, where.account_url, where.container, [key])
 
     def _secret(self, path: str) -> str:
-        """Return the signature or the key of a datastore. Other kinds of secrets open no blobs."""
+        """Return the signature or the key of a datastore; raise Denied for other types of secrets, which open no
+        blobs.
+        """
         body = {"expirableSecret": True, "expireAfterHours": 1}
         found = self.client.post(f"{path}/listSecrets", body, api_version=DATASTORE)
         secret: str | None = found.get("sasToken") or found.get("key")
@@ -149,7 +155,7 @@ def _credentials(properties: dict[str, Any]) -> str:
 
 
 class Container:
-    """A container, opened by the first of several keys that fits. Threads may share it."""
+    """A container, opened with the first of several keys that storage accepts. This class is thread-safe."""
 
     def __init__(self, blobs: Blobs, account_url: str, name: str, keys: Sequence[Key]) -> None:
         self._blobs = blobs
@@ -163,7 +169,7 @@ class Container:
         """Return `operation(container)`, with azure-storage-blob's ContainerClient.
 
         Raises:
-            TargetError: see `provider_errors`; the last key's refusal if none fits.
+            TargetError: see `provider_errors`. If storage accepts no key, it is the error of the last key.
         """
         made = self._made
         if made is not None:
@@ -178,12 +184,12 @@ class Container:
         return self._try(about, operation, made)
 
     def names(self, prefix: str) -> list[str]:
-        """Return the names of blobs with a prefix, without the folders that Data Lake storage lists as blobs."""
+        """Return the names of the blobs that begin with `prefix`, without Data Lake's folders."""
 
         return list(self.sizes(prefix))
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Return those blobs with their sizes."""
+        """Map the names of the blobs that begin with `prefix` to their sizes, without Data Lake's folders."""
 
         def list_sizes(container: Any) -> dict[str, int]:
             found = container.list_blobs(name_starts_with=prefix, include=["metadata"])
@@ -226,8 +232,8 @@ def read(
     """Read at most `length` bytes from an offset, with azure-storage-blob's BlobClient.
 
     Args:
-        unless: an ETag; the result is None if the blob still has it.
-        only: an ETag; the result is None if the blob has another.
+        unless: an ETag; the result is None if the blob still has this ETag.
+        only: an ETag; the result is None if the blob has another ETag.
 
     Raises:
         AzureError: of azure-core.

@@ -1,4 +1,4 @@
-"""Requests to one workspace: to the resource manager, and to the workspace's own services.
+"""Send requests about one workspace to the resource manager and to the workspace's own services.
 
 Every request here may be repeated safely: GET and the lists of secrets change nothing, and a second PUT of the same
 content under the same name has the same result. The SDK's own client does not repeat a POST whose answer was lost. The
@@ -41,10 +41,10 @@ _REPEATABLE = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE")
 
 
 class Client:
-    """One workspace, and the credentials that its place names. Threads may share it.
+    """A client for one workspace, with the credentials that `place` names. This class is thread-safe.
 
-    A path belongs to the workspace (`jobs/NAME`, or empty for the workspace itself), or to the resource manager
-    (`/subscriptions/...`), or is a whole address.
+    Methods take a path inside the workspace (`jobs/NAME`; empty for the workspace itself), a path of the resource
+    manager (`/subscriptions/...`), or a complete URL.
     """
 
     def __init__(self, place: AccountRef, environ: Mapping[str, str]) -> None:
@@ -59,7 +59,7 @@ class Client:
         return self.send("GET", path, api_version=api_version, query=query)
 
     def put(self, path: str, body: Any, *, api_version: str | None = None) -> Any:
-        """Make or replace a resource. Raises: as `send`."""
+        """Create or replace a resource. Raises: as `send`."""
         return self.send("PUT", path, api_version=api_version, content=_encode(body))
 
     def post(self, path: str, body: Any = None, *, api_version: str | None = None) -> Any:
@@ -78,15 +78,15 @@ class Client:
             page = self.get(page["nextLink"])
 
     def history(self, path: str) -> Any:
-        """Return the run history's data at `runs/NAME/...`. Raises: as `send`."""
+        """Return JSON data of the run history at a path such as `runs/NAME/details`. Raises: as `send`."""
         return self.get(self._history_url(path), api_version=HISTORY)
 
     def history_pages(self, path: str) -> Iterator[list[Any]]:
-        """Yield the items of a list of the run history. Raises: as `send`."""
+        """Yield the items of a list in the run history, page by page. Raises: as `send`."""
         return self.pages(self._history_url(path), api_version=HISTORY)
 
     def service(self, name: str) -> str:
-        """Return the address of one of the workspace's own services; `api` is the front of most of them."""
+        """Return the URL of one of the workspace's own services; most are reached through `api`."""
         return str(self._services[name]).rstrip("/")
 
     def send(
@@ -100,17 +100,18 @@ class Client:
         headers: Mapping[str, str] | None = None,
         signed: bool = True,
     ) -> Any:
-        """Return the JSON data of an answer, empty if there is none.
+        """Send a request, and return the answer's JSON data; an empty dict if the answer has no body.
 
-        If Azure rejects a token, it is renewed once, because the user may have logged in meanwhile.
+        If Azure rejects the token, cloudtrain gets a new one and tries once more, because the user may have logged in
+        meanwhile.
 
         Args:
             content: the body, sent byte for byte.
-            signed: False for public addresses, which must not see a token.
+            signed: whether the request contains a token; False for public addresses.
 
         Raises:
             TargetError: see `provider_errors`.
-            SettingsError: no such cloud or credential.
+            SettingsError: the settings name an unknown cloud or kind of credential.
         """
         parameters = {**(query or {}), **({"api-version": api_version} if api_version else {})}
         kind = {"Content-Type": "application/json"} if content else {}
@@ -130,7 +131,7 @@ class Client:
             return self._answer(request(), signed, call)
 
     def renew(self) -> None:
-        """Forget credentials and tokens."""
+        """Forget the credentials and tokens, so that the next request gets new ones."""
         with self._lock:
             self._credential = None
             self._pipelines.clear()
@@ -157,7 +158,7 @@ class Client:
             raise translate_error(error, self._call("GET", scope)) from error
 
     def explain(self, error: Exception, about: str) -> Exception:
-        """Return our error for one that a client of azure-storage-blob raised."""
+        """Translate an error of azure-storage-blob to cloudtrain's error. `about` names the blob."""
         return translate_error(error, self._call("use", about))
 
     @cached_property
@@ -168,7 +169,7 @@ class Client:
 
     @cached_property
     def _services(self) -> dict[str, str]:
-        """Map names of services to addresses, from a public document that the workspace names."""
+        """Map services of the workspace to their addresses, from a public document (`discoveryUrl`)."""
         found: dict[str, str] = self.send("GET", self.workspace["properties"]["discoveryUrl"], signed=False)
         return found
 
@@ -243,7 +244,7 @@ def _encode(body: Any) -> bytes:
 
 
 def _decode(data: bytes) -> Any:
-    """Return JSON data, or None for anything else."""
+    """Parse JSON data; return None if `data` is not JSON."""
     try:
         return json.loads(data)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The clouds of Azure: their hosts, and the audiences of their tokens."""
+"""Azure's clouds: their hosts, and the audiences of their tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CURRENT = "AZUREML_CURRENT_CLOUD"
 
 @dataclass(frozen=True)
 class Cloud:
-    """One cloud. Addresses have no slash at their end."""
+    """One of Azure's clouds. Its addresses do not end with a slash."""
 
     name: str
     resource_manager: str
@@ -30,12 +30,12 @@ class Cloud:
 
     @property
     def scope(self) -> str:
-        """Return the scope of tokens for requests."""
+        """Return the scope of tokens for requests to the resource manager."""
         return f"{self.resource_manager}/.default"
 
     @property
     def job_scope(self) -> str:
-        """Return the scope of tokens with which a job acts for its user."""
+        """Return the scope of the token with which a job accesses data as its user."""
         return f"{self.studio}/.default"
 
     @property
@@ -73,7 +73,7 @@ BUILT_IN = {
 
 
 def known_cloud(name: str | None, environ: Mapping[str, str]) -> Cloud | None:
-    """Return the cloud, if it is known without the network."""
+    """Return the cloud if its addresses are known without the network; otherwise None."""
     wanted = name or environ.get(CURRENT)
     if wanted is None:
         return None if environ.get(METADATA_URL) else BUILT_IN["AzureCloud"]
@@ -81,15 +81,15 @@ def known_cloud(name: str | None, environ: Mapping[str, str]) -> Cloud | None:
 
 
 def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str], Any]) -> Cloud:
-    """Return the cloud of a target. A cloud that is not built in is looked up at ARM_CLOUD_METADATA_URL.
+    """Return the cloud of a target. Clouds that are not built in are looked up at ARM_CLOUD_METADATA_URL.
 
     Args:
-        name: the target's setting. Default: AZUREML_CURRENT_CLOUD, or else the public cloud. If only the address of the
-            metadata is set, the cloud is the one that the metadata describes.
+        name: the target's setting. Default: AZUREML_CURRENT_CLOUD, or else the public cloud. If only
+            ARM_CLOUD_METADATA_URL is set, it is the cloud at the host of that URL.
         fetch: gets the JSON data at an address.
 
     Raises:
-        SettingsError: no such cloud.
+        SettingsError: the cloud is unknown.
     """
     known = known_cloud(name, environ)
     if known is not None:
@@ -98,7 +98,7 @@ def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str]
     if not url:
         hint = did_you_mean(wanted or "", BUILT_IN)
         raise SettingsError(
-            f"`{wanted}` is not a cloud of Azure", hint=f"{hint} Others: set {METADATA_URL}", code="CT917"
+            f"`{wanted}` is not an Azure cloud", hint=f"{hint} For another cloud, set {METADATA_URL}", code="CT917"
         )
     described = list(_read_clouds(fetch(url)))
     found = [cloud for cloud in described if _is_meant(cloud, wanted, url)]
@@ -108,7 +108,9 @@ def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str]
         return BUILT_IN["AzureCloud"]
     names = [cloud.name for cloud in described]
     raise SettingsError(
-        f"`{url}` has no cloud `{wanted}`", hint=did_you_mean(wanted, [*BUILT_IN, *names]), code="CT917"
+        f"the metadata at `{url}` describes no cloud `{wanted}`",
+        hint=did_you_mean(wanted, [*BUILT_IN, *names]),
+        code="CT917",
     )
 
 
@@ -119,7 +121,7 @@ def _is_meant(cloud: Cloud, wanted: str | None, url: str) -> bool:
 
 
 def _read_clouds(answer: Any) -> Iterator[Cloud]:
-    """Yield the clouds in a resource manager's answer, which is one cloud or a list."""
+    """Yield the clouds in a resource manager's answer, which contains one cloud or a list of clouds."""
     for item in answer if isinstance(answer, list) else [answer]:
         try:
             yield Cloud(
@@ -130,14 +132,14 @@ def _read_clouds(answer: Any) -> Iterator[Cloud]:
                 storage=item["suffixes"]["storage"],
             )
         except (KeyError, TypeError, AttributeError) as error:
-            hint = f"look at the address in {METADATA_URL}"
-            raise TargetError(f"the description of a cloud lacks {error}", hint=hint, code="CT917") from None
+            hint = f"check the address in {METADATA_URL}"
+            raise TargetError(f"the metadata of a cloud lacks the field {error}", hint=hint, code="CT917") from None
 
 
 def _studio(portal: str) -> str:
     """Return the studio's address, `ml.azure.DOMAIN`, for a portal at `portal.azure.DOMAIN`.
 
-    No document states this rule.
+    Azure does not document this rule.
     """
     parts = urlsplit(portal)
     host = parts.netloc

@@ -1,6 +1,6 @@
-"""Credentials through azure-identity: any that this machine has, or the one kind that the target names.
+"""Get credentials through azure-identity: any that this machine has, or only the kind that the target names.
 
-azure-identity reads a credential's variables (AZURE_CLIENT_ID, IDENTITY_ENDPOINT, ...) from the process itself.
+azure-identity reads AZURE_CLIENT_ID, IDENTITY_ENDPOINT and its other variables from the process's environment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cloudtrain.targets.azureml.service.clouds import Cloud
 
 @dataclass(frozen=True)
 class Kind:
-    """One class of azure-identity. `login` says how to get a token."""
+    """A credential class of azure-identity. `login` tells the user how to log in."""
 
     name: str
     login: str
@@ -53,7 +53,7 @@ def kind_of(name: str | None) -> Kind:
     """Return the kind of credential that a target names.
 
     Raises:
-        SettingsError: there is no such kind.
+        SettingsError: `name` is not a kind of credential.
     """
     if name is None:
         return ANY
@@ -63,10 +63,10 @@ def kind_of(name: str | None) -> Kind:
 
 
 def credential_of(name: str | None, cloud: Cloud, environ: Mapping[str, str]) -> Any:
-    """Return a credential that gets its tokens from that cloud, and new ones when they expire.
+    """Return a credential that gets tokens from `cloud`, and new tokens when they expire.
 
     Raises:
-        SettingsError: there is no such kind, or the environment lacks something that it needs.
+        SettingsError: `name` is not a kind of credential, or a variable or file that it needs is missing.
         MissingExtra: azure-identity is not installed.
     """
     kind = kind_of(name)
@@ -100,6 +100,7 @@ _SIGNS = (
 def credentials_in_sight(environ: Mapping[str, str]) -> bool:
     """Return whether this machine seems to have credentials, without using the network.
 
-    A virtual machine gets credentials from its metadata service over the network: only `--online` asks that service.
+    A virtual machine gets credentials from its metadata service over the network; cloudtrain asks that service only
+    with `--online`.
     """
     return any(environ.get(sign) for sign in _SIGNS) or bool(az_subscriptions(az_folder(environ)))

@@ -1,7 +1,7 @@
-"""Copy what a job wrote: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or everything.
+"""Copy a job's results: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or all of them.
 
 `outputs/` also includes the script's own folder `./outputs`, which the service always keeps. Files are copied in parts,
-several at once. If a connection breaks or a key expires, only the part is requested again, not the file.
+several parts at once. If a connection breaks or a key expires, only the interrupted part is requested again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Open = Callable[[Callable[[Any], "Piece | None"]], "Piece | None"]
 
 
 class File(NamedTuple):
-    """A file of a run: its name among the results (`outputs/plots/a.png`), and a function that opens it."""
+    """A file of a run: its path among the results, such as `outputs/plots/a.png`, and a function that opens it."""
 
     name: str
     open: Open
@@ -47,15 +47,15 @@ class File(NamedTuple):
 def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path) -> list[Path]:
     """Copy everything under `path` into `destination`, which is created, and return the written files.
 
-    A folder's content goes directly into `destination`. With an empty path, every location gets its own folder there.
-    `model/weights.pt` is one file.
+    The content of the folder `path` goes directly into `destination`. With an empty path, `destination` gets a folder
+    for each result, such as `model`. `path` can also name a single file, such as `model/weights.pt`.
 
     Args:
         job: the resource manager's description of the job.
 
     Raises:
-        UsageError: there is no such location; the hint names those that exist.
-        TargetError: the run has written nothing there, or a file must not be written.
+        UsageError: the run has no such result; the hint names the results that exist.
+        TargetError: the run wrote no files to `path`, or a file's path is not allowed.
     """
     results = Results(blobs, job)
     wanted = results.check_path(path.strip("/"))
@@ -63,8 +63,8 @@ def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path)
     for file in results.files(wanted):
         found.setdefault(_behind(file.name, wanted) or file.name.rpartition("/")[2], file)
     if not found and wanted:
-        hint = f"what a run writes: {', '.join(f'`{name}/`' for name in results.names)}"
-        raise TargetError(f"the run has written no `{wanted}`", hint=hint)
+        hint = f"this run can write to {', '.join(f'`{name}/`' for name in results.names)}"
+        raise TargetError(f"the run wrote no files to `{wanted}`", hint=hint)
     with landing(destination) as staging:
         places = [(file, staging.place(name)) for name, file in sorted(found.items())]
         run_concurrently(_FILES, lambda item, check: _fetch(*item, check), places)
@@ -72,11 +72,11 @@ def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path)
 
 
 def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
-    """Copy the files of a code asset into a folder, which is created.
+    """Copy the files of a code asset into `destination`, which is created.
 
     Raises:
-        NotThere: there is no such asset.
-        TargetError: its files may not be read, or a name is not to be trusted.
+        NotThere: the asset does not exist.
+        TargetError: the user may not read the asset's files, or a file's path is not allowed.
     """
     address = str(blobs.client.get(code_id, api_version=CODE)["properties"]["codeUri"]).partition("?")[0]
     container_url, root = code_folder(address)
@@ -90,14 +90,14 @@ def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
 
 
 def code_folder(address: str) -> tuple[str, str]:
-    """Return the container of an asset's code, and its folder there. The SDK's lies deeper than `upload_code`'s."""
+    """Split an address of code into the container and the folder. The SDK uses a deeper folder than `upload_code`."""
     named = re.fullmatch(r"(https://[^/]+\.blob\.[^/]+/[^/]+)/(.+)", address.rstrip("/"))
     container, _, folder = address.rstrip("/").rpartition("/")
     return (named[1], named[2]) if named else (container, folder)
 
 
 class Results:
-    """The results of one run, by the names that results have on every target."""
+    """The results of one run, under the names that results have on all targets."""
 
     def __init__(self, blobs: Blobs, job: Mapping[str, Any]) -> None:
         self._blobs = blobs
@@ -108,24 +108,26 @@ class Results:
 
     @property
     def names(self) -> list[str]:
-        """Return the names that a user can ask for."""
+        """Return the results that a user can download, such as `model` and `logs`."""
         return [*self._places, OUTPUTS, LOGS]
 
     def check_path(self, wanted: str) -> str:
-        """Return the path with the standard name of its location: `model` for `outputs/model`.
+        """Return the path with the result's standard name: `model` for `outputs/model`.
 
         Raises:
-            UsageError: a run has no such location.
+            UsageError: the run has no such result.
         """
         for name in OWN:
             if name in self._places and _behind(wanted, f"{OUTPUTS}/{name}") is not None:
                 wanted = wanted.removeprefix(f"{OUTPUTS}/")
         if not any(_overlap(name, wanted) for name in self.names) or ".." in wanted.split("/"):
-            raise UsageError(f"a run has no `{wanted}`", hint=did_you_mean(wanted, self.names), code="CT935")
+            raise UsageError(
+                f"`{wanted}` is not a result of the run", hint=did_you_mean(wanted, self.names), code="CT935"
+            )
         return wanted
 
     def files(self, wanted: str) -> Iterator[File]:
-        """Yield the files under a path; of two files with the same name, only the first."""
+        """Yield the files under a path of the results. Two files may have the same name; the first one counts."""
         chosen = [name for name in self._places if _overlap(name, wanted)]
         for name in chosen:
             yield from self._output(name, _behind(wanted, name) or "")
@@ -144,7 +146,7 @@ class Results:
         yield from found
 
     def _resolve(self, name: str) -> Where | None:
-        """Return the service's location of an output for which the job names none."""
+        """Return the storage location that the service chose for an output; None if the job itself names a location."""
         output = name.rpartition("/")[2]
         if self._job["properties"]["outputs"][output].get("uri"):
             return None
@@ -155,7 +157,7 @@ class Results:
         return place_of(uri, self._workspace) if uri else None
 
     def _at(self, name: str, where: Where, rest: str) -> Iterator[File]:
-        """Yield the files of a location, or those under `rest`; a location may be a single file."""
+        """Yield the files of the result `name` at `where`, below `rest`. A result may be a single file."""
         container = self._blobs.container(where)
         root = where.path.rstrip("/")
         prefix = f"{root}/{rest}" if root else rest
@@ -176,7 +178,7 @@ def _opener(container: Any, blob: str) -> Open:
 
 
 def _behind(name: str, folder: str) -> str | None:
-    """Return the part of a name after a folder, empty for the folder itself; None for a name outside the folder."""
+    """Return a path relative to `folder`: empty for the folder itself, None for a path outside the folder."""
     if not folder:
         return name
     if name == folder:
@@ -185,24 +187,24 @@ def _behind(name: str, folder: str) -> str | None:
 
 
 def _overlap(name: str, wanted: str) -> bool:
-    """Return whether a location is under the path, or the path under the location."""
+    """Return whether one of two paths contains the other."""
     return _behind(name, wanted) is not None or _behind(wanted, name) is not None
 
 
 def _fetch(file: File, place: Path, check: Check) -> None:
-    """Copy one file."""
+    """Copy one file; try again if it changes meanwhile."""
     if not any(_copy(file, place, check) for _ in range(_TRIES)):
-        raise TargetError(f"`{file.name}` changes while it is copied", hint="try again when the run has ended")
+        raise TargetError(f"`{file.name}` changed while cloudtrain copied it", hint="try again when the run has ended")
 
 
 def _copy(file: File, place: Path, check: Check) -> bool:
-    """Copy all parts, each opened separately; return False if they belong to different versions of the file."""
+    """Copy all parts of a file, each opened separately; return False if the file changed meanwhile."""
     first = file.open(partial(read, offset=0))
     assert first is not None, "no ETag was named"
     lock = Lock()
 
     def copy_parts(start: int, check: Check) -> bool:
-        """Copy one part of every `_PARTS`, beginning with the one at `start`."""
+        """Copy every `_PARTS`-th part, beginning at the offset `start`."""
         for offset in range(start, first.size, READ * _PARTS):
             check()
             part = file.open(partial(read, offset=offset, only=first.etag))

@@ -1,8 +1,8 @@
-"""Tell in one line why a run failed, from the service's message and the failed rank's last output.
+"""Find the reason of a failed run, in one line, from the service's message and the failed rank's last output.
 
-The service's text is a sentence about an exit code, a whole traceback, or JSON that contains the text (`NonCompliant`
-holds text that may quote the user's output, `Compliant` text that may not). The forms come from public error reports,
-and not all were tested. An unrecognized text is shown unchanged.
+The service's message is a sentence about an exit code, a whole traceback, or JSON that contains the message (in
+`NonCompliant` if it may quote the user's output, else in `Compliant`). These forms come from public error reports; not
+all have been tested. A message in another form is shown unchanged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PLAIN = ("", "UserError", "ExecutionFailed")
 
 
 class Reason(NamedTuple):
-    """The reason in one line, the fields that it contains, and the lines that explain it."""
+    """The reason of a failure in one line (`text`), with the lines that explain it and the values found in it."""
 
     text: str
     details: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Reason(NamedTuple):
 
 
 def reason_of(error: Any) -> Reason:
-    """Return the `error` of a run, in any of its forms, as one line."""
+    """Convert the `error` of a run, in any of its forms, to a reason."""
     root = _root(error)
     said = str(root.get("message") or next(_messages(root), ""))
     body = _unpack(said)
@@ -71,9 +71,9 @@ def reason_of(error: Any) -> Reason:
 
 
 def explain(status: RunStatus, log: RunLog) -> RunStatus:
-    """Add to a failed run the last output of the rank that failed first. `log` must be one of all ranks.
+    """Add the last output of the rank that failed first to a failed run's status. `log` must include all ranks.
 
-    If the logs may not be read, the reason stays unchanged.
+    If the logs cannot be read, the status stays unchanged.
     """
     try:
         log.discover()
@@ -92,7 +92,7 @@ def explain(status: RunStatus, log: RunLog) -> RunStatus:
 
 
 class _End(NamedTuple):
-    """The end of a log file that names an error."""
+    """The last lines of a log file, and the error in them."""
 
     file: LogFile
     changed: float
@@ -101,10 +101,10 @@ class _End(NamedTuple):
 
 
 def _first_failure(log: RunLog, reason: Reason) -> _End | None:
-    """Return the log that the service refers to, or the log of the first rank that ended with its own error.
+    """Return the log of the first rank that failed with an error of its own. A log that the service names is preferred.
 
-    A rank that only lost its connection to another one also ends with an error, often before the other rank has written
-    its error.
+    A rank that lost its connection to a failed rank also ends with an error, often before the failed rank has written
+    its error. Such ranks come last.
     """
     ends = list(_ends(log, log.streams[:_FILES]))
     ends = ends or list(_ends(log, log.system_files[:_AT_ONCE]))
@@ -127,7 +127,7 @@ def _ends(log: RunLog, files: Sequence[LogFile]) -> Iterator[_End]:
 
 
 def _root(error: Any) -> Mapping[str, Any]:
-    """Return the error itself, without the envelope of the run history."""
+    """Return the error itself, taken out of the run history's outer object."""
     inner = error.get("error", error) if isinstance(error, Mapping) else {}
     return inner if isinstance(inner, Mapping) else {}
 
@@ -142,7 +142,7 @@ def _messages(error: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _unpack(said: str) -> str:
-    """Return the text, taken out of JSON if necessary."""
+    """Return the message, taken out of JSON if necessary."""
     try:
         found, _ = json.JSONDecoder().raw_decode(said.strip())
     except ValueError:
@@ -152,5 +152,7 @@ def _unpack(said: str) -> str:
 
 
 def _behind_colon(line: str) -> str:
-    """Drop the text before an error's name: `Error: ValueError: bad`, `... error message 'ValueError: bad`."""
+    """Remove the text before an error's name, as in `Error: ValueError: bad` or `... error message 'ValueError:
+    bad`.
+    """
     return re.sub(r"^.*?\b(?:Error|error message):? '?(?=\w+(?:\.\w+)*(?:Error|Exception|Interrupt|Exit)\b)", "", line)

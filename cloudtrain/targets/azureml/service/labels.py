@@ -1,7 +1,7 @@
-"""Find the version that the label `latest` means now.
+"""Find the current version of assets with the label `latest`.
 
-A job is sent with the version instead of the label, as azure-ai-ml 1.35.2 does. For environments it is the one created
-last; for data and models, the container names its latest version.
+As azure-ai-ml 1.35.2 does, cloudtrain sends the version instead of the label. The latest version of an environment is
+the one created last; for data and models, the service reports the latest version.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _NEWEST = {"$orderBy": "createdtime desc", "$top": "1"}
 
 
 class Labels:
-    """The labels of one workspace. A check and a submit of the same service use the same versions."""
+    """The labels of one workspace. Versions are stored, so that a submit uses the versions that its check reported."""
 
     def __init__(self) -> None:
         self._said: dict[str, str] = {}
 
     def ask(self, client: Client, label: Labelled) -> str:
-        """Return the version that the label means now.
+        """Ask the workspace for the current version of a labelled asset.
 
         Raises:
-            NotThere: there is no such asset.
-            TargetError: the asset may not be read.
+            NotThere: the asset does not exist or has no version.
+            TargetError: the user may not read the asset.
         """
         if label.kind == "environments":
             page = client.get(f"{label.thing}/versions", api_version=ENVIRONMENT, query=_NEWEST).get("value") or []
@@ -42,15 +42,15 @@ class Labels:
             container = client.get(label.thing, api_version=ENVIRONMENT)
             version = (container.get("properties") or {}).get("latestVersion")
         if not version:
-            raise NotThere(f"`{label.name}` has no version", hint="register one, or name another asset")
+            raise NotThere(f"`{label.name}` has no version", hint="register a version, or name another asset")
         self._said[label.thing] = str(version)
         return str(version)
 
     def body(self, client: Client, request: Mapping[str, Any], text: str) -> str:
-        """Return the request as it is sent: `text`, its canonical JSON, with versions in place of labels.
+        """Return the JSON text of the request to send: `text`, with versions instead of labels.
 
         Raises:
-            TargetError: a label has no version, or may not be read.
+            TargetError: a labelled asset has no version, or the user may not read it.
         """
         properties = dict(request["properties"])
         found = dict(_labels(properties))
@@ -66,11 +66,11 @@ class Labels:
         return canonical_json({**request, "properties": properties})
 
     def pinned(self, client: Client, job: AnyJob) -> AnyJob:
-        """Return the job with versions in place of labels.
+        """Return the job with versions instead of labels.
 
         Raises:
-            TargetError: a label has no version, or you have no permission to read it.
-            UsageError: a label is a registry's, which cloudtrain does not look up.
+            TargetError: a labelled asset has no version, or the user may not read it.
+            UsageError: a label belongs to a registry, in which cloudtrain does not look up labels.
         """
         environment = self._version_of(client, job.environment.of("azureml"), "environments")
         inputs = {
@@ -88,7 +88,7 @@ class Labels:
         return job.model_copy(update=changes) if changes else job
 
     def _version_of(self, client: Client, written: Any, kind: str) -> str | None:
-        """Return what names the version that a label means now; None if the text is not a label."""
+        """Return a reference to the current version of a labelled asset; None if `written` has no label."""
         if not isinstance(written, str):
             return None
         found = asset_id(client.place.workspace_id, written, kind) or written
@@ -97,8 +97,8 @@ class Labels:
             whole = self._id(client, label)
             return whole if "/" in written else f"azureml:{label.name}:{whole.rpartition('/')[2]}"
         if found.endswith(("@latest", "/labels/latest")):
-            hint = "name a version of it: its registry's page in the studio lists them"
-            raise UsageError(f"`{written}` is a registry's label; cloudtrain cannot read it", hint=hint, code="CT987")
+            hint = "write a version instead; the registry's page in the studio lists the versions"
+            raise UsageError(f"cloudtrain cannot look up `{written}`, a label in a registry", hint=hint, code="CT987")
         return None
 
     def _id(self, client: Client, label: Labelled) -> str:

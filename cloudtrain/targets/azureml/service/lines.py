@@ -1,10 +1,10 @@
-"""Find the writer of a log file by its name, and cut a growing file into lines.
+"""Find the rank that wrote a log file from the file's name, and split a growing file into lines.
 
-Azure ML keeps a file for each process, and the lines do not name the process. Names that azure-ai-ml 1.35.2 and its
-tests know: `user_logs/std_log.txt` of a single process, `std_log_process_03.txt`, for TensorFlow
+Azure ML keeps a log file for each process; the lines do not name the process. azure-ai-ml 1.35.2 and its tests contain
+these file names: `user_logs/std_log.txt` of a single process, `std_log_process_03.txt`, for TensorFlow
 `std_log_node_00_ps.txt` and `std_log_node_01_worker.txt`, from the older runtime `azureml-logs/70_driver_log_3.txt` and
-`70_driver_log-worker-0.txt`, and `mpi_log.txt` for mpirun's own messages. One retried job kept its attempts in
-`user_logs/retry_001/`.
+`70_driver_log-worker-0.txt`, and `mpi_log.txt` for mpirun's own messages. In the logs of one retried job, the attempts
+were in `user_logs/retry_001/`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LAUNCHERS_OWN = re.compile(r"user_logs/(?:retry_\d+/)?mpi_log\.txt")
 
 
 class Writer(NamedTuple):
-    """The writer of a file. `rank` is None for a launcher, whose lines may come from several ranks."""
+    """The process that writes a log file. `rank` is None for a launcher, whose lines may come from several ranks."""
 
     instance: int
     rank: int | None
@@ -35,18 +35,18 @@ class Writer(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The distribution of a job's processes over its instances."""
+    """The ranks of a job, and the instance of each rank."""
 
     body: Body
 
     @classmethod
     def of(cls, properties: Mapping[str, Any]) -> Layout:
-        """Return the layout of a job, by its body (`properties` of a JobBase)."""
+        """Return the layout of the job with these `properties` in its body."""
         return cls(Body({"properties": properties}))
 
     @property
     def has_ranks(self) -> bool:
-        """Return whether the service starts the ranks itself, instead of one launcher on each instance."""
+        """Return whether the service starts each rank itself. Otherwise it starts one launcher on each instance."""
         command = str(self.body.request["properties"].get("command") or "")
         return self.body.kind != "Ray" and LAUNCHER not in command
 
@@ -58,7 +58,7 @@ class Layout:
         return self.body.instances * self.body.processes_per_instance
 
     def writer(self, file: str) -> Writer | None:
-        """Return the writer of a log file; None for files that are not a process's output."""
+        """Return the process that writes a log file; None for files that are not a process's output."""
         if _LAUNCHERS_OWN.fullmatch(file):
             return Writer(0, None)
         match = _FILE.fullmatch(file)
@@ -75,38 +75,38 @@ class Layout:
         return Writer(places.get((kind, number), 0), rank)
 
     def check(self, rank: int | None, instance: int | None) -> None:
-        """Check that a rank or instance exists, because an empty log would look like a rank without output.
+        """Check that a rank or instance exists. The empty log of a missing rank would look like a rank without output.
 
         Raises:
-            UsageError: it does not exist, or the ranks cannot be told apart.
+            UsageError: the rank or instance does not exist, or the log mixes the lines of all ranks of an instance.
         """
         if rank is not None and not self.has_ranks:
             raise UsageError(
-                "the launcher of each instance writes for all its ranks, and the log does not tell them apart",
+                "you cannot select a rank, because the log mixes the lines of all ranks of an instance",
                 hint="use `--instance N`",
                 code="CT937",
             )
         for noun, asked, count in (("rank", rank, self.ranks), ("instance", instance, self.body.instances)):
             if asked is not None and asked >= count:
                 plural = f"the {noun}s 0 to {count - 1}" if count > 1 else f"one {noun}, 0"
-                raise UsageError(f"the job has no {noun} {asked}", hint=f"it has {plural}", code="CT937")
+                raise UsageError(f"the job has no {noun} {asked}", hint=f"the job has {plural}", code="CT937")
 
 
 class Cutter:
-    """Cuts arriving bytes into lines. Incomplete lines and characters wait for the rest."""
+    """Splits arriving bytes into lines. It keeps incomplete lines and characters until the rest arrives."""
 
     def __init__(self) -> None:
         self._pending = b""
 
     def feed(self, data: bytes) -> Iterator[str]:
-        """Yield the lines that are complete now."""
+        """Add bytes, and yield the lines that are now complete."""
         *whole, self._pending = (self._pending + data).split(b"\n")
         # A progress bar returns to the start of its line; only its last state is kept.
         self._pending = self._pending[self._pending.rstrip(b"\r").rfind(b"\r") + 1 :]
         return map(_text, whole)
 
     def rest(self) -> Iterator[str]:
-        """Yield the last line if it has no end."""
+        """Yield the last line if it does not end with a newline."""
         pending, self._pending = self._pending, b""
         if pending:
             yield _text(pending)

@@ -1,8 +1,8 @@
-"""Read a job's output: a file for each process, continued from where it stopped, while processes still write.
+"""Read a job's log files, one for each process, while the processes are still writing.
 
-The run history lists the files, each with an address that opens it for some hours. If the address is missing or storage
-refuses it, the artifact store itself is asked. Only new bytes are requested, and an unchanged file costs an answer
-without a body. Lines carry no time, so each line gets the last change of its file that was known when it was read.
+The run history lists the files with addresses that are valid for some hours. If an address is missing or storage
+refuses it, the file is read from the artifact store. Only new bytes are requested; for an unchanged file, storage sends
+no data. Lines have no time of their own: each line gets the time of its file's last change.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ _FINAL = ("Completed", "Failed", "Canceled")
 
 
 def artifact_place(workspace: str, run: str, path: str = "") -> DatastorePlace:
-    """Return the location of a run's logs and artifacts."""
+    """Return the storage location of a run's logs and artifacts."""
     return DatastorePlace(workspace, ARTIFACTS, f"ExperimentRun/dcid.{run}/{path}")
 
 
 class LogFile:
-    """One file, as far as it was read. Its lines are kept until they are taken, so that an error loses nothing."""
+    """A log file and its lines read so far. Lines are kept until `take` yields them, so that no line is lost after an
+    error.
+    """
 
     def __init__(self, name: str, writer: Writer) -> None:
         self.name = name
@@ -54,7 +56,7 @@ class LogFile:
         self._lines: deque[LogLine] = deque()
 
     def read(self, blob: Any) -> bool:
-        """Read more of the file; return whether there is still more to read."""
+        """Read the next part of the file; return whether the file has more."""
         piece = read(blob, self.offset, unless=self._etag)
         if piece is None:
             return False
@@ -71,17 +73,17 @@ class LogFile:
         return more
 
     def take(self) -> Iterator[LogLine]:
-        """Yield the lines that were read and not yet taken."""
+        """Yield the lines that were read since the last call."""
         while self._lines:
             yield self._lines.popleft()
 
     def rest(self) -> Iterator[LogLine]:
-        """Yield the last line if its end was never written."""
+        """Yield the last line even if it does not end with a newline."""
         self._keep(self._cutter.rest())
         return self.take()
 
     def _is_another(self, piece: Piece, blob: Any) -> bool:
-        """Return whether the file was replaced: it is shorter, or was made anew and begins differently."""
+        """Return whether the file was replaced: it is shorter, or it was created again with different content."""
         if piece.size < self.offset:
             return True
         if not self.offset or piece.made == self._made:
@@ -95,7 +97,7 @@ class LogFile:
 
 
 class RunLog:
-    """All files of one run, or those of one rank or instance.
+    """All log files of one run, or only those of one rank or instance.
 
     `new_lines` yields the lines that arrived since its last call.
     """
@@ -120,24 +122,24 @@ class RunLog:
 
     @property
     def streams(self) -> list[LogFile]:
-        """Return the files that are known so far, in the order of their ranks."""
+        """Return the log files found so far, in the order of their ranks."""
         return sorted(self._files.values(), key=_order)
 
     @property
     def names(self) -> list[str]:
-        """Return every file that the run history lists, whoever wrote it."""
+        """Return the names of all files that the run history lists, including the service's own."""
         return sorted(self._addresses)
 
     @property
     def system_files(self) -> list[LogFile]:
-        """Return the service's own logs: how it made the image, how it started the job."""
+        """Return the service's own logs, such as those of the image build and the start of the job."""
         return [self._system[name] for name in sorted(self._system)]
 
     def new_lines(self) -> Iterator[LogLine]:
-        """Yield the lines since the last call, file by file.
+        """Yield the lines that arrived since the last call, file by file.
 
         Raises:
-            TargetError: a file could not be read; the lines of the others have been yielded.
+            TargetError: a file could not be read; lines of the files read before have been yielded.
         """
         self.discover()
         files = self.streams
@@ -156,12 +158,12 @@ class RunLog:
                     raise errors[0]
 
     def rest(self) -> Iterator[LogLine]:
-        """Yield last lines without an end, when nothing more will be read."""
+        """Yield the last lines that do not end with a newline. Call this when nothing more will be read."""
         for file in self.streams:
             yield from file.rest()
 
     def discover(self) -> None:
-        """Look for new files, and for new addresses of known ones."""
+        """Look for new files, and for new addresses of known files."""
         for name, address in self._list_files().items():
             writer = self._layout.writer(name)
             self._addresses[name] = address
@@ -173,7 +175,7 @@ class RunLog:
     def tail(self, file: LogFile, count: int) -> tuple[float, list[str]]:
         """Return the time of a file's last change, and the lines in its last `count` bytes.
 
-        The first line may be incomplete. A file that is listed before its first byte is written has no lines.
+        The first line may be incomplete. A file that does not exist in storage yet has no lines.
         """
 
         def last(blob: Any) -> tuple[float, list[str]]:
@@ -189,8 +191,8 @@ class RunLog:
             return 0.0, []
 
     def use_file(self, name: str, operation: Callable[[Any], Result]) -> Result:
-        """Return `operation(blob)`, by the file's address, by a new address if that has expired, or in the artifact
-        store.
+        """Return `operation(blob)` for a file. It is opened by its address, by a new address if the first has expired,
+        or in the artifact store.
 
         Raises:
             TargetError: see `provider_errors`.
@@ -212,9 +214,9 @@ class RunLog:
         return self._rank in (None, writer.rank) and self._instance in (None, writer.instance)
 
     def _list_files(self) -> Mapping[str, str]:
-        """Map names to addresses.
+        """Map names of files to addresses; an address may be empty.
 
-        If the run history has no list, the artifact store is asked once the run has begun.
+        If the run history lists no files, the names come from the artifact store once the run has begun.
         """
         try:
             self.details = details = self._blobs.client.history(f"runs/{self._run}/details")
@@ -244,7 +246,7 @@ class RunLog:
             return False  # the file is listed before its first byte is written
 
     def _renew(self, name: str, address: str) -> str:
-        """Return a new address to replace an expired one; another thread may have fetched it already."""
+        """Return a new address instead of an expired one. Another thread may already have fetched it."""
         with self._lock:
             if self._addresses[name] == address:
                 self.discover()

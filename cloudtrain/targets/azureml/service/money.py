@@ -1,4 +1,4 @@
-"""The machines that a job pays for, and their hourly cost at list prices or at the user's own."""
+"""The machines that a job pays for, and their cost per hour, at list prices or the user's own prices."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _SPARE = ("spot", "lowpriority")
 
 
 class Paid(NamedTuple):
-    """The machines of a job. `is_spare` is capacity that the service may take back, whose price is in no list."""
+    """The machines of a job. `is_spare` marks spot capacity, for which no list price exists."""
 
     instance_type: str
     instances: int
     is_spare: bool = False
 
     def hourly_price(self, overlay: Overlay) -> float | None:
-        """Return US dollars an hour for all instances; None if unknown."""
+        """Return the price of all instances in US dollars per hour; None if unknown."""
         known = None if self.is_spare else type_named("azureml", self.instance_type, overlay)
         return hourly([(known, self.instances)])
 
 
 def paid_machines(properties: Mapping[str, Any], details: Mapping[str, Any], cluster_of: ClusterOf) -> Paid | None:
-    """Return the machines of a job, from the run history, from the job's request, or from its cluster.
+    """Return the machines of a job, from the run history, the job's body or its cluster; None if unknown.
 
     Args:
         properties: the job's body.
-        details: the run's details, which may lack the machines.
-        cluster_of: asked only if the other sources lack the machines.
+        details: the run's details from the run history, which may lack the machines.
+        cluster_of: returns a cluster's description; called only if the other sources lack the machines.
     """
     resources = properties.get("resources") or {}
     tier = (properties.get("queueSettings") or {}).get("jobTier")

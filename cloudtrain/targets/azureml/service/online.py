@@ -1,4 +1,4 @@
-"""Checks that ask the workspace. Missing permissions cause a warning and never a crash; the checks change nothing."""
+"""Checks of a plan that ask the workspace. Missing permissions only cause warnings, and the checks change nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Asked:
 
     @property
     def body(self) -> Mapping[str, Any]:
-        """Return the properties of the job in the request."""
+        """Return the request's `properties`, which describe the job."""
         found: Mapping[str, Any] = self.plan.request["properties"]
         return found
 
@@ -69,17 +69,17 @@ Check = Callable[[Asked], Iterator[Finding]]
 
 
 def check(client: Client, plan: Plan, expected: str, labels: Labels) -> list[Finding]:
-    """Return the workspace's findings about a plan. The first question is whether it answers; all others run at once.
+    """Return the findings about a plan. The first check is whether the workspace answers; all others run concurrently.
 
     Args:
-        expected: the instance type that the job was planned for, which the body lacks on a cluster; empty if the job
-            leaves it open.
-        labels: keeps the versions of labels for the submit.
+        expected: the instance type that the job was planned for; empty if the job names none. On a cluster, the body
+            does not contain the type.
+        labels: stores the versions of labels for the submit.
     """
     try:
         client.workspace  # noqa: B018 - asked for once, and kept
     except (Denied, TargetUnreachable) as error:
-        return [_finding("AZ902", f"the workspace could not be asked: {error.message}", error.hint)]
+        return [_finding("AZ902", f"cloudtrain could not query the workspace: {error.message}", error.hint)]
     except NotThere as error:
         return [_finding("AZ903", error.message, error.hint)]
     except MissingExtra:
@@ -93,7 +93,7 @@ def check(client: Client, plan: Plan, expected: str, labels: Labels) -> list[Fin
 
 
 def _checks(asked: Asked) -> list[Check]:
-    """Return one function for each question, so that all can run at once."""
+    """Return one function for each check, so that all can run concurrently."""
     machines = _compute if asked.compute else _serverless
     # Azure does not document how to ask for a virtual cluster's machines.
     own = () if is_virtual_cluster(asked.compute or "") else (machines,)
@@ -104,7 +104,7 @@ def _run_check(one: Check, asked: Asked) -> list[Finding]:
     try:
         return list(one(asked))
     except (Denied, TargetUnreachable) as error:
-        return [_finding("AZ902", f"not everything could be looked at: {error.message}", error.hint)]
+        return [_finding("AZ902", f"a check could not be done: {error.message}", error.hint)]
     except TargetError as error:
         return [_finding("AZ902", error.message, error.hint)]
 
@@ -166,7 +166,7 @@ def _size(asked: Asked, name: str, machines: Mapping[str, Any]) -> Iterator[Find
 
 
 def _catalogue_name(size: str) -> str:
-    """Return a size in the catalogue's spelling; the service writes sizes in capitals."""
+    """Return a size in the catalogue's spelling, because the service writes sizes in capitals."""
     from cloudtrain.catalogue.instances import instance_named
 
     known = instance_named("azureml", size)
@@ -185,7 +185,7 @@ def _serverless(asked: Asked) -> Iterator[Finding]:
 
 
 def _identity(asked: Asked, owner: str, assigned: Any) -> Iterator[Finding]:
-    """Report an identity that the job acts as and that its machines lack."""
+    """Report a managed identity of the job that is not assigned to the cluster or workspace."""
     wanted = asked.body.get("identity") or {}
     if wanted.get("identityType") != "Managed":
         return
@@ -226,7 +226,7 @@ def _environment(asked: Asked) -> Iterator[Finding]:
 
 
 def _meaning(asked: Asked, label: Labelled, code: str, path: Path) -> Iterator[Finding]:
-    """Report the version that a label means now, or that the asset does not exist."""
+    """Report the current version of a labelled asset, or that the asset does not exist."""
     noun = _NOUNS[label.kind]
     try:
         version = asked.labels.ask(asked.client, label)
@@ -239,7 +239,7 @@ def _meaning(asked: Asked, label: Labelled, code: str, path: Path) -> Iterator[F
 
 
 def _places(asked: Asked) -> Iterator[Check]:
-    """Yield a check for each asset and each datastore that inputs and outputs name; shared ones are checked once."""
+    """Yield a check for each asset and each datastore that inputs and outputs name, without duplicates."""
     workspace, seen = asked.client.place.workspace_id, set[str]()
     for kind, code in (("inputs", "AZ913"), ("outputs", "AZ914")):
         for name, item in (asked.body.get(kind) or {}).items():
@@ -251,7 +251,7 @@ def _places(asked: Asked) -> Iterator[Check]:
 
 
 def _thing(uri: str, workspace: str) -> str | None:
-    """Return the ARM id of an asset or a datastore; None for anything that the resource manager does not know."""
+    """Return the ARM id of the asset or datastore in an address; None for other addresses."""
     if uri.startswith("/subscriptions/"):
         return uri
     try:

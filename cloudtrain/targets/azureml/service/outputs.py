@@ -1,4 +1,4 @@
-"""The service's location of a job's output, from the run history."""
+"""Look up the storage location of a job's output in the run history."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _HISTORY, _RESOLVE = "v1.0", "1.5.0"
 
 
 def resolved_place(client: Client, run_name: str, output: str) -> str | None:
-    """Return the service's location of an output; None if the service does not name one.
+    """Return the address of an output; None if the run history has none.
 
     Raises:
         TargetError: see `provider_errors`.

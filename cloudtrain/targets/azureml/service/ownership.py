@@ -1,4 +1,4 @@
-"""Find out whether we made a job of a given name: by one of its properties, or by its content."""
+"""Find out whether cloudtrain created a job, from one of the job's properties or from its content."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ MARK = "cloudtrain.run"
 
 
 def is_ours(job: Mapping[str, Any], request: Mapping[str, Any] | None = None) -> bool:
-    """Return whether the described job was made by a submission of its name.
+    """Return whether cloudtrain's run of the same name created the job.
 
-    If overrides have removed the mark, the job is compared with the request. A command that repairs a broken submission
-    has no request, and accepts only jobs with the mark.
+    If overrides have removed the property `MARK`, the job is compared with the request. Without a request, as in
+    commands that repair a broken submission, only jobs with the property count.
     """
     found = job["properties"]
     mark = (found.get("properties") or {}).get(MARK)
@@ -25,7 +25,7 @@ def is_ours(job: Mapping[str, Any], request: Mapping[str, Any] | None = None) ->
 
 
 def _contains(found: Any, asked: Any) -> bool:
-    """Return whether an answer repeats the requested values; the service adds others."""
+    """Return whether an answer contains all requested values. The service may add others."""
     if isinstance(asked, Mapping):
         return isinstance(found, Mapping) and all(_contains(found.get(key), asked[key]) for key in asked)
     return bool(found == asked)

@@ -1,4 +1,4 @@
-"""The locations of files, by the addresses that Azure ML writes: datastores by name, and storage accounts."""
+"""Parse the addresses of files that Azure ML uses: paths in datastores and in storage accounts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DatastorePlace:
 
 @dataclass(frozen=True)
 class BlobPlace:
-    """A folder or file in a storage account. `signature` is the text behind the `?` of its address."""
+    """A folder or file in a storage account. `signature` is the text after the `?` of its address."""
 
     account_url: str
     container: str
@@ -56,10 +56,10 @@ Where = DatastorePlace | BlobPlace
 
 
 def place_of(uri: str, workspace: str) -> Where:
-    """Return the place that an address names, in that workspace if the address does not name another.
+    """Parse an address. A datastore belongs to `workspace`, an ARM id, if the address does not name another workspace.
 
     Raises:
-        TargetError: the text is not the address of a file, or belongs to another kind of storage.
+        TargetError: the text is not the address of a file, or the storage is of an unsupported kind.
     """
     match = _DATASTORE.fullmatch(uri)
     if match:
@@ -73,14 +73,14 @@ def place_of(uri: str, workspace: str) -> Where:
     if parts.scheme == "https" and container and re.search(r"\.(blob|dfs)\.", parts.netloc):
         return BlobPlace(f"https://{_blob_host(parts.netloc)}", container, unquote(path), parts.query)
     raise TargetError(
-        f"`{uri}` is not a place that can be copied from here",
-        hint="`az ml data show` tells where an asset is",
+        f"cloudtrain cannot copy from `{uri}`",
+        hint="`az ml data show` prints the address of a data asset",
         code="CT936",
     )
 
 
 def _blob_host(host: str) -> str:
-    """Return the host for the blob protocol, which Data Lake storage answers under its other name."""
+    """Return the storage account's host for the blob protocol. Data Lake addresses have another host (`.dfs.`)."""
     return host.replace(".dfs.", ".blob.", 1)
 
 

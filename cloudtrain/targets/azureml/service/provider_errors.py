@@ -1,4 +1,4 @@
-"""Translate Azure's errors into ours. One table is for error codes, one for requests that never reached the service.
+"""Translate Azure's errors to cloudtrain's errors. One table has error codes, another errors without an answer.
 
 An error of Azure ML has codes at several depths: a general one on top (`UserError`), and a specific one below it
 (`JobPropertyImmutable`), in `innerError` or in an entry of `additionalInfo`. The deepest code in the table decides.
@@ -21,7 +21,7 @@ class NoWorkspace(NotThere):
 
 @dataclass(frozen=True)
 class Call:
-    """A request that Azure refused: `PUT`, about `jobs/cifar10-3f9a1c22-1`, with its workspace and credentials."""
+    """A refused request, such as `PUT` (`method`) about `jobs/cifar10-3f9a1c22-1` (`about`), with its workspace."""
 
     method: str
     about: str
@@ -33,7 +33,7 @@ class Call:
 
     @property
     def scope(self) -> str:
-        """Return the workspace as a role assignment names it."""
+        """Return the workspace's id, which is the scope in a role assignment."""
         return (
             f"/subscriptions/{self.subscription}/resourceGroups/{self.resource_group}"
             f"/providers/Microsoft.MachineLearningServices/workspaces/{self.workspace}"
@@ -45,7 +45,9 @@ Kind = type[TargetError] | type[SettingsError]
 
 @dataclass(frozen=True)
 class ErrorTemplate:
-    """Our error for one of Azure's. The texts may contain names that `_make_error` fills in."""
+    """The error that replaces one of Azure's. Its texts may contain fields such as `{said}`, which `_make_error` fills
+    in.
+    """
 
     kind: Kind
     message: str
@@ -57,11 +59,11 @@ _DENIED = ErrorTemplate(Denied, "the credentials may not do `{action}`: {said}",
 _BLOB_DENIED = ErrorTemplate(
     Denied,
     "the credentials may not use the workspace's storage account: {said}",
-    'ask for the role "Storage Blob Data Contributor" on that account, and for a way through its firewall',
+    'ask for the role "Storage Blob Data Contributor" on that account, and for access through its firewall',
 )
 _EXPIRED = ErrorTemplate(Expired, "the Azure login has expired", "{login}")
 _BAD_TOKEN = ErrorTemplate(
-    Expired, "Azure does not accept the credentials: {said}", "{login}; `az account show` tells who you are"
+    Expired, "Azure does not accept the credentials: {said}", "{login}; `az account show` prints your current account"
 )
 _TENANT = ErrorTemplate(
     TargetError,
@@ -69,7 +71,7 @@ _TENANT = ErrorTemplate(
     "`az login --tenant TENANT`; the subscription's page in the portal names its tenant",
 )
 _MORE_PROOF = ErrorTemplate(
-    TargetError, "the organization wants another proof of who you are: {said}", "`az login --tenant TENANT` asks for it"
+    TargetError, "the organization requires another authentication step: {said}", "`az login --tenant TENANT` starts it"
 )
 _SECRET = ErrorTemplate(
     TargetError, "the service principal's secret or certificate is not accepted: {said}",
@@ -99,9 +101,9 @@ _COMPUTE = ErrorTemplate(
     "`az ml compute list --workspace-name {workspace} --resource-group {resource_group}` shows them; "
     "or leave `compute` out to run serverless",
 )  # fmt: skip
-_CONFLICT = ErrorTemplate(TargetError, "something else changes `{about}` at the same moment: {said}", "try again")
+_CONFLICT = ErrorTemplate(TargetError, "another process is changing `{about}`: {said}", "try again")
 _TAKEN = ErrorTemplate(NameTaken, "the workspace has a job `{name}` already", "give the job another name")
-_REFUSED = ErrorTemplate(TargetError, "Azure ML refuses the request: {said}", "`cloudtrain check` looks closer")
+_REFUSED = ErrorTemplate(TargetError, "Azure ML refuses the request: {said}", "`cloudtrain check` may find the cause")
 
 CODES: dict[str, ErrorTemplate] = {
     # the resource manager
@@ -127,7 +129,7 @@ CODES: dict[str, ErrorTemplate] = {
     ),
     "MissingSubscriptionRegistration": ErrorTemplate(
         TargetError,
-        "the subscription `{subscription}` does not know Azure ML yet",
+        "Azure ML is not registered in the subscription `{subscription}`",
         "`az provider register --namespace Microsoft.MachineLearningServices`",
     ),
     "ExpiredAuthenticationToken": _EXPIRED,
@@ -246,7 +248,7 @@ _ACTION = re.compile(r"perform(?:ing)? (?:the )?action '(?P<action>[^']+)'")
 
 
 def translate_error(error: Exception, call: Call) -> TargetError | SettingsError:
-    """Return our error for one of azure-core's, azure-identity's or azure-storage-blob's."""
+    """Translate an error of azure-core, azure-identity or azure-storage-blob to cloudtrain's error."""
     status = getattr(error, "status_code", None)
     if status is not None:
         code = getattr(error, "error_code", None) or ""  # storage's enum, if it knows the code
@@ -261,7 +263,7 @@ def translate_error(error: Exception, call: Call) -> TargetError | SettingsError
 
 
 def refusal_error(status: int, body: Any, call: Call) -> TargetError | SettingsError:
-    """Return our error for a refusal: its HTTP status and its JSON data, if it has any."""
+    """Translate a refusal to cloudtrain's error. `body` is the answer's JSON data, or None."""
     error = _error(body)
     said = str(error.get("message") or error.get("Message") or "")
     codes = list(_codes(error))
@@ -270,7 +272,7 @@ def refusal_error(status: int, body: Any, call: Call) -> TargetError | SettingsE
 
 def not_found(name: str, workspace: str) -> RunNotFound:
     """Return the error for a run that the workspace does not have."""
-    hint = "`cloudtrain ps --target azureml` lists them"
+    hint = "`cloudtrain ps --target azureml` lists the workspace's runs"
     return RunNotFound(f"the workspace `{workspace}` has no run `{name}`", hint=hint)
 
 
@@ -292,13 +294,15 @@ def _template_of(status: int, codes: list[str], said: str) -> ErrorTemplate:
 
 
 def _error(body: Any) -> Mapping[str, Any]:
-    """Return the `error` of an answer; some services leave that level out."""
+    """Return the `error` of an answer, or the answer itself, because some services send the error without this
+    field.
+    """
     inner = body.get("error", body) if isinstance(body, Mapping) else {}
     return inner if isinstance(inner, Mapping) else {}
 
 
 def _codes(error: Any) -> Iterator[str]:
-    """Yield every code of an error, the most general first."""
+    """Yield all codes of an error, the most general code first."""
     if not isinstance(error, Mapping):
         return
     if error.get("code"):
@@ -331,7 +335,7 @@ def _make_error(template: ErrorTemplate, said: str, call: Call) -> TargetError |
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """Return an error and its causes, which are kept in four different places."""
+    """Return an error and its causes, which exceptions keep in four different attributes."""
     seen: list[BaseException] = []
     waiting: list[Any] = [error]
     while waiting:
@@ -344,7 +348,7 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the first line: storage adds request ids and the time, each in a separate line."""
+    """Return the first line of an error's message. Storage adds lines with the request id and the time."""
     return str(getattr(error, "message", None) or error).strip().partition("\n")[0]
 
 

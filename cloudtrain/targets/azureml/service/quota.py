@@ -1,8 +1,7 @@
-"""Check whether a region has the machines of a serverless job, by its sizes and quota.
+"""Check whether a region offers a serverless job's instance type, and whether the quota is large enough.
 
-Azure ML counts vCPUs: of each family (`standardNCADSA100v4Family`), of all families (`TotalDedicatedCores`), and for
-spot capacity of all families together at low priority (`TotalLowPriorityCores`), where the quotas of families do not
-apply.
+Azure ML limits vCPUs of each family (`standardNCADSA100v4Family`) and of all families (`TotalDedicatedCores`). For spot
+capacity, only `TotalLowPriorityCores` applies: the low-priority vCPUs of all families together.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _ASK = "ask for more in the studio, under Quota: https://ml.azure.com/quota"
 
 
 class CapacityFault(NamedTuple):
-    """A problem: the rule, and the text of its finding."""
+    """A problem with capacity: the code of the rule, and the finding's texts and path."""
 
     code: str
     message: str
@@ -36,7 +35,7 @@ _TYPE, _COUNT = ("resources", "instance_type"), ("resources", "instance_count")
 def serverless_faults(
     client: Client, size: str, count: int, locations: Sequence[str], *, is_spot: bool
 ) -> list[CapacityFault]:  # fmt: skip
-    """Return the problems with so many machines of a size, in the best of several regions.
+    """Return the problems with `count` machines of a size, in the region with the fewest problems.
 
     Raises:
         TargetError: see `provider_errors`.
@@ -46,7 +45,7 @@ def serverless_faults(
 
 
 def _badness(faults: Sequence[CapacityFault]) -> tuple[int, int]:
-    """Return a sort key that counts errors before warnings: a job that waits is better than one that is refused."""
+    """Return a sort key that counts errors before warnings, because a job that waits is better than a refused job."""
     return sum(level_of(fault.code) is Level.ERROR for fault in faults), len(faults)
 
 
@@ -73,7 +72,7 @@ def _faults(client: Client, size: str, count: int, location: str, is_spot: bool)
 
 
 def _shortage(usage: Mapping[str, Any], needed: int, where: str) -> Iterator[CapacityFault]:
-    """Report a quota that is too small, or used up; a negative quota means unlimited."""
+    """Report a quota that is too small, or used up by other jobs. A negative quota means unlimited."""
     limit, used = int(usage["limit"]), int(usage.get("currentValue") or 0)
     if 0 <= limit < needed:
         yield CapacityFault("AZ910", f"the quota of {where} is {limit} vCPUs, and the job needs {needed}", _ASK, _COUNT)
@@ -83,7 +82,9 @@ def _shortage(usage: Mapping[str, Any], needed: int, where: str) -> Iterator[Cap
 
 
 def _is_of(usage: Mapping[str, Any], name: str) -> bool:
-    """Return whether an entry has that name; some answers have it only in words (`Standard NDv2 Family ... vCPUs`)."""
+    """Return whether an entry is the quota `name`. Some answers contain only a title
+    (`Standard NDv2 Family ... vCPUs`).
+    """
     names = usage.get("name") or {}
     if str(names.get("value", "")).lower() == name.lower():
         return True

@@ -1,4 +1,4 @@
-"""The requests to Azure: each method sends one or a few; the modules beside this one interpret the answers."""
+"""The service of the Azure ML target: each method sends one or a few requests; other modules interpret the answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TOKEN = "x-azureml-token"
 
 
 class AzureMLService:
-    """Azure ML, for one process. A run is a command job of the run's name."""
+    """Azure ML's service, for one process of cloudtrain. A run is a command job with the run's name."""
 
     in_flight = 60.0
     names_are_unique = True
@@ -78,11 +78,11 @@ class AzureMLService:
         account = account_of(settings, self._environ, Path.cwd())
         if account.missing:
             hint = "set `subscription_id`, `resource_group` and `workspace` under `[azureml]` in cloudtrain.toml"
-            raise SettingsError("looking up `@latest` needs a workspace, and the settings name none", hint=hint)
+            raise SettingsError("cloudtrain cannot look up `@latest`, because no workspace is configured", hint=hint)
         return self._labels.pinned(self._at(account.place), job)
 
     def refresh_catalogue(self, settings: AzureML) -> Refreshed:
-        """Read the workspace's instance types, prices and quotas into a file beside the user's own corrections.
+        """Write the workspace's instance types, prices and quotas into a file in the user's configuration folder.
 
         Raises:
             SettingsError: the settings do not name the workspace.
@@ -96,7 +96,7 @@ class AzureMLService:
 
         account = account_of(settings, self._environ, Path.cwd())
         if account.missing:
-            message = "listing a region's instance types needs a workspace, and none is set"
+            message = "cloudtrain cannot list instance types, because no workspace is configured"
             hint = "set `subscription_id`, `resource_group` and `workspace` under `[azureml]` in cloudtrain.toml"
             raise SettingsError(message, hint=hint)
         folder, today = user_config_path("cloudtrain", appauthor=False), datetime.now(timezone.utc).date()
@@ -104,7 +104,7 @@ class AzureMLService:
         return refresh(client, client.place.subscription_id, folder=folder, date=today.isoformat())
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Upload the data and make the assets that the plan needs; return False if all of them exist already."""
+        """Upload the data and create the assets that the plan needs; return False if all of them exist already."""
         from cloudtrain.targets.azureml.service.assets import make_asset
         from cloudtrain.targets.azureml.service.upload import upload_data
 
@@ -115,12 +115,12 @@ class AzureMLService:
         return any(made)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Send the request, with versions in place of labels, as the check has reported them.
+        """Send the request. The versions that the check reported replace labels.
 
         If an earlier process sent the request (`again`), the name is looked up first, because a PUT to an existing job
-        changes its properties, tags and description. The PUT itself may be repeated if its answer is lost: for the
-        service, a second one of the same content is the same job. If the service refuses the second one, the existing
-        job is recognized as ours.
+        changes its properties, tags and description. If the answer to a PUT is lost, the PUT may be repeated, because a
+        second PUT of the same content does not create a second job. If the service refuses the second PUT, cloudtrain
+        recognizes the existing job as its own.
 
         Raises:
             NameTaken: the workspace has another job of that name.
@@ -141,7 +141,7 @@ class AzureMLService:
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
-        """Return whether the workspace has that run, and we made it.
+        """Return whether the workspace has the run.
 
         Raises:
             NameTaken: the workspace has a run of that name that another tool or user made.
@@ -151,7 +151,7 @@ class AzureMLService:
     def withdraw(self, ref: RunRef) -> bool:
         """Return whether the workspace has no such run.
 
-        A request that was on its way has arrived by now, or is lost.
+        Nothing is withdrawn: a request that was still under way has arrived by now, or is lost.
         """
         return not self.has(ref)
 
@@ -170,13 +170,13 @@ class AzureMLService:
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield the output so far; with `follow`, until the job has ended and its log is silent."""
+        """Yield the output so far. With `follow`, continue until the job has ended and no more lines arrive."""
         job = self._job(ref)
         log = self._log(ref, job, rank=rank, instance=instance)
         return self._follow(ref, job, log, on_status) if follow else self._so_far(ref, log, on_status)
 
     def stop(self, ref: RunRef) -> None:
-        """Ask the service to cancel the job, which takes some time. Does nothing if the job's work is done."""
+        """Ask the service to cancel the job, which takes some time. Does nothing if the job has ended or is ending."""
         if _is_ending(self._job(ref)):
             return
         try:
@@ -198,14 +198,14 @@ class AzureMLService:
             yield from sorted(listed, key=lambda item: item.status.created or 0.0, reverse=True)
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Yield the files of the code asset."""
+        """Yield the folder `scratch/code` with the files of the code asset; nothing if the asset does not exist."""
         from cloudtrain.targets.azureml.service.download import fetch_code
 
         with suppress(NotThere):
             yield fetch_code(self._stores(ref.place), upload.destination, scratch / "code")
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
-        """Copy what the job wrote; see `download.py`."""
+        """Copy the job's results; see `download.py`."""
         from cloudtrain.targets.azureml.service.download import download
 
         return download(self._stores(ref.place), self._job(ref), path, destination)
@@ -221,10 +221,10 @@ class AzureMLService:
         return self._blobs[place]
 
     def _job(self, ref: RunRef) -> dict[str, Any]:
-        """Return the job of a reference.
+        """Return the job that `ref` names.
 
         Raises:
-            RunNotFound: there is no such job.
+            RunNotFound: the workspace has no such job.
         """
         job = self._find(ref)
         if job is None:
@@ -239,7 +239,7 @@ class AzureMLService:
         return job
 
     def _ours(self, ref: RunRef, request: Mapping[str, Any] | None = None) -> bool:
-        """Return whether the job exists.
+        """Return whether the job exists and cloudtrain created it.
 
         Raises:
             NameTaken: the job exists, and another tool or user made it.
@@ -249,7 +249,7 @@ class AzureMLService:
             return False
         if not is_ours(job, request):
             raise NameTaken(
-                f"the workspace has a job `{ref.name}` already, which is a different job",
+                f"the workspace already has a different job named `{ref.name}`",
                 hint=f"see it with `cloudtrain status {ref}`, or give your job another name",
                 code="CT945",
             )
@@ -305,9 +305,9 @@ class AzureMLService:
 
 
 def _is_ending(job: Mapping[str, Any]) -> bool:
-    """Return whether there is nothing left to cancel.
+    """Return whether the job has ended or is ending, so that it cannot be cancelled.
 
-    The service also refuses to cancel while it keeps a job's outputs.
+    The service also refuses to cancel a job while it saves the job's outputs (`Finalizing`).
     """
     word = job["properties"]["status"]
     state = state_of(word)

@@ -1,4 +1,4 @@
-"""Refresh the catalogue from a workspace's region: sizes with prices, quota, and facts from Microsoft.Compute."""
+"""Refresh the catalogue for a workspace's region: sizes with prices, quota, and facts from Microsoft.Compute."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ It has not been tested against the service.
 class Reader(Protocol):
     """The part of `client.Client` that this module needs.
 
-    Paths belong to the workspace (empty: the workspace itself) or begin with `/subscriptions/`.
+    Paths are inside the workspace (empty for the workspace itself), or begin with `/subscriptions/`.
     """
 
     def get(self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None) -> Any:
@@ -37,13 +37,13 @@ class Reader(Protocol):
 
 
 def refresh(reader: Reader, subscription_id: str, *, folder: Path, date: str) -> Refreshed:
-    """Ask about the workspace's region, and write the catalogue's corrections into the user's folder.
+    """Ask Azure about the workspace's region, and write corrections of the catalogue into `folder`.
 
-    Data that the credentials may not read (usually Microsoft.Compute, sometimes the quota) is left out, and noted.
+    Data that the credentials may not read (often Microsoft.Compute, sometimes the quota) is left out, with a note.
 
     Args:
         folder: the user's configuration folder.
-        date: today, ISO: the date of the prices.
+        date: today's ISO date, which becomes the date of the prices.
 
     Raises:
         TargetError: the workspace or its sizes cannot be read; nothing is written then.

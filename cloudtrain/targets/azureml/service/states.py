@@ -1,7 +1,7 @@
 """Turn the service's description of a job into a `RunStatus`: states, reasons, times and money.
 
-The job's body comes from the resource manager. Its state and times come from the workspace's run history, which keeps
-three moments: when the run was made, when it began to run, and when it ended.
+The job's body comes from the resource manager. Its state and times come from the workspace's run history, which has
+three times: when the run was created, when it began to run, and when it ended.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MOMENT = re.compile(r"(?P<seconds>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?P<fraction>\
 
 
 def state_of(status: str) -> RunState:
-    """Return the state of a job. An unknown word, from a newer service, means that the job continues."""
+    """Return the state for the service's word. An unknown word, from a newer service, counts as running."""
     return STATES.get(status, RunState.RUNNING)
 
 
@@ -56,10 +56,10 @@ def status_of(job: Mapping[str, Any], details: Mapping[str, Any], hourly: float 
     """Return the status of a job.
 
     Args:
-        job: the resource manager's description.
+        job: the resource manager's description of the job.
         details: the run's details; empty if the run history does not have the run yet.
-        hourly: US dollars for all its machines; None if unknown.
-        now: seconds since the epoch, for jobs and phases that have not ended yet.
+        hourly: price of all the job's machines in US dollars per hour; None if unknown.
+        now: the current time in seconds since the epoch, for jobs that have not ended yet.
     """
     word = details.get("status") or job["properties"]["status"]
     state = state_of(word)
@@ -80,13 +80,13 @@ def status_of(job: Mapping[str, Any], details: Mapping[str, Any], hourly: float 
 
 
 def listed_status(job: Mapping[str, Any]) -> RunStatus:
-    """Return the status that a list of jobs tells about one of them."""
+    """Return the status of one job in a list of jobs, which lacks the job's start, end and cost."""
     word = job["properties"].get("status") or ""
     return RunStatus(state_of(word), reason=_WHY.get(word), created=created_at(job), page=_page(job))
 
 
 def seconds(moment: str | None) -> float | None:
-    """Return seconds since the epoch for a time as the service writes it, with up to seven digits behind the dot."""
+    """Convert a time of the service, with up to seven decimal places, to seconds since the epoch."""
     match = _MOMENT.fullmatch(moment or "")
     if match is None:
         return None
@@ -100,7 +100,7 @@ def created_at(job: Mapping[str, Any]) -> float | None:
 
 
 def _page(job: Mapping[str, Any]) -> str | None:
-    """Return the studio's page about the job, which the service lists among the job's services."""
+    """Return the address of the job's page in the studio; the service lists it among the job's services."""
     page: str | None = ((job["properties"].get("services") or {}).get("Studio") or {}).get("endpoint")
     return page
 
@@ -108,7 +108,7 @@ def _page(job: Mapping[str, Any]) -> str | None:
 def _transitions(
     word: str, created: float | None, started: float | None, ended: float | None
 ) -> tuple[Transition, ...]:  # fmt: skip
-    """Return the phases with a known beginning: the wait, under its current or its first name, and the work."""
+    """Return the phases whose beginning is known: waiting, running and the end."""
     if created is None:
         return ()
     waiting = word if started is None and ended is None else "Queued"
@@ -145,15 +145,15 @@ def _failure_reason(details: Mapping[str, Any]) -> str | None:
 
 
 def _warning(details: Mapping[str, Any]) -> str | None:
-    """Return the service's last warning, which tells what a job waits for."""
+    """Return the service's last warning, which usually explains why a job is waiting."""
     messages = [item.get("message") for item in details.get("warnings") or () if item.get("message")]
     return " ".join(str(messages[-1]).split()) if messages else None
 
 
 def _with_money(status: RunStatus, hourly: float | None, now: float) -> RunStatus:
-    """Add money for the seconds since the job began to run.
+    """Add the billable seconds since the job began to run, and their cost.
 
-    The job does not pay for a cluster's idle minutes before and after.
+    A cluster's idle minutes before and after the job do not count.
     """
     if status.started is None:
         return status

@@ -1,7 +1,7 @@
-"""Azure ML's own tuner: a run is a sweep job of the run's name. Jobs of all kinds share their requests.
+"""Azure ML's own tuner: a run is a sweep job with the run's name. Sweep jobs and command jobs use the same requests.
 
-Each trial is a separate job, a child of the sweep's run. The run history has its state and, in a tag, its values; the
-workspace's MLflow interface has its metrics.
+Each trial is a separate job, a child of the sweep's run. The trial's state and, in a tag, its values come from the run
+history; its metrics come from the workspace's MLflow interface.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _PAGE = 1000
 
 
 class AzureMLTuner(AzureMLService, Tuner):
-    """The tuner."""
+    """Azure ML's own tuner, whose runs are sweep jobs."""
 
     submit_version = SWEEP
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Return the sweep job's current status, with the number of trials it may have.
+        """Return the sweep job's current status, with its maximal number of trials.
 
-        Machines and money belong to its trials.
+        Billable time and cost belong to the trials.
         """
         job = self._job(ref)
         status = status_of(job, self._details(ref), None, time.time())
@@ -53,12 +53,14 @@ class AzureMLTuner(AzureMLService, Tuner):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield a line for each trial that started or ended; the trials' own output is under their own names."""
+        """Yield a line for each trial that started or ended. For a trial's own output, ask for the logs of that
+        trial.
+        """
         refuse_rank(ref, rank, instance)
         return trial_lines(self, ref, every=self._pace.every, follow=follow, on_status=on_status)
 
     def trials(self, ref: RunRef) -> list[Trial]:
-        """Return the children of the sweep's run, by the number at the end of their names."""
+        """Return the sweep's trials, ordered by the number at the end of their names."""
         client, objective = self._at(ref.place), self.objective(ref)
         try:
             pages = client.history_pages(f"runs/{ref.name}/children")
@@ -76,7 +78,7 @@ class AzureMLTuner(AzureMLService, Tuner):
         return Objective.model_construct(**{word: found["primaryMetric"]}) if found else None
 
     def _metrics(self, ref: RunRef, experiments: set[str]) -> dict[str, dict[str, float]]:
-        """Return the last values that each trial logged, by the trial's name."""
+        """Map each trial's name to the last values of its metrics."""
         client = self._at(ref.place)
         address = f"{client.service('api')}/mlflow/v2.0{client.place.workspace_id}/api/2.0/mlflow/runs/search"
         asked: dict[str, Any] = {

@@ -1,8 +1,8 @@
 """Upload the user's code as blobs: each file separately, several at once, to the location that the service names.
 
-A job reads its code as files, so the bundle is uploaded unpacked. Storage checks the MD5 of each request, and the asset
-is made after all its files have arrived. The service names a new location for each upload, so two submits of the same
-code do not collide, and nothing refers to the files of an interrupted upload.
+A job reads its code as files, so the bundle is uploaded unpacked. Storage checks the MD5 of each request, and the code
+asset is created after all files have arrived. The service names a new location for each upload, so two submits of the
+same code do not collide, and no asset refers to the files of an interrupted upload.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def upload_code(client: Client, code_id: str, bundle: BundleWriter, on_bytes: By
     """Upload the files of a bundle for a code asset, and return the address of their folder.
 
     Raises:
-        TargetError: the service names no location, storage refuses the files, or a file's name is no text.
+        TargetError: the service names no location, storage refuses the files, or a file's name is not UTF-8.
     """
     with _unpack(bundle) as source:
         files = list(_files(source))
@@ -63,7 +63,7 @@ def upload_code(client: Client, code_id: str, bundle: BundleWriter, on_bytes: By
 def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter) -> str:
     """Upload one folder of a bundle to the workspace's own storage, and return its address.
 
-    The uploaded folder is named by its content's hash. The address ends with a slash, as in azure-ai-ml 1.35.2's
+    The uploaded folder's name is the hash of its content. The address ends with a slash, as in azure-ai-ml 1.35.2's
     addresses of build contexts.
 
     Raises:
@@ -82,8 +82,7 @@ def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter
 
 
 def upload_data(client: Client, item: Upload, on_bytes: ByteProgress | None) -> bool:
-    """Upload data of this machine into its folder of the workspace's own storage; return False if all of it is already
-    there.
+    """Upload local data to the workspace's own storage; return False if all files are already there.
 
     Raises:
         TargetError: the workspace's storage refuses the data.
@@ -116,7 +115,7 @@ def _put(container: Any, name: str, file: _File | DataFile, report: Report) -> N
 
 @contextmanager
 def _unpack(bundle: BundleWriter) -> Iterator[Path]:
-    """Yield a folder with the files of a bundle, which exists for as long as it is used."""
+    """Yield a temporary folder with the files of a bundle."""
     with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
         archive, source = Path(folder, "bundle.tar.gz"), Path(folder, "code")
         bundle.write(archive)
@@ -135,7 +134,7 @@ def _files(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iter
     A link to a folder that contains it is skipped.
 
     Args:
-        above: the folders on the way here, without links.
+        above: the resolved paths of the parent folders, to detect cycles.
     """
     here = folder.resolve()
     if here in above:
@@ -149,18 +148,20 @@ def _files(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iter
 
 
 def _text(name: str) -> str:
-    """Return the name of a blob, which must be a text."""
+    """Return the name of a blob; raise TargetError if the name is not UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
         shown = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
-        message = f"Azure ML cannot hold the file `{shown}`, whose name is not UTF-8"
-        raise TargetError(message, hint="rename it, or name it in `.cloudtrainignore`", code="CT052") from None
+        message = f"Azure ML cannot store the file `{shown}`, because its name is not UTF-8"
+        raise TargetError(message, hint="rename the file, or exclude it in `.cloudtrainignore`", code="CT052") from None
     return name
 
 
 def _container(client: Client, given: dict[str, Any]) -> Any:
-    """Return the container that the service has made, opened by its signature or by the credentials themselves."""
+    """Return the container that the service has created, opened with the service's signature or with the
+    credentials.
+    """
     storage = require("azure.storage.blob", extra="azureml")
     signed = (given.get("credential") or {}).get("sasUri")
     sizes = {"max_single_put_size": _WHOLE, "max_block_size": _BLOCK, "retry_total": _RETRIES}
@@ -172,7 +173,7 @@ def _container(client: Client, given: dict[str, Any]) -> Any:
 
 
 def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, count: Callable[[_File, int], None]) -> None:
-    """Upload all files; the first failure ends the upload."""
+    """Upload all files into `folder`. The first failure ends the upload."""
 
     def send(file: _File, check: Check) -> None:
         def report(sent: int) -> None:
@@ -187,7 +188,7 @@ def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, count: 
 
 
 def _counting(files: list[_File], on_bytes: ByteProgress | None) -> Callable[[_File, int], None]:
-    """Turn progress reports of single files into one for all files."""
+    """Return a function that turns progress reports of single files into reports for all files."""
     total, sent, lock = sum(file.size for file in files), dict.fromkeys(files, 0), Lock()
     sent_of_all = 0
 

@@ -1,4 +1,4 @@
-"""The versions of Azure's APIs, one for each kind of object: those that azure-ai-ml 1.35.2 sends."""
+"""The versions of Azure's APIs, one for each kind of object, as azure-ai-ml 1.35.2 sends them."""
 
 from __future__ import annotations
 
