@@ -1,4 +1,4 @@
-"""The walk over the user's folder. It finds every file and link that is not ignored, once."""
+"""The walk over the user's folder, which finds every file and link that is not ignored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SPECIAL = {
 
 
 class Found(NamedTuple):
-    """A file as the walk found it."""
+    """A file that the walk found, with its size and mode at that time."""
 
     path: str
     size: int
@@ -37,8 +37,8 @@ class Walk:
     """The results of a walk.
 
     Attributes:
-        included: files and folders from outside of the root.
-        links: each link's target as written on disk.
+        included: names at the root of the bundle of files and folders from outside the root.
+        links: maps the path of each link to its target as written on disk.
     """
 
     def __init__(self, included: tuple[str, ...] = ()) -> None:
@@ -69,11 +69,11 @@ def walk(
 
     Ignored folders are not read.
 
-    `declared` maps paths below `root` to descriptions. These paths are left out by default, like the file that this
-    process writes its output to, as in `cloudtrain submit job.yaml > submit.log`.
+    `declared` maps paths below `root` to descriptions. By default the walk leaves out these paths, and the file that
+    this process's output is redirected to, as in `cloudtrain submit job.yaml > submit.log`.
 
-    `beside` holds files and folders from outside, by their names at the root of the bundle. With `alone`, only these
-    are found.
+    `beside` maps names at the root of the bundle to files and folders outside `root`. With `alone`, only these are
+    found.
 
     Raises:
         JobError: there are too many files for a bundle, or a line of an ignore file is not a pattern.
@@ -170,7 +170,8 @@ def _look_at(
 def _ignoring_rule(
     item: os.DirEntry[str] | Included, path: str, is_folder: bool, rules: tuple[Rules, ...], defaults: Defaults
 ) -> str | None:
-    """Return the rule that leaves out the path: from the nearest ignore file with a matching rule, or a default."""
+    """Return the rule that leaves out the path, from the nearest ignore file with a matching rule or from the defaults;
+    None if the bundle includes the path."""
     verdicts = (each.judge(path, is_folder) for each in rules)
     verdict = next((verdict for verdict in verdicts if verdict is not None), None)
     if verdict is None or not (verdict.ignores or verdict.by_name):
