@@ -29,7 +29,7 @@ class SourceChanged(CloudtrainError):
     def __init__(self, path: str) -> None:
         super().__init__(
             f"`{escape_path(path)}` changed while its bundle was being made; nothing was written",
-            hint="run the command again when nothing writes to `source_dir`",
+            hint="run the command again when no program is writing to `source_dir`",
         )
 
 

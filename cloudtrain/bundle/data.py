@@ -63,7 +63,7 @@ def read_data(place: str) -> LocalData:
         return _hashed(_files_of(place), os.path.isfile(place))  # noqa: PTH113
     except OSError as error:
         message = f"`{escape_path(str(error.filename or place))}` cannot be read: {error.strerror}"
-        raise UnreadableData(message, hint="name a folder or a file that you may read") from None
+        raise UnreadableData(message, hint="name a folder or file that you have permission to read") from None
 
 
 def _files_of(place: str) -> tuple[DataFile, ...]:
@@ -74,13 +74,13 @@ def _files_of(place: str) -> tuple[DataFile, ...]:
         found = (_file(root.name, root),)
     else:
         message = f"there is no folder or file `{escape_path(place)}`"
-        raise UnreadableData(message, hint="write its path from the job file's folder: `./data`")
+        raise UnreadableData(message, hint="write the path relative to the job file's folder, for example `./data`")
     if not found:
         message, hint = f"the folder `{escape_path(place)}` holds no file", "name the folder that holds the data"
         raise UnreadableData(message, hint=hint)
     if len(found) > MOST_FILES:
         message = f"`{escape_path(place)}` holds more than {MOST_FILES:,} files"
-        raise UnreadableData(message, hint="pack them, or upload them yourself and name the place")
+        raise UnreadableData(message, hint="pack the files, or upload them and write their storage path")
     return tuple(sorted(found, key=lambda file: os.fsencode(file.path)))
 
 

@@ -56,7 +56,7 @@ def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[P
             continue
         place = os.path.join(root, path)  # noqa: PTH118
         name = os.path.basename(os.path.normpath(place))  # noqa: PTH119 - `..` has the name of its folder
-        fault = why_missing(place) or (None if name else "has no name that it could have in the bundle")
+        fault = why_missing(place) or (None if name else "has no name for the bundle")
         if fault is not None:
             hint = "write the path of a file or folder, from `source_dir`, or remove the line"
             problems.append(_problem(f"`{escape_path(path)}` {fault}", hint, line))

@@ -44,8 +44,8 @@ def unpack(archive: Path, destination: Path, sha256: str) -> None:
         except OSError:
             from cloudtrain.errors import UsageError
 
-            message = f"`{destination}` is there already and is not an empty folder"
-            raise UsageError(message, hint="name a folder that does not exist") from None
+            message = f"`{destination}` exists already and is not an empty folder"
+            raise UsageError(message, hint="name a folder that does not exist yet") from None
 
 
 def verify(archive: Path, sha256: str) -> None:
@@ -71,7 +71,7 @@ def _read(archive: Path, sha256: str, staging: Staging | None) -> None:
     except Unsafe as error:
         raise _damage_error(archive, str(error)) from None
     if content.hexdigest() != sha256:
-        raise _damage_error(archive, "its content is another than its name says")
+        raise _damage_error(archive, "its content does not match its name")
 
 
 def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, content: ContentHash, staging: Staging | None) -> None:

@@ -272,9 +272,9 @@ def test_another_bundle_under_the_name_is_noticed(tmp_path: Path) -> None:
         tree = scan(build(tmp_path / name, content))
         tree.write(tmp_path / f"{name}.tar.gz")
         verify(tmp_path / f"{name}.tar.gz", tree.sha256)
-        with pytest.raises(DamagedBundle, match="its content is another"):
+        with pytest.raises(DamagedBundle, match="its content does not match"):
             verify(tmp_path / f"{name}.tar.gz", wanted)
-        with pytest.raises(DamagedBundle, match="its content is another"):
+        with pytest.raises(DamagedBundle, match="its content does not match"):
             unpack(tmp_path / f"{name}.tar.gz", tmp_path / "out", wanted)
     assert not (tmp_path / "out").exists()
 
