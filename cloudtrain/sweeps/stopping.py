@@ -1,7 +1,8 @@
-"""Whether a trial should be stopped early, because others were clearly better after as many reports. Pure.
+"""Decides whether a trial should be stopped early because others were clearly better after as many reports. Pure
+functions.
 
-`median` and `bandit` are the rules that Azure ML and Google's Vizier have under these names; hyperband is successive
-halving as trials come (ASHA), whose brackets begin to halve at different reports.
+`median` and `bandit` are the rules of these names in Azure ML and Google's Vizier. `hyperband` is asynchronous
+successive halving (ASHA), with brackets that begin to halve after different numbers of reports.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from cloudtrain.core.sweep import Objective, Sweep
 from cloudtrain.core.trial import Trial
 
 _KEPT = 3
-"""Hyperband keeps one of so many trials at each step, and gives it so many times as many reports."""
+"""At each step, hyperband keeps one of three trials, and lets it make three times as many reports."""
 
 
 def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
@@ -77,7 +78,8 @@ def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
 
 
 def _rungs(least: int, most: int) -> list[int]:
-    """Return the numbers of reports after which trials are compared; each bracket skips one more at the start."""
+    """Return the numbers of reports after which trials are compared. Each bracket skips one more number at the
+    start."""
     found = [least]
     while found[-1] * _KEPT < most:
         found.append(found[-1] * _KEPT)

@@ -162,7 +162,7 @@ def test_failed_trials_run_again(
     assert run.best == after[2]  # as good as the last one, and earlier
     with pytest.raises(UsageError, match="no trial of"):
         run.rerun()
-    with pytest.raises(UsageError, match="repeats its trials unchanged"):
+    with pytest.raises(UsageError, match="repeats the trials of a sweep unchanged"):
         run.rerun(["hyperparameters.rate=1"])
 
     source = {"source_dir": str(tmp_path / "src"), "entry_point": "train.py"}
@@ -410,7 +410,7 @@ def test_a_driver_that_fails_says_what_to_type(
     run = submitted(make_sweep(strategy="bayesian"))
     assert run.status().state is ct.RunState.FAILED
     assert (run.last_status.reason or "").endswith(
-        f"pip install 'cloudtrain[sweeps]', or use `strategy: random`; `cloudtrain continue {run.name}` goes on"
+        f"pip install 'cloudtrain[sweeps]', or use `strategy: random`; `cloudtrain continue {run.name}` continues the sweep"
     )
 
 
