@@ -23,13 +23,13 @@ def choose(
     """Return the instance type for a job. The same table always gives the same type. `types` replaces the target's
     table.
 
-    Without `gpus_per_instance`, the type with the fewest GPUs is chosen. With `interconnect="rdma"`, only types with
-    RDMA fit. With `ethernet` all types fit, because every type has Ethernet.
+    Without `gpus_per_instance`, a type with the fewest GPUs is chosen. With `interconnect="rdma"`, only types with RDMA
+    fit. With `interconnect="ethernet"`, all types fit, because every type has Ethernet.
 
-    The cheapest of the types that fit is chosen. If one of them has no known price, the smallest is chosen, because
+    The cheapest type that fits is chosen. If one of these types has no known price, the smallest is chosen, because
     with the same GPU a larger instance never costs less. Ties are decided, in this order, by less GPU memory, fewer
     vCPUs, less memory, the lower known price, the lower known price of the bare machine, the newer generation, and the
-    name. Whole GPUs come before slices of a GPU, and retired types come last, whatever they cost.
+    name. Whole GPUs come before slices of a GPU, and retired types come last, whatever their price.
 
     Raises:
         JobError: no type has that GPU, that number of GPUs, or RDMA. The hint names the available choices.
@@ -67,7 +67,7 @@ def _rank(instance: InstanceType, priced: bool) -> tuple[Any, ...]:
 
 
 def _generation(family: str) -> int:
-    """Return the generation of a family: 5 for `p5en` and for `NCads H100 v5`."""
+    """Return the generation in the name of a family: 5 for `p5en` and for `NCads H100 v5`."""
     found = re.search(r"v(\d+)$", family) or re.match(r"[a-zA-Z]+(\d+)", family)
     return int(found[1]) if found else 0
 

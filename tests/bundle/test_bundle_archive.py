@@ -230,7 +230,7 @@ def test_unpack_wants_an_empty_place(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     unpack(tmp_path / "out.tar.gz", tmp_path / "empty", tree.sha256)
     assert (tmp_path / "empty/train.py").read_bytes() == b"1"
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="exists already"):
         unpack(tmp_path / "out.tar.gz", tmp_path / "src", tree.sha256)
     assert inside(tmp_path / "src") == ["train.py"]
     assert inside(tmp_path) == ["empty", "out.tar.gz", "src"]
