@@ -93,7 +93,8 @@ def _launch_of(source: str) -> tuple[Launch, str] | None:
             return read_task_file(data, folder or "."), f"the task file {Path(source).name}"
         if isinstance(data, dict) and "distributed_type" in data and "num_processes" in data:
             hint = (
-                f'adopt the line that uses it: `cloudtrain adopt "accelerate launch --config_file {source} train.py"`'
+                "adopt the launch line that names this file: "
+                f'`cloudtrain adopt "accelerate launch --config_file {source} train.py"`'
             )
             raise UsageError(
                 f"`{source}` is a configuration file of accelerate, which names no script", hint=hint, code="CT981"

@@ -107,7 +107,7 @@ def read_task_file(data: Mapping[str, Any], folder: str) -> Launch:
     workdir = data.get("workdir")
     launch.source_dir = workdir if isinstance(workdir, str) else None
     why = {
-        "setup": "put what it installs into `environment.requirements` or an image",
+        "setup": "list the packages that it installs in `environment.requirements`, or use an image",
         "file_mounts": "write each storage path of data under `inputs`",
         "secrets": "a job contains no secrets: let the script read them at run time",
         "volumes": "write each storage path of data under `inputs`",

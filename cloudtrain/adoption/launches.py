@@ -167,7 +167,7 @@ def _torchrun(words: Sequence[str], folder: str) -> Launch:  # noqa: ARG001 - as
     if colon and low != high:
         launch.lost["--nnodes"] = "a job has a fixed number of instances, so the larger number was used"
     elif not nodes.isdecimal() and not colon:
-        launch.lost["--nnodes"] = f"`{nodes}` is only known when it runs: write `resources.instance_count`"
+        launch.lost["--nnodes"] = f"`{nodes}` is known only at run time: set `resources.instance_count`"
     count = (options.get("--nproc-per-node") or ["1"])[0]
     launch.processes = int(count) if count.isdecimal() else None
     launch.lost |= _lost(options, _TORCH_KNOWN, "a job has no field for this option of torchrun")
@@ -199,7 +199,9 @@ def _accelerate(words: Sequence[str], folder: str) -> Launch:
         launch.distribution, launch.processes = {}, None
     for name in ("fsdp_config", "deepspeed_config", "dynamo_config", "parallelism_config", "megatron_lm_config"):
         if config.get(name):
-            launch.lost[name] = "accelerate hands this to the script in variables of its own: set them, or use its API"
+            launch.lost[name] = (
+                "accelerate passes this to the script in its own variables: set these, or use accelerate's API"
+            )
     known = _ACCELERATE_FLAGS | {
         "--config-file", "--num-machines", "--num-processes", "--mixed-precision", "--machine-rank",
         "--main-process-ip", "--main-process-port", "--rdzv-backend", "--same-network", "--gpu-ids",
@@ -284,8 +286,8 @@ def _horovodrun(words: Sequence[str], folder: str) -> Launch:
 def _torchx(words: Sequence[str], folder: str) -> Launch:  # noqa: ARG001 - as the other readers
     _, rest = _options(words, frozenset({"--dryrun", "--wait", "--log", "--tee_logs"}))
     if not rest or rest[0] != "dist.ddp":
-        hint = "print what it runs with `torchx run --dryrun`, and adopt its torchrun line"
-        raise _wrong("only the component `dist.ddp` of torchx is known", hint)
+        hint = "print the torchrun line with `torchx run --dryrun`, and adopt that line"
+        raise _wrong("cloudtrain knows only torchx's component `dist.ddp`", hint)
     options, program = _options(rest[1:], frozenset())
     launch = Launch("torchx", distribution={"type": "torch"})
     nodes, _, count = (options.get("-j") or ["1x1"])[0].partition("x")
@@ -327,7 +329,7 @@ def _text(file: str) -> str:
     try:
         return read_text(file)
     except (OSError, Unreadable):
-        raise _wrong(f"`{file}` cannot be read", "run it where the launch line runs") from None
+        raise _wrong(f"`{file}` cannot be read", "run this command in the folder where the launch line runs") from None
 
 
 def _yaml(file: str) -> dict[str, Any]:

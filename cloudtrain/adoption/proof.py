@@ -358,6 +358,6 @@ def write_adoption(found: Adoption, folder: Path, *, force: bool = False) -> lis
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        hint = "name a folder that you may write with `--write`"
+        hint = "name a writable folder with `--write`"
         raise UsageError(f"`{folder}` cannot be written: {error.strerror}", hint=hint, code="CT983") from None
     return [folder / name for name in texts]

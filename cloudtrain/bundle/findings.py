@@ -42,9 +42,9 @@ def secret_findings(tree: Tree) -> list[Finding]:
             places.append((entry.path, f"{name}:{secret.line}", secret.rule))
     found = []
     if certain:
-        found.append(_secret("CT301", Level.ERROR, "the bundle would carry a secret", certain))
+        found.append(_secret("CT301", Level.ERROR, "the bundle contains a secret", certain))
     if uncertain:
-        found.append(_secret("CT304", Level.WARNING, "the bundle may carry a secret", uncertain))
+        found.append(_secret("CT304", Level.WARNING, "the bundle may contain a secret", uncertain))
     return found
 
 
@@ -108,7 +108,7 @@ def name_findings(tree: Tree, target: str, refuse: Callable[[str], str | None]) 
         Finding(
             "CT306",
             Level.ERROR,
-            f"`{target}` cannot carry `{_cut(escape_path(first))}`, {faults[first]}{more}",
+            f"`{target}` does not support `{_cut(escape_path(first))}`, {faults[first]}{more}",
             f"rename it, or add the line `{_cut(ignore_line(first))}` to `{IGNORE_FILE}` in `source_dir`",
             ("source_dir",),
             details=tuple(details[:_MOST_PLACES]),

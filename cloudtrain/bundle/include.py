@@ -58,12 +58,10 @@ def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[P
         name = os.path.basename(os.path.normpath(place))  # noqa: PTH119 - `..` has the name of its folder
         fault = why_missing(place) or (None if name else "has no name for the bundle")
         if fault is not None:
-            hint = "write the path of a file or folder, from `source_dir`, or remove the line"
+            hint = "write the path of a file or folder, relative to `source_dir`, or remove the line"
             problems.append(_problem(f"`{escape_path(path)}` {fault}", hint, line))
         elif name in taken:
-            message = (
-                f"`{escape_path(path)}` would be `{escape_path(name)}` in the bundle, which {taken[name]} has already"
-            )
+            message = f"the bundle would have `{escape_path(name)}` from {taken[name]} and from `{escape_path(path)}`"
             problems.append(_problem(message, "remove the line, or rename one of the two", line))
         else:
             real = os.path.realpath(place)

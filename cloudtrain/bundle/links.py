@@ -12,7 +12,7 @@ Place = tuple[str, ...]
 
 
 class BrokenLink(Exception):
-    """A link that a bundle cannot contain. The message completes a sentence about the link: `comes back to itself`."""
+    """A link that a bundle cannot contain. The message completes a sentence about the link: `leads back to itself`."""
 
 
 class Links:
@@ -71,7 +71,7 @@ class Links:
             place = (*place, part)
             if place in self._links:
                 if next(hops, None) is None:
-                    raise BrokenLink("comes back to itself")
+                    raise BrokenLink("leads back to itself")
                 place = self._follow(*self._split(place[:-1], self._links[place]), hops)
             elif place not in self._files and place not in self._folders:
                 raise _nothing_at(place)

@@ -119,9 +119,9 @@ def _check_folder(source_dir: Path) -> None:
     if os.path.isdir(place):  # noqa: PTH112 - a Path raises where the name is too long
         return
     if missing is None:
-        hint = f"write the folder that holds it: `source_dir: {escape_path(os.fspath(source_dir.parent))}`"
+        hint = f"name the folder that contains the file: `source_dir: {escape_path(os.fspath(source_dir.parent))}`"
         raise _problem(f"`{name}` is a file, not a folder", hint)
-    hint = "write the folder with your code, relative to the job file, or `.` for the job file's own folder"
+    hint = "name the folder with your code, relative to the job file, or write `.` for the job file's own folder"
     raise _problem(f"the folder `{name}` {missing}", hint)
 
 

@@ -76,10 +76,10 @@ def _read(archive: Path, sha256: str, staging: Staging | None) -> None:
 
 def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, content: ContentHash, staging: Staging | None) -> None:
     if safe_name(member.name, odd=True) != member.name:
-        raise Unsafe(member.name, "is not written as a bundle has it")
+        raise Unsafe(member.name, "is not a normalized path")
     if member.issym():
         if safe_target(member.name, member.linkname) != member.linkname:
-            raise Unsafe(member.name, "is a link that is not written as a bundle has it")
+            raise Unsafe(member.name, "is a link whose target is not a normalized path")
         content.add_link(member.name, member.linkname)
         if staging is not None:
             staging.link(member.name, member.linkname)

@@ -82,7 +82,7 @@ def walk(
     waiting: list[_Folder] = [] if alone else [_Folder("", root, ())]
     for name, place in (beside or {}).items():
         if not alone and os.path.lexists(f"{root}/{name}"):
-            message = f"`{escape_path(name)}` comes from elsewhere, and `source_dir` has one of that name"
+            message = f"`{escape_path(name)}` comes from outside `source_dir`, which already has an item of that name"
             found.problems.append(Problem(("source_dir",), message, "rename one of the two", code="CT055"))
         else:
             _look_at(Included(place, os.stat(place)), name, (), defaults, found, waiting)  # noqa: PTH116
@@ -127,7 +127,7 @@ class _Folder(NamedTuple):
 
 def _too_many(root: str) -> JobError:
     message = f"`{escape_path(root)}` holds more than {MAX_FILES:,} files, too many for a bundle of code"
-    hint = f"name the folder with your code alone, or add the folders with data to `{IGNORE_FILE}`"
+    hint = f"let `source_dir` name a folder with only your code, or add the folders with data to `{IGNORE_FILE}`"
     return JobError([Problem(("source_dir",), message, hint, code="CT053")])
 
 
@@ -163,7 +163,7 @@ def _look_at(
         if stat.S_ISREG(status.st_mode):
             found.files.append(Found(path, status.st_size, bool(status.st_mode & stat.S_IXUSR), item.path))
         else:
-            what = _SPECIAL.get(stat.S_IFMT(status.st_mode), "no regular file")
+            what = _SPECIAL.get(stat.S_IFMT(status.st_mode), "not a regular file")
             found.refuse(path, f"`{escape_path(path)}` is {what}, which cannot be in a bundle", remedy="remove it")
 
 

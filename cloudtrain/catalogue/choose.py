@@ -53,7 +53,7 @@ def _no_such_gpu(target: str, gpu: str, table: Sequence[InstanceType]) -> JobErr
     if table:
         return _wrong("gpu", *unknown_gpu(gpu, table))
     message = f"there is no table of instance types for `{target}`, so none can be chosen by its GPU"
-    return _wrong("gpu", message, "name one with `instance_type`")
+    return _wrong("gpu", message, "name a type with `instance_type`")
 
 
 def _rank(instance: InstanceType, priced: bool) -> tuple[Any, ...]:
@@ -85,9 +85,9 @@ def _without_rdma(gpu: str, count: int | None, same_gpu: Sequence[InstanceType])
     message = f"no instance type with {what} has RDMA"
     there_are = [instance for instance in same_gpu if instance.interconnect == "rdma"]
     if not there_are:
-        return message, "remove `interconnect: rdma`: instances then talk over TCP, which is slower"
+        return message, "remove `interconnect: rdma`; the instances then communicate over TCP, which is slower"
     there_are.sort(key=lambda instance: _rank(instance, False))
-    return message, "these have it: " + ", ".join(f"`{t.name}` ({t.hardware})" for t in there_are)
+    return message, "these types have it: " + ", ".join(f"`{t.name}` ({t.hardware})" for t in there_are)
 
 
 def _wrong(field: str, message: str, hint: str | None) -> JobError:

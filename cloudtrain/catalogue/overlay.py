@@ -109,7 +109,7 @@ def load_overlay(file: Path) -> Overlay:
 _CODE = "CT918"
 
 
-_EXAMPLE = 'a type\'s own table looks like `[sagemaker."ml.p5.48xlarge"]`, and below it `price = 55.04`'
+_EXAMPLE = 'write one table for each type: `[sagemaker."ml.p5.48xlarge"]`, and below it `price = 55.04`'
 
 
 def read_overlay(data: Mapping[str, Any], file: str, positions: Positions | None = None) -> Overlay:

@@ -139,7 +139,7 @@ class Watcher:
             except RunNotFound:
                 raise self._failed(ref.name, "is gone") from None
             except TargetError as error:
-                self.write(RunState.QUEUED, f"{self.order.reason}, which cannot be asked: {error.message}")
+                self.write(RunState.QUEUED, f"{self.order.reason}, whose status cannot be read: {error.message}")
                 return True
             if not state.is_final or (state is RunState.LOST and self._service.waiting(ref) is not None):
                 self.write(RunState.QUEUED, self.order.reason)
@@ -178,20 +178,20 @@ class Watcher:
                 if not stages & {"accepted", "reported"}:
                     submit_once(store, submission, lambda name: service_of(name, self._service))
         except (TargetUnreachable, StoreError) as error:
-            self.write(RunState.QUEUED, f"{order.reason} no longer, but cannot be sent: {error.message}")
+            self.write(RunState.QUEUED, f"waits until the run can be sent: {error.message}")
             return False
         return True
 
     def _plan(self, counter: int) -> Plan:
         if counter > 1:
             plan = self.order.plan
-            message = f"`{plan.target}` has another run `{plan.run_name}` by now"
+            message = f"`{plan.target}` already has another run named `{plan.run_name}`"
             raise TargetError(message, hint="submit the job again", code="CT945")
         return self.order.plan
 
     def _end_if_stopped(self) -> None:
         if self._folder.stop.exists():
-            raise _Ended(RunState.STOPPED, "stopped while it waited, so nothing was sent")
+            raise _Ended(RunState.STOPPED, "stopped while it was waiting, so nothing was sent")
 
     def _failed(self, name: str, why: str) -> _Ended:
         reason = f"the run `{name}` {why}, so nothing was sent; run it again, then submit this job again"

@@ -180,7 +180,7 @@ class Driver:
         if len(first) < _HOPELESS or len(first) < len(ended) or self._sweep.objective is None:
             return None
         again = f"`cloudtrain rerun {self._folder.name}` repeats them"
-        return f"the first {len(first)} trials failed, so no other was started: {first[0].reason}; {again}"
+        return f"the first {len(first)} trials failed, so no more were started: {first[0].reason}; {again}"
 
     def _known(self) -> list[Trial]:
         return list(self._journal.study.trials.values())
@@ -272,7 +272,7 @@ class Driver:
                 return self._stop_if_needed(trial, ref, status)
             reports = self._values(ref)
         except TargetUnreachable as error:
-            self._say(f"trial {trial.number} cannot be asked: {error.message}")
+            self._say(f"the status of trial {trial.number} cannot be read: {error.message}")
             return False
         except RunNotFound as error:
             status, reports = RunStatus(RunState.LOST, error.message, ended=time.time()), ()

@@ -135,7 +135,7 @@ class PreparedSweep:
         """
         sweep, where = self.sweep, self.prepared.where
         if sweep.driver == "cloudtrain":
-            return None, "the sweep says `driver: cloudtrain`"
+            return None, "the sweep has `driver: cloudtrain`"
         if not where.has_tuner:
             if sweep.driver == "service":
                 message = f"{where.title} has no tuner of its own"
@@ -148,7 +148,11 @@ class PreparedSweep:
             if sweep.driver == "service" or any(item.code != "CT061" for item in error.problems):
                 raise _refused(error.problems, self.place_of) from None
             return None, error.problems[0].message
-        why = "the sweep says `driver: service`" if sweep.driver == "service" else "it can do all that the sweep says"
+        why = (
+            "the sweep has `driver: service`"
+            if sweep.driver == "service"
+            else "it supports everything that the sweep uses"
+        )
         return plan, why
 
     @property

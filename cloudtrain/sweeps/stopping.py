@@ -57,7 +57,7 @@ def _beyond_slack(objective: Objective, slack: float, trial: Trial, others: Sequ
     allowed = best - abs(best) * slack if objective.goal == "maximize" else best + abs(best) * slack
     if not objective.better(allowed, own):
         return None
-    return f"its best {objective.metric}, {own:.4g}, was beyond the slack around {best:.4g}"
+    return f"its best {objective.metric}, {own:.4g}, was outside the slack around the best, {best:.4g}"
 
 
 def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
@@ -65,7 +65,7 @@ def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
     assert sweep.objective is not None, "the rules have asked for it"
     step, objective = len(trial.reports), sweep.objective
     if step >= sweep.hyperband.max:
-        return f"ended by hyperband after {step} reports, the most that a trial makes"
+        return f"ended by hyperband after {step} reports, the maximum of a trial"
     rungs = _rungs(sweep.hyperband.min, sweep.hyperband.max)
     reached = [rung for rung in rungs[trial.number % len(rungs) :] if rung <= step]
     for rung in reached:

@@ -84,7 +84,9 @@ class MetricPatterns:
                     warnings.simplefilter("ignore")
                     compiled[name] = re.compile(text)
             except (re.error, OverflowError, RecursionError) as error:  # the rules have said so
-                self.complaints.append(f"cloudtrain: metric `{name}` is not read: its pattern is wrong: {error}")
+                self.complaints.append(
+                    f"cloudtrain: metric `{name}` is not read, because its pattern is not valid: {error}"
+                )
         return compiled
 
     def _start_clock(self) -> None:
@@ -101,7 +103,7 @@ class MetricPatterns:
     def _drop(self, name: str, why: str) -> None:
         assert self._compiled is not None
         del self._compiled[name]
-        self.complaints.append(f"cloudtrain: metric `{name}` is read no more: its pattern {why}")
+        self.complaints.append(f"cloudtrain: metric `{name}` is no longer read, because its pattern {why}")
 
 
 def _number(match: re.Match[str]) -> float | None:

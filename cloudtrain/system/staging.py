@@ -257,7 +257,7 @@ class Staging:
                     break
                 if depth == len(parts):
                     if stat.S_ISDIR(mode):
-                        raise Unsafe(name, "cannot be written: a folder of that name is there")
+                        raise Unsafe(name, "cannot be written, because a folder has this name")
                 elif not stat.S_ISDIR(mode):
                     what = "a link, which may lead outside" if stat.S_ISLNK(mode) else "a file"
                     raise Unsafe(name, f"cannot be written: `{place}` is {what}")

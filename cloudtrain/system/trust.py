@@ -115,7 +115,11 @@ def _belongs(status: os.stat_result) -> str:
 def _refusal(file: Path, culprit: Path, problem: str, status: os.stat_result) -> SettingsError:
     trust = f"`export {VARIABLE}={quote(str(file.absolute().parent))}` if you trust everyone who can write there"
     closed = f"`chmod go-w {quote(str(culprit))}`" if status.st_uid == os.getuid() else None
-    hint = f"{closed}, or {trust}" if closed else f"{trust}; a file of yours nearer to the job comes before it"
+    hint = (
+        f"{closed}, or {trust}"
+        if closed
+        else f"{trust}; a settings file of your own in a folder nearer to the job takes precedence"
+    )
     who = problem if culprit != file else f"it {problem}"
     return SettingsError(f"{file} is not trusted: {who}", hint=hint)
 

@@ -120,9 +120,9 @@ def test_a_driver_that_is_killed_again_and_again_loses_no_trial(
 @pytest.mark.parametrize(
     ("mode", "reason"),
     [
-        ("silent", "the first 3 trials failed, so no other was started: the script never reported `score`; it reported `loss`"),
-        ("nan", "the first 3 trials failed, so no other was started: the last `score` that the script reported is nan"),
-        ("dead", "the first 3 trials failed, so no other was started: rank 0 failed with exit code 1: no such data"),
+        ("silent", "the first 3 trials failed, so no more were started: the script never reported `score`; it reported `loss`"),
+        ("nan", "the first 3 trials failed, so no more were started: the last `score` that the script reported is nan"),
+        ("dead", "the first 3 trials failed, so no more were started: rank 0 failed with exit code 1: no such data"),
     ],
 )  # fmt: skip
 def test_a_sweep_without_a_value_ends_with_a_sentence(make_sweep: MakeSweep, mode: str, reason: str) -> None:
