@@ -1,4 +1,4 @@
-"""The comparison of two requests: equal, or all differences with their reasons."""
+"""The comparison of two requests: all differences, each with its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns an original into a proven job: drafts, writes, reads back, compiles, compares."""
+"""Converts an original to a proven job: drafts, writes, reads back and compiles the job, and compares the requests."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
 
 
 def _overrides_comment(overrides: Mapping[str, Any]) -> str:
-    """Return the comment above the overrides. It names nulls, which remove something, separately from other values."""
+    """Return the comment above the overrides. Nulls, which remove a value, are named separately from other values."""
     said = [f"`{name}`" for name, value in overrides.items() if _says(value)]
     removed = [f"`{name}`" for name, value in overrides.items() if _removes(value)]
     parts = []

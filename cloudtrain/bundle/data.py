@@ -80,7 +80,7 @@ def _files_of(place: str) -> tuple[DataFile, ...]:
         raise UnreadableData(message, hint=hint)
     if len(found) > MOST_FILES:
         message = f"`{escape_path(place)}` holds more than {MOST_FILES:,} files"
-        raise UnreadableData(message, hint="pack the files, or upload them and write their storage path")
+        raise UnreadableData(message, hint="pack the files, or upload them yourself and write their storage path")
     return tuple(sorted(found, key=lambda file: os.fsencode(file.path)))
 
 

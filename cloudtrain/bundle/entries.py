@@ -1,4 +1,4 @@
-"""The entries of a bundle, and the hash that names it."""
+"""The entries of a bundle, and the hash that names the bundle."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _ENVIRONMENT_MARKS = {"pyvenv.cfg": "a virtual environment", "conda-meta": "a co
 
 
 class Verdict(NamedTuple):
-    """The decision of an ignore file about a path. `by_name` is False for rules without a name, such as `!*`."""
+    """The decision of an ignore file about a path. `by_name` is False for a rule without letters and digits: `!*`."""
 
     ignores: bool
     by_name: bool
@@ -49,8 +49,8 @@ class _Rule(NamedTuple):
 
 
 class Rules:
-    """The rules of one ignore file. `folder` is the folder of the file, relative to the root: empty, or such as
-    `a/b/`."""
+    """The rules of one ignore file. `folder` is the folder of the file, relative to the root: `a/b/`, or empty
+    for the root itself."""
 
     def __init__(self, folder: str, content: bytes) -> None:
         self._folder = folder

@@ -183,8 +183,8 @@ class _Expression:
         return expression + (b".*" if ends_open else b"")
 
     def _part(self, tokens: Sequence[bytes]) -> bytes:
-        """Return the regular expression for one name. Its texts between stars are matched from left to right, the last
-        text at the end."""
+        """Return the regular expression for one name. The texts between stars are matched from left to right, the last
+        text at the end of the name."""
         first, *others = _pieces(tokens)
         if not others:
             return first

@@ -12,7 +12,7 @@ Counted = tuple[InstanceType | None, int]
 
 
 class Price(NamedTuple):
-    """A price per hour in US dollars."""
+    """A list price per hour in US dollars."""
 
     hourly: float
     exact: bool = True
@@ -33,8 +33,8 @@ def hourly(instances: Iterable[Counted], *, any_of: bool = False) -> float | Non
 
 
 def price_of(instances: Iterable[Counted], *, any_of: bool = False) -> Price | None:
-    """Return the price per hour of all instances. If a price is unknown, the price of the bare machine is used instead.
-    Return None if this price is unknown too."""
+    """Return the price per hour of all instances. If a price is unknown, the price of the machine without the
+    training service is used. Return None if this price is unknown too."""
     prices = [_price(known, count) for known, count in instances]
     found = [price for price in prices if price is not None]
     if not found or len(found) < len(prices):

@@ -1,8 +1,8 @@
 """A user's own prices and instance types: `instances.toml`, which corrects and extends the catalogue.
 
-The file can be in two folders beside `cloudtrain.toml`: in the user's configuration folder, and in the project (the
-nearest file upwards from the working directory). The project's file takes precedence. The file has one table per target
-and type, which corrects a type of the catalogue or adds a new type. A new type needs at least `vcpus` and `memory_gib`:
+The file can be beside each `cloudtrain.toml`: in the user's configuration folder, and in the project (the nearest file
+upwards from the working directory). The project's file takes precedence. A file has one table per target and
+type, which corrects a type of the catalogue or adds a new type. A new type needs at least `vcpus` and `memory_gib`:
 
     [sagemaker."ml.p5.48xlarge"]
     price = 55.04                         # US dollars an hour, what you pay

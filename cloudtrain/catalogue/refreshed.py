@@ -18,7 +18,7 @@ from cloudtrain.system.trust import read_trusted
 
 
 class Refreshed(NamedTuple):
-    """The results of a refresh."""
+    """The results of one `cloudtrain instances --refresh`."""
 
     file: Path
     location: str

@@ -30,7 +30,7 @@ class ChainedRun(Run):
         self.status()
 
     def rerun(self, *_: Any, **__: Any) -> Run:
-        """Raise an error, because a run that was not sent has nothing to repeat.
+        """Raise an error, because a run that was not sent cannot be repeated.
 
         Raises:
             UsageError: always.

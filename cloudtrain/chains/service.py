@@ -1,4 +1,4 @@
-"""The runs that wait on this machine, as a `Service`. Once a run is sent, its target answers for it."""
+"""The runs that wait on this machine, as a `Service`. Once a run is sent, its target takes over."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class ChainService(DrivenService):
         if waiting is None or waiting.state is not RunState.LOST:
             state = self.status(ref).state
             hint = f"`cloudtrain status {ref.name}` gives the reason"
-            raise UsageError(f"`{ref.name}` is {state}, so it needs no `continue`", hint=hint, code="CT995")
+            raise UsageError(f"`{ref.name}` is {state}, so there is nothing to continue", hint=hint, code="CT995")
         self._start(self.folder(ref.name))
 
     def runs(self, place: str) -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
@@ -153,7 +153,7 @@ class ChainService(DrivenService):
         return iter(())
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Yield folders with the code of the run. For a waiting run, it is the copy on this machine."""
+        """Yield folders with the code of the run. The code of a waiting run is the copy on this machine."""
         if self.waiting(ref) is None:
             return self._target(ref).code(ref, upload, scratch)
         return unpacked(self.folder(ref.name).archive, upload.sha256, scratch)

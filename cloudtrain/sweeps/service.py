@@ -60,8 +60,8 @@ class SweepService(DrivenService, Tuner):
         return service_of(plan.target, self).upload(first, bundle, on_bytes=on_bytes)
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Return the status of the sweep. If its driver has died, the sweep is `lost` until `continue`, but its trials
-        keep running."""
+        """Return the status of the sweep. If its driver has died, the sweep is `lost` until `cloudtrain continue`, but
+        its trials keep running."""
         folder = self._known(ref)
         found = folder.read_status() or {}
         state, reason = RunState(found["state"]), found["reason"]

@@ -174,5 +174,5 @@ def _text(event: dict[str, Any], study: Study, before: Trial | None, objective: 
 
 
 def shown(value: Any) -> str:
-    """Format a value for a reader; decimals have four significant digits."""
+    """Format a value for a reader. A float gets up to four significant digits."""
     return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

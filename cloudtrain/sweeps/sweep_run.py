@@ -53,7 +53,7 @@ class SweepRun(Run):
 
     @property
     def continues(self) -> str | None:
-        """The name of the run that this sweep continues on a service's tuner; None for other sweeps."""
+        """The name of the run that this sweep of a service's tuner continues; None for other sweeps."""
         with read_store(self._settings.state_dir) as store:
             kept = None if store is None else store.kept(self.name)
         return None if kept is None else kept.rerun_of
@@ -221,8 +221,6 @@ class SweepRun(Run):
         machine.
 
         Raises the same errors as `Run.remove`.
-
-        Raises: as of every run.
         """
         if not self.state.is_final:
             super().remove()  # which refuses

@@ -1,4 +1,4 @@
-"""Continue a sweep of a service's tuner as a new run, for which the tuner uses the results of the earlier run."""
+"""Continue a sweep of a service's tuner as a new run, in which the tuner uses the results of the earlier run."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def close_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) -
     shared = status.st_mode & stat.S_ISVTX
     names = set(os.listdir(path))
     if shared or (names and names.isdisjoint(ours)):
-        raise PermissionError("other users can read it, and it has files that are not cloudtrain's")
+        raise PermissionError("other users can read the folder, and it has files that are not cloudtrain's")
     try:
         os.chmod(path, stat.S_IMODE(status.st_mode) & ~UMASK)
     except OSError:  # a read-only file system, or one without modes
@@ -90,7 +90,7 @@ def require_own(path: str | os.PathLike[str], status: os.stat_result | None = No
     """
     owner = (status or os.stat(path)).st_uid
     if hasattr(os, "getuid") and owner != os.getuid():
-        raise PermissionError(f"it belongs to another user ({owner})")
+        raise PermissionError(f"the folder belongs to another user ({owner})")
 
 
 def close_file(path: str | os.PathLike[str]) -> None:

@@ -67,8 +67,8 @@ def safe_name(name: str, *, odd: bool = False) -> str:
 
 
 def safe_target(name: str, target: str) -> str:
-    """Return a link's target if it is safe: relative, and inside the folder. `..` is allowed only at the start, where
-    it goes up real folders. Later in the path it could lead outside through another link.
+    """Return a link's target in normalized form if it is safe: relative, and inside the folder. `..` is allowed only at
+    the start, where it goes up real folders. After another link in the path, `..` could lead outside.
 
     Args:
         name: the name of the link, as `safe_name` returns it.

@@ -1,6 +1,6 @@
 """Trust in files: a settings file counts only if nobody but you or root can have written it.
 
-cloudtrain looks for settings in the working directory and all parent folders, and obeys them: `python` in
+cloudtrain looks for settings in the working directory and all parent folders, and applies them: `python` in
 `cloudtrain.toml` names the program that a run starts. So a settings file counts only if
 
 * you or root own the file, and nobody else may write to it;

@@ -38,8 +38,8 @@ class Match(NamedTuple):
 
 
 def secrets_in(content: bytes, spans: Sequence[Span], path: str) -> tuple[Secret, ...]:
-    """Return the secrets in some spans of a file, sorted by line, at most one per line. A secret that is an error comes
-    before one that is a warning."""
+    """Return the secrets in some spans of a file, sorted by line, at most one per line. If a line has several,
+    return one that is certain, if there is any."""
     found: dict[int, Secret] = {}
     for match in sorted(matches(content, spans, path), key=lambda match: (not match.rule.certain, match.start)):
         line = content.count(b"\n", 0, match.start) + 1
@@ -61,7 +61,7 @@ def matches(content: bytes, spans: Sequence[Span], path: str) -> Iterator[Match]
 
 
 def _candidates(lowered: bytes, path: str) -> Iterable[Rule]:
-    """Return each rule once that has a keyword in the lower-case text and applies to the path."""
+    """Return the rules that apply to the path and have a keyword in the lower-case text, each rule once."""
     found: dict[str, Rule] = {}
     for keyword, rules in rule_set().by_keyword.items():
         if keyword in lowered:
