@@ -41,7 +41,7 @@ class Launch:
     setup: list[str] = field(default_factory=list)
     """Lines before the launch line that prepare the shell."""
     target: str = DEFAULT_TARGET
-    """The target whose settings are known."""
+    """The target that `settings` belongs to."""
     settings: dict[str, Any] = field(default_factory=dict)
     settings_head: tuple[str, ...] = ()
 

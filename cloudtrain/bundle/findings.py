@@ -92,7 +92,7 @@ def size_findings(tree: Tree, limit: int = LIMIT) -> list[Finding]:
 
 
 _LONGEST_PATH = 3800
-"""In bytes. Linux allows 4,096, and the folder that a bundle is unpacked into needs some of them."""
+"""In bytes. Linux allows 4,096, and the path of the folder into which a bundle is unpacked needs some of them."""
 
 
 def name_findings(tree: Tree, target: str, refuse: Callable[[str], str | None]) -> list[Finding]:

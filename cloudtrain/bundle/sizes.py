@@ -13,7 +13,7 @@ LIMIT = 300 << 20
 """In bytes. Azure ML's documented limit for a job's snapshot of code; far more than code needs on any target."""
 
 NOTABLE = 50 << 20
-"""In bytes. From this size on, a changed bundle makes a submit so slow that a warning says so."""
+"""In bytes. From this size on, a warning says that every changed bundle makes a submit slow."""
 
 
 def largest_files(sizes: Mapping[str, int], count: int) -> list[str]:

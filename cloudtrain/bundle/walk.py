@@ -120,7 +120,7 @@ class _Folder(NamedTuple):
     """A folder that has not been read yet."""
 
     path: str
-    """The path in the bundle: `` or `a/b/`."""
+    """The path in the bundle: `a/b/`, or empty for the root."""
     place: str
     rules: tuple[Rules, ...]
 

@@ -145,7 +145,7 @@ class InstanceTable(NamedTuple):
     any_case: bool = False
     """Whether the service accepts a name in any case, and returns it in a case of its choice."""
     fabric: Fabric = ""
-    """The network that `interconnect = "rdma"` means if a row does not say."""
+    """The network that `interconnect = "rdma"` means if a row names no fabric."""
     describe: Callable[[InstanceType], list[tuple[str, str]]] = lambda _: []
     """Returns pairs of label and text for facts about a type that depend on the service."""
     explain_unknown: Callable[[str], str | None] = lambda _: None

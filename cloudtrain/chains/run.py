@@ -16,7 +16,7 @@ class ChainedRun(Run):
     """A handle on a waiting run. Once the run is sent, the methods ask its target."""
 
     @property
-    def waits(self) -> bool:  # type: ignore[override]  # a fact of its moment
+    def waits(self) -> bool:  # type: ignore[override]  # may change over time
         """Whether the run is waiting, or was waiting when its watcher died."""
         return self._last.state in (RunState.QUEUED, RunState.LOST) and self._last.reason is not None
 

@@ -29,7 +29,7 @@ _SLOWEST = 4.0
 """The longest pause between two checks, as a multiple of the first pause. Each pause is 1.5 times the one before."""
 
 Moment = Callable[[str], None]
-"""Called at each step with its name; tests end the process there."""
+"""Called at each step with the name of the step, so that tests can end the process there."""
 
 
 class _Ended(Exception):

@@ -49,7 +49,7 @@ _HOPELESS = 3
 
 
 Moment = Callable[[str], None]
-"""Called at each step with its name; tests end the process there."""
+"""Called at each step with the name of the step, so that tests can end the process there."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -298,7 +298,7 @@ class Driver:
         return True
 
     def _with_reports(self, trial: Trial) -> Trial:
-        seen = self._reports.get(trial.number, ())  # of a trial that has ended since, the journal has more
+        seen = self._reports.get(trial.number, ())  # the journal has more for a trial that has ended since
         return replace(trial, reports=max(seen, trial.reports, key=len))
 
     def _values(self, ref: RunRef) -> tuple[float, ...]:
@@ -349,7 +349,7 @@ class Driver:
             with open_store(self._state_dir) as store:
                 store.record(name, status)
         except CloudtrainError:
-            return  # whoever looks at the run asks its target
+            return  # readers of the state ask the target
 
     def _say(self, text: str) -> None:
         """Write a message to the journal, unless it equals the last message."""

@@ -82,7 +82,7 @@ def _driven(name: str, settings: Settings) -> Iterator[_Part]:
     for trial in (Run(row, settings) for row in rows if row.stage in ("accepted", "reported")):
         status = trial.last_status
         if not status.state.is_final:
-            with suppress(CloudtrainError):  # what is known here has to do
+            with suppress(CloudtrainError):  # use the last known status
                 status = trial.status()
         cost = cost_of(trial, status, money.get(trial.name), None, time.time())
         yield _Part(cost.billed if cost.billed is not None else cost.estimated, status.state.is_final)

@@ -27,7 +27,7 @@ def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str |
         return _halved(sweep, trial, others)
     if sweep.stop_early is None:
         return None
-    step = min(step, max((len(other.reports) for other in others), default=0))  # as far as there is one to compare with
+    step = min(step, max((len(other.reports) for other in others), default=0))  # compare only what others have reported
     if step == 0 or step <= sweep.stop_early.after:
         return None
     trial = replace(trial, reports=trial.reports[:step])

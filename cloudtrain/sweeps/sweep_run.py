@@ -227,7 +227,7 @@ class SweepRun(Run):
         with read_store(self._settings.state_dir) as store:
             rows = [] if store is None else store.of_sweep(trials_key(self.name))
         trials = [Run(row, self._settings) for row in rows]
-        trials.sort(key=lambda trial: trial.state.is_final)  # one that goes on, beside a dead driver, refuses first
+        trials.sort(key=lambda trial: trial.state.is_final)  # a trial that still runs refuses first
         for trial in trials:
             trial.remove()
         folder = self.directory

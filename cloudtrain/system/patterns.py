@@ -83,7 +83,7 @@ class MetricPatterns:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     compiled[name] = re.compile(text)
-            except (re.error, OverflowError, RecursionError) as error:  # the rules have said so
+            except (re.error, OverflowError, RecursionError) as error:  # the rules report this before a submit
                 self.complaints.append(
                     f"cloudtrain: metric `{name}` is not read, because its pattern is not valid: {error}"
                 )

@@ -94,7 +94,7 @@ _SUSPECT = re.compile(
     r".*(client[-_]secret|service[-_]?account)[^/]*\.json",
     re.IGNORECASE,
 )
-"""Names that often, but not always, mean a secret: reported, but not left out by default."""
+"""Names that often mean a secret. Such files are reported, but not left out by default."""
 
 _EXAMPLES = (".example", ".sample", ".template", ".dist")
 _ENDINGS = tuple(_SUFFIXES)

@@ -16,8 +16,8 @@ from cloudtrain.bundle.secrets.rules import rule_set
 from cloudtrain.bundle.secrets.suspects import Span
 
 _MARKS = (b"gitleaks:allow", b"pragma: allowlist secret")
-"""Marks that say that a line holds no secret. They are those of gitleaks and detect-secrets, so a file needs only
-one."""
+"""Comments that mark a line as free of secrets. gitleaks and detect-secrets use the same comments, so a file needs only
+one of them."""
 
 _NO_SECRET = (
     r"(?i)example|placeholder|changeme|dummy|redacted|xxxx|your[-_]|<[a-z]|\*\*\*|\.\.\.|123456789|abcdefgh|"

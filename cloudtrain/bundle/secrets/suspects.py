@@ -39,11 +39,11 @@ _NOTES = re.compile(rb"(?m)^[^\s:]{1,64}:\$[0-9a-z]{1,4}\$")
 _BEFORE, _BEHIND = 160, 100
 """Number of bytes around a long word in which its name and its end are searched."""
 _UNBROKEN = re.compile(rb"[^\s\"'<>]{0,4096}")
-"""The rest of a long word: the other parts of a token, or of an address."""
+"""The rest of a long word: the other parts of a token or a URL."""
 
 _MOST, _MOST_OF_BINARY = 1 << 20, 1 << 17
-"""Maximum number of bytes that are searched in one file: a list of a million hashes is data, and a binary is full of
-long words."""
+"""Maximum number of bytes to search in one text file and in one binary file. A list of a million hashes is data, and a
+binary file is full of long words."""
 
 
 def suspects(content: bytes, path: str) -> list[Span]:
