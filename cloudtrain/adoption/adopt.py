@@ -1,4 +1,4 @@
-"""`ct.adopt`: from a source that the user names to a proven job."""
+"""`ct.adopt`: turns another tool's job into a cloudtrain job, and compares the requests of both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cloudtrain.errors import UsageError, did_you_mean
 SCRIPTS = (".py", ".ipynb")
 
 TIME_LIMIT = 300.0
-"""Seconds that a script gets unless told otherwise: importing an SDK takes up to a quarter of a minute."""
+"""Default time limit of a script in seconds. Importing an SDK alone takes up to 15 seconds."""
 
 
 def adopt(
@@ -31,28 +31,28 @@ def adopt(
     time_limit: float = TIME_LIMIT,
     static: bool = False,
 ) -> Adoption:
-    """Return a job of another tool as a cloudtrain job, with its settings and the comparison of both requests.
+    """Convert a job of another tool to a cloudtrain job with its settings, and compare the requests of both.
 
     Args:
-        source: a file with a request, an event, a description or a job of another tool, or `-` for stdin; a script or
-            a notebook that uses an SDK; a job that a target has (`sagemaker://REGION/NAME`); a launch line, a batch
+        source: a file with a request, an event, a description or a job of another tool, or `-` for stdin; a script or a
+            notebook that uses an SDK; an existing job on a target (`sagemaker://REGION/NAME`); a launch line, a batch
             script, or a task file.
-        arguments: of the script.
-        job: which job, where the source has several.
-        folder: where the job file will stand: relative places in it start there.
-        execute: that a script may be run, until it creates its first job (docs/adopting.md).
-        python: the interpreter of the script, which has its packages; default: this interpreter.
-        time_limit: seconds that the script gets.
-        static: read the text of a script instead, for a draft.
+        arguments: the arguments of the script.
+        job: the name of the job to adopt, if the source has several.
+        folder: the folder of the new job file. Relative paths in the job file start in this folder.
+        execute: whether the script may be run, until it creates its first job (docs/adopting.md).
+        python: an interpreter that has the script's packages; default: this interpreter.
+        time_limit: the maximum running time of the script, in seconds.
+        static: whether to draft the job from the script's text instead of running the script.
 
     Raises:
-        UsageError: the source cannot be read, is nothing that can be adopted, or has several jobs.
+        UsageError: the source cannot be read, cannot be adopted, or has several jobs and `job` names none of them.
     """
     if static:
         from cloudtrain.adoption.static import adopt_statically
 
         if not is_script(str(source)):
-            hint = "leave `--static` out: nothing is executed for other sources"
+            hint = "remove `--static`: cloudtrain runs nothing for other sources"
             raise UsageError(f"`{source}` is neither a script nor a notebook", hint=hint, code="CT981")
         return adopt_statically(Path(source), Path(folder))
     launched = launch_of(str(source))
@@ -63,7 +63,8 @@ def adopt(
 
 
 def launch_of(source: str) -> tuple[Launch, str] | None:
-    """Return what a launch line, a batch script or a task file starts, and its kind; None for anything else.
+    """Return what a launch line, a batch script or a task file starts, and a description of the source. Return None for
+    any other source.
 
     Raises:
         UsageError: the source starts no training that cloudtrain knows.
@@ -72,7 +73,9 @@ def launch_of(source: str) -> tuple[Launch, str] | None:
         return _launch_of(source)
     except (ValueError, TypeError, AttributeError, IndexError) as error:
         hint = 'adopt the launch line alone: `cloudtrain adopt "torchrun ... train.py"`'
-        raise UsageError(f"cannot read the launch in `{source[:80]}`: {error}", hint=hint, code="CT981") from None
+        raise UsageError(
+            f"the launch line in `{source[:80]}` cannot be read: {error}", hint=hint, code="CT981"
+        ) from None
 
 
 def _launch_of(source: str) -> tuple[Launch, str] | None:
@@ -90,14 +93,17 @@ def _launch_of(source: str) -> tuple[Launch, str] | None:
             return read_task_file(data, folder or "."), f"the task file {Path(source).name}"
         if isinstance(data, dict) and "distributed_type" in data and "num_processes" in data:
             hint = (
-                f'adopt the line that uses it: `cloudtrain adopt "accelerate launch --config_file {source} train.py"`'
+                "adopt the launch line that names this file: "
+                f'`cloudtrain adopt "accelerate launch --config_file {source} train.py"`'
             )
-            raise UsageError(f"`{source}` is accelerate's configuration and names no script", hint=hint, code="CT981")
+            raise UsageError(
+                f"`{source}` is a configuration file of accelerate, which names no script", hint=hint, code="CT981"
+            )
     return None
 
 
 def is_script(source: str) -> bool:
-    """Return whether cloudtrain has to run the source to adopt it."""
+    """Return whether the source is a script or a notebook, which cloudtrain has to run to adopt it."""
     return source.endswith(SCRIPTS) and os.path.isfile(source)  # noqa: PTH113 - a Path raises where the name is too long
 
 
@@ -109,10 +115,10 @@ def originals_of(
     python: str | None = None,
     time_limit: float = TIME_LIMIT,
 ) -> list[Original]:
-    """Return the jobs that a source holds.
+    """Return the jobs in a source.
 
     Raises:
-        UsageError: it holds none, or does not exist.
+        UsageError: the source does not exist, has no jobs, or is a script that may not be run.
     """
     if is_script(source):
         if not execute:
@@ -130,11 +136,12 @@ def originals_of(
 
 
 def original_at(reference: str) -> Original:
-    """Return a job that a target has: `sagemaker://us-west-2/NAME`. In the place, slashes replace colons.
+    """Return an existing job of a target, such as `sagemaker://us-west-2/NAME`. If the middle part consists of several
+    names, they are separated by `/` instead of `:`.
 
     Raises:
         UsageError: the reference is not valid, or the target has no such job.
-        TargetError: the target cannot be asked.
+        TargetError: the target cannot be reached, or refused the request.
     """
     from cloudtrain.core.states import RunRef
     from cloudtrain.settings import load_settings
@@ -148,7 +155,7 @@ def original_at(reference: str) -> Original:
 
 
 def chosen(originals: Sequence[Original], name: str | None) -> Original:
-    """Return the job of that name, or the only job if no name is given.
+    """Return the job named `name`, or the only job if no name is given.
 
     Raises:
         UsageError: there are several jobs and no name is given, or no job has the name.

@@ -1,4 +1,4 @@
-"""Two requests side by side: equal, or every difference with its reason."""
+"""The comparison of two requests: all differences, each with its reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cloudtrain.errors import dotted
 
 @dataclass(frozen=True)
 class Difference:
-    """One place where the adopted job sends something else."""
+    """One field in which the adopted job's request differs from the original request."""
 
     path: str
     original: Any
@@ -21,11 +21,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the original request and the adopted job's request have in common."""
+    """The differences between the original request and the adopted job's request."""
 
     differences: tuple[Difference, ...]
     renewed: tuple[tuple[str, str], ...] = ()
-    """Places that cloudtrain writes anew for every run, and why: no difference of the job."""
+    """Fields that cloudtrain writes anew for every run, with the reasons. They do not count as differences."""
 
     @property
     def equal(self) -> bool:
@@ -34,5 +34,5 @@ class Comparison:
 
 
 def shown_path(path: Path) -> str:
-    """Return the path to a value as people read it."""
+    """Format the path of a value for a reader."""
     return dotted(path) or "(the whole request)"

@@ -1,7 +1,7 @@
-"""Runs a script so that it stops at the first job that it creates. `cloudtrain adopt` starts a copy of this file.
+"""Runs a script and stops it at the first job that it creates. `cloudtrain adopt` starts a copy of this file.
 
-The script's interpreter runs it, so it uses only the standard library and works with Python 3.7 and newer. `plan.json`
-beside it names the hooks, the script or the cells, and the arguments.
+The script's own interpreter runs this file, so it uses only the standard library and works with Python 3.7 and newer.
+`plan.json` beside it names the hooks, the script or the cells, and the arguments.
 """
 
 import ast
@@ -17,7 +17,7 @@ MOST_KEPT = 64 << 20
 
 
 def main(folder):
-    """Refuse sockets, wait for the modules that the hooks name, and run the script."""
+    """Block the network, install the hooks, and run the script or the cells."""
     with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
         plan = json.load(file)
     refuse_sockets()
@@ -39,14 +39,15 @@ def main(folder):
 
 
 def fail(folder, title, error):
-    """Note that a cell, or a part of it, has failed."""
+    """Record that a cell, or a statement in it, has failed."""
     sys.stderr.write("%s: %s: %s\n" % (title, type(error).__name__, error))
     with open(os.path.join(folder, "failed.txt"), "a", encoding="utf-8") as file:
         file.write(title + "\n")
 
 
 def run_cell(cell, title, names, folder):
-    """Run the statements of a cell. A package that is not there costs the cell no more than its name."""
+    """Run the statements of a cell. If an import fails because a package is missing, continue with the next
+    statement."""
     whole = ast.parse(cell, title)
     for statement in list(whole.body):
         whole.body = [statement]
@@ -59,10 +60,10 @@ def run_cell(cell, title, names, folder):
 
 
 def refuse_sockets():
-    """Refuse every connection that this process opens through Python."""
+    """Make every connection that this process opens through Python fail."""
 
     def refuse(*_, **__):
-        raise OSError("cloudtrain adopt refuses connections")
+        raise OSError("cloudtrain adopt runs scripts without the network")
 
     for name in ("connect", "connect_ex", "sendto", "bind"):
         setattr(socket.socket, name, refuse)
@@ -71,7 +72,7 @@ def refuse_sockets():
 
 
 def hooks_of(folder, names):
-    """Map each module's name to its hook and to the functions that the hook calls."""
+    """Map each hooked module's name to its hook and to the functions that the hook calls."""
     found = {}
     for name in names:
         path = os.path.join(folder, "hook_%s.py" % name)
@@ -83,7 +84,8 @@ def hooks_of(folder, names):
 
 
 def taker(folder, name):
-    """Return a function that writes the job down and ends the process: the script could swallow an exception."""
+    """Return a function that writes the captured job to a file and ends the process at once, because the script could
+    catch an exception."""
 
     def emit(record):
         text = json.dumps({"target": name, "record": record}, default=str)
@@ -97,8 +99,8 @@ def taker(folder, name):
 
 
 def keeper(folder):
-    """Return a function that keeps what the script uploads: all archives, because the job's code is among them, and the
-    first megabytes of data."""
+    """Return a function that stores the script's uploads: all archives, because the job's code is in one of them, and
+    the first 64 MiB of other data."""
     kept = [0, 0]
     lock = threading.Lock()
 
@@ -118,13 +120,13 @@ def keeper(folder):
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Calls a hook right after the module that it waits for was imported."""
+    """An import finder that calls each hook right after its module was imported."""
 
     def __init__(self, hooks):
         self.hooks = hooks
 
     def find_spec(self, name, path=None, target=None):  # noqa: ARG002
-        """Find modules as Python does, with the hook added."""
+        """Return the spec of a hooked module, with a loader that calls the hook; None for every other module."""
         if name not in self.hooks:
             return None
         hook, emit, keep = self.hooks.pop(name)

@@ -1,4 +1,4 @@
-"""Turn a launch line into a job, and compare what the job starts with what the line starts."""
+"""Turns a launch line into a job, and compares what the job starts with what the line starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cloudtrain.targets.common.compiling import hyperparameter_argv
 
 
 def adopt_launch(launch: Launch, kind: str) -> Adoption:
-    """Return the job of a launch line, after comparing its file with the line: machines, processes, script, arguments.
+    """Convert a launch line to a job, and compare the two: machines, processes, script, arguments.
 
     Raises:
         JobError: no job can express the line.
@@ -29,7 +29,7 @@ def adopt_launch(launch: Launch, kind: str) -> Adoption:
     job = parse_job(text, format="yaml", file="job.yaml")
     assert isinstance(job, TrainingJob)
     differences = [
-        Difference(shown_path(path), theirs, ours, "a job hands arguments over as `--name value`, sorted by name")
+        Difference(shown_path(path), theirs, ours, "a job passes arguments as `--name value`, sorted by name")
         for path, theirs, ours in paths_that_differ(_asked(launch), _started(job))
     ]
     differences += [Difference(name, "", ABSENT, reason) for name, reason in launch.lost.items()]

@@ -1,4 +1,4 @@
-"""Files that hold a launch line: a batch script of Slurm, a task file of SkyPilot."""
+"""Parsers of files that contain a launch line: Slurm's batch scripts and SkyPilot's task files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHORT = {
     "D": "chdir", "a": "array", "d": "dependency", "L": "licenses",
 }  # fmt: skip
 _SETUP = re.compile(r"(module|ml|source|\.|conda|mamba|micromamba|spack|ulimit)\s|eval \"\$\((conda|micromamba) ")
-"""With this begin lines that prepare the shell for the launch line."""
+"""Beginnings of lines that prepare the shell for the launch line."""
 
 _NODES = frozenset({"SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SKYPILOT_NUM_NODES"})
 _GPUS = frozenset({"SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", "SKYPILOT_NUM_GPUS_PER_NODE"})
@@ -32,10 +32,10 @@ def is_batch_script(text: str) -> bool:
 
 
 def read_batch_script(text: str, folder: str) -> Launch:
-    """Return what a batch script starts: its directives, its variables, and its one launch line.
+    """Return what a batch script starts, from its directives, its variables and its launch line.
 
     Raises:
-        UsageError: it has no launch line, or several.
+        UsageError: the script has no launch line, or several.
     """
     options = _directives(text)
     nodes = options.get("nodes", "1").rpartition("-")[2]
@@ -55,11 +55,11 @@ def read_batch_script(text: str, folder: str) -> Launch:
 
 
 def _directives(text: str) -> dict[str, str]:
-    """Return the options above a script's first command, by their long names; an option without a value has an empty
-    text.
+    """Return the `#SBATCH` options above a script's first command, by their long names. An option without a value has
+    an empty string.
 
     Raises:
-        ValueError: a quote is open.
+        ValueError: a quote is not closed.
     """
     options = dict[str, str]()
     for line in text.splitlines():
@@ -78,7 +78,7 @@ def _directives(text: str) -> dict[str, str]:
 
 
 def is_task_file(data: Any) -> bool:
-    """Return whether the data is a task of SkyPilot."""
+    """Return whether the data is a SkyPilot task."""
     return (
         isinstance(data, Mapping)
         and isinstance(data.get("run"), str)
@@ -87,10 +87,10 @@ def is_task_file(data: Any) -> bool:
 
 
 def read_task_file(data: Mapping[str, Any], folder: str) -> Launch:
-    """Return what a task of SkyPilot starts.
+    """Return what a SkyPilot task starts.
 
     Raises:
-        UsageError: its `run` has no launch line, or several.
+        UsageError: the task's `run` has no launch line, or several.
     """
     resources = data.get("resources") if isinstance(data.get("resources"), Mapping) else {}
     assert isinstance(resources, Mapping)
@@ -107,10 +107,10 @@ def read_task_file(data: Mapping[str, Any], folder: str) -> Launch:
     workdir = data.get("workdir")
     launch.source_dir = workdir if isinstance(workdir, str) else None
     why = {
-        "setup": "put what it installs into `environment.requirements` or an image",
-        "file_mounts": "write each place of data under `inputs`",
-        "secrets": "secrets never stand in a job: let the script read them at run time",
-        "volumes": "write each place of data under `inputs`",
+        "setup": "list the packages that it installs in `environment.requirements`, or use an image",
+        "file_mounts": "write each storage path of data under `inputs`",
+        "secrets": "a job contains no secrets: let the script read them at run time",
+        "volumes": "write each storage path of data under `inputs`",
     }
     launch.lost |= {name: reason for name, reason in why.items() if data.get(name)}
     return launch
@@ -132,7 +132,7 @@ def _launch_in(text: str, known: Mapping[str, str], folder: str, *, has_setup: b
     if len(found) != 1:
         what = f"{len(found)} launch lines" if found else "no launch line"
         hint = 'adopt the line alone: `cloudtrain adopt "torchrun ... train.py"`'
-        raise UsageError(f"there is {what} that cloudtrain knows", hint=hint, code="CT981")
+        raise UsageError(f"cloudtrain needs exactly one launch line, and found {what}", hint=hint, code="CT981")
     launch = read_launch_line(found[0], folder)
     launch.variables = exported | launch.variables
     before = lines[: lines.index(found[0])] if has_setup else []
@@ -140,7 +140,7 @@ def _launch_in(text: str, known: Mapping[str, str], folder: str, *, has_setup: b
     lines = [line for line in lines if line not in (*found, *launch.setup)]
     others = [line for line in lines if not re.match(r"(set|echo|cd|nodes|head)\b|.*\$\(", line)]
     if others:
-        launch.lost["other lines"] = f"the job runs none of them: {'; '.join(others)[:200]}"
+        launch.lost["other lines"] = f"the job does not run these lines: {'; '.join(others)[:200]}"
     return launch
 
 
@@ -162,7 +162,8 @@ def _last_number(text: str) -> int | None:
 
 
 def _seconds(text: str) -> int | None:
-    """Return the seconds of `DAYS-HOURS:MINUTES:SECONDS` or a shorter form, as `--time` takes them."""
+    """Convert a time limit of sbatch's `--time`, such as `DAYS-HOURS:MINUTES:SECONDS`, to seconds; None for any other
+    text."""
     if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
         return None
     days, dash, clock = text.rpartition("-")

@@ -1,4 +1,4 @@
-"""Launch lines of other tools: torchrun, accelerate, deepspeed, mpirun, torchx, python; and what they ask for."""
+"""Parsers of other tools' launch lines: torchrun, accelerate, deepspeed, mpirun, torchx, python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 @dataclass
 class Launch:
-    """What a launch line starts."""
+    """The training that a launch line starts: its program, processes, machines and settings."""
 
     tool: str
     program: list[str] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Launch:
     processes: int | None = None
     variables: dict[str, str] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
-    """Option to why no job can say it."""
+    """Maps each option that no job can express to the reason."""
     name: str | None = None
     gpus: int | None = None
     gpu: str | None = None
@@ -39,15 +39,15 @@ class Launch:
     spot: bool = False
     image: str | None = None
     setup: list[str] = field(default_factory=list)
-    """Lines before the launch line that prepare it."""
+    """Lines before the launch line that prepare the shell."""
     target: str = DEFAULT_TARGET
-    """The target whose settings are known."""
+    """The target that `settings` belongs to."""
     settings: dict[str, Any] = field(default_factory=dict)
     settings_head: tuple[str, ...] = ()
 
 
 def is_launch_line(text: str) -> bool:
-    """Return whether a text begins like a command line that cloudtrain understands."""
+    """Return whether a text begins with a launch command that cloudtrain knows."""
     try:
         words = _without_variables(shlex.split(text))[1]
     except ValueError:
@@ -56,10 +56,10 @@ def is_launch_line(text: str) -> bool:
 
 
 def read_launch_line(text: str, folder: str = ".") -> Launch:
-    """Return what a command line starts. Files that it names are below `folder`.
+    """Return the training that a launch line starts. Relative paths of files in the line start in `folder`.
 
     Raises:
-        UsageError: the text is not a shell line, or starts no script.
+        UsageError: the text is not a shell command, or starts no script.
     """
     try:
         words = shlex.split(text)
@@ -82,7 +82,8 @@ def read_launch_line(text: str, folder: str = ".") -> Launch:
 
 
 def _tool_of(words: Sequence[str]) -> tuple[str, int] | None:
-    """Return the tool of a line, and how many words name it."""
+    """Return the name of a line's launcher, and how many words name it; None if cloudtrain does not know the
+    launcher."""
     first = os.path.basename(words[0])  # noqa: PTH119
     if first == "srun":
         rest = _after_options(words[1:], _SRUN_FLAGS)
@@ -104,7 +105,7 @@ def _tool_of(words: Sequence[str]) -> tuple[str, int] | None:
 
 
 def _without_variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the variables that stand before a command, and the command."""
+    """Return the variables that are set before a command, and the command."""
     variables = {}
     rest = list(words)
     while rest and (match := _ASSIGNMENT.fullmatch(rest[0])):
@@ -121,8 +122,8 @@ def _after_options(words: Sequence[str], flags: frozenset[str]) -> list[str]:
 
 
 def _options(words: Sequence[str], flags: frozenset[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the options with their values, names with hyphens; and the words from the first one that is not an
-    option."""
+    """Split words into options and the rest, which begins at the first word that is not an option. The options' names
+    are written with hyphens. `flags` are options without a value."""
     found: dict[str, list[str]] = {}
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] != "--":
@@ -164,9 +165,9 @@ def _torchrun(words: Sequence[str], folder: str) -> Launch:  # noqa: ARG001 - as
     low, colon, high = nodes.partition(":")
     launch.instances = int(high if colon else low) if (high if colon else low).isdecimal() else 1
     if colon and low != high:
-        launch.lost["--nnodes"] = "the number of instances of a job is fixed: the larger one was taken"
+        launch.lost["--nnodes"] = "a job has a fixed number of instances, so the larger number was used"
     elif not nodes.isdecimal() and not colon:
-        launch.lost["--nnodes"] = f"`{nodes}` is only known when it runs: write `resources.instance_count`"
+        launch.lost["--nnodes"] = f"`{nodes}` is known only at run time: set `resources.instance_count`"
     count = (options.get("--nproc-per-node") or ["1"])[0]
     launch.processes = int(count) if count.isdecimal() else None
     launch.lost |= _lost(options, _TORCH_KNOWN, "a job has no field for this option of torchrun")
@@ -198,7 +199,9 @@ def _accelerate(words: Sequence[str], folder: str) -> Launch:
         launch.distribution, launch.processes = {}, None
     for name in ("fsdp_config", "deepspeed_config", "dynamo_config", "parallelism_config", "megatron_lm_config"):
         if config.get(name):
-            launch.lost[name] = "accelerate hands this to the script in variables of its own: set them, or use its API"
+            launch.lost[name] = (
+                "accelerate passes this to the script in its own variables: set these, or use accelerate's API"
+            )
     known = _ACCELERATE_FLAGS | {
         "--config-file", "--num-machines", "--num-processes", "--mixed-precision", "--machine-rank",
         "--main-process-ip", "--main-process-port", "--rdzv-backend", "--same-network", "--gpu-ids",
@@ -233,7 +236,7 @@ def _first(options: dict[str, list[str]], *names: str) -> str | None:
 
 
 def _hosts(file: str) -> list[int]:
-    """Return the slots of each host of a hostfile."""
+    """Return the number of slots of each host in a hostfile."""
     lines = [line.split("#")[0].split() for line in _text(file).splitlines()]
     return [int((re.search(r"slots=(\d+)", " ".join(words)) or ["", "1"])[1]) for words in lines if words]
 
@@ -283,8 +286,8 @@ def _horovodrun(words: Sequence[str], folder: str) -> Launch:
 def _torchx(words: Sequence[str], folder: str) -> Launch:  # noqa: ARG001 - as the other readers
     _, rest = _options(words, frozenset({"--dryrun", "--wait", "--log", "--tee_logs"}))
     if not rest or rest[0] != "dist.ddp":
-        hint = "print what it runs with `torchx run --dryrun`, and adopt its torchrun line"
-        raise _wrong("only the component `dist.ddp` of torchx is known", hint)
+        hint = "print the torchrun line with `torchx run --dryrun`, and adopt that line"
+        raise _wrong("cloudtrain knows only torchx's component `dist.ddp`", hint)
     options, program = _options(rest[1:], frozenset())
     launch = Launch("torchx", distribution={"type": "torch"})
     nodes, _, count = (options.get("-j") or ["1x1"])[0].partition("x")
@@ -326,7 +329,7 @@ def _text(file: str) -> str:
     try:
         return read_text(file)
     except (OSError, Unreadable):
-        raise _wrong(f"`{file}` cannot be read", "run it where the launch line runs") from None
+        raise _wrong(f"`{file}` cannot be read", "run this command in the folder where the launch line runs") from None
 
 
 def _yaml(file: str) -> dict[str, Any]:

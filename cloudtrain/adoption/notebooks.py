@@ -16,12 +16,12 @@ _MOST = 64 << 20
 _SHELL = re.compile(r"\s*(?:\w+\s*=\s*)?[!%]")
 
 _AROUND_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")
-"""Magics of a cell whose other lines are Python."""
+"""Cell magics after which the cell's other lines are Python."""
 
 
 def cells_of(notebook: Path) -> list[str]:
-    """Return the code cells of a notebook. A cell that writes a file does so; other magics and shell lines are left
-    out, and a cell that is all magic is empty.
+    """Return the code cells of a notebook as Python. `%%writefile` becomes code that writes the file. Other magics and
+    shell lines are left out; a cell of another language becomes empty.
 
     Raises:
         UsageError: the file is not a notebook.
@@ -51,7 +51,7 @@ def _plain(cell: str) -> str:
 
 
 def _joined(lines: list[str]) -> Iterator[str]:
-    """Yield the lines, with a shell line that continues after a backslash as one line."""
+    """Yield the lines. A shell line that continues after a backslash is joined with the next lines."""
     shell = ""
     for line in lines:
         if shell or _SHELL.match(line):

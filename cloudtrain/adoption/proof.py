@@ -1,4 +1,4 @@
-"""From one original to a proven job: draft, write, read back, compile, compare."""
+"""Converts an original to a proven job: drafts, writes, reads back and compiles the job, and compares the requests."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ from cloudtrain.targets.base import Target
 from cloudtrain.targets.registry import target_of
 
 CODE_FOLDER = "code"
-"""What the folder of code is called that is unpacked beside the job file."""
+"""Name of the folder beside the job file into which the code is unpacked."""
 
 _TRIES = 12
-"""How often a draft is mended before it is given up: each time at least one field is taken out."""
+"""Maximum number of repairs of a draft. Each repair removes at least one field."""
 
 
 @dataclass(frozen=True)
 class Adoption:
-    """A job of another tool as a cloudtrain job, and how its request compares with the original one."""
+    """An adopted job, and the comparison of its request with the original request."""
 
     target: str
-    """Where the job runs."""
+    """Name of the target on which the job runs."""
     kind: str
-    """What it was read from, in words."""
+    """Description of the source: `the batch script train.sh`."""
     job: TrainingJob
     settings: Mapping[str, Any]
     """The target's table of `cloudtrain.toml`."""
     comparison: Comparison
     job_text: str
-    """The job file."""
+    """Text of the job file."""
     settings_text: str
-    """`cloudtrain.toml`; empty where there is nothing to set."""
+    """Text of `cloudtrain.toml`; empty if the job needs no settings."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """The job's fields as they stand in its file."""
+    """The job's fields as written in its file."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Other files that the job needs, by their names beside the job file."""
     code: bytes | None = None
     """An archive (tar, gzip) of the code, which the job file expects in the folder `code`."""
     sweep: Mapping[str, Any] | None = None
-    """The fields of the file, where it holds a sweep; `job` is the sweep's then."""
+    """The fields of the file if it is a sweep's file; `job` is then the job of the sweep. None for a job file."""
     is_draft: bool = False
-    """Whether it was read from the text of a script, and compared with nothing."""
+    """Whether the job was drafted from the text of a script, without a comparison."""
 
     @property
     def equal(self) -> bool:
@@ -66,11 +66,11 @@ class Adoption:
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        """Where the job sends something else."""
+        """The differences between the job's request and the original request."""
         return self.comparison.differences
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
+        """Return the content of `--json` output."""
         return {
             "equal": self.equal,
             "differences": [vars(item) for item in self.differences],
@@ -117,9 +117,9 @@ def _best(original: Original, place: Path) -> Adoption:
         if best.equal and not best.fields.get(original.target + OVERRIDES):
             break
     if best is None:
-        why = refused.message if refused else "it has no field that a job has"
+        why = refused.message if refused else "it has no fields that a job can express"
         raise UsageError(
-            f"{original.kind} cannot become a job: {why}",
+            f"{original.kind} cannot be converted to a job: {why}",
             hint="run `cloudtrain init` and copy the fields by hand",
             code="CT982",
         )
@@ -127,7 +127,8 @@ def _best(original: Original, place: Path) -> Adoption:
 
 
 def moved(draft: Draft, original: Original, place: Path) -> Draft:
-    """Return a copy of the draft for a job file in another folder, with relative paths that lead to the same files."""
+    """Return a copy of the draft for a job file in the folder `place`. Its relative paths lead to the same files as
+    before."""
     job = deepcopy(draft.job)
     if original.folder is not None:
         source = job.get("source_dir")
@@ -147,7 +148,7 @@ def moved(draft: Draft, original: Original, place: Path) -> Draft:
 
 
 def settled(draft: Draft) -> TrainingJob:
-    """Return the job of a draft without compiling it. Fields that the job's model refuses are removed.
+    """Return the job of a draft without compiling it. Fields that the job's model refuses are removed from the draft.
 
     Raises:
         JobError: the model or the target refuses a field that cannot be removed.
@@ -162,7 +163,7 @@ def settled(draft: Draft) -> TrainingJob:
 
 
 def _from(place: Path, folder: str, path: str) -> str:
-    """Convert a path relative to one folder into a path relative to another."""
+    """Convert a path relative to `folder` into a path relative to `place`."""
     there = os.path.join(folder, path)  # noqa: PTH118 - a path that is absolute already stays
     if os.path.isabs(path):  # noqa: PTH117
         return path
@@ -170,7 +171,8 @@ def _from(place: Path, folder: str, path: str) -> str:
 
 
 def _weight(found: Adoption) -> tuple[int, int]:
-    """Return how much of a job its fields cannot express: differences, then values in the overrides."""
+    """Return how much of the original job the draft's fields cannot express: the number of differences, and of values
+    in the overrides."""
     return len(found.differences), _leaves(found.fields.get(found.target + OVERRIDES))
 
 
@@ -179,7 +181,7 @@ def _leaves(value: Any) -> int:
 
 
 def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft) -> Adoption:
-    """Return the draft with overrides for everything that its fields cannot express.
+    """Compile a draft with overrides for everything that its fields cannot express, and compare it with the original.
 
     Raises:
         JobError: the draft does not compile, whichever fields are removed.
@@ -220,12 +222,14 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
 
 
 def _overrides_comment(overrides: Mapping[str, Any]) -> str:
-    """Return the comment above the overrides. It tells nulls, which remove something, from other values."""
+    """Return the comment above the overrides. Nulls, which remove a value, are named separately from other values."""
     said = [f"`{name}`" for name, value in overrides.items() if _says(value)]
     removed = [f"`{name}`" for name, value in overrides.items() if _removes(value)]
     parts = []
     if said:
-        parts.append(f"No field of a job says {', '.join(said)} like this, so the request's own words stand here.")
+        parts.append(
+            f"No field of a job can express {', '.join(said)}, so the values of the original request are used here."
+        )
     if removed:
         parts.append(f"A null leaves out what cloudtrain would add to the original request: {', '.join(removed)}.")
     return "\n".join(parts)
@@ -241,7 +245,7 @@ def _removes(value: Any) -> bool:
 
 def _mended(target: Target, adopter: Adopter, original: Original, draft: Draft) -> tuple[Any, CompileContext, Plan]:
     """Return the settings, the context and the plan of a draft. Fields that the job's model or the target refuses are
-    removed, and overrides take their place.
+    removed, so that overrides can replace them.
 
     Raises:
         JobError: the model or the target refuses a field that cannot be removed.
@@ -265,8 +269,8 @@ def _mended(target: Target, adopter: Adopter, original: Original, draft: Draft) 
 
 
 def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str]) -> bool:
-    """Remove what each problem names; where nothing of that is there, what would hold it. False where nothing of that
-    is there either."""
+    """Remove the fields that the problems name. If none of them exists, remove the top-level fields that would contain
+    them. Return whether any field was removed."""
     paths = [(item.path[1:] if item.path[:1] == ("job",) else item.path, item) for item in error.problems]  # of a sweep
     ways = [(tuple(part for part in path if isinstance(part, str)), problem) for path, problem in paths]
     found = [(way, problem) for way, problem in ways if _holder(fields, way) is not None]
@@ -280,12 +284,12 @@ def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str])
 
 
 def _nowhere(way: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the key of a comment about a missing field, which stands at the top of the file."""
+    """Return the key for a comment about a removed field. Such comments are written at the top of the file."""
     return ("", *way)
 
 
 def _holder(fields: Any, way: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return the mapping that has the last part of the path as a key."""
+    """Return the mapping that contains the last part of the path as a key; None if the path does not exist."""
     for part in way[:-1]:
         fields = fields.get(part) if isinstance(fields, dict) else None
     return fields if way and isinstance(fields, dict) and way[-1] in fields else None
@@ -296,7 +300,7 @@ def _text(draft: Draft) -> str:
 
 
 def _written(draft: Draft) -> tuple[dict[str, Any], dict[Any, str]]:
-    """Return the fields of the file and their comments: those of the job, or of a sweep with the job inside."""
+    """Return the fields of the file and their comments. The file holds the job, or a sweep that contains the job."""
     if draft.sweep is None:
         return draft.job, draft.comments
     job = {name: value for name, value in draft.job.items() if name != "name"}  # which is the sweep's
@@ -305,10 +309,10 @@ def _written(draft: Draft) -> tuple[dict[str, Any], dict[Any, str]]:
 
 
 def _compiled(target: Target, draft: Draft, settings: Any, context: CompileContext) -> Plan:
-    """Return the plan of the job as its written file describes it, so that the proof covers the file.
+    """Return the plan of the job as its file describes it, so that the proof covers the file.
 
     Raises:
-        JobError: the job, or the target's compile, refuses something.
+        JobError: the job model or the target refuses something in the file.
     """
     text = _text(draft)
     assert read_document(text, "yaml").data == _written(draft)[0], "the file says what was drafted"
@@ -321,7 +325,7 @@ def _compiled(target: Target, draft: Draft, settings: Any, context: CompileConte
 
 
 def _with_places(job: TrainingJob, target: Target, settings: Any, context: CompileContext) -> TrainingJob:
-    """Return the job with the places that its local data gets. The comparison ignores the
+    """Return the job with the storage paths that its local data will have on the target. The comparison ignores the
     hash of the data, so the data may be missing."""
     inputs = dict(job.inputs)
     for name, item in job.inputs.items():
@@ -337,7 +341,7 @@ def write_adoption(found: Adoption, folder: Path, *, force: bool = False) -> lis
     """Write the job file, the settings and the job's other files into a folder.
 
     Raises:
-        UsageError: one of them exists, or the folder cannot be written.
+        UsageError: one of the files exists and `force` is not set, or the folder cannot be written.
     """
     texts = {"job.yaml" if found.sweep is None else "sweep.yaml": found.job_text, **dict(found.files)}
     if found.settings_text:
@@ -354,6 +358,6 @@ def write_adoption(found: Adoption, folder: Path, *, force: bool = False) -> lis
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        hint = "name a folder that you may write with `--write`"
+        hint = "name a writable folder with `--write`"
         raise UsageError(f"`{folder}` cannot be written: {error.strerror}", hint=hint, code="CT983") from None
     return [folder / name for name in texts]

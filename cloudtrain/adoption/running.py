@@ -1,6 +1,9 @@
-"""A script of another tool, run until it creates its first job: in a copy of its folder, without the network, with
-credentials that nothing accepts, and for a limited time. The script is the user's own: this protects from accidents,
-but not from hostile scripts (docs/adopting.md says what it can still do)."""
+"""Runs a script of another tool until it creates its first job.
+
+The script runs in a copy of its folder, without the network, with invalid credentials, and for a limited time. The
+script is the user's own: these limits protect from accidents, but not from hostile scripts (docs/adopting.md lists what
+a script can still do).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from cloudtrain.settings import load_settings
 from cloudtrain.targets.registry import all_targets
 
 _MARK = "CLOUDTRAIN_ADOPT_ID"
-"""The variable by which processes that the script has left behind are found."""
+"""The environment variable that identifies processes that the script has left behind."""
 
 _OUTSIDE = re.compile(r"[\"'](\.\./(?:\.\./)?[A-Za-z0-9_-][\w-]*)")
 
@@ -42,9 +45,9 @@ class Captured:
     target: str
     record: Mapping[str, Any]
     uploads: Mapping[str, bytes] = field(default_factory=dict)
-    """What it uploaded before: place to content."""
+    """Maps the storage path of each earlier upload to the content."""
     failed: tuple[str, ...] = ()
-    """The cells of a notebook that have failed before, as a whole or in part."""
+    """The notebook cells in which a statement failed before."""
 
 
 def run_script(script: Path, arguments: Sequence[str], *, python: str | None, time_limit: float) -> Captured:
@@ -70,17 +73,18 @@ def run_script(script: Path, arguments: Sequence[str], *, python: str | None, ti
 
 
 def outside_folders(script: Path) -> list[Path]:
-    """Return the folders that the script names beside its own folder and one level above it: `"../shared-scripts"`."""
+    """Return the folders outside the script's folder that its text names, up to two levels above:
+    `"../shared-scripts"`."""
     text = script.read_text(encoding="utf-8", errors="replace") if script.is_file() else ""
     found = sorted(set(_OUTSIDE.findall(text)))
     return [script.absolute().parent / name for name in found if not (script.parent / name).is_symlink()]
 
 
 def _copy_of(folder: Path, copy: Path) -> Path:
-    """Yield a copy of the script's folder, in which the script may write.
+    """Copy a folder to `copy`, where the script may write, and return `copy`.
 
     Raises:
-        UsageError: the folder is too large to contain only a script.
+        UsageError: the folder cannot be copied, or is too large to contain only a script.
     """
     files = size = 0
 
@@ -130,7 +134,7 @@ def _hook_of(target: Any) -> str | None:
 
 
 def _environment(place: Path, mark: str) -> dict[str, str]:
-    """Return the variables that programs need to start, with a separate home and credentials that nothing accepts."""
+    """Return the variables that programs need to start, with a separate home folder and invalid credentials."""
     given = load_settings().environ
     region = given.get("AWS_REGION") or given.get("AWS_DEFAULT_REGION") or "us-east-1"
     return {name: given[name] for name in _KEPT if name in given} | {
@@ -148,8 +152,8 @@ def _environment(place: Path, mark: str) -> dict[str, str]:
 
 
 def _without_network() -> list[str]:
-    """Return the words before a command that give it neither a network nor a way to outlive its first process, where
-    this machine has them: namespaces of Linux."""
+    """Return a command prefix that cuts off the network and ends all child processes with the command; empty if this
+    machine lacks Linux namespaces."""
     program = shutil.which("unshare")
     if program is None:
         return []
@@ -163,7 +167,8 @@ def _without_network() -> list[str]:
 def _run(
     command: Sequence[str], work: Path, environment: Mapping[str, str], output: Path, mark: str, time_limit: float
 ) -> int | None:
-    """Run the command and return its exit code; None after the time limit. Kills everything that it has started."""
+    """Run the command and return its exit code; None after the time limit. Kill all processes that the command has
+    started."""
     try:
         with output.open("wb") as file:
             process = subprocess.Popen(
@@ -185,7 +190,8 @@ def _run(
 
 
 def _kill_what_is_left(mark: str) -> None:
-    """End processes that have left the group, such as daemons, which still have the variable."""
+    """Kill processes that have left the process group, such as daemons. They are recognized by `mark` in their
+    environment."""
     import psutil
 
     for _ in range(5):
@@ -218,13 +224,13 @@ def _captured(place: Path, work: Path, script: Path, code: int | None, time_limi
     said = _last_lines(place / "output.txt")
     if code is None:
         message = f"`{script}` has created no job within {time_limit:g} s"
-        hint = "give it more time with `--time-limit`, or adopt its request: docs/adopting.md says how to get it"
+        hint = "give it more time with `--time-limit`, or adopt the job's request: docs/adopting.md shows how to get it"
     elif code:
         message = f"`{script}` failed before it created a job{said}"
-        hint = "name the interpreter that has its packages with `--python`; it has no network and no credentials here"
+        hint = "name an interpreter with the script's packages: `--python`; it runs without network and credentials"
     else:
         message = f"`{script}` ended without creating a training job{said}"
-        hint = "pass the arguments with which it creates one: `--args TEXT`"
+        hint = "pass the arguments with which the script creates a job: `--args TEXT`"
     raise UsageError(message, hint=hint, code="CT984")
 
 
@@ -248,7 +254,7 @@ def _failed(folder: Path) -> tuple[str, ...]:
 
 
 def _lines(output: Path) -> list[str]:
-    """Return the lines of the first megabyte that a script wrote."""
+    """Return the lines in the first megabyte of a script's output."""
     with output.open("rb") as file:
         return file.read(1 << 20).decode(errors="replace").splitlines()
 

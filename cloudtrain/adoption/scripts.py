@@ -1,4 +1,4 @@
-"""The jobs that a script with an SDK creates, and the place of their code on this machine."""
+"""The jobs that a script creates with an SDK, and the local folder of their code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.targets.registry import target_of
 
 _DEEP = 3
-"""How far below the script's folder the job's code is looked for."""
+"""Maximum depth below the script's folder in which the job's code is searched."""
 
 _MOST_FOLDERS = 2000
 
@@ -23,7 +23,7 @@ _MOST_FOLDERS = 2000
 def originals_of_script(
     script: Path, arguments: Sequence[str], *, python: str | None, time_limit: float
 ) -> list[Original]:
-    """Return the jobs that a script creates with the first call that creates any.
+    """Run a script until its first call that creates jobs, and return these jobs.
 
     Raises:
         UsageError: the script creates no job.
@@ -51,7 +51,8 @@ def originals_of_script(
 
 
 def _source_in(folder: Path, places: Sequence[Path], archive: bytes) -> str | None:
-    """Return the folder that has exactly the archive's files, or the path of its only file; None if nothing matches."""
+    """Return the first of `places` that has exactly the archive's files, or the path of the archive's only file, both
+    relative to `folder`; None if nothing matches."""
     try:
         files = dict(files_of(archive))
     except (tarfile.TarError, OSError, EOFError, ValueError):
@@ -68,7 +69,7 @@ def _source_in(folder: Path, places: Sequence[Path], archive: bytes) -> str | No
 
 
 def _folders(folder: Path) -> Iterator[Path]:
-    """Yield the folder and the folders below it, nearest first."""
+    """Yield the folder and its subfolders, the nearest first."""
     waiting = [(folder, 0)]
     for place, depth in waiting:
         yield place
@@ -86,7 +87,8 @@ def _is_file(path: Path, content: bytes) -> bool:
 
 
 def _names_below(folder: Path) -> Iterator[str]:
-    """Yield the files that the script saw; hidden files are missing from its copy of the folder."""
+    """Yield the files below a folder that the script saw. Hidden files are missing from the script's copy of the
+    folder."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in LEFT_OUT]
         for name in names:

@@ -1,4 +1,4 @@
-"""The kinds of sources of `cloudtrain adopt`, recognised by their content: documents, scripts, launch lines."""
+"""Reads the documents that `cloudtrain adopt` accepts, and recognizes them by their content."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ _FORMATS = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
 
 
 def originals_of_document(source: str) -> list[Original]:
-    """Return the jobs of a file, or of stdin, that contains a request, an event, a description or a job of another
-    tool.
+    """Return the jobs in a file or on stdin. The text is a request, an event, a description or a job of another tool.
 
     Raises:
-        UsageError: the source cannot be read, or no target recognises it.
+        UsageError: the source cannot be read, or no target recognizes it.
     """
     text, folder = text_of(source)
     data = parsed_text(text, source)
@@ -44,7 +43,7 @@ def text_of(source: str) -> tuple[str, str | None]:
     """Return the text of a file or of stdin, and the folder of the file.
 
     Raises:
-        UsageError: it cannot be read.
+        UsageError: the file cannot be read.
     """
     if source == STDIN:
         return sys.stdin.read(), str(Path.cwd())
@@ -58,8 +57,8 @@ def text_of(source: str) -> tuple[str, str | None]:
 
 
 def parsed_text(text: str, source: str) -> Any:
-    """Return the data of JSON or YAML text. YAML is read by the rules of version 1.1, as the other tools read it: `yes`
-    is true, `010` is 8 and `1e-4` is text.
+    """Parse JSON or YAML. As in the other tools, YAML follows version 1.1: `yes` is true, `010` is 8 and `1e-4` is
+    text.
 
     Raises:
         UsageError: the text is neither JSON nor YAML.
@@ -74,7 +73,7 @@ def parsed_text(text: str, source: str) -> Any:
         place = f" (line {error.problem.line})" if error.problem.line else ""
         raise UsageError(
             f"{name} is not valid {form.upper()}{place}: {error.problem.message}",
-            hint=error.problem.hint or "look at that line",
+            hint=error.problem.hint or "correct this line",
             code="CT981",
         ) from None
     if form == "json":
@@ -84,11 +83,11 @@ def parsed_text(text: str, source: str) -> Any:
     try:
         return _plain(yaml.safe_load(text))
     except yaml.YAMLError as error:
-        raise UsageError(f"{name} is not valid YAML: {error}", hint="look at that line", code="CT981") from None
+        raise UsageError(f"{name} is not valid YAML: {error}", hint="correct this line", code="CT981") from None
 
 
 def _plain(value: Any) -> Any:
-    """Convert to JSON data: keys become texts, and so do the dates that YAML 1.1 reads."""
+    """Convert YAML's values to JSON's: keys and dates become strings."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -100,6 +99,6 @@ def _refuse_unknown(source: str, data: Any) -> None:
     name = "the text on stdin" if source == STDIN else f"`{source}`"
     if isinstance(data, Mapping) and "name" in data and ("entry_point" in data or "source_dir" in data):
         hint = f"run `cloudtrain plan {source}`"
-        raise UsageError(f"{name} is a job file of cloudtrain already", hint=hint, code="CT981")
+        raise UsageError(f"{name} is already a cloudtrain job file", hint=hint, code="CT981")
     hint = "`cloudtrain adopt --help` lists what can be adopted"
-    raise UsageError(f"{name} holds no training job that cloudtrain knows", hint=hint, code="CT981")
+    raise UsageError(f"{name} contains no training job that cloudtrain recognizes", hint=hint, code="CT981")

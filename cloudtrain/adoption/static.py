@@ -1,7 +1,7 @@
-"""`cloudtrain adopt SCRIPT --static`: a draft of a job from the text of a script, which is not executed.
+"""`cloudtrain adopt SCRIPT --static`: drafts a job from the text of a script, without running the script.
 
-Calls are read in their order, with the names that are assigned on the way. What is no literal, and follows from none,
-is kept as its own text.
+Calls are read in order, with the variables that are assigned before them. A value that cannot be computed from literals
+is kept as its source text.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from cloudtrain.targets.registry import all_targets
 
 
 def adopt_statically(script: Path, place: Path) -> Adoption:
-    """Return a draft of the first job that the script's text creates; it is never equal, because nothing is compared.
+    """Return a draft of the first job that the script's text creates. The draft is never `equal`, because nothing is
+    compared.
 
     Raises:
-        UsageError: the text is not Python, or no call in it makes a job.
+        UsageError: the text is not Python, or no call in the text creates a job.
     """
     calls = list(calls_in(script))
     kind = f"the text of {script.name}"
@@ -38,21 +39,21 @@ def adopt_statically(script: Path, place: Path) -> Adoption:
         origin = Original(target.name, {}, "", kind, folder=str(script.absolute().parent))
         draft = moved(draft, origin, place)
         job = settled(draft)
-        why = "no literal in the text"
+        why = "the value is not a literal in the text"
         differences = [Difference(path, text, draft.comments.get((path,), ""), why) for path, text in unknown.items()]
         differences.append(Difference("(the whole request)", "", "", "nothing was executed, so nothing was compared"))
-        head = [f"A draft from {kind}: values that are not literals there are missing here, or guessed."]
+        head = [f"A draft from {kind}: values that are not literals in the source are missing here, or guessed."]
         head += [f"{path} was: {text}" for path, text in unknown.items()]
         text = settings_toml(target.name, draft.settings, draft.settings_head) if draft.settings else ""
         written = job_yaml(draft.job, draft.comments, head)
         comparison = Comparison(tuple(differences))
         return Adoption(target.name, kind, job, draft.settings, comparison, written, text, draft.job, is_draft=True)
-    hint = "let it be executed instead, without `--static`; or adopt a request of a job that it made"
-    raise UsageError(f"the text of `{script}` has no call that cloudtrain reads as a job", hint=hint, code="CT976")
+    hint = "run the script by leaving out `--static`, or adopt the request of a job that it has created"
+    raise UsageError(f"no call in `{script}` creates a job that cloudtrain recognizes", hint=hint, code="CT976")
 
 
 def calls_in(script: Path) -> Iterator[StaticCall]:
-    """Yield every call of a script or a notebook, with what its text says about the arguments.
+    """Yield every call in a script or a notebook, with the arguments as far as the text shows them.
 
     Raises:
         UsageError: the source is not Python.
@@ -67,14 +68,14 @@ def calls_in(script: Path) -> Iterator[StaticCall]:
         except (SyntaxError, ValueError, RecursionError) as error:
             if notebook:
                 continue
-            hint = "name a script of Python 3"
+            hint = "name a Python 3 script"
             raise UsageError(f"`{script}` is not Python: {error}", hint=hint, code="CT981") from None
         for statement in tree.body:
             yield from _calls(statement, names)
 
 
 def _calls(statement: ast.AST, names: dict[str, Any]) -> Iterator[StaticCall]:
-    """Yield the calls of a statement, outermost first; then note its assignments."""
+    """Yield the calls in a statement, the outermost first. Then record the statement's assignments in `names`."""
     if isinstance(statement, ast.If):
         yield from _calls_of_branches(statement, names)
         return
@@ -100,7 +101,8 @@ def _calls(statement: ast.AST, names: dict[str, Any]) -> Iterator[StaticCall]:
 
 
 def _calls_of_branches(statement: ast.If, names: dict[str, Any]) -> Iterator[StaticCall]:
-    """Yield the calls of both branches. Afterwards a name is known only if both assign it the same value."""
+    """Yield the calls in both branches of an `if`. Afterwards a variable is known only if both branches assign the same
+    value."""
     branches = []
     for body in (statement.body, statement.orelse):
         branches.append({name: dict(held) if isinstance(held, dict) else held for name, held in names.items()})
@@ -139,8 +141,8 @@ def _keywords(node: ast.Call, names: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dotted(node: ast.expr, names: Mapping[str, Any]) -> str:
-    """Return the name of a call, such as `sagemaker.pytorch.PyTorch`; for a call on a call also the inner one:
-    `PyTorch().fit`."""
+    """Return the name of a call, such as `sagemaker.pytorch.PyTorch`. For a method of a call's result, include the
+    call: `PyTorch().fit`."""
     if isinstance(node, ast.Attribute):
         return f"{_dotted(node.value, names)}.{node.attr}"
     if isinstance(node, ast.Call):
@@ -150,7 +152,7 @@ def _dotted(node: ast.expr, names: Mapping[str, Any]) -> str:
 
 
 def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """Return the value of an expression, as far as its text says it."""
+    """Return the value of an expression, or an `Unknown` if the text does not show the value."""
     if isinstance(node, ast.Name) and isinstance(names.get(node.id), Unknown):
         return names[node.id]
     try:
@@ -184,13 +186,13 @@ def _known(node: ast.expr, names: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):
         left, right = _plain(_known(node.left, names)), _plain(_known(node.right, names))
         if isinstance(node.op, ast.Mult) and not (isinstance(left, int | float) and isinstance(right, int | float)):
-            raise ValueError("the draft does not repeat texts")
+            raise ValueError("`*` is evaluated only for numbers")
         return left + right if isinstance(node.op, ast.Add) else left * right
     if isinstance(node, ast.Subscript):
         return _sure(_known(node.value, names)[_known(node.slice, names)])
     if isinstance(node, ast.Call):
         return _called(node, names)
-    raise ValueError("not a literal")
+    raise ValueError("the expression is not a literal")
 
 
 def _called(node: ast.Call, names: Mapping[str, Any]) -> Any:
@@ -210,5 +212,5 @@ def _sure(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if not isinstance(value, str | int | float):
-        raise TypeError("not a plain value")
+        raise TypeError("the value is neither a string nor a number")
     return value

@@ -1,4 +1,4 @@
-"""The adopted job as a job file, and its settings as `cloudtrain.toml`: text for people, with comments."""
+"""Writes the adopted job as a job file, and its settings as `cloudtrain.toml`, both with comments."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cloudtrain.documents.scalars import read_scalar
 from cloudtrain.render.escape import on_one_line
 
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./@+-]*(?: [A-Za-z0-9_./@+=-]+)*")
-"""Text that YAML reads as text without quotes, version 1.1 and 1.2."""
+"""Text that needs no quotes in YAML 1.1 and 1.2."""
 
 _WORDS = frozenset("y n yes no on off true false null".split())
-"""Text that some reader of YAML takes for a truth value or nothing."""
+"""Texts that some YAML readers take for a Boolean value or null."""
 
 _WIDTH = 110
 
@@ -31,13 +31,14 @@ def job_yaml(job: Mapping[str, Any], comments: Mapping[Path, str], head: Sequenc
 
 
 def settings_toml(target: str, settings: Mapping[str, Any], head: Sequence[str] = ()) -> str:
-    """Return the target's table of `cloudtrain.toml`, with nested tables last."""
+    """Return the text of the target's table in `cloudtrain.toml`, with nested tables last."""
     lines = [line.rstrip() for text in head for line in _commented(text)]
     return "\n".join([*lines, *_table((target,), settings)]) + "\n"
 
 
 def _commented(text: str, indent: str = "") -> Iterator[str]:
-    """The lines of a comment. It may quote the source, and neither YAML nor TOML takes control characters."""
+    """Return the lines of a comment. A comment may quote the source, so control characters are escaped: YAML and TOML
+    do not allow them."""
     return (f"{indent}# {on_one_line(line)}" for line in text.splitlines())
 
 
@@ -86,20 +87,20 @@ def _scalar(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Text in double quotes, for YAML and TOML."""
+    """Return a text in double quotes, for YAML and TOML."""
     return "".join(
         letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in json.dumps(text, ensure_ascii=False)
     )
 
 
 def _number(value: Any) -> str:
-    """Write floats with a decimal point, because YAML 1.1 reads `1e-05` as text."""
+    """Return a number as text. Floats get a decimal point, because YAML 1.1 reads `1e-05` as text."""
     text = json.dumps(value)
     return re.sub(r"^(-?\d+)e", r"\1.0e", text) if isinstance(value, float) else text
 
 
 def _block(text: str, indent: str) -> tuple[str, list[str]] | None:
-    """Write text of several lines as a literal block: its header and its lines; None where quotes are safer."""
+    """Return the header and the lines of a YAML literal block for a text of several lines; None if quotes are safer."""
     plain = all(line.isprintable() and not line.endswith(" ") for line in text.split("\n"))
     if not plain or text[:1] in (" ", "\n") or text.endswith("\n\n") or not text.strip():
         return None

@@ -1,4 +1,4 @@
-"""The archive: a reproducible tar that is compressed in blocks by several threads."""
+"""The bundle's archive: a reproducible tar, compressed in blocks by several threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RECORD = 20 * _BLOCK
 
 
 class SourceChanged(CloudtrainError):
-    """A file changed after its bundle was named and before it was written."""
+    """A file changed after its bundle was hashed and before the bundle was written."""
 
     exit_code = 2
     code = "CT963"
@@ -29,13 +29,13 @@ class SourceChanged(CloudtrainError):
     def __init__(self, path: str) -> None:
         super().__init__(
             f"`{escape_path(path)}` changed while its bundle was being made; nothing was written",
-            hint="run the command again when nothing writes to `source_dir`",
+            hint="run the command again when no program is writing to `source_dir`",
         )
 
 
 def write_archive(sources: Iterable[tuple[Entry, str]], path: Path) -> None:
-    """Write a tar.gz of entries, each with its location on disk. Either the whole archive appears at `path`, or
-    nothing.
+    """Write a tar.gz of `sources`, which pairs each entry with its path on disk. Atomic: a partial archive never
+    appears at `path`.
 
     Raises:
         SourceChanged: a file's content no longer matches its entry.
@@ -58,7 +58,7 @@ def write_archive(sources: Iterable[tuple[Entry, str]], path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync the folder, so that the new name in it survives a power failure."""
+    """Sync the folder to disk, so that a new file in it survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -82,8 +82,8 @@ def _tar(sources: Iterable[tuple[Entry, str]]) -> Iterator[bytes]:
 
 
 def _header(entry: Entry) -> bytes:
-    """Return the tar header in GNU format, which stores names of any bytes and any length and which every tar can
-    read."""
+    """Return the entry's tar header in GNU format, which supports names of any bytes and any length, and which every
+    tar program reads."""
     import tarfile
 
     info = tarfile.TarInfo(entry.path)

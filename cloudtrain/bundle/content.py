@@ -1,6 +1,6 @@
-"""The hash that names a bundle. It covers the content of the bundle, independent of the archive's bytes.
+"""The hash that names a bundle. It covers the bundle's content and does not depend on the archive's bytes.
 
-Packing and unpacking both compute it.
+Packing and unpacking both compute this hash.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ _VERSION = b"cloudtrain bundle 1\n"
 
 
 class ContentHash:
-    """SHA-256 over paths, executable bits, file hashes and link targets, added in the order of the paths' bytes.
+    """SHA-256 over paths, executable bits, file hashes and link targets. Entries are added in the byte order of their
+    paths.
 
-    No path, hash or target contains a NUL byte, so different lists of entries always give different texts.
+    The parts are separated by NUL bytes, which no path, hash or target contains. So different lists of entries never
+    give the same input to the hash.
     """
 
     def __init__(self) -> None:
@@ -30,7 +32,7 @@ class ContentHash:
         self._add("l", path, "", target)
 
     def hexdigest(self) -> str:
-        """Return the bundle's name."""
+        """Return the hex digest, which names the bundle."""
         return self._hash.hexdigest()
 
     def _add(self, *parts: str) -> None:

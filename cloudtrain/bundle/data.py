@@ -1,6 +1,6 @@
-"""Data on this machine that a job reads elsewhere: one file or all files of a folder, and the hash that names them.
+"""Local data that a job reads on its target: one file or all files of a folder, and the hash that names the data.
 
-Code goes into a bundle (`tree`). Data is sent unchanged: ignore files do not apply, and a link becomes a copy of its
+Code goes into a bundle (`tree.py`). Data is sent unchanged: ignore files do not apply, and a link becomes a copy of its
 target.
 """
 
@@ -22,14 +22,14 @@ MOST_FILES = 200_000
 
 
 class UnreadableData(CloudtrainError):
-    """Data on this machine that a job names but that cannot be sent."""
+    """The job names local data that cannot be sent."""
 
     exit_code = 2
     code = "CT986"
 
 
 class DataFile(NamedTuple):
-    """A file as the walk found it."""
+    """A data file, with its size and modification time when the folder was listed."""
 
     path: str
     """The path below the folder, with slashes; for a single file its name."""
@@ -40,13 +40,13 @@ class DataFile(NamedTuple):
 
     @property
     def is_as_it_was(self) -> bool:
-        """Return whether the file is unchanged since the walk."""
+        """Whether the file still has the size and modification time that it had when the folder was listed."""
         status = self.place.stat()
         return (status.st_size, status.st_mtime_ns) == (self.size, self.changed)
 
 
 class LocalData(NamedTuple):
-    """Files, sorted by the bytes of their paths."""
+    """The files of local data, sorted by the bytes of their paths, with their hash and their total size in bytes."""
 
     files: tuple[DataFile, ...]
     sha256: str
@@ -54,7 +54,7 @@ class LocalData(NamedTuple):
 
 
 def read_data(place: str) -> LocalData:
-    """Return the data of a folder or a file. Files that were read before and are unchanged are not read again.
+    """Return the files of a folder, or a single file, with their hash. Unchanged files are not read again.
 
     Raises:
         UnreadableData: the data does not exist, is too large, or cannot be read.
@@ -63,7 +63,7 @@ def read_data(place: str) -> LocalData:
         return _hashed(_files_of(place), os.path.isfile(place))  # noqa: PTH113
     except OSError as error:
         message = f"`{escape_path(str(error.filename or place))}` cannot be read: {error.strerror}"
-        raise UnreadableData(message, hint="name a folder or a file that you may read") from None
+        raise UnreadableData(message, hint="name a folder or file that you have permission to read") from None
 
 
 def _files_of(place: str) -> tuple[DataFile, ...]:
@@ -74,19 +74,19 @@ def _files_of(place: str) -> tuple[DataFile, ...]:
         found = (_file(root.name, root),)
     else:
         message = f"there is no folder or file `{escape_path(place)}`"
-        raise UnreadableData(message, hint="write its path from the job file's folder: `./data`")
+        raise UnreadableData(message, hint="write the path relative to the job file's folder, for example `./data`")
     if not found:
         message, hint = f"the folder `{escape_path(place)}` holds no file", "name the folder that holds the data"
         raise UnreadableData(message, hint=hint)
     if len(found) > MOST_FILES:
         message = f"`{escape_path(place)}` holds more than {MOST_FILES:,} files"
-        raise UnreadableData(message, hint="pack them, or upload them yourself and name the place")
+        raise UnreadableData(message, hint="pack the files, or upload them yourself and write their storage path")
     return tuple(sorted(found, key=lambda file: os.fsencode(file.path)))
 
 
 def _below(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iterator[DataFile]:
-    """Yield every file below a folder, its own before those of its folders. A link to one of the folder's parents is
-    not followed."""
+    """Yield every file below a folder: first the files in the folder, then those in its subfolders. A link to a parent
+    folder is not followed."""
     here = folder.resolve()
     if here in above:
         return

@@ -1,4 +1,4 @@
-"""The entries of a bundle, and the hash that names it."""
+"""The entries of a bundle, and the hash that names the bundle."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Secret(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One file or link. `path` is relative to the root of the archive, with `/`.
+    """One file or link of a bundle. `path` is relative to the root of the archive, with `/`.
 
-    A name that is not UTF-8 contains surrogates, as `os.fsdecode` produces them.
+    A path that is not UTF-8 contains surrogates, as `os.fsdecode` produces them.
     """
 
     path: str
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
 
 class Ignored(NamedTuple):
-    """A file or folder that was left out. A folder stands for its whole content."""
+    """A file or folder that the bundle leaves out. A folder is listed once for its whole content."""
 
     path: str
     rule: str
@@ -61,12 +61,12 @@ def content_hash(entries: Iterable[Entry]) -> str:
 
 
 def below(entries: Iterable[Entry], folder: str) -> list[Entry]:
-    """Return the entries below one folder, with paths relative to it; all entries for `.`."""
+    """Return the entries below one folder, with paths relative to that folder; for `.`, return all entries."""
     prefix = posixpath.normpath(folder) + "/"
     prefix = "" if prefix == "./" else prefix
     return [entry._replace(path=entry.path[len(prefix) :]) for entry in entries if entry.path.startswith(prefix)]
 
 
 def escape_path(path: str) -> str:
-    """Return a path for a message: line breaks, control characters and bytes that are not UTF-8 are escaped."""
+    """Escape a path for a message: line breaks, control characters and bytes that are not UTF-8."""
     return path if path.isprintable() else repr(path)[1:-1]

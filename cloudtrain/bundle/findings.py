@@ -1,4 +1,4 @@
-"""The findings of the preflight checks about a bundle: secrets, size, and file names that cannot be sent."""
+"""Preflight checks of a bundle: secrets, size, and file names that the target does not support."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _Place = tuple[str, str, str]
 
 
 def secret_findings(tree: Tree) -> list[Finding]:
-    """Return `CT301`, an error for files that hold a secret, and `CT304`, a warning for files that may hold one, by
-    content or name.
+    """Return the findings about secrets, judged by content and file name: the error `CT301` for certain secrets, and
+    the warning `CT304` for possible ones.
 
-    Each code has at most one finding, whose details name every position. No secret is shown.
+    There is at most one finding per code; its details list every position. The secrets themselves are never shown.
     """
     certain: list[_Place] = []
     uncertain: list[_Place] = []
@@ -42,9 +42,9 @@ def secret_findings(tree: Tree) -> list[Finding]:
             places.append((entry.path, f"{name}:{secret.line}", secret.rule))
     found = []
     if certain:
-        found.append(_secret("CT301", Level.ERROR, "the bundle would carry a secret", certain))
+        found.append(_secret("CT301", Level.ERROR, "the bundle contains a secret", certain))
     if uncertain:
-        found.append(_secret("CT304", Level.WARNING, "the bundle may carry a secret", uncertain))
+        found.append(_secret("CT304", Level.WARNING, "the bundle may contain a secret", uncertain))
     return found
 
 
@@ -69,7 +69,8 @@ def _secret(code: str, level: Level, message: str, places: list[_Place]) -> Find
 
 
 def size_findings(tree: Tree, limit: int = LIMIT) -> list[Finding]:
-    """Return `CT302`, an error above `limit` bytes, or `CT303`, a warning from 50 MiB. Sizes are before compression."""
+    """Return the error `CT302` if the bundle has more than `limit` bytes, or the warning `CT303` if it has at least 50
+    MiB. Sizes are before compression."""
     size = tree.identity.size
     if size <= limit and size < NOTABLE:
         return []
@@ -91,12 +92,12 @@ def size_findings(tree: Tree, limit: int = LIMIT) -> list[Finding]:
 
 
 _LONGEST_PATH = 3800
-"""In bytes. Linux allows 4,096, and the folder that a bundle is unpacked into needs some of them."""
+"""In bytes. Linux allows 4,096, and the path of the folder into which a bundle is unpacked needs some of them."""
 
 
 def name_findings(tree: Tree, target: str, refuse: Callable[[str], str | None]) -> list[Finding]:
-    """Return `CT306`, an error for files whose names the target does not support. `refuse` returns the reason, such as
-    `whose path is too long`."""
+    """Return the error `CT306` if the target does not support the names of some files. For such a path, `refuse`
+    returns the reason, such as `whose path is too long`; for others None."""
     faults = {entry.path: what for entry in tree.entries if (what := refuse(entry.path)) is not None}
     if not faults:
         return []
@@ -107,7 +108,7 @@ def name_findings(tree: Tree, target: str, refuse: Callable[[str], str | None]) 
         Finding(
             "CT306",
             Level.ERROR,
-            f"`{target}` cannot carry `{_cut(escape_path(first))}`, {faults[first]}{more}",
+            f"`{target}` does not support `{_cut(escape_path(first))}`, {faults[first]}{more}",
             f"rename it, or add the line `{_cut(ignore_line(first))}` to `{IGNORE_FILE}` in `source_dir`",
             ("source_dir",),
             details=tuple(details[:_MOST_PLACES]),
@@ -116,7 +117,7 @@ def name_findings(tree: Tree, target: str, refuse: Callable[[str], str | None]) 
 
 
 def refuse_archive_path(path: str) -> str | None:
-    """Return why an archive with a file of this name could not be unpacked; None if it could."""
+    """Return why an archive that contains this path could not be unpacked; None if it could."""
     return "whose path is too long" if len(os.fsencode(path)) > _LONGEST_PATH else None
 
 

@@ -1,7 +1,7 @@
 """One gzip stream, compressed block by block in several threads.
 
-Every block ends on a byte boundary and refers to nothing before it, so the blocks can be concatenated. The result is
-a single ordinary gzip member and is independent of the number of threads.
+Every block ends on a byte boundary and does not refer to earlier blocks, so the blocks can be concatenated. The result
+is a single ordinary gzip member. It does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LAST_BLOCK = b"\x03\x00"
 
 
 def gzip_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the gzip stream of all pieces. Only a few blocks are in memory at a time, however long the stream."""
+    """Yield the gzip stream of all pieces. Only a few blocks are in memory at a time."""
     from concurrent.futures import ThreadPoolExecutor
 
     library, level = _library()
@@ -46,7 +46,8 @@ def gzip_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _library() -> tuple[Any, int]:
-    """Return isal at level 2, which is faster and compresses better than zlib's fastest level (docs/bundle.md).
+    """Return the compression library and its level: isal at level 2, which is faster than zlib's fastest level and
+    compresses better (docs/bundle.md).
 
     On platforms without an isal wheel, return zlib, which is slower.
     """
@@ -68,7 +69,7 @@ def _deflate(compressobj: Callable[[int, int, int], Any], level: int, block: byt
 
 
 def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same bytes, cut into blocks of one size; the last one may be shorter."""
+    """Yield the bytes of `pieces` in blocks of equal size; the last block may be shorter."""
     gathered: list[bytes] = []
     size = 0
     for piece in pieces:

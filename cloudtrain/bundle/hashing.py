@@ -1,4 +1,4 @@
-"""Reading every file once to get its hash, its true size and the secrets in it."""
+"""Reads every file once to get its hash, its true size and the secrets in it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Digest(NamedTuple):
 
 
 def open_regular(path: str) -> int:
-    """Open a file for reading and return its descriptor. A link is refused, even if it replaced a file since the walk.
+    """Open a file for reading and return its descriptor. A link is refused, even if it replaced a file after the folder
+    was listed.
 
     Raises:
         OSError: the file cannot be opened.
@@ -38,14 +39,14 @@ def open_regular(path: str) -> int:
 
 
 def workers() -> int:
-    """Return the number of processors that this process may use, at most 8. Beyond that the disk or the main thread is
-    the bottleneck."""
+    """Return the number of processors that this process may use, at most 8. With more, the disk or the main thread
+    would be the bottleneck."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(usable, 8)
 
 
 def hash_files(places: Sequence[str], sizes: Sequence[int], paths: Sequence[str | None]) -> list[Digest | OSError]:
-    """Return one digest per file, in order; an error in place of a file that could not be read.
+    """Return one digest per file, in order, or the error if the file could not be read.
 
     Hashing and reading release the interpreter lock, so several files are read at a time.
 
@@ -90,7 +91,7 @@ def _digest(place: str, expected: int, path: str | None) -> Digest | OSError:
 
 
 def _secrets(content: bytes, path: str) -> tuple[Secret, ...]:
-    """Return the secrets in a file. The rules are loaded with the first file that needs them."""
+    """Return the secrets in a file. The rules are loaded when the first file needs them."""
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # as Windows writes it
         content = content.decode("utf-16", "replace").encode("utf-8", "replace")
     spans = suspects(content, path)

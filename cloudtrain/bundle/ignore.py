@@ -1,9 +1,9 @@
 """The files that stay out of the bundle: the defaults, and the rules of every `.cloudtrainignore`.
 
-The rules are those of gitignore. The last matching rule in the nearest ignore file with a match decides about a path.
-The defaults come after all ignore files, so a `!` rule can include a path that a default leaves out. The rule must name
-the path: the `!*/` in a list of files to keep does not include virtual environments. A folder that is left out is never
-read, so no rule can include files in it.
+Ignore files have the syntax of gitignore. The nearest ignore file with a matching rule decides about a path, by its
+last matching rule. The defaults come after all ignore files, so a `!` rule can include a path that a default leaves
+out. Such a rule must contain a name: `!*/` does not include virtual environments. An ignored folder is never read, so
+no rule can include files in it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ENVIRONMENT_MARKS = {"pyvenv.cfg": "a virtual environment", "conda-meta": "a co
 
 
 class Verdict(NamedTuple):
-    """The decision of an ignore file about a path. `by_name` is False for rules without a name, such as `!*`."""
+    """The decision of an ignore file about a path. `by_name` is False for a rule without letters and digits: `!*`."""
 
     ignores: bool
     by_name: bool
@@ -49,7 +49,8 @@ class _Rule(NamedTuple):
 
 
 class Rules:
-    """The rules of one ignore file. `folder` is the folder of the file, relative to the root: `` or `a/b/`."""
+    """The rules of one ignore file. `folder` is the folder of the file, relative to the root: `a/b/`, or empty
+    for the root itself."""
 
     def __init__(self, folder: str, content: bytes) -> None:
         self._folder = folder
@@ -60,8 +61,8 @@ class Rules:
     def judge(self, path: str, is_folder: bool) -> Verdict | None:
         """Return whether the path is ignored and by which rule; None if no rule matches.
 
-        Paths below an ignored folder never get here. A rule that includes a folder again does not include the folder's
-        content, because a rule is only about the path itself.
+        This method is never called for paths below an ignored folder. A rule that includes a folder again does not
+        include the folder's content, because a rule decides only about the path that it matches.
         """
         relative = os.fsencode(path[len(self._folder) :])
         for rule in self._rules:
@@ -72,10 +73,10 @@ class Rules:
 
 
 def _rule(text: bytes, line: int, folder: str) -> _Rule | None:
-    """Return one line as a rule; None for a blank line and a comment.
+    """Parse one line of an ignore file; return None for a blank line or a comment.
 
     Raises:
-        JobError: the line can match nothing.
+        JobError: no path can match the line.
     """
     shown = os.fsdecode(text)
     try:
@@ -88,23 +89,23 @@ def _rule(text: bytes, line: int, folder: str) -> _Rule | None:
 
 
 class OnDisk(Protocol):
-    """A file or folder in a listing."""
+    """A file or folder in a folder's listing, such as an `os.DirEntry`."""
 
     @property
     def path(self) -> str:
-        """The path of the item."""
+        """The item's path on disk."""
         ...
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return the operating system's status of the item."""
+        """Return the item's status, as `os.stat` does."""
         ...
 
 
 class Defaults(NamedTuple):
-    """The defaults: what is left out unless an ignore file includes it.
+    """The default rules, which leave out paths unless an ignore file includes them.
 
     Attributes:
-        declared: paths that the job declares as data, each with the rule's text.
+        declared: paths that the job declares as data, each with the text of its rule.
         output: device and inode of the files that this process writes its output to.
     """
 
@@ -112,7 +113,7 @@ class Defaults(NamedTuple):
     output: frozenset[tuple[int, int]]
 
     def rule(self, path: str, item: OnDisk, *, is_folder: bool) -> str | None:
-        """Return the default that leaves out the file or folder at the path, or None."""
+        """Return the default rule that leaves out the file or folder at `path`; None if no default rule matches."""
         name = path.rpartition("/")[2]
         if name in _DEFAULT_NAMES:
             return f"default {name}"
@@ -128,7 +129,7 @@ class Defaults(NamedTuple):
 
 
 def own_output() -> frozenset[tuple[int, int]]:
-    """Return device and inode of the files that stdout and stderr of this process are redirected to."""
+    """Return device and inode of each file that this process's stdout or stderr is redirected to."""
     found = []
     for descriptor in (1, 2):
         with suppress(OSError):
@@ -144,7 +145,8 @@ def _inode(item: OnDisk) -> tuple[int, int]:
 
 
 def _environment_rule(folder: str) -> str | None:
-    """Return the default that leaves out a Python environment of any name. `folder` is a path on disk."""
+    """Return the default rule that leaves out the folder if it is a Python environment of any name, else None. `folder`
+    is a path on disk."""
     for mark, what in _ENVIRONMENT_MARKS.items():
         if os.path.lexists(f"{folder}/{mark}"):
             return f"default {what}"
@@ -152,7 +154,7 @@ def _environment_rule(folder: str) -> str | None:
 
 
 def ignore_line(path: str) -> str:
-    """Return the line for an ignore file at the root that matches this path and can be printed and typed.
+    """Return a line for the root's ignore file that matches this path and can be printed and typed.
 
     A `?` replaces each byte that an editor cannot show: line breaks, control characters, bytes that are not UTF-8.
     """

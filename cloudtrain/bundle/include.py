@@ -1,7 +1,7 @@
-"""Files from outside of the source folder: the lines of `.cloudtraininclude` at the folder's root.
+"""Files from outside the source folder, listed in `.cloudtraininclude` at the folder's root.
 
-A line is the path of a file or folder, relative to the root. The item appears under its own name at the root of the
-bundle, like the SageMaker SDK's `dependencies`. Ignore rules, limits and the search for secrets apply to it as usual.
+Each line is the path of a file or folder, relative to the root. The item appears under its own name at the root of the
+bundle, as the SageMaker SDK's `dependencies` do. Ignore rules, limits and the search for secrets apply as usual.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from cloudtrain.system.paths import why_missing
 
 
 class Included(NamedTuple):
-    """A file or folder from outside of the source folder, with the interface of a listing's entry. Links were
-    followed."""
+    """A file or folder from outside the source folder, with the methods of an `os.DirEntry`. Its links are already
+    resolved."""
 
     path: str
     status: os.stat_result
@@ -37,7 +37,7 @@ class Included(NamedTuple):
 
 
 def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[Problem]]:
-    """Return the included items by their names in the bundle, and the problems of the other lines.
+    """Return the included items by their names in the bundle, and the problems with invalid lines.
 
     Args:
         own: the names at the root of the source folder.
@@ -56,14 +56,12 @@ def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[P
             continue
         place = os.path.join(root, path)  # noqa: PTH118
         name = os.path.basename(os.path.normpath(place))  # noqa: PTH119 - `..` has the name of its folder
-        fault = why_missing(place) or (None if name else "has no name that it could have in the bundle")
+        fault = why_missing(place) or (None if name else "has no name for the bundle")
         if fault is not None:
-            hint = "write the path of a file or folder, from `source_dir`, or remove the line"
+            hint = "write the path of a file or folder, relative to `source_dir`, or remove the line"
             problems.append(_problem(f"`{escape_path(path)}` {fault}", hint, line))
         elif name in taken:
-            message = (
-                f"`{escape_path(path)}` would be `{escape_path(name)}` in the bundle, which {taken[name]} has already"
-            )
+            message = f"the bundle would have `{escape_path(name)}` from {taken[name]} and from `{escape_path(path)}`"
             problems.append(_problem(message, "remove the line, or rename one of the two", line))
         else:
             real = os.path.realpath(place)

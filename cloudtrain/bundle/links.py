@@ -12,14 +12,15 @@ Place = tuple[str, ...]
 
 
 class BrokenLink(Exception):
-    """A link that cannot be in a bundle. The text says what is wrong."""
+    """A link that a bundle cannot contain. The message completes a sentence about the link: `leads back to itself`."""
 
 
 class Links:
-    """Follows links in a tree that is known only by its paths, as the kernel will do after unpacking."""
+    """Follows links in a tree of known paths, as the kernel will do after unpacking."""
 
     def __init__(self, roots: Collection[str], files: Collection[str], links: Mapping[str, str]) -> None:
-        """Take the absolute spellings of the root as `roots`; `files` and the keys of `links` are relative to it."""
+        """Store the tree. `roots` are the absolute spellings of the root's path; `files` and the keys of `links` are
+        relative to the root."""
         self._roots = sorted(roots, key=len, reverse=True)
         self._files = {tuple(path.split("/")) for path in files}
         self._links = {tuple(path.split("/")): target for path, target in links.items()}
@@ -45,7 +46,8 @@ class Links:
         return os.path.relpath("/" + "/".join(aim), "/" + "/".join(place[:-1]))
 
     def _split(self, folder: Place, target: str) -> tuple[Place, list[str]]:
-        """Return the folder to start at, and the names to follow from it."""
+        """Return the folder where a link's target starts, and the names to follow from there. `folder` is the folder of
+        the link."""
         if target.startswith("/"):
             base = next((root for root in self._roots if target == root or target.startswith(root + "/")), None)
             if base is None:
@@ -54,8 +56,8 @@ class Links:
         return folder, [part for part in (target + "." * target.endswith("/")).split("/") if part]
 
     def _follow(self, place: Place, parts: list[str], hops: Iterator[int]) -> Place:
-        """Return the real path that the names lead to from a real path. `hops` runs out when the kernel would give
-        up."""
+        """Follow `parts` from the real path `place`, and return the real path that they lead to. Every link takes one
+        of `hops`, which run out when the kernel would give up."""
         for part in parts:
             if part in (".", "..") and place not in self._folders:
                 raise _nothing_at(place)
@@ -69,7 +71,7 @@ class Links:
             place = (*place, part)
             if place in self._links:
                 if next(hops, None) is None:
-                    raise BrokenLink("comes back to itself")
+                    raise BrokenLink("leads back to itself")
                 place = self._follow(*self._split(place[:-1], self._links[place]), hops)
             elif place not in self._files and place not in self._folders:
                 raise _nothing_at(place)

@@ -1,7 +1,8 @@
-"""The patterns of ignore files, as git reads them (`wildmatch.c` and `dir.c`), in time linear in the path's length.
+"""The patterns of ignore files, with git's rules (`wildmatch.c` and `dir.c`). Matching takes time linear in the path's
+length.
 
-A pattern becomes one regular expression that backtracks only for the last star. For every other star, the first match
-of the text after it is as good as a later match, because another star follows. So a pattern with many stars takes no
+A pattern becomes one regular expression that backtracks only for the last star. For an earlier star, the first match of
+the text after it is as good as a later match, because another star follows. So a pattern with many stars takes no
 longer than a pattern with few.
 """
 
@@ -26,7 +27,7 @@ _ANY = rb"[^/]"
 
 
 class NoPattern(ValueError):
-    """The line is not a pattern. git would match nothing with it."""
+    """The line is not a valid pattern: in git it would match nothing."""
 
 
 class Pattern(NamedTuple):
@@ -41,17 +42,17 @@ class Pattern(NamedTuple):
     folders_only: bool
 
     def matches(self, path: bytes, is_folder: bool) -> bool:
-        """Return whether the line applies to that path."""
+        """Return whether the pattern matches the path."""
         if self.folders_only and not is_folder:
             return False
         return self.regex.fullmatch(path[path.rfind(b"/") + 1 :] if self.by_name else path) is not None
 
 
 def pattern_of(line: bytes) -> Pattern | None:
-    """Return the pattern in a line without its line end; None for an empty line and a comment.
+    """Parse a line, given without its line end; return None for an empty line or a comment.
 
     Raises:
-        NoPattern: the line can match nothing.
+        NoPattern: no path can match the line.
     """
     line = _without_spaces(line)
     if not line or line.startswith(b"#"):
@@ -72,14 +73,14 @@ def pattern_of(line: bytes) -> Pattern | None:
 
 
 def _without_spaces(line: bytes) -> bytes:
-    """Remove the spaces at the end, except a space after a backslash."""
+    """Remove trailing spaces, except a space after a backslash."""
     bare = line.rstrip(b" ")
     escapes = len(bare) - len(bare.rstrip(b"\\"))
     return line[: len(bare) + 1] if escapes % 2 and len(line) > len(bare) else bare
 
 
 def _tokens(text: bytes) -> list[bytes]:
-    """Split a pattern into stars, slashes, and expressions for one byte each."""
+    """Split a pattern into stars, slashes, and regular expressions for one byte each."""
     found: list[bytes] = []
     at = 0
     while at < len(text):
@@ -98,12 +99,21 @@ def _tokens(text: bytes) -> list[bytes]:
                 at += 1
                 if not letter:
                     raise NoPattern
+            if letter == b"/" and _ends_in_folders(found):
+                found += (_SLASH, _STAR)  # `**\/` matches one folder or more, and `**/` also none
             found.append(_SLASH if letter == b"/" else re.escape(letter))
     return found
 
 
+def _ends_in_folders(tokens: Sequence[bytes]) -> bool:
+    """Return whether the last name of a pattern so far is `**`."""
+    last = _split(tokens, _SLASH)[-1]
+    return len(last) > 1 and set(last) == {_STAR}
+
+
 def _set(text: bytes, at: int) -> tuple[bytes, int]:
-    """Return the expression of a set in brackets, and the offset after it."""
+    """Return the regular expression for a set in brackets, such as `[a-z]`, and the offset after the set. `at` is the
+    offset after the opening bracket."""
     negated = text[at : at + 1] in (b"!", b"^")
     at += negated
     members: list[bytes] = []
@@ -147,17 +157,17 @@ def _set(text: bytes, at: int) -> tuple[bytes, int]:
 
 
 class _Expression:
-    """Builds an expression. Its groups need different names."""
+    """Builds the regular expression of a pattern. It numbers the groups, because their names must differ."""
 
     def __init__(self) -> None:
         self._groups = 0
 
     def path(self, tokens: Sequence[bytes], *, by_name: bool) -> bytes:
-        """Return the expression for a whole path, whose parts may be `**`."""
+        """Return the regular expression for a whole path, which may have `**` between slashes."""
         if by_name:
             return self._part(tokens)
         parts = _split(tokens, _SLASH)
-        is_any = [len(part) > 1 and set(part) == {_STAR} for part in parts]
+        is_any = [_ends_in_folders(part) for part in parts]
         chunks: list[list[bytes]] = [[]]
         for part, any_folders in zip(parts, is_any, strict=True):
             if any_folders:
@@ -167,7 +177,7 @@ class _Expression:
         return self._chunks(chunks, ends_open=is_any[-1])
 
     def _chunks(self, chunks: list[list[bytes]], *, ends_open: bool) -> bytes:
-        """Return the expression for parts of a path between `**`. Each `**` matches any number of folders."""
+        """Join expressions for the parts of a path between `**`. Each `**` matches any number of folders."""
         if ends_open:  # `a/**` is everything in the folder
             chunks = chunks[:-1]
         first, *others = [_SLASH.join(chunk) for chunk in chunks if chunk or chunk is chunks[0]]
@@ -181,8 +191,8 @@ class _Expression:
         return expression + (b".*" if ends_open else b"")
 
     def _part(self, tokens: Sequence[bytes]) -> bytes:
-        """Return the expression for one name. The texts between stars are searched from left to right, the last one
-        from the end."""
+        """Return the regular expression for one name. The texts between stars are matched from left to right, the last
+        text at the end of the name."""
         first, *others = _pieces(tokens)
         if not others:
             return first
@@ -190,7 +200,7 @@ class _Expression:
         return first + b"".join(self._first(rb"[^/]*?" + piece) for piece in middle if piece) + rb"[^/]*" + last
 
     def _first(self, expression: bytes) -> bytes:
-        """Return an expression that takes the first match and never backtracks."""
+        """Wrap an expression so that it takes its first match and never backtracks."""
         self._groups += 1
         return b"(?=(?P<g%d>%s))(?P=g%d)" % (self._groups, expression, self._groups)
 

@@ -1,4 +1,4 @@
-"""Size limits of a bundle, and hints about what makes it large."""
+"""Size limits of a bundle, and hints about its largest files."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ LIMIT = 300 << 20
 """In bytes. Azure ML's documented limit for a job's snapshot of code; far more than code needs on any target."""
 
 NOTABLE = 50 << 20
-"""In bytes. From this size on, a changed bundle makes a submit so slow that a warning says so."""
+"""In bytes. From this size on, a warning says that every changed bundle makes a submit slow."""
 
 
 def largest_files(sizes: Mapping[str, int], count: int) -> list[str]:
-    """Return files as `a/b.bin (1.5 GiB)`, the largest first; equal sizes by name."""
+    """Return the `count` largest files as `a/b.bin (1.5 GiB)`, the largest first; equal sizes by name."""
     ranked = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
     return [f"{escape_path(path)} ({format_size(size)})" for path, size in ranked[:count]]
 
 
 def size_hint(sizes: Mapping[str, int]) -> str:
-    """Return which lines to add to the ignore file: the largest item at the top of the tree, or a file in it."""
+    """Return a hint with a line for the ignore file. The line names the largest item at the root, or a file that is
+    more than half of that item."""
     totals: Counter[str] = Counter()
     for path, size in sizes.items():
         top, slash, _ = path.partition("/")

@@ -1,4 +1,5 @@
-"""A folder that is read once: the content of its bundle, the hash that names it, and how to write the bundle."""
+"""A source folder, read once: the content of its bundle, the hash that names the bundle, and a method to write the
+bundle."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _OURS = ("cloudtrain", "cloudtrain.py")
 
 @dataclass(frozen=True)
 class Tree:
-    """The content of a bundle. It is frozen, because it describes the folder at the time of reading."""
+    """The content of a bundle, as the folder was when it was read."""
 
     root: Path
     entries: tuple[Entry, ...]
@@ -39,7 +40,7 @@ class Tree:
 
     @property
     def sha256(self) -> str:
-        """Hash of the content, not of the compressed bytes. It names the archive."""
+        """Hash of the content, not of the compressed bytes. The hash names the archive."""
         return self.identity.sha256
 
     def location(self, entry: Entry) -> str:
@@ -72,11 +73,11 @@ def scan(
 
     Args:
         source_dir: the folder with the user's code.
-        extra: more files in addition to cloudtrain's runtime: maps the path in the archive to the path on disk.
-        declared: paths below the folder that are data of the job and not code, each with a description.
-        beside: files and folders from outside, by their names at the root of the bundle.
+        extra: files to add besides cloudtrain's runtime: maps paths in the archive to paths on disk.
+        declared: paths below the folder that the job uses as data and not as code, each with a description.
+        beside: files and folders outside the folder: maps names at the root of the bundle to paths on disk.
         alone: use only the files of `beside`, and read nothing of `source_dir`.
-        ceiling: size in bytes from which the folder is refused without being read.
+        ceiling: size in bytes above which the folder is refused before its files are read.
 
     Raises:
         JobError: the folder does not exist, or contains something that a bundle cannot hold; every problem is listed.
@@ -99,7 +100,8 @@ def scan(
 
 
 def runtime_files() -> dict[str, Path]:
-    """Return cloudtrain's own files for every bundle, which a script imports as `cloudtrain.runtime`."""
+    """Return the files of `cloudtrain.runtime`, which a script can import because every bundle contains them. Maps
+    paths in the bundle to paths on disk."""
     import cloudtrain
 
     package = Path(cloudtrain.__file__).parent
@@ -117,9 +119,9 @@ def _check_folder(source_dir: Path) -> None:
     if os.path.isdir(place):  # noqa: PTH112 - a Path raises where the name is too long
         return
     if missing is None:
-        hint = f"write the folder that holds it: `source_dir: {escape_path(os.fspath(source_dir.parent))}`"
+        hint = f"name the folder that contains the file: `source_dir: {escape_path(os.fspath(source_dir.parent))}`"
         raise _problem(f"`{name}` is a file, not a folder", hint)
-    hint = "write the folder with your code, relative to the job file, or `.` for the job file's own folder"
+    hint = "name the folder with your code, relative to the job file, or write `.` for the job file's own folder"
     raise _problem(f"the folder `{name}` {missing}", hint)
 
 

@@ -1,9 +1,9 @@
-"""Unpacking: an archive becomes a folder again. Uses only the standard library, and is quick to import.
+"""Unpacks a bundle's archive into a folder. Uses only the standard library, and is quick to import.
 
-An archive in a cache may be truncated by a full disk, or written by others. Its name is the hash of its content, so the
-reader states the expected hash, and no other content appears. Only the contents of a bundle are accepted: regular
-files, and links that stay inside. tarfile's extraction filters are not used, because older patch versions of Python
-3.10 and 3.11 lack them.
+An archive in a cache may be truncated by a full disk, or written by another user. A bundle is named by the hash of its
+content, so the caller passes the expected hash, and an archive with other content is refused. It may contain only what
+a bundle can: regular files, and links that stay inside. tarfile's extraction filters are not used, because older patch
+versions of Python 3.10 and 3.11 lack them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _DAMAGE = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError)
 
 
 class DamagedBundle(Exception):
-    """An archive is not the requested bundle."""
+    """The archive is damaged, or is not the requested bundle."""
 
 
 def unpack(archive: Path, destination: Path, sha256: str) -> None:
-    """Unpack a bundle into `destination`, which must be empty or not exist. Either everything appears, or nothing.
+    """Unpack a bundle into `destination`, which must be empty or not exist. After an error, nothing is unpacked.
 
     Raises:
         DamagedBundle: the archive cannot be read, contains something that a bundle cannot hold, or has another hash.
@@ -44,12 +44,12 @@ def unpack(archive: Path, destination: Path, sha256: str) -> None:
         except OSError:
             from cloudtrain.errors import UsageError
 
-            message = f"`{destination}` is there already and is not an empty folder"
-            raise UsageError(message, hint="name a folder that does not exist") from None
+            message = f"`{destination}` exists already and is not an empty folder"
+            raise UsageError(message, hint="name a folder that does not exist yet") from None
 
 
 def verify(archive: Path, sha256: str) -> None:
-    """Check that an archive, which something else will unpack, is complete and that its content has the hash `sha256`.
+    """Check an archive without unpacking it: it must be complete, and its content must have the hash `sha256`.
 
     Raises:
         DamagedBundle: the archive is damaged or has another hash.
@@ -71,15 +71,15 @@ def _read(archive: Path, sha256: str, staging: Staging | None) -> None:
     except Unsafe as error:
         raise _damage_error(archive, str(error)) from None
     if content.hexdigest() != sha256:
-        raise _damage_error(archive, "its content is another than its name says")
+        raise _damage_error(archive, "its content does not match its name")
 
 
 def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, content: ContentHash, staging: Staging | None) -> None:
     if safe_name(member.name, odd=True) != member.name:
-        raise Unsafe(member.name, "is not written as a bundle has it")
+        raise Unsafe(member.name, "is not a normalized path")
     if member.issym():
         if safe_target(member.name, member.linkname) != member.linkname:
-            raise Unsafe(member.name, "is a link that is not written as a bundle has it")
+            raise Unsafe(member.name, "is a link whose target is not a normalized path")
         content.add_link(member.name, member.linkname)
         if staging is not None:
             staging.link(member.name, member.linkname)
@@ -97,7 +97,7 @@ def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, content: ContentHash, s
 
 
 def _copy(tar: tarfile.TarFile, member: tarfile.TarInfo, descriptor: int | None) -> str:
-    """Return the hex digest of a member's bytes, and write them if a descriptor is given."""
+    """Return the hex digest of a member's bytes. If `descriptor` is given, also write the bytes to it."""
     source, digest = tar.extractfile(member), hashlib.sha256()
     assert source is not None, "a regular file has content"
     left = member.size

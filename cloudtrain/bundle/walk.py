@@ -1,4 +1,4 @@
-"""The walk over the user's folder. It finds every file and link that is not ignored, once."""
+"""The walk over the user's folder, which finds every file and link that is not ignored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SPECIAL = {
 
 
 class Found(NamedTuple):
-    """A file as the walk found it."""
+    """A file that the walk found, with its size and mode at that time."""
 
     path: str
     size: int
@@ -37,8 +37,8 @@ class Walk:
     """The results of a walk.
 
     Attributes:
-        included: files and folders from outside of the root.
-        links: each link's target as written on disk.
+        included: names in the bundle of files and folders that come from outside the root.
+        links: maps the path of each link to its target as written on disk.
     """
 
     def __init__(self, included: tuple[str, ...] = ()) -> None:
@@ -69,11 +69,11 @@ def walk(
 
     Ignored folders are not read.
 
-    `declared` maps paths below `root` to descriptions. These paths are left out by default, like the file that this
-    process writes its output to, as in `cloudtrain submit job.yaml > submit.log`.
+    `declared` maps paths below `root` to descriptions. By default the walk leaves out these paths, and the file that
+    this process's output is redirected to, as in `cloudtrain submit job.yaml > submit.log`.
 
-    `beside` holds files and folders from outside, by their names at the root of the bundle. With `alone`, only these
-    are found.
+    `beside` maps names at the root of the bundle to files and folders outside `root`. With `alone`, only these are
+    found.
 
     Raises:
         JobError: there are too many files for a bundle, or a line of an ignore file is not a pattern.
@@ -82,7 +82,7 @@ def walk(
     waiting: list[_Folder] = [] if alone else [_Folder("", root, ())]
     for name, place in (beside or {}).items():
         if not alone and os.path.lexists(f"{root}/{name}"):
-            message = f"`{escape_path(name)}` comes from elsewhere, and `source_dir` has one of that name"
+            message = f"`{escape_path(name)}` comes from outside `source_dir`, which already has an item of that name"
             found.problems.append(Problem(("source_dir",), message, "rename one of the two", code="CT055"))
         else:
             _look_at(Included(place, os.stat(place)), name, (), defaults, found, waiting)  # noqa: PTH116
@@ -120,14 +120,14 @@ class _Folder(NamedTuple):
     """A folder that has not been read yet."""
 
     path: str
-    """The path in the bundle: `` or `a/b/`."""
+    """The path in the bundle: `a/b/`, or empty for the root."""
     place: str
     rules: tuple[Rules, ...]
 
 
 def _too_many(root: str) -> JobError:
     message = f"`{escape_path(root)}` holds more than {MAX_FILES:,} files, too many for a bundle of code"
-    hint = f"name the folder with your code alone, or add the folders with data to `{IGNORE_FILE}`"
+    hint = f"let `source_dir` name a folder with only your code, or add the folders with data to `{IGNORE_FILE}`"
     return JobError([Problem(("source_dir",), message, hint, code="CT053")])
 
 
@@ -163,14 +163,15 @@ def _look_at(
         if stat.S_ISREG(status.st_mode):
             found.files.append(Found(path, status.st_size, bool(status.st_mode & stat.S_IXUSR), item.path))
         else:
-            what = _SPECIAL.get(stat.S_IFMT(status.st_mode), "no regular file")
+            what = _SPECIAL.get(stat.S_IFMT(status.st_mode), "not a regular file")
             found.refuse(path, f"`{escape_path(path)}` is {what}, which cannot be in a bundle", remedy="remove it")
 
 
 def _ignoring_rule(
     item: os.DirEntry[str] | Included, path: str, is_folder: bool, rules: tuple[Rules, ...], defaults: Defaults
 ) -> str | None:
-    """Return the rule that leaves out the path: from the nearest ignore file with a matching rule, or a default."""
+    """Return the rule that leaves out the path, from the nearest ignore file with a matching rule or from the defaults;
+    None if the bundle includes the path."""
     verdicts = (each.judge(path, is_folder) for each in rules)
     verdict = next((verdict for verdict in verdicts if verdict is not None), None)
     if verdict is None or not (verdict.ignores or verdict.by_name):

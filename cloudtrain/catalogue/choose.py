@@ -23,13 +23,13 @@ def choose(
     """Return the instance type for a job. The same table always gives the same type. `types` replaces the target's
     table.
 
-    Without `gpus_per_instance`, the type with the fewest GPUs is chosen. With `interconnect="rdma"`, only types with
-    RDMA fit. With `ethernet` all types fit, because every type has Ethernet.
+    Without `gpus_per_instance`, a type with the fewest GPUs is chosen. With `interconnect="rdma"`, only types with RDMA
+    fit. With `interconnect="ethernet"`, all types fit, because every type has Ethernet.
 
-    The cheapest of the types that fit is chosen. If one of them has no known price, the smallest is chosen, because
+    The cheapest type that fits is chosen. If one of these types has no known price, the smallest is chosen, because
     with the same GPU a larger instance never costs less. Ties are decided, in this order, by less GPU memory, fewer
     vCPUs, less memory, the lower known price, the lower known price of the bare machine, the newer generation, and the
-    name. Whole GPUs come before slices of a GPU, and retired types come last, whatever they cost.
+    name. Whole GPUs come before slices of a GPU, and retired types come last, whatever their price.
 
     Raises:
         JobError: no type has that GPU, that number of GPUs, or RDMA. The hint names the available choices.
@@ -53,7 +53,7 @@ def _no_such_gpu(target: str, gpu: str, table: Sequence[InstanceType]) -> JobErr
     if table:
         return _wrong("gpu", *unknown_gpu(gpu, table))
     message = f"there is no table of instance types for `{target}`, so none can be chosen by its GPU"
-    return _wrong("gpu", message, "name one with `instance_type`")
+    return _wrong("gpu", message, "name a type with `instance_type`")
 
 
 def _rank(instance: InstanceType, priced: bool) -> tuple[Any, ...]:
@@ -67,7 +67,7 @@ def _rank(instance: InstanceType, priced: bool) -> tuple[Any, ...]:
 
 
 def _generation(family: str) -> int:
-    """Return the generation of a family: 5 for `p5en` and for `NCads H100 v5`."""
+    """Return the generation in the name of a family: 5 for `p5en` and for `NCads H100 v5`."""
     found = re.search(r"v(\d+)$", family) or re.match(r"[a-zA-Z]+(\d+)", family)
     return int(found[1]) if found else 0
 
@@ -85,9 +85,9 @@ def _without_rdma(gpu: str, count: int | None, same_gpu: Sequence[InstanceType])
     message = f"no instance type with {what} has RDMA"
     there_are = [instance for instance in same_gpu if instance.interconnect == "rdma"]
     if not there_are:
-        return message, "remove `interconnect: rdma`: instances then talk over TCP, which is slower"
+        return message, "remove `interconnect: rdma`; the instances then communicate over TCP, which is slower"
     there_are.sort(key=lambda instance: _rank(instance, False))
-    return message, "these have it: " + ", ".join(f"`{t.name}` ({t.hardware})" for t in there_are)
+    return message, "these types have it: " + ", ".join(f"`{t.name}` ({t.hardware})" for t in there_are)
 
 
 def _wrong(field: str, message: str, hint: str | None) -> JobError:

@@ -1,4 +1,4 @@
-"""The cost of instances: their prices per hour, their number, and their running time."""
+"""The cost of instances, from their prices per hour, their number, and their running time."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ Counted = tuple[InstanceType | None, int]
 
 
 class Price(NamedTuple):
-    """A price per hour in US dollars, at list prices."""
+    """A list price per hour in US dollars."""
 
     hourly: float
     exact: bool = True
     """False if the price of a bare machine replaces an unknown price. The true price is then higher."""
 
     def over(self, seconds: float) -> float:
-        """Return the cost in US dollars of that many seconds."""
+        """Return the cost of `seconds` seconds in US dollars."""
         return over(self.hourly, seconds)
 
 
 def hourly(instances: Iterable[Counted], *, any_of: bool = False) -> float | None:
-    """Return the price per hour in US dollars of all instances, at list prices; None if a price is unknown.
+    """Return the list price per hour of all instances in US dollars; None if a price is unknown.
 
-    With `any_of`, only one of the rows will run, so the most expensive row counts.
+    With `any_of`, only one of the instance types will be used, so the most expensive type counts.
     """
     price = price_of(instances, any_of=any_of)
     return price.hourly if price is not None and price.exact else None
 
 
 def price_of(instances: Iterable[Counted], *, any_of: bool = False) -> Price | None:
-    """Return the price per hour of all instances. The price of the bare machine replaces an unknown price. None if that
-    is unknown too."""
+    """Return the price per hour of all instances. If a price is unknown, the price of the machine without the
+    training service is used. Return None if this price is unknown too."""
     prices = [_price(known, count) for known, count in instances]
     found = [price for price in prices if price is not None]
     if not found or len(found) < len(prices):
@@ -44,7 +44,7 @@ def price_of(instances: Iterable[Counted], *, any_of: bool = False) -> Price | N
 
 
 def over(hourly: float, seconds: float) -> float:
-    """Return the cost in US dollars of that many seconds at that price per hour."""
+    """Return the cost of `seconds` seconds at the price `hourly` per hour."""
     return hourly * seconds / 3600
 
 

@@ -27,8 +27,8 @@ _TOLERANCE = 0.02
 
 
 class Gpu(NamedTuple):
-    """A GPU as written: the model without case, spaces and makers' words, and the memory in gigabytes if it is
-    written."""
+    """A parsed GPU name. The model is in lower case, without spaces and makers' names. The memory is in gigabytes, None
+    if the name does not contain it."""
 
     model: str
     memory: float | None
@@ -36,8 +36,8 @@ class Gpu(NamedTuple):
 
 @cache
 def read_gpu(text: str) -> Gpu:
-    """Return the GPU in a text: `Gpu("a100", 40.0)` for `A100-40GB`. Any text gives a result; an unknown model matches
-    nothing."""
+    """Parse a GPU name: `A100-40GB` gives `Gpu("a100", 40.0)`. Any text gives a result; an unknown model matches no
+    instance type."""
     words = [
         word
         for word in re.split(r"[^a-z0-9.]+", _UNIT.sub("g", text.casefold()))
@@ -56,16 +56,17 @@ def read_gpu(text: str) -> Gpu:
 
 
 def same_model(written: str, own: str) -> bool:
-    """Return whether a GPU's own name is of the written model: `H100` matches `H100-80GB` and `H100-NVL-94GB`."""
+    """Return whether the GPU name `own` has the model `written`: `H100` matches `H100-80GB` and `H100-NVL-94GB`."""
     wanted, model = read_gpu(written).model, read_gpu(own).model
     return bool(own) and model in (wanted, wanted + _VARIANT)
 
 
 def has_gpu(instance: InstanceType, written: str) -> bool:
-    """Return whether the type has that GPU. Without a memory size, every size fits: `A100` is `A100-40GB` and
-    `A100-80GB`.
+    """Return whether the instance type has the GPU `written`. Without a memory size, every size fits: `A100` matches
+    `A100-40GB` and `A100-80GB`.
 
-    A memory size fits if it is the size in the name, the size that the driver shows in GiB, or that size in GB.
+    A memory size fits if it equals the size in the catalogue's name, the size that the driver shows in GiB, or the
+    driver's size in GB.
     """
     wanted, own = read_gpu(written), read_gpu(instance.gpu)
     if not same_model(written, instance.gpu):
@@ -75,18 +76,19 @@ def has_gpu(instance: InstanceType, written: str) -> bool:
 
 
 def named_memory(instance: InstanceType) -> float:
-    """Return the memory of each GPU as in its name, 24 for an A10G. People compare this size. 0 without a GPU."""
+    """Return the memory of each GPU as in its name, such as 24 for an `A10G-24GB`; 0 without a GPU. Users compare this
+    size."""
     return max(read_gpu(instance.gpu).memory or 0.0, instance.gpu_memory_gib)
 
 
 def gpu_names(types: Iterable[InstanceType]) -> list[str]:
-    """Return the GPUs of these types, each once, in alphabetical order."""
+    """Return the names of the GPUs of these types, without duplicates, in alphabetical order."""
     return sorted({instance.gpu for instance in types if instance.gpu})
 
 
 def unknown_gpu(written: str, types: Iterable[InstanceType]) -> tuple[str, str | None]:
-    """Return message and hint for a GPU that no type has: its other memory sizes, its Neuron types, or the nearest
-    name."""
+    """Return a message and a hint for a GPU that no type has. The hint names the same GPU with other memory sizes, the
+    Neuron instance types, or the most similar name."""
     types = tuple(types)
     wanted = read_gpu(written)
     neuron = [instance.name for instance in types if instance.neuron and wanted.model == instance.neuron.casefold()]

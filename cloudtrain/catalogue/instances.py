@@ -1,6 +1,6 @@
 """The instance types for training jobs, one row each, with the source of each row.
 
-The rows are in CSV files, one in the folder of each target that has instance types. They are read on first use.
+The rows are in CSV files, in the folders of the targets that have instance types. Each file is read on first use.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class InstanceType:
 
     @property
     def gpu_model(self) -> str:
-        """The model of the GPU: `A100` of `A100-40GB`."""
+        """The model of the GPU, such as `A100` for an `A100-40GB`."""
         return self.gpu.rpartition("-")[0] or self.gpu
 
     @property
@@ -108,8 +108,8 @@ class InstanceType:
 
     @property
     def devices(self) -> int:
-        """The default number of processes of a distribution on an instance: its GPUs, else its Neuron cores, else
-        one."""
+        """The default number of processes of a distribution on an instance: the number of its GPUs, else of its Neuron
+        cores, else one."""
         return self.gpus or self.neuron_cores or 1
 
 
@@ -145,7 +145,7 @@ class InstanceTable(NamedTuple):
     any_case: bool = False
     """Whether the service accepts a name in any case, and returns it in a case of its choice."""
     fabric: Fabric = ""
-    """The network that `interconnect = "rdma"` means if a row does not say."""
+    """The network that `interconnect = "rdma"` means if a row names no fabric."""
     describe: Callable[[InstanceType], list[tuple[str, str]]] = lambda _: []
     """Returns pairs of label and text for facts about a type that depend on the service."""
     explain_unknown: Callable[[str], str | None] = lambda _: None
@@ -159,34 +159,34 @@ def table_of(target: str) -> InstanceTable | None:
 
 
 def tables() -> dict[str, InstanceTable]:
-    """Return the tables of all targets that have instance types, by target."""
+    """Return the tables of all targets that have instance types, by the target's name."""
     return {target.name: target.instance_table for target in all_targets() if target.instance_table is not None}
 
 
 def name_key(target: str, name: str) -> str:
-    """Return a key that is equal for all spellings of one type: Azure treats `Standard_NC6s_v3` and `STANDARD_NC6S_V3`
-    as the same size."""
+    """Return a key that is equal for all spellings of a type's name. Azure, for example, treats `Standard_NC6s_v3` and
+    `STANDARD_NC6S_V3` as the same size."""
     table = table_of(target)
     return name.casefold() if table is not None and table.any_case else name
 
 
 @cache
 def instance_types(target: str) -> tuple[InstanceType, ...]:
-    """Return all rows of a target's table, by family and size; none for a target without a table."""
+    """Return all rows of a target's table, sorted by family and size; an empty tuple for a target without a table."""
     return tuple(_parse_row(target, cells) for cells in _table(target).values())
 
 
 def instances_where(target: str, column: str, fits: Callable[[str], bool]) -> tuple[InstanceType, ...]:
-    """Return the rows whose cell in a column passes a test on its text. Only these rows are built: all 225 take 4
-    ms."""
+    """Return the rows whose text in `column` passes the test `fits`. Only these rows are parsed, because parsing all
+    225 takes 4 ms."""
     return tuple(_parse_row(target, cells) for cells in _table(target).values() if fits(cells[column]))
 
 
 @cache
 def instance_named(target: str, name: str) -> InstanceType | None:
-    """Return the row with that name, or None. Azure's names are found in any case, and the row has the usual spelling.
+    """Return the row with that name, or None. Azure's names match in any case; the row has the usual spelling.
 
-    Only this row is built, because a plan needs only one.
+    Only this row is parsed, because a plan needs no others.
     """
     cells = _table(target).get(name_key(target, name))
     return None if cells is None else _parse_row(target, cells)
@@ -194,7 +194,7 @@ def instance_named(target: str, name: str) -> InstanceType | None:
 
 @cache
 def _table(target: str) -> Mapping[str, Mapping[str, str]]:
-    """Return the table's cells by `name_key` and column."""
+    """Return the cells of a target's table, first by `name_key` and then by column."""
     table = table_of(target)
     if table is None:
         return {}

@@ -27,12 +27,13 @@ class MachineGroup:
 
     @property
     def gpus(self) -> int:
-        """GPUs of each machine, as far as known. Neuron cores do not count."""
+        """The number of GPUs of each machine; 0 if unknown. Neuron cores do not count."""
         return self.known.gpus if self.known else 0
 
     @property
     def accelerators(self) -> int:
-        """Number of devices for which a launcher starts one process each: GPUs, else Neuron cores."""
+        """The number of a machine's devices for which a launcher starts one process each: its GPUs, else its Neuron
+        cores."""
         return self.gpus or (self.known.neuron_cores if self.known else 0)
 
     @property
@@ -55,12 +56,13 @@ class Machines:
 
     @property
     def spanned(self) -> tuple[MachineGroup, ...]:
-        """The groups that the distribution spans. Of preferences these are all, because any one can be used."""
+        """The groups that the distribution spans. If the groups are preferences, these are all groups, because
+        any one can be used."""
         return tuple(group for group in self.groups if not self.spans or group.name in self.spans)
 
     @property
     def first(self) -> MachineGroup:
-        """The group that represents the job: the first that the distribution spans."""
+        """The group that represents the job: the first group that the distribution spans."""
         return (self.spanned or self.groups)[0]
 
     @property
@@ -75,8 +77,8 @@ class Machines:
 
     @property
     def price(self) -> Price | None:
-        """The price of all machines; of preferences that of the most expensive. None if a machine has no price at
-        all."""
+        """The price of all machines; if the groups are preferences, of the most expensive group. None if a machine has
+        no known price at all."""
         counted = [(group.known, group.count) for group in self.groups]
         return price_of(counted, any_of=self.kind == "preferences")
 
@@ -86,7 +88,8 @@ class Machines:
 
 
 def known_type(target: str, name: str, overlay: Any) -> InstanceType | None:
-    """Return the catalogue's row of a type with the user's corrections; None if the catalogue does not have it."""
+    """Return the catalogue's row of a type with the user's corrections; None if neither the catalogue nor the user has
+    the type."""
     if not overlay:
         return instance_named(target, name)
     from cloudtrain.catalogue.overlay import type_named

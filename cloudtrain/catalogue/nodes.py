@@ -1,4 +1,4 @@
-"""The current machines of a cluster, as the cluster reports them. They are not in any table."""
+"""The current nodes of a cluster, as the cluster reports them. The catalogue's tables do not contain them."""
 
 from __future__ import annotations
 

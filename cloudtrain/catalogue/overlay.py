@@ -1,8 +1,8 @@
-"""A user's own prices and instance types: `instances.toml`, laid over the catalogue.
+"""A user's own prices and instance types: `instances.toml`, which corrects and extends the catalogue.
 
-The file is beside `cloudtrain.toml`: in the user's configuration folder, and in the project (the nearest one upwards
-from the working directory), which takes precedence. It has one table per target and type. The table corrects a type of
-the catalogue, or adds another type. An added type needs at least `vcpus` and `memory_gib`:
+The file can be beside each `cloudtrain.toml`: in the user's configuration folder, and in the project (the nearest file
+upwards from the working directory). The project's file takes precedence. A file has one table per target and
+type, which corrects a type of the catalogue or adds a new type. A new type needs at least `vcpus` and `memory_gib`:
 
     [sagemaker."ml.p5.48xlarge"]
     price = 55.04                         # US dollars an hour, what you pay
@@ -46,7 +46,7 @@ FILE_NAME = "instances.toml"
 
 
 class Correction(NamedTuple):
-    """What one file says about one type. The values have the types of their columns."""
+    """The values that one file sets for one instance type, converted to the types of their columns."""
 
     target: str
     name: str
@@ -56,7 +56,7 @@ class Correction(NamedTuple):
     """The position of the type's table in the file."""
 
     def error(self, message: str, hint: str) -> SettingsError:
-        """Return an error about this type."""
+        """Return an error that names this instance type and its position in the file."""
         line, column = self.place or (None, None)
         path = (self.target, self.name)
         return SettingsError.of([Problem(path, message, hint, self.file, line, column, code=_CODE)])
@@ -67,7 +67,8 @@ Overlay = tuple[Correction, ...]
 
 
 def load_overlays(user_folder: Path, cwd: Path, target: str | None = None) -> Overlay:
-    """Return the corrections of the user's file and then the project's, which take precedence. Missing files give none.
+    """Return the corrections in the user's file, then those in the project's file, which take precedence. Missing files
+    are skipped.
 
     With `target`, the results of that target's last refresh are included, with the lowest precedence.
 
@@ -108,7 +109,7 @@ def load_overlay(file: Path) -> Overlay:
 _CODE = "CT918"
 
 
-_EXAMPLE = 'a type\'s own table looks like `[sagemaker."ml.p5.48xlarge"]`, and below it `price = 55.04`'
+_EXAMPLE = 'write one table for each type: `[sagemaker."ml.p5.48xlarge"]`, and below it `price = 55.04`'
 
 
 def read_overlay(data: Mapping[str, Any], file: str, positions: Positions | None = None) -> Overlay:
@@ -147,7 +148,7 @@ def apply_overlay(
 ) -> tuple[InstanceType, ...]:
     """Return the types with the overlay's corrections, then the types that the overlay adds, in its order.
 
-    `target` is needed only if `types` is empty, because otherwise the types show it.
+    `target` is needed only if `types` is empty. Otherwise the types name their target.
 
     Raises:
         SettingsError: an added type lacks a required column, or a row with GPUs lacks the name of the GPU.
@@ -163,10 +164,10 @@ def apply_overlay(
 
 
 def type_named(target: str, name: str, overlay: Sequence[Correction] | None) -> InstanceType | None:
-    """Return the row with that name and the overlay's corrections, or None. Only this row is built.
+    """Return the type with that name and the overlay's corrections, or None. No other type is parsed.
 
     Raises:
-        SettingsError: as `apply_overlay`, for this type.
+        SettingsError: as in `apply_overlay`, for this type.
     """
     key = name_key(target, name)
     own = tuple(correction for correction in overlay or () if name_key(correction.target, correction.name) == key)
@@ -240,8 +241,8 @@ def _make_type(correction: Correction, known: Iterable[InstanceType]) -> Instanc
 
 
 def _complete_cells(correction: Correction) -> dict[str, Any]:
-    """Return the file's cells with those that follow from them: a price's source, the memory in a GPU's name, RDMA's
-    fabric."""
+    """Return the file's cells and the cells that follow from them: the source of a price, the memory in a GPU's name,
+    the fabric of RDMA."""
     cells = dict(correction.cells)
     follows: dict[str, Any] = {}
     for price in ("price", "machine_price"):
@@ -264,7 +265,7 @@ _GPU_COLUMNS = frozenset(("gpus", "gpu", "gpu_memory_gib"))
 
 
 def _whole(instance: InstanceType, correction: Correction) -> InstanceType:
-    """Return the row, or raise an error if its parts contradict each other."""
+    """Return the type, or raise an error if its columns contradict each other."""
     told = dict(correction.cells)
     named, memory = bool(instance.gpu), bool(instance.gpu_memory_gib)
     memory |= named and told.get("gpu_memory_gib") == 0  # 0: a refresh found GPUs of unknown memory

@@ -35,7 +35,7 @@ are sorted by family and size."""
 
 @dataclass(frozen=True)
 class Query:
-    """The conditions on a type. None means no condition."""
+    """The conditions on an instance type. None means no condition."""
 
     gpu: str | None = None
     gpus: int | None = None
@@ -47,7 +47,7 @@ class Query:
     """US dollars per hour. A type without a known price does not match."""
 
     def tests(self) -> Mapping[str, Test]:
-        """Return the tests of the given conditions, by field."""
+        """Return the tests of the given conditions, by the condition's field."""
         gpu, gpus, memory, price = self.gpu, self.gpus, self.min_gpu_memory, self.max_price
         tests: dict[str, Test] = {}
         if gpu is not None:
@@ -64,7 +64,7 @@ class Query:
 
 
 def select(types: Iterable[InstanceType], query: Query, order: str = "price") -> list[InstanceType]:
-    """Return the types that match, sorted by a key of `ORDERS`, with retired types at the end."""
+    """Return the types that match, sorted by `order`, a key of `ORDERS`. Retired types come last."""
     tests = query.tests().values()
     fitting = (instance for instance in types if all(test(instance) for test in tests))
     return sorted(fitting, key=lambda instance: (bool(instance.retired), ORDERS[order](instance), *_size(instance)))
@@ -75,7 +75,7 @@ def _size(instance: InstanceType) -> tuple[Any, ...]:
 
 
 def without_each(types: Sequence[InstanceType], query: Query) -> dict[str, int]:
-    """Return for each field of the query how many types would match without it."""
+    """Return, for each field of the query, how many types would match if the field were not given."""
     tests = query.tests()
     others = {field: [test for name, test in tests.items() if name != field] for field in tests}
     return {

@@ -1,5 +1,5 @@
-"""The results of `cloudtrain instances --refresh`: `instances.TARGET.refreshed.json` in the user's configuration
-folder.
+"""The results of `cloudtrain instances --refresh`: the file `instances.TARGET.refreshed.json` in the user's
+configuration folder.
 
 The next refresh replaces the whole file, and no refresh ever changes the user's `instances.toml`. Both files have the
 same tables, and `instances.toml` takes precedence. The format is JSON, because the file has hundreds of types and is
@@ -18,7 +18,7 @@ from cloudtrain.system.trust import read_trusted
 
 
 class Refreshed(NamedTuple):
-    """The results of a refresh."""
+    """The results of one `cloudtrain instances --refresh`."""
 
     file: Path
     location: str
@@ -37,11 +37,10 @@ def refreshed_file(user_folder: Path, target: str) -> Path:
 
 
 def read_refreshed(user_folder: Path, target: str) -> Mapping[str, Any]:
-    """Return the table of the last refresh by name of type; empty if there was no refresh.
+    """Return the table of the last refresh, by name of instance type; empty if there was no refresh.
 
     Raises:
-        SettingsError: another user may have written the file, it cannot be read, or it has another form than a refresh
-            writes.
+        SettingsError: another user may have written the file, or it cannot be read, or its format is wrong.
     """
     file = refreshed_file(user_folder, target)
     if not file.exists():
@@ -53,12 +52,14 @@ def read_refreshed(user_folder: Path, target: str) -> Mapping[str, Any]:
         table = None
     if not isinstance(table, dict):
         hint = f"write it again with `cloudtrain instances --refresh --target {target}`, or delete it"
-        raise SettingsError(f"`{file}` is not a price table that a refresh wrote", hint=hint, code="CT919")
+        raise SettingsError(
+            f"`{file}` is not a price table from `cloudtrain instances --refresh`", hint=hint, code="CT919"
+        )
     return table
 
 
 def write_refreshed(user_folder: Path, target: str, table: Mapping[str, Any], *, about: str) -> Path:
-    """Replace the target's file. `about` tells a reader what was queried, and when.
+    """Replace the target's refreshed file. `about` is a note for readers of the file: what was queried, and when.
 
     Raises:
         SettingsError: the file cannot be written.

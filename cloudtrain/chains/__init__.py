@@ -1,5 +1,5 @@
-"""Chains: a job that reads from a run that goes on waits for it here, and is sent when that run has succeeded.
+"""Chains: a job that reads from an unfinished run waits on this machine, and is sent when that run has succeeded.
 
-`ChainService` keeps the request in a folder and starts the watcher, a detached process. The watcher looks at the
-awaited runs and sends the request once. From then on the run is an ordinary run of its target.
+`ChainService` stores the request in a folder and starts the watcher, a detached process. The watcher checks the awaited
+runs, and sends the request once they have succeeded. From then on, the run is an ordinary run of its target.
 """

@@ -1,8 +1,8 @@
-"""What a watcher works from: the plan that is sent later, and the runs that it waits for.
+"""The input of a watcher: the plan to send later, and the runs to wait for.
 
 chain.json     the order, as it was submitted
-code.tar.gz    the code, in case the target has lost it by then
-sending/       a run store of the watcher's own: the submission to the target goes through its stages there
+code.tar.gz    the code, in case the target loses it before the run is sent
+sending/       the watcher's own run store, through which it submits the run to the target
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from cloudtrain.sweeps.folder import DrivenFolder
 
 
 class ChainFolder(DrivenFolder):
-    """The folder of one run that waits: `chains/NAME` in the state folder."""
+    """The folder of one waiting run: `chains/NAME` in the state folder."""
 
     kind = "chain"
 
     @property
     def sending(self) -> Path:
-        """The folder of the watcher's own run store. It exists once something may have been sent."""
+        """The folder of the watcher's own run store. If the folder exists, the run may already have been sent."""
         return self.path / "sending"
 
 
 @dataclass(frozen=True)
 class Order:
-    """A request to send once some runs have succeeded."""
+    """A request that is sent once some other runs have succeeded."""
 
     plan: Plan
     bundle: str
-    """Hash of the code."""
+    """Hash of the code's bundle."""
     key: str
     submitter: str
     after: tuple[RunRef, ...]
 
     @property
     def reason(self) -> str:
-        """`waits for prepare-5d1f0a37-1`."""
+        """The reason for waiting, as in the run's status: `waits for prepare-5d1f0a37-1`."""
         return f"waits for {' and '.join(ref.name for ref in self.after)}"
 
     def to_json(self) -> str:
-        """The order as text. Data of this machine is in place already, so it is left out."""
+        """Return the order as JSON. Uploads of local data are left out, because they are already done."""
         plan = {name: getattr(self.plan, name) for name in ("target", "run_name", "job_name", "request", "place")}
         uploads = [item._asdict() for item in self.plan.uploads if item.kind != "data"]
         rest = {name: getattr(self, name) for name in ("bundle", "key", "submitter")}
@@ -52,7 +52,7 @@ class Order:
 
     @classmethod
     def read(cls, folder: ChainFolder) -> Order:
-        """What `to_json` wrote."""
+        """Return the order that `to_json` wrote to the folder."""
         data = json.loads(folder.specification.read_bytes())
         uploads = tuple(Upload(**item) for item in data["plan"].pop("uploads"))
         plan, after = Plan(**data.pop("plan"), uploads=uploads), tuple(map(RunRef.parse, data.pop("after")))

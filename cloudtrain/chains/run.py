@@ -1,4 +1,4 @@
-"""A run that waits on this machine for other runs, as a run."""
+"""A run that waits on this machine for other runs, with the methods of `Run`."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from cloudtrain.system.disk import remove_folder
 
 
 class ChainedRun(Run):
-    """A handle on a run that waits. When it was sent, its methods ask the target."""
+    """A handle on a waiting run. Once the run is sent, the methods ask its target."""
 
     @property
-    def waits(self) -> bool:  # type: ignore[override]  # a fact of its moment
-        """Whether it waits, or waited when its watcher died."""
+    def waits(self) -> bool:  # type: ignore[override]  # may change over time
+        """Whether the run is waiting, or was waiting when its watcher died."""
         return self._last.state in (RunState.QUEUED, RunState.LOST) and self._last.reason is not None
 
     def resume(self) -> None:
-        """Start its watcher again.
+        """Start the run's watcher again.
 
         Raises:
-            UsageError: it does not wait, or its watcher is there.
+            UsageError: the run is not waiting, or its watcher is alive.
         """
         self._service.resume(self.ref)
         self.status()
 
     def rerun(self, *_: Any, **__: Any) -> Run:
-        """Refuse: the run was not sent, so there is nothing to repeat.
+        """Raise an error, because a run that was not sent cannot be repeated.
 
         Raises:
             UsageError: always.
         """
-        hint = "submit its job again, or name the run later, when it was sent"
-        raise UsageError(f"`{self.name}` was not sent yet", hint=hint, code="CT996")
+        hint = "submit the job again, or repeat this command after the run is sent"
+        raise UsageError(f"`{self.name}` has not been sent yet", hint=hint, code="CT996")
 
     def remove(self) -> None:
         """Remove a run that ended without being sent. Raises the same errors as `Run.remove`."""

@@ -1,4 +1,4 @@
-"""The runs that wait on this machine, as a `Service`. Once a run was sent, its target answers for it."""
+"""The runs that wait on this machine, as a `Service`. Once a run is sent, its target takes over."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from cloudtrain.targets.common.archives import unpacked
 from cloudtrain.targets.registry import service_of
 
 _FOLLOW_EVERY = 0.2
-"""Seconds between two looks at a run that waits and is followed."""
+"""Seconds between two checks of a waiting run that is followed."""
 
 
 class ChainService(DrivenService):
-    """Folders and watchers. `after` and `key` are of the job that is about to be submitted."""
+    """The service for waiting runs, each with a folder and a watcher. `after` and `key` belong to the job that is about
+    to be submitted."""
 
     driver = "cloudtrain.chains.watcher"
     what = "waiting run"
@@ -44,18 +45,19 @@ class ChainService(DrivenService):
         self._bundle = ""
 
     def folder(self, name: str) -> ChainFolder:
-        """Where everything of a waiting run is."""
+        """Return the folder of a waiting run."""
         return ChainFolder(self.state_dir, name)
 
     def content(self, plan: Plan) -> str:
-        """The order for the watcher."""
+        """Return the order for the watcher, as JSON."""
         return Order(plan, self._bundle, self._key, self._submitter, self._after).to_json()
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Put code and data where the run will look for them, and keep the code. Later edits change nothing.
+        """Upload code and data to where the run will read them, and keep a copy of the code. Later edits have no effect
+        on the run.
 
         Raises:
-            TargetError: it cannot be written, or the target cannot be reached.
+            TargetError: the run's folder cannot be written, or the target cannot be reached.
         """
         folder, self._bundle = self.folder(plan.run_name), bundle.sha256
         try:
@@ -68,21 +70,23 @@ class ChainService(DrivenService):
         return self._target(plan.ref).upload(plan, bundle, on_bytes=on_bytes)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Start the watcher. An order that a command left behind may name other runs, and is replaced."""
+        """Start the watcher. With `again`, first replace the order of an interrupted command, because it may name other
+        runs."""
         if again and not self.withdraw(plan.ref):
             return plan.ref
         return super().submit(plan)
 
     def has(self, ref: RunRef) -> bool:
-        """Whether the run waits here, or is on its target."""
+        """Return whether the run is waiting here, or exists on its target."""
         return super().has(ref) or self._target(ref).has(ref)
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Take the order away unless a watcher has it, or had it and has sent it."""
+        """Remove the order. Return False if a watcher has taken it over or has sent the run."""
         return super().withdraw(ref) and not self._target(ref).has(ref)
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Where the run is. Without its watcher a run that waits is lost, until `continue`."""
+        """Return the status of the run. If the watcher of a waiting run has died, the run is `lost` until
+        `continue`."""
         waiting = self.waiting(ref)
         if waiting is None:
             return self._target(ref).status(ref)
@@ -92,7 +96,7 @@ class ChainService(DrivenService):
         return waiting
 
     def waiting(self, ref: RunRef) -> RunStatus | None:
-        """What is known here; None of a run that was sent, or never waited."""
+        """Return the status of a waiting run; None if the run was sent, or never waited here."""
         folder = self.folder(ref.name)
         is_watched = folder.is_driven  # before the status, which is final or says `sent` when the watcher has ended
         found = folder.read_status()
@@ -101,7 +105,7 @@ class ChainService(DrivenService):
         state, reason = RunState(found["state"]), found["reason"]
         if not state.is_final and not is_watched:
             state = RunState.LOST
-            reason = f"the process that {reason} is gone: `cloudtrain continue {ref.name}` starts it again"
+            reason = f"the process that {reason} has died; `cloudtrain continue {ref.name}` starts it again"
         return RunStatus(state, reason, ended=found["ended"], created=found["started"])
 
     def logs(
@@ -113,7 +117,8 @@ class ChainService(DrivenService):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Nothing while the run waits; with `follow`, the lines that come then."""
+        """Yield the log lines of a run that was sent. A waiting run has none; with `follow`, wait until the run is
+        sent, then yield its lines."""
         while (status := self.waiting(ref)) is not None:
             if on_status is not None:
                 on_status(status)
@@ -123,7 +128,7 @@ class ChainService(DrivenService):
         yield from self._target(ref).logs(ref, follow=follow, rank=rank, instance=instance, on_status=on_status)
 
     def stop(self, ref: RunRef) -> None:
-        """End the waiting, so that nothing is sent; or stop the run that was sent."""
+        """Stop the run. If it is still waiting, end the wait, so that nothing is sent."""
         waiting = self.waiting(ref)
         if waiting is None:
             self._target(ref).stop(ref)
@@ -134,35 +139,35 @@ class ChainService(DrivenService):
         """Start the watcher of a run again.
 
         Raises:
-            UsageError: it does not wait, or its watcher is there.
+            UsageError: the run is not waiting, or its watcher is alive.
         """
         waiting = self.waiting(ref)
         if waiting is None or waiting.state is not RunState.LOST:
             state = self.status(ref).state
-            hint = f"`cloudtrain status {ref.name}` says more"
-            raise UsageError(f"`{ref.name}` is {state}, so it needs no `continue`", hint=hint, code="CT995")
+            hint = f"`cloudtrain status {ref.name}` gives the reason"
+            raise UsageError(f"`{ref.name}` is {state}, so there is nothing to continue", hint=hint, code="CT995")
         self._start(self.folder(ref.name))
 
     def runs(self, place: str) -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
-        """None: the target lists its runs."""
+        """Yield nothing, because the target itself lists its runs."""
         return iter(())
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """The archive that the run gets, or the code of the run that was sent."""
+        """Yield folders with the code of the run. The code of a waiting run is the copy on this machine."""
         if self.waiting(ref) is None:
             return self._target(ref).code(ref, upload, scratch)
         return unpacked(self.folder(ref.name).archive, upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
-        """Copy what the run wrote.
+        """Download the files that the run wrote.
 
         Raises:
-            UsageError: it was not sent.
+            UsageError: the run was not sent.
         """
         waiting = self.waiting(ref)
         if waiting is not None:
-            hint = f"`cloudtrain status {ref.name}` says why"
-            raise UsageError(f"`{ref.name}` was not sent, so it has written nothing", hint=hint, code="CT996")
+            hint = f"`cloudtrain status {ref.name}` gives the reason"
+            raise UsageError(f"`{ref.name}` has not been sent yet, so it has no files", hint=hint, code="CT996")
         return self._target(ref).download(ref, path, destination)
 
     def _target(self, ref: RunRef) -> Service:

@@ -1,7 +1,8 @@
-"""The watcher of a run that waits: a detached process that looks at other runs, and sends the request in the end.
+"""The watcher of a waiting run: a detached process that checks other runs until they have succeeded, and then sends the
+request.
 
-The request is sent by `submit_once`, through a run store of the watcher's own. A watcher that was killed anywhere finds
-there, when it is started again, whether the target may have the run.
+The request is sent by `submit_once`, through the watcher's own run store. If the watcher is killed and started again,
+this store shows whether the target may already have the run.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from cloudtrain.system.lock import ProcessLock
 from cloudtrain.targets.registry import service_of
 
 _SLOWEST = 4.0
-"""The longest pause between two looks, in first pauses; each is half as long again as the one before."""
+"""The longest pause between two checks, as a multiple of the first pause. Each pause is 1.5 times the one before."""
 
 Moment = Callable[[str], None]
-"""Called at each step with its name; tests end the process there."""
+"""Called at each step with the name of the step, so that tests can end the process there."""
 
 
 class _Ended(Exception):
@@ -41,7 +42,8 @@ class _Ended(Exception):
 
 
 def watch_interval() -> float:
-    """Return the seconds between the first two looks at an awaited run: `CLOUDTRAIN_WATCH_INTERVAL`; default: 30."""
+    """Return the seconds between the first two checks of an awaited run. The value comes from
+    `CLOUDTRAIN_WATCH_INTERVAL`; default: 30."""
     try:
         return max(0.01, float(os.environ.get("CLOUDTRAIN_WATCH_INTERVAL", "")))
     except ValueError:
@@ -49,13 +51,14 @@ def watch_interval() -> float:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """`STATE_DIR NAME DESCRIPTOR`: take the run over, say so on the descriptor, and watch until it was sent."""
+    """Take over the run NAME, report that on DESCRIPTOR, and wait until the run is sent. `arguments` are `STATE_DIR
+    NAME DESCRIPTOR`."""
     state_dir, name, ready = detach(arguments)
     watch(ChainFolder(state_dir, name), ready)
 
 
 def watch(folder: ChainFolder, ready: Callable[[], None], moment: Moment = lambda _: None) -> None:
-    """Wait and send, unless another process does. `ready` is called when the run was taken over."""
+    """Wait, then send the request, unless another process does. `ready` is called when this process has taken over."""
     lock = ProcessLock.take(folder.lock)
     if lock is None or not folder.specification.exists():
         return
@@ -75,7 +78,7 @@ def watch(folder: ChainFolder, ready: Callable[[], None], moment: Moment = lambd
 
 
 class Watcher:
-    """Watches for one run."""
+    """Waits for the runs in one order, and then sends the order's request."""
 
     def __init__(self, folder: ChainFolder, moment: Moment) -> None:
         self.order = Order.read(folder)
@@ -89,11 +92,11 @@ class Watcher:
         self._pause = watch_interval()
 
     def watch(self) -> None:
-        """Wait, send, and hand the run over to its target.
+        """Wait for the other runs, send the request, and record in the run store that the run was sent.
 
         Raises:
-            _Ended: it ends without being sent.
-            TargetError: the target refused it.
+            _Ended: the run ends without being sent.
+            TargetError: the target refused the run.
         """
         while not self._folder.sending.exists() and self._waits():
             self._sleep()
@@ -113,13 +116,13 @@ class Watcher:
         remove_folder(self._folder.path)
 
     def write(self, state: RunState, reason: str | None, **more: bool) -> None:
-        """Replace the status. If the folder was removed, end this process: nobody waits for the run any more."""
+        """Replace the run's status. If its folder was removed, exit, because nobody needs the run any more."""
         if not self._folder.specification.exists():
             sys.exit()
         self._folder.write_status(state, reason, started=self._started, **more)
 
     def end(self, state: RunState, reason: str) -> None:
-        """Say how the run ended, here and in the run store."""
+        """Record how the run ended, in its folder and in the run store."""
         from cloudtrain.store.store import open_store
 
         self.write(state, reason)
@@ -127,7 +130,8 @@ class Watcher:
             store.record(self._folder.name, RunStatus(state, reason, ended=time.time()))
 
     def _waits(self) -> bool:
-        """Whether one of the runs goes on. One whose own watcher is gone may go on too."""
+        """Return whether any of the awaited runs is unfinished. A waiting run whose watcher has died counts as
+        unfinished."""
         self._end_if_stopped()
         for ref in self.order.after:
             try:
@@ -135,7 +139,7 @@ class Watcher:
             except RunNotFound:
                 raise self._failed(ref.name, "is gone") from None
             except TargetError as error:
-                self.write(RunState.QUEUED, f"{self.order.reason}, which cannot be asked: {error.message}")
+                self.write(RunState.QUEUED, f"{self.order.reason}, whose status cannot be read: {error.message}")
                 return True
             if not state.is_final or (state is RunState.LOST and self._service.waiting(ref) is not None):
                 self.write(RunState.QUEUED, self.order.reason)
@@ -145,11 +149,11 @@ class Watcher:
         return False
 
     def _is_sent(self) -> bool:
-        """Whether the target has the run by now.
+        """Send the request if it was not sent before. Return whether the target has the run.
 
         Raises:
-            _Ended: it was stopped before anything was sent.
-            TargetError: the target refused it.
+            _Ended: the run was stopped before anything was sent.
+            TargetError: the target refused the run.
         """
         from cloudtrain.lifecycle.submission import Submission, recover, submit_once
         from cloudtrain.store.store import open_store
@@ -174,20 +178,20 @@ class Watcher:
                 if not stages & {"accepted", "reported"}:
                     submit_once(store, submission, lambda name: service_of(name, self._service))
         except (TargetUnreachable, StoreError) as error:
-            self.write(RunState.QUEUED, f"{order.reason} no longer, but cannot be sent: {error.message}")
+            self.write(RunState.QUEUED, f"waits until the run can be sent: {error.message}")
             return False
         return True
 
     def _plan(self, counter: int) -> Plan:
         if counter > 1:
             plan = self.order.plan
-            message = f"`{plan.target}` has another run `{plan.run_name}` by now"
+            message = f"`{plan.target}` already has another run named `{plan.run_name}`"
             raise TargetError(message, hint="submit the job again", code="CT945")
         return self.order.plan
 
     def _end_if_stopped(self) -> None:
         if self._folder.stop.exists():
-            raise _Ended(RunState.STOPPED, "stopped while it waited, so nothing was sent")
+            raise _Ended(RunState.STOPPED, "stopped while it was waiting, so nothing was sent")
 
     def _failed(self, name: str, why: str) -> _Ended:
         reason = f"the run `{name}` {why}, so nothing was sent; run it again, then submit this job again"

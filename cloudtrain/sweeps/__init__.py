@@ -1,10 +1,10 @@
 """Sweeps: many runs of one job that are planned, driven, watched, stopped and continued together.
 
-planning.py    a sweep and the user's surroundings into a plan: the request of a service's tuner, or of our driver
-strategies.py  the values of the next trial
-stopping.py    whether a trial is clearly worse than the others
-study.py       the journal of a sweep: what was asked, submitted and told
-driver.py      the detached process that starts trials, one job each, and reads what they report
-service.py     the sweeps of this machine, as a `Service`
-sweep_run.py   a sweep as a run: its trials, the best one, pictures
+planning.py    compiles a sweep to a plan: the request to a service's tuner, or the input of cloudtrain's driver
+strategies.py  chooses the values of the next trial
+stopping.py    decides whether a trial is clearly worse than the others
+study.py       the journal of a sweep: which trials were chosen, submitted and ended
+driver.py      the detached process that submits each trial as a job and reads its metrics
+service.py     the sweeps that this machine drives, as a `Service`
+sweep_run.py   a sweep as a run: its trials, the best trial, plots
 """

@@ -1,4 +1,4 @@
-"""What services share whose runs are driven by a detached process of this machine, each in its folder."""
+"""The common code of services that give each run a folder and a detached process on this machine."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ from cloudtrain.targets.base import Service
 class DrivenService(Service):
     """A service whose runs are each driven by a detached process.
 
-    The run's folder holds its state, so any later process can read it.
+    A run's folder holds the state of the run, so any later process can read it.
     """
 
     in_flight = 0.0
     names_are_unique = True
     driver: ClassVar[str]
-    """The module whose `main` drives."""
+    """The module whose `main` is the driver process."""
     what: ClassVar[str]
-    """What is driven, in messages."""
+    """The noun for a run in messages, such as `sweep`."""
 
     def __init__(self, environ: Mapping[str, str], state_dir: Path) -> None:
         self.environ = environ
         self.state_dir = Path(os.path.abspath(state_dir))  # noqa: PTH100 - as trials will write it
 
     def folder(self, name: str) -> DrivenFolder:
-        """Where everything of a run is."""
+        """Return the folder of a run."""
         raise NotImplementedError
 
     def content(self, plan: Plan) -> str:
-        """What the driver works from."""
+        """Return the text of the specification, which is the driver's input."""
         return plan.request_json
 
     def check(self, job: TrainingJob, settings: Any, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the promise's
-        """Nothing: the first trial is what the target is asked about."""
+        """Return no findings, because the target checks the first trial."""
         return []
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Write the specification and start a driver; returns once it has taken over.
+        """Write the specification and start a driver. Return once the driver has taken over the run.
 
         Raises:
-            NameTaken: there is one of that name already.
+            NameTaken: a run of that name exists already.
             TargetError: the driver cannot start.
         """
         folder = self.folder(plan.run_name)
@@ -69,11 +69,11 @@ class DrivenService(Service):
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
-        """Whether a driver ever took over a run of that name."""
+        """Return whether a driver has ever taken over the run."""
         return self.folder(ref.name).read_status() is not None
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Take away the specification of a run whose driver has not taken over."""
+        """Remove the specification of a run. Return False, and remove nothing, if a driver has taken over the run."""
         folder = self.folder(ref.name)
         if not folder.path.is_dir():
             return True
@@ -89,7 +89,7 @@ class DrivenService(Service):
             lock.release()
 
     def ask_to_stop(self, folder: DrivenFolder) -> None:
-        """Ask the driver to end. One that is gone is started again for it.
+        """Ask the driver to end the run. If the driver has died, start it again to do this.
 
         Raises:
             TargetError: the folder cannot be written, or the driver cannot start.
@@ -106,14 +106,14 @@ class DrivenService(Service):
             os.kill(found["pid"], signal.SIGTERM)
 
     def _unwritable(self, error: OSError) -> TargetError:
-        hint = f"make room, or move the state folder: CLOUDTRAIN_STATE_DIR (now `{self.state_dir}`)"
-        return TargetError(f"the {self.what} cannot be written: {error}", hint=hint, code="CT994")
+        hint = f"free disk space, or set CLOUDTRAIN_STATE_DIR to another folder (now `{self.state_dir}`)"
+        return TargetError(f"the files of the {self.what} cannot be written: {error}", hint=hint, code="CT994")
 
     def _start(self, folder: DrivenFolder) -> None:
-        """Returns when a driver, this one or a quicker one, has the run.
+        """Start a driver, and return once this or another driver has taken over the run.
 
         Raises:
-            TargetError: it could not start; the message says what it said.
+            TargetError: no driver could start. The message ends with the last line of the driver's log.
         """
         reader, writer = os.pipe()
         log_file = open_private(folder.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -135,14 +135,15 @@ class DrivenService(Service):
             answer = ready.read(1)
             child.wait()
         if not answer and not folder.is_driven:
-            message = f"the driver did not start: {last_line(folder.log) or 'it said nothing'}"
-            raise TargetError(message, hint=f"see `{folder.log}`", code="CT951")
+            message = f"the driver did not start: {last_line(folder.log) or 'it wrote no message'}"
+            raise TargetError(message, hint=f"read its log: `{folder.log}`", code="CT951")
 
     def _write_once(self, folder: DrivenFolder, content: bytes, *, again: bool) -> bool:
-        """The specification appears whole, and only once. False where an earlier process of this submission wrote it.
+        """Write the specification atomically and only once. Return False if an earlier process of this submission has
+        written it.
 
         Raises:
-            NameTaken: another submission wrote one.
+            NameTaken: another submission has written a specification.
         """
         temporary = folder.path / f"{folder.specification.name}.{os.getpid()}.{get_native_id()}"
         with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
@@ -154,7 +155,7 @@ class DrivenService(Service):
         except FileExistsError:
             if not again or folder.specification.read_bytes() != content:
                 hint = f"give the {self.what} another name"
-                raise NameTaken(f"there is a {self.what} `{folder.name}` already", hint=hint) from None
+                raise NameTaken(f"a {self.what} named `{folder.name}` exists already", hint=hint) from None
             return False
         finally:
             temporary.unlink()
@@ -162,7 +163,7 @@ class DrivenService(Service):
 
 
 class Archive:
-    """The kept code, as a submission wants it."""
+    """The stored code archive of a run, with the methods that a submission needs."""
 
     def __init__(self, file: Path, sha256: str) -> None:
         self._file = file
@@ -176,7 +177,7 @@ class Archive:
 
 
 def last_line(file: Path) -> str:
-    """The last line of a log; empty where there is none."""
+    """Return the last line of a log; empty if the log is empty or cannot be read."""
     try:
         lines = file.read_text("utf-8", "replace").strip().splitlines()
     except OSError:
@@ -185,8 +186,11 @@ def last_line(file: Path) -> str:
 
 
 def detach(arguments: list[str] | None) -> tuple[Path, str, Callable[[], None]]:
-    """`STATE_DIR NAME DESCRIPTOR`: leave the process that started this one. Returns what says on the descriptor that
-    the driver has taken over."""
+    """Detach from the process that started this process. `arguments` are `STATE_DIR NAME DESCRIPTOR`; default: the
+    command line's.
+
+    Return STATE_DIR, NAME, and a function that reports on DESCRIPTOR that the driver has taken over.
+    """
     state_dir, name, descriptor = arguments or sys.argv[1:]
     if os.fork():
         os._exit(0)
@@ -199,7 +203,8 @@ def detach(arguments: list[str] | None) -> tuple[Path, str, Callable[[], None]]:
 
 
 def woken_by(number: signal.Signals) -> int:
-    """A descriptor that can be read once the signal has come, which does nothing else: `stop` has written its file."""
+    """Return a descriptor that becomes readable when the signal arrives. The signal does nothing else, because `stop`
+    has already written its file."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(number, lambda _number, _frame: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

@@ -1,8 +1,8 @@
-"""The driver of a sweep: a detached process that starts trials, reads what they report, and stops the weak ones.
+"""The driver of a sweep: a detached process that starts trials, reads their metrics, and stops the weak trials.
 
 Every step is written to the journal before it is taken. A trial is submitted like any other job, under a name derived
-from its number. A driver that is killed and restarted therefore knows where it was: it watches a trial whose run is
-already in the store, and submits one that is only in the journal.
+from its number. So a driver that is killed and started again can continue: it watches the trials that are in the run
+store, and submits the trials that are only in the journal.
 """
 
 from __future__ import annotations
@@ -41,25 +41,26 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = {True: 10.0, False: 1.0}
-"""Seconds between two looks at the trials, at a paid target and at another; each is half as long again while nothing
-happens."""
+"""Longest pause in seconds between two checks of the trials, for a paid target (True) and for a free one. The pause
+grows by half each time while nothing happens."""
 
 _HOPELESS = 3
-"""Trials that fail from the first on, after which no other is started."""
+"""If this many trials have failed and none has ended otherwise, no more trials are started."""
 
 
 Moment = Callable[[str], None]
-"""Called at each step with its name; tests end the process there."""
+"""Called at each step with the name of the step, so that tests can end the process there."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Take the sweep `STATE_DIR NAME` over, report that on the descriptor, and drive it to its end."""
+    """Take over the sweep NAME, report that on DESCRIPTOR, and drive the sweep to its end. `arguments` are `STATE_DIR
+    NAME DESCRIPTOR`."""
     state_dir, name, ready = detach(arguments)
     drive(SweepFolder(state_dir, name), ready)
 
 
 def drive(folder: SweepFolder, ready: Callable[[], None], moment: Moment = lambda _: None) -> None:
-    """Drive a sweep to its end, unless another process does. `ready` is called when it was taken over."""
+    """Drive a sweep to its end, unless another process does. `ready` is called when this process has taken over."""
     lock = ProcessLock.take(folder.lock)
     if lock is None or not folder.specification.exists():
         return
@@ -82,7 +83,7 @@ def drive(folder: SweepFolder, ready: Callable[[], None], moment: Moment = lambd
         folder.write_status(RunState.FAILED, reason, started=started, metrics=_metrics_left(folder))
     except CloudtrainError as error:
         then = f"; {error.hint}" if error.hint else ""
-        reason = f"{error.message}{then}; `cloudtrain continue {folder.name}` goes on"
+        reason = f"{error.message}{then}; `cloudtrain continue {folder.name}` continues the sweep"
         folder.write_status(RunState.FAILED, reason, started=started, metrics=_metrics_left(folder))
     finally:
         lock.release()
@@ -93,7 +94,7 @@ def _metrics_left(folder: SweepFolder) -> dict[str, Any]:
 
 
 class Driver:
-    """Start, watch and stop the trials of one sweep."""
+    """Starts, watches and stops the trials of one sweep."""
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class Driver:
         self._refused_until = 0.0
 
     def drive(self) -> None:
-        """Go on until every trial has ended.
+        """Start and watch trials until every trial has ended.
 
         Raises:
             OSError: the journal cannot be written.
@@ -141,7 +142,8 @@ class Driver:
         self._end()
 
     def _step(self) -> bool:
-        """Look at every trial once, and start one if there is room. Return whether anything happened."""
+        """Check every running trial once, and start a new trial if fewer than `parallel` are running. Return whether
+        anything changed."""
         study, happened = self._journal.study, False
         for trial in [trial for trial in study.open if trial.run]:
             happened |= self._watch(trial)
@@ -161,7 +163,7 @@ class Driver:
         return happened
 
     def _next_number(self) -> int:
-        """Return the number of the trial to start next; 0 if none is left, or no more should start."""
+        """Return the number of the trial to start next; 0 if no trial is left, or no more trials should start."""
         study = self._journal.study
         number = len(study.trials) + 1
         if number > self._sweep.trial_count + study.extended or self._folder.stop.exists():
@@ -172,21 +174,21 @@ class Driver:
         return 0 if self._hopeless() is not None else number
 
     def _hopeless(self) -> str | None:
-        """Return why the first trials failed, if all of them did."""
+        """Return why no more trials are started, if all trials have failed so far; None if the sweep continues."""
         ended = self._journal.study.ended
         first = [trial for trial in ended if trial.state is RunState.FAILED]
         if len(first) < _HOPELESS or len(first) < len(ended) or self._sweep.objective is None:
             return None
-        again = f"`cloudtrain rerun {self._folder.name}` tries them again"
-        return f"the first {len(first)} trials failed, so no other was started: {first[0].reason}; {again}"
+        again = f"`cloudtrain rerun {self._folder.name}` repeats them"
+        return f"the first {len(first)} trials failed, so no more were started: {first[0].reason}; {again}"
 
     def _known(self) -> list[Trial]:
         return list(self._journal.study.trials.values())
 
     def _submit(self, trial: Trial) -> bool:
-        """Submit a trial exactly once. Return False if it must be tried again later.
+        """Submit a trial exactly once. Return False if the submission must be tried again later.
 
-        If the store already has its run, completely submitted, only record the run in the journal.
+        If the store already holds the trial's completed submission, only record the run in the journal.
         """
         from cloudtrain.lifecycle.inputs import outputs_of
         from cloudtrain.lifecycle.submission import Submission, submit_once
@@ -236,7 +238,8 @@ class Driver:
         return True
 
     def _kept_of(self, trial: Trial, sweep: Kept | None) -> Callable[[Plan], Kept] | None:
-        """Return what the store keeps of a trial: its job, and the folder that the sweep was submitted from."""
+        """Return a function that makes the store's record of a trial from its plan: the trial's job, and the sweep's
+        file and commit. Return None if the store has no record of the sweep."""
         if sweep is None:
             return None
         from cloudtrain.bundle.entries import Entry
@@ -260,7 +263,8 @@ class Driver:
         return Origin(labels=hide(labels_of(job.tags, job.hyperparameters), values_to_hide(job)))
 
     def _watch(self, trial: Trial) -> bool:
-        """Look at a running trial, and record its end. Return whether it has ended or was asked to stop."""
+        """Check a running trial, and record its result if it has ended. Return whether the trial has ended or was asked
+        to stop."""
         ref = RunRef(self._specification.where.name, self._account.place, trial.run)
         try:
             status = self._service.status(ref)
@@ -268,7 +272,7 @@ class Driver:
                 return self._stop_if_needed(trial, ref, status)
             reports = self._values(ref)
         except TargetUnreachable as error:
-            self._say(f"trial {trial.number} cannot be asked: {error.message}")
+            self._say(f"the status of trial {trial.number} cannot be read: {error.message}")
             return False
         except RunNotFound as error:
             status, reports = RunStatus(RunState.LOST, error.message, ended=time.time()), ()
@@ -294,7 +298,7 @@ class Driver:
         return True
 
     def _with_reports(self, trial: Trial) -> Trial:
-        seen = self._reports.get(trial.number, ())  # of a trial that has ended since, the journal has more
+        seen = self._reports.get(trial.number, ())  # the journal has more for a trial that has ended since
         return replace(trial, reports=max(seen, trial.reports, key=len))
 
     def _values(self, ref: RunRef) -> tuple[float, ...]:
@@ -307,14 +311,15 @@ class Driver:
         return tuple(values[metric] for values in found if metric in values)
 
     def _searched(self, line: LogLine) -> LogLine:
-        """Add to a line the values of the objective that the job's `metrics` find in it, because many targets do not
-        look for them."""
+        """Add to a log line the objective's value that the job's `metrics` find in it. Many targets do not search for
+        metrics."""
         if self._patterns is None or line.values is not None or line.is_metrics:
             return line
         return replace(line, values=self._patterns.read(line.text))
 
     def _outcome(self, trial: Trial, status: RunStatus, reports: tuple[float, ...]) -> dict[str, Any]:
-        """Return how a trial ended; a run that succeeded without a comparable value is a failed trial."""
+        """Return the journal's fields for a trial that has ended. A run that succeeded without a finite value of the
+        objective is a failed trial."""
         objective, state, reason = self._sweep.objective, status.state, status.reason
         value = reports[-1] if reports else None
         numbers = tuple(report for report in reports if math.isfinite(report))
@@ -337,17 +342,17 @@ class Driver:
         )
 
     def _remember(self, name: str, status: RunStatus) -> None:
-        """Keep the trial's state in the store, so that lists need not ask for it."""
+        """Record the state of a run in the store, so that lists of runs need not query its target."""
         from cloudtrain.store.store import open_store
 
         try:
             with open_store(self._state_dir) as store:
                 store.record(name, status)
         except CloudtrainError:
-            return  # whoever looks at the run asks its target
+            return  # readers of the state ask the target
 
     def _say(self, text: str) -> None:
-        """Write a sentence into the log, once."""
+        """Write a message to the journal, unless it equals the last message."""
         if self._said != text:
             self._said = text
             self._journal.write("said", text=text)
@@ -365,7 +370,7 @@ class Driver:
         self._folder.write_status(state, reason, started=self._started, metrics=metrics)
 
     def _end(self) -> None:
-        """Say how the sweep ended."""
+        """Write the final state of the sweep, and the reason for it."""
         trials = self._journal.study.ended
         failed = [trial for trial in trials if trial.state in (RunState.FAILED, RunState.LOST)]
         state, reason = RunState.SUCCEEDED, None
@@ -387,7 +392,7 @@ class Driver:
         self._remember(self._folder.name, RunStatus(state, reason, self._started, time.time()))
 
     def _keep_best(self, trials: list[Trial]) -> None:
-        """Record the best trial's outputs as the sweep's, so that `run:SWEEP/model` reads them."""
+        """Record the best trial's outputs as the outputs of the sweep, so that `run:SWEEP/model` reads them."""
         from cloudtrain.store.store import open_store
 
         best = best_of(trials, self._sweep.objective)
@@ -399,14 +404,14 @@ class Driver:
 
 
 class _Context:
-    """The settings that services need."""
+    """The environment and the state folder, as services need them."""
 
     def __init__(self, environ: Mapping[str, str], state_dir: Path) -> None:
         self.environ = environ
         self.state_dir = state_dir
 
     def service_named(self, name: str) -> Service:
-        """Return the service with the name that the store uses."""
+        """Return the service that is recorded in the store as `name`."""
         from cloudtrain.sweeps.services import service_named
 
         return service_named(name, self)

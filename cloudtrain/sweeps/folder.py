@@ -1,13 +1,13 @@
-"""The folder of what a detached process drives: `sweeps/NAME` in the state folder for a sweep.
+"""The folder of a run that a detached process drives. For a sweep, it is `sweeps/NAME` in the state folder.
 
 sweep.json     the specification, exactly as planned
-code.tar.gz    the code, for trials that find it gone at their target
-driver.lock    held for life by the driver
-continue.lock  held by `continue` and `rerun` until the driver has taken over
-driver.log     what the driver says itself; empty unless something is wrong
-status.json    the state of the sweep, in a file that never grows, so that a full disk has room for the last words
+code.tar.gz    the code, for trials whose target has lost it
+driver.lock    locked by the driver as long as it lives
+continue.lock  locked by `continue` and `rerun` until the driver has taken over
+driver.log     the driver's own output; empty unless something is wrong
+status.json    the state of the sweep. The file never grows, so the last state can be written even if the disk is full
 study.jsonl    the journal: see `study.py`
-stop           written by `stop`: the driver stops every trial and ends
+stop           written by `stop`, so that the driver stops every trial and ends
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from cloudtrain.system.lock import is_held
 from cloudtrain.system.private import make_private_folder, open_private
 
 _SIZE = 4096
-"""Bytes of `status.json`, whatever it says: written in place, in one block."""
+"""Fixed size of `status.json` in bytes. The file is rewritten in place, in one block."""
 
 
 class DrivenFolder:
-    """The paths of one thing that a detached process drives, and reading and writing its status."""
+    """The folder of one run that a detached process drives: its paths, and methods to read and write its status."""
 
     kind: ClassVar[str]
 
@@ -44,14 +44,14 @@ class DrivenFolder:
 
     @property
     def is_driven(self) -> bool:
-        """Whether a driver is alive."""
+        """Whether a driver process is alive."""
         return is_held(self.lock)
 
     def write_status(self, state: RunState, reason: str | None, *, started: float, **more: Any) -> None:
         """Replace the status.
 
         Raises:
-            OSError: it cannot be written; only where there was none does it need room on the disk.
+            OSError: the status cannot be written. Only the first status needs new disk space.
         """
         make_private_folder(self.path)
         ended = time.time() if state.is_final else None
@@ -74,7 +74,7 @@ class DrivenFolder:
             os.close(descriptor)
 
     def read_status(self) -> dict[str, Any] | None:
-        """Return the status; None if no driver ever took it over."""
+        """Return the status; None if no driver has ever taken over the run."""
         for _ in range(3):
             try:
                 found: dict[str, Any] = json.loads(self.status.read_bytes())
@@ -88,6 +88,6 @@ class DrivenFolder:
 
 
 class SweepFolder(DrivenFolder):
-    """The folder of one sweep."""
+    """The folder of one sweep: `sweeps/NAME` in the state folder."""
 
     kind = "sweep"

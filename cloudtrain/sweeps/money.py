@@ -1,4 +1,4 @@
-"""What a sweep has cost so far, and the most that it can still cost, at list prices."""
+"""The cost of a sweep so far, and its maximum further cost, at list prices."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class SweepCost(NamedTuple):
-    """US dollars at list prices.
+    """The cost of a sweep in US dollars, at list prices.
 
     Attributes:
-        spent: the cost of all trials so far, running trials included.
-        left: the most that the others and the rest of these can cost; None where a trial has no limit.
+        spent: the cost of all trials so far, including running trials.
+        left: the maximum further cost of running and future trials; None if a trial has no time limit.
     """
 
     spent: float
@@ -32,7 +32,7 @@ class SweepCost(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The cost of one trial; None if it is not known."""
+    """The cost of one trial so far, None if it is not known, and whether the trial has ended."""
 
     spent: float | None
     is_over: bool
@@ -47,10 +47,10 @@ def cost_of_sweep(
     is_driven: bool,
     more: int = 0,
 ) -> SweepCost | None:
-    """Return what a sweep costs; None if the target is free or a price is not known. With `more` trials, what it
-    would cost if it went on with them.
+    """Return the cost of a sweep; None if the target is free or a price is not known. `more` trials are counted as if
+    the sweep continued with them.
 
-    Trials of our driver (`is_driven`) that still run are asked what they were billed.
+    If cloudtrain drives the sweep (`is_driven`), the status of running trials is queried to get their billed cost.
     """
     if not target_of(ref.target).is_paid:
         return None
@@ -72,7 +72,7 @@ def cost_of_sweep(
 
 
 def _driven(name: str, settings: Settings) -> Iterator[_Part]:
-    """Yield the cost of every run of our driver, including runs that `rerun` has replaced."""
+    """Yield the cost of every run that cloudtrain's driver started, including runs that `rerun` has replaced."""
     from cloudtrain.lifecycle.costs import cost_of
     from cloudtrain.lifecycle.run import Run
 
@@ -82,14 +82,15 @@ def _driven(name: str, settings: Settings) -> Iterator[_Part]:
     for trial in (Run(row, settings) for row in rows if row.stage in ("accepted", "reported")):
         status = trial.last_status
         if not status.state.is_final:
-            with suppress(CloudtrainError):  # what is known here has to do
+            with suppress(CloudtrainError):  # use the last known status
                 status = trial.status()
         cost = cost_of(trial, status, money.get(trial.name), None, time.time())
         yield _Part(cost.billed if cost.billed is not None else cost.estimated, status.state.is_final)
 
 
 def _tuned(trials: Sequence[Trial], hourly: float | None) -> Iterator[_Part]:
-    """Yield the cost of each trial of a service's tuner, from its time, because tuners list no bills."""
+    """Yield the cost of each trial of a service's tuner, estimated from its running time, because tuners list no
+    bills."""
     for trial in trials:
         ended = trial.ended if trial.ended is not None else time.time()
         lasted = 0.0 if trial.started is None else max(0.0, ended - trial.started)

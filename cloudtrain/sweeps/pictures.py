@@ -1,5 +1,5 @@
-"""Pictures of a sweep: its history, slices by hyperparameter, one line for each trial through all of them, and how much
-each of them matters."""
+"""Plots of a sweep: its history, slices by hyperparameter, parallel coordinates, and the importance of each
+hyperparameter."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PLATE = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
-"""Behind a text that lines would cross."""
+"""Style of the box behind a text that lines would cross."""
 
 _INK = "#808080"
 """A grey that can be read on light and on dark pages."""
 
 _ENOUGH = 10
-"""Trials with a value from which importance says something."""
+"""Minimum number of trials with a value for importance to be meaningful."""
 
 _LOGARITHMIC_FROM = 50.0
-"""So many times as much as the least value is the largest one of an axis whose values are shown by their logarithms."""
+"""An axis is logarithmic if its largest value is at least this many times its smallest value."""
 
 
 def history(trials: Sequence[Trial], objective: Objective | None) -> Figure:
-    """Draw the value of each trial in their order, and the best so far."""
+    """Plot the objective's value of each trial by trial number, and the best value so far."""
     objective, known = _with_values(trials, objective)
     figure = _figure((7.0, 4.0))
     axes = figure.add_subplot()
@@ -51,7 +51,7 @@ def history(trials: Sequence[Trial], objective: Objective | None) -> Figure:
 
 
 def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
-    """Draw the value of each trial over each hyperparameter; later trials are darker."""
+    """Plot the objective's value of each trial against each hyperparameter. Later trials are darker."""
     objective, known = _with_values(trials, objective)
     names = list(known[0].values)
     figure = _figure((3.2 * len(names) + 1.0, 3.4))
@@ -74,7 +74,8 @@ def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
 
 
 def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -> Figure:
-    """Draw one line for each trial through its hyperparameters to its value; better trials have more colour."""
+    """Plot one line for each trial through its hyperparameters to the objective's value, which sets the line's
+    colour."""
     objective, known = _with_values(trials, objective)
     names = [*known[0].values, objective.metric]
     columns = [[trial.values[name] for trial in known] for name in known[0].values]
@@ -103,8 +104,8 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -
 
 
 def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
-    """Draw how much each hyperparameter separates the best trials from the others, as fractions of one (PED-ANOVA, by
-    Optuna).
+    """Plot the importance of each hyperparameter: how much it separates the best trials from the others, as a fraction
+    of one (PED-ANOVA, by Optuna).
 
     Raises:
         UsageError: fewer than ten trials have a value.
@@ -113,7 +114,7 @@ def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     objective, known = _with_values(trials, objective)
     if len(known) < _ENOUGH:
         words = f"{len(known)} trial{'s have' if len(known) > 1 else ' has'} a value, and importance needs {_ENOUGH}"
-        raise UsageError(words, hint="`cloudtrain continue SWEEP --trials 10` adds ten", code="CT068")
+        raise UsageError(words, hint="`cloudtrain continue SWEEP --trials 10` adds ten trials", code="CT068")
     found = sorted(_importances(known, objective).items(), key=lambda item: item[1])
     figure = _figure((7.0, 0.5 * len(found) + 1.2))
     axes = figure.add_subplot()
@@ -154,7 +155,7 @@ def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, flo
 
 
 def _figure(size: tuple[float, float]) -> Figure:
-    """Return an empty figure that notebooks show, even without pyplot, and `savefig` writes; it opens no window.
+    """Return an empty figure that notebooks show, even without pyplot. It opens no window.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -175,7 +176,7 @@ def _figure(size: tuple[float, float]) -> Figure:
 
 
 def _on_any_page(figure: Figure) -> Figure:
-    """Remove the background, and draw axes and words so that light and dark pages show them."""
+    """Remove the background, and draw axes and labels in a grey that is readable on light and dark pages."""
     figure.patch.set_alpha(0)
     for axes in figure.axes:
         axes.patch.set_alpha(0)
@@ -193,7 +194,7 @@ def _with_values(trials: Sequence[Trial], objective: Objective | None) -> tuple[
     known = [trial for trial in trials if trial.value is not None]
     if objective is None or not known:
         what = "the sweep has no objective" if objective is None else "no trial has a value yet"
-        raise UsageError(f"{what}, so there is nothing to draw", hint="`sweep.rows()` has the trials", code="CT992")
+        raise UsageError(f"{what}, so there is nothing to draw", hint="`sweep.rows()` lists the trials", code="CT992")
     return objective, known
 
 
@@ -202,7 +203,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _places(values: Sequence[Any]) -> tuple[list[float], list[str] | None]:
-    """Return where the values are on an axis, and the labels of values that are not numbers."""
+    """Return the positions of the values on an axis, and the axis labels; None instead of labels if all values are
+    numbers."""
     if all(_is_number(value) for value in values):
         return [float(value) for value in values], None
     labels = sorted({str(value) for value in values})
@@ -222,7 +224,7 @@ def _scale(axes: Axes, places: Sequence[float], labels: list[str] | None) -> Non
 
 
 def _shares(column: Sequence[Any]) -> list[float]:
-    """Scale the values from 0, the smallest, to 1, the largest."""
+    """Scale the values to the range from 0, the smallest, to 1, the largest."""
     from math import log
 
     places, labels = _places(column)
@@ -233,7 +235,7 @@ def _shares(column: Sequence[Any]) -> list[float]:
 
 
 def _ends(column: Sequence[Any]) -> list[tuple[float, str]]:
-    """Return the texts beside an axis, with their places: each label, or the smallest and the largest number."""
+    """Return the labels of an axis with their positions: every value, or only the smallest and the largest number."""
     shares = _shares(column)
     texts = [
         value if isinstance(value, str) else f"{value:.4g}" if _is_number(value) else str(value) for value in column

@@ -1,7 +1,7 @@
-"""From a sweep and the user's surroundings to a plan, as `lifecycle.planning` does it for a job.
+"""Compiles a sweep to a plan, as `lifecycle.planning` does for a job.
 
-The plan of a sweep is the request of the target's own tuner, or the specification that our driver works from. Its
-findings are those of the first trial, because every trial runs the same code on the same machines.
+The plan of a sweep is the request to the target's own tuner, or the specification for cloudtrain's driver. Its findings
+are those of the first trial, because every trial runs the same code on the same machines.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from cloudtrain.store.origin import Label
 
 _NAMELESS = "sweep-00000000-0"
-"""Stands for the run name while the plan's hash, on which the name depends, is computed."""
+"""Replaces the run name while the plan's hash is computed, because the name depends on the hash."""
 
 _SHOWN = 3
-"""How many trials a plan shows."""
+"""Number of trials that a plan shows."""
 
 
 def prepare_sweep(
@@ -46,10 +46,10 @@ def prepare_sweep(
     ignore: Sequence[str],
     place_of: PlaceOf | None,
 ) -> PreparedSweep:
-    """Read what compile needs, and decide who drives the sweep.
+    """Prepare a sweep for compiling, together with the job of its first trial.
 
     Raises:
-        JobError: the sweep, or the job of its first trial, cannot run there.
+        JobError: the sweep, or the job of its first trial, cannot run on the target.
     """
     _refuse_too_many(sweep, place_of)
     written = sweep.job.from_folder(sweep.folder)
@@ -65,27 +65,27 @@ def prepare_sweep(
     if queued is not own and _is_too_large(prepared):
         prepared = prepared_with(own)
     if prepared.after:
-        message = f"a sweep does not wait for runs, and `{prepared.after[0]}` has not ended"
+        message = f"a sweep cannot wait for other runs, and `{prepared.after[0]}` has not ended"
         raise _refused(
             [Problem(("job", "inputs"), message, f"wait for it: `cloudtrain wait {prepared.after[0]}`", code="CT021")],
             place_of,
         )
     if not hasattr(prepared.job, "distribution"):
-        raise AssertionError("the model takes training jobs alone")
+        raise AssertionError("the sweep model accepts only training jobs")
     sweep = sweep.model_copy(update={"job": prepared.job})
     return PreparedSweep(sweep, prepared, settings, written, place_of)
 
 
 def _queued(target: TargetSettings) -> TargetSettings:
-    """Return settings that let trials wait for their GPUs, if the target has our queue and the settings do not
-    mention it. Trials at a time would share the first GPU otherwise."""
+    """Return settings that let trials wait for GPUs in cloudtrain's queue, if the target has this queue and the
+    settings do not mention it. Without the queue, parallel trials would share the first GPU."""
     if "queue" not in type(target).model_fields or "queue" in target.model_fields_set:
         return target
     return target.replace(queue=True)
 
 
 def _is_too_large(prepared: PreparedJob) -> bool:
-    """Return whether a trial needs more than the queue has."""
+    """Return whether a trial asks for more than the queue can ever give."""
     try:
         prepared._compile(_NAMELESS)
     except JobError as error:
@@ -94,7 +94,7 @@ def _is_too_large(prepared: PreparedJob) -> bool:
 
 
 def _path_in_sweep(sweep: Sweep, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """Return where a field of a trial's job stands in the sweep."""
+    """Convert the path of a field in a trial's job to its path in the sweep."""
     if path[:1] == ("hyperparameters",) and len(path) > 1 and path[1] in sweep.search:
         return ("search", *path[1:2])
     return ("job", *path)
@@ -102,14 +102,14 @@ def _path_in_sweep(sweep: Sweep, path: tuple[str | int, ...]) -> tuple[str | int
 
 def _refuse_too_many(sweep: Sweep, place_of: PlaceOf | None) -> None:
     if sweep.strategy == "grid" and sweep.trial_count > MAX_TRIALS:
-        message = f"the grid has {sweep.space.grid_words} combinations, and a sweep at most {MAX_TRIALS:,} trials"
+        message = f"the grid has {sweep.space.grid_words} combinations, but a sweep has at most {MAX_TRIALS:,} trials"
         raise _refused(
             [Problem(("search",), message, "list fewer values, or add `trials: 100`", code="CT060")], place_of
         )
 
 
 def _refused(problems: Sequence[Problem], place_of: PlaceOf | None) -> JobError:
-    """Return the problems with their places in the sweep's file."""
+    """Return an error with the problems, located in the sweep's file."""
     return JobError([replace(item, file=place_of(item.path)) if place_of is not None else item for item in problems])
 
 
@@ -118,24 +118,24 @@ class PreparedSweep:
     """A sweep that is ready to be compiled under any run name."""
 
     sweep: Sweep
-    """With the job as its target gets it: paths absolute, earlier runs as places."""
+    """The sweep. In its job, paths are absolute, and references to earlier runs are replaced by storage paths."""
     prepared: PreparedJob
-    """Of the first trial."""
+    """The job of the first trial."""
     settings: Settings
     written_job: TrainingJob
-    """The job as the sweep's file says it, without the values of a trial."""
+    """The job as written in the sweep's file, without the values of a trial."""
     place_of: PlaceOf | None = None
 
     @cached_property
     def _tuner(self) -> tuple[Plan | None, str]:
-        """Return the plan of the target's own tuner, or None for our own driver, and the reason.
+        """The plan of the target's own tuner, or None for cloudtrain's driver; and the reason for the choice.
 
         Raises:
-            JobError: `driver: service`, and the target's tuner cannot do it.
+            JobError: the sweep has `driver: service`, and the target's tuner cannot run the sweep.
         """
         sweep, where = self.sweep, self.prepared.where
         if sweep.driver == "cloudtrain":
-            return None, "the sweep says `driver: cloudtrain`"
+            return None, "the sweep has `driver: cloudtrain`"
         if not where.has_tuner:
             if sweep.driver == "service":
                 message = f"{where.title} has no tuner of its own"
@@ -148,33 +148,37 @@ class PreparedSweep:
             if sweep.driver == "service" or any(item.code != "CT061" for item in error.problems):
                 raise _refused(error.problems, self.place_of) from None
             return None, error.problems[0].message
-        why = "the sweep says `driver: service`" if sweep.driver == "service" else "it can do all that the sweep says"
+        why = (
+            "the sweep has `driver: service`"
+            if sweep.driver == "service"
+            else "it supports everything that the sweep uses"
+        )
         return plan, why
 
     @property
     def is_driven(self) -> bool:
-        """Whether our own driver runs it."""
+        """Whether cloudtrain's own driver runs the sweep."""
         return self._tuner[0] is None
 
     @cached_property
     def key(self) -> str:
-        """The values that make two submissions of a sweep the same."""
+        """The submission key. Two submissions with equal keys are the same sweep."""
         kind = SWEEP if self.is_driven else TUNER
         return kind + submission_key(self._compiled(_NAMELESS))
 
     @property
     def tree(self) -> Tree:
-        """The user's code."""
+        """The user's code, as the source folder was when it was read."""
         return self.prepared.tree
 
     @property
     def can_check(self) -> bool:
-        """Whether the target can be asked, as far as this machine can tell."""
+        """Whether online checks are possible, as far as this machine can tell without a request."""
         return self.prepared.can_check
 
     @property
     def service(self) -> Service:
-        """The service that talks to the target's tuner, or to our own driver."""
+        """The service for the target's tuner, or for cloudtrain's own driver."""
         if self.is_driven:
             from cloudtrain.sweeps.service import SweepService
 
@@ -183,14 +187,15 @@ class PreparedSweep:
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """The labels by which the sweep is found again: those of its job that no trial changes."""
+        """The labels by which users search for the sweep: those of its job, without the hyperparameters that trials
+        change."""
         return tuple(label for label in self.prepared.labels if label.key not in self.sweep.search)
 
     def plan(self, counter: int, salt: str) -> Plan:
-        """Return the plan of the run with that number, with the findings that need only this machine.
+        """Return the plan of the sweep's run number `counter`, with the findings of checks that need only this machine.
 
         Raises:
-            JobError: it can cost more than `max_cost`, or a package is missing.
+            JobError: the sweep can cost more than `max_cost`, or a package is missing.
         """
         from cloudtrain.rules.portable.value import values_to_hide
 
@@ -213,7 +218,8 @@ class PreparedSweep:
         )
 
     def check_online(self, plan: Plan, *, ask: bool = True, may_wait: bool = False) -> Plan:  # noqa: ARG002
-        """Return the plan with the target's findings about its first trial. A sweep waits for no run."""
+        """Add the target's findings about the first trial to the plan. `may_wait` has no effect, because a sweep never
+        waits for other runs."""
         if plan.errors or not ask:
             return plan
         first = self.prepared.check_online(self.prepared._compile(plan.run_name), ask=ask)
@@ -256,7 +262,7 @@ class PreparedSweep:
         if budget is None or (cost is not None and cost <= budget):
             return
         if cost is None:
-            message = "what a trial can cost is not known, so `max_cost` cannot be kept"
+            message = "the cost of a trial is not known, so `max_cost` cannot be enforced"
             hint = "add `max_runtime` to the job, and the price of its instance type to `instances.toml`"
         else:
             each = cost / count
@@ -288,7 +294,7 @@ def _space_text(sweep: Sweep) -> str:
 
 
 _SAME = ("target", "run", "cost", "max cost")
-"""Rows of a trial's summary that the sweep has itself."""
+"""Rows of a trial's summary that the sweep's own summary replaces."""
 
 
 def _of_a_trial(first: Plan) -> list[tuple[str, str]]:

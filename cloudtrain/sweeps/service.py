@@ -1,4 +1,4 @@
-"""The sweeps that this machine drives, as a `Service`: each is a folder with a detached driver."""
+"""The sweeps that this machine drives, as a `Service`. Each sweep has a folder and a detached driver."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ from cloudtrain.targets.common.trials import refuse_rank
 from cloudtrain.targets.registry import service_of
 
 _FOLLOW_EVERY = 0.2
-"""Seconds between two looks at a sweep that is followed."""
+"""Seconds between two checks of a sweep that is followed."""
 
 
 class SweepService(DrivenService, Tuner):
-    """Folders and drivers. The trials are runs of their target; what they write is downloaded from there."""
+    """The service for the sweeps that this machine drives. Trials are runs on their target, and their files are
+    downloaded from the target."""
 
     driver = "cloudtrain.sweeps.driver"
     what = "sweep"
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Keep the code in the sweep's folder, and put it where the trials will look for it.
+        """Store the code in the sweep's folder, and upload the code to where the trials will read it.
 
         Raises:
-            TargetError: it cannot be written, or the target cannot be reached.
+            TargetError: the folder cannot be written, or the target cannot be reached.
         """
         folder = self.folder(plan.run_name)
         try:
@@ -59,7 +60,8 @@ class SweepService(DrivenService, Tuner):
         return service_of(plan.target, self).upload(first, bundle, on_bytes=on_bytes)
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Return the state of the sweep. Without a driver a sweep is lost until `continue`; its trials keep running."""
+        """Return the status of the sweep. If its driver has died, the sweep is `lost` until `cloudtrain continue`, but
+        its trials keep running."""
         folder = self._known(ref)
         found = folder.read_status() or {}
         state, reason = RunState(found["state"]), found["reason"]
@@ -68,9 +70,11 @@ class SweepService(DrivenService, Tuner):
             state, reason = RunState(found["state"]), found["reason"]
             if not state.is_final:
                 state = RunState.LOST
-                reason = f"its driver is gone; trials that run go on: `cloudtrain continue {ref.name}`"
+                reason = (
+                    f"its driver has died, but trials keep running; restart it with `cloudtrain continue {ref.name}`"
+                )
                 said = last_line(folder.log)
-                reason += f" (it said: {said})" if said else ""
+                reason += f" (its last message: {said})" if said else ""
         metrics = {name: float(value) for name, value in (found.get("metrics") or {}).items()}
         return RunStatus(state, reason, found["started"], found["ended"], metrics=metrics, created=found["started"])
 
@@ -83,7 +87,7 @@ class SweepService(DrivenService, Tuner):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield a line for each trial that started or ended; with `follow`, until the sweep has ended."""
+        """Yield a line for each trial that has started or ended. With `follow`, continue until the sweep has ended."""
         refuse_rank(ref, rank, instance)
         folder, shown = self._known(ref), 0
         objective = self.sweep(ref).objective
@@ -99,18 +103,19 @@ class SweepService(DrivenService, Tuner):
             time.sleep(_FOLLOW_EVERY)
 
     def stop(self, ref: RunRef) -> None:
-        """Ask the driver to stop every trial and to end. A driver that is gone is started again for this."""
+        """Ask the driver to stop every trial and to end. If the driver has died, start it again to do this."""
         folder = self._known(ref)
         found = folder.read_status() or {}
         if not RunState(found["state"]).is_final:
             self.ask_to_stop(folder)
 
     def resume(self, ref: RunRef, more: int = 0, *, again: bool = False) -> None:
-        """Start the driver of a sweep again, with more trials, or with `again` for the trials that failed.
+        """Start the driver of a sweep again, with `more` additional trials, or with `again` to repeat the trials that
+        failed.
 
         Raises:
-            UsageError: it is still running, or has nothing left to try.
-            MissingExtra: Optuna is not installed, and one of its trials needs it.
+            UsageError: the sweep is still running, or has no trials left to run.
+            MissingExtra: Optuna is not installed, and one of the trials needs it.
         """
         folder = self._known(ref)
         turn = _taken(folder.turn, ref.name)  # until the driver is there: two at once would both add their trials
@@ -130,16 +135,16 @@ class SweepService(DrivenService, Tuner):
             if sweep.strategy == "grid" and total + more > sweep.space.grid_size:
                 left = sweep.space.grid_size - total
                 hint = f"write `--trials {left}`" if left > 0 else "submit another sweep with more values"
-                raise UsageError(f"the grid has {sweep.space.grid_words} combinations", hint=hint, code="CT993")
+                raise UsageError(f"the grid has only {sweep.space.grid_words} combinations", hint=hint, code="CT993")
             before = folder.read_status() or {}
             failed = [trial.number for trial in study.trials.values() if trial.has_failed]
             is_over = RunState(before["state"]).is_final and not study.open
             if again and not failed:
-                hint = f"`cloudtrain continue {ref.name}` continues it, `--trials 10` adds ten"
+                hint = f"`cloudtrain continue {ref.name}` continues the sweep; `--trials 10` adds ten trials"
                 raise UsageError(f"no trial of `{ref.name}` has failed", hint=hint, code="CT067")
             if not more and not again and is_over and len(study.trials) >= total:
-                hint = f"`cloudtrain continue {ref.name} --trials 10` adds ten"
-                hint += f"; `cloudtrain rerun {ref.name}` runs the failed ones again" if failed else ""
+                hint = f"`cloudtrain continue {ref.name} --trials 10` adds ten trials"
+                hint += f"; `cloudtrain rerun {ref.name}` repeats the failed trials" if failed else ""
                 raise UsageError(f"all {total} trials of `{ref.name}` have ended", hint=hint, code="CT993")
             if needs_optuna(sweep, total + more):
                 require_optuna(instead="")
@@ -156,7 +161,7 @@ class SweepService(DrivenService, Tuner):
             lock.release()
 
     def trials(self, ref: RunRef) -> list[Trial]:
-        """Return the trials that the driver has chosen so far, by number."""
+        """Return the trials that the driver has chosen so far, sorted by number."""
         return list(read_study(self._known(ref).path).trials.values())
 
     def objective(self, ref: RunRef) -> Objective | None:
@@ -167,37 +172,37 @@ class SweepService(DrivenService, Tuner):
         """Return the sweep as it was submitted.
 
         Raises:
-            TargetError: its specification cannot be read.
+            TargetError: the sweep's specification cannot be read.
         """
         folder = self._known(ref)
         try:
             return Specification.from_json(json.loads(folder.specification.read_bytes())).sweep
         except (OSError, ValueError, KeyError) as error:
-            hint = f"look into `{folder.path}` for what it has left"
+            hint = f"the remaining files of the sweep are in `{folder.path}`"
             raise TargetError(f"the sweep's specification cannot be read: {error}", hint=hint, code="CT994") from error
 
     def runs(self, place: str) -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
-        """List nothing here, because the target lists the trials."""
+        """Yield nothing, because the target itself lists the trials."""
         return iter(())
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Return the code archive of the trials."""
+        """Yield a folder with the unpacked code of the trials."""
         return unpacked(self._known(ref).archive, upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
-        """Copy what the best trial wrote.
+        """Download the files of the best trial.
 
         Raises:
             UsageError: no trial has a value yet.
         """
         best = best_of(self.trials(ref), self.sweep(ref).objective)
         if best is None:
-            hint = f"name a trial: `cloudtrain trials {ref.name}` lists their runs"
+            hint = f"name the run of a trial: `cloudtrain trials {ref.name}` lists the runs"
             raise UsageError(f"`{ref.name}` has no best trial yet", hint=hint, code="CT992")
         return service_of(ref.target, self).download(RunRef(ref.target, ref.place, best.run), path, destination)
 
     def folder(self, name: str) -> SweepFolder:
-        """Return the folder with everything about a sweep."""
+        """Return the folder of a sweep, whether it exists or not."""
         return SweepFolder(self.state_dir, name)
 
     def _known(self, ref: RunRef) -> SweepFolder:
@@ -208,10 +213,10 @@ class SweepService(DrivenService, Tuner):
 
 
 def _taken(path: Path, name: str) -> ProcessLock:
-    """Take the lock.
+    """Take a lock of the sweep.
 
     Raises:
-        UsageError: another process has it: the sweep is still running.
+        UsageError: another process holds the lock, so the sweep is still running.
     """
     lock = ProcessLock.take(path)
     if lock is None:

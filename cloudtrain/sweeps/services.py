@@ -1,4 +1,4 @@
-"""Find a service by its name in the store: a target's, its tuner's, or our own driver's."""
+"""Finds a service by its name in the store: the service of a target, of its tuner, or of cloudtrain's own driver."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from cloudtrain.targets.registry import ServiceContext, service_of, target_of
 
 
 def service_named(name: str, context: ServiceContext) -> Service:
-    """Return the service of a target; a name with `sweep:` or `tuner:` in front is that of its sweeps, and with
-    `after:` that of the runs that wait here.
+    """Return a service by its name in the store.
+
+    The name of a target stands for its own service. A name that begins with `sweep:` or `tuner:` stands for the
+    target's sweeps. A name that begins with `after:` stands for the runs that wait on this machine.
 
     Raises:
-        SettingsError: no such target.
+        SettingsError: the target does not exist.
     """
     if name.startswith(AFTER):
         from cloudtrain.chains.service import ChainService
@@ -22,11 +24,11 @@ def service_named(name: str, context: ServiceContext) -> Service:
 
 
 def tuner_named(name: str, context: ServiceContext) -> Tuner:
-    """Return what drives the sweeps of a target: our own driver for a name with `sweep:` in front, the target's tuner
-    for `tuner:`.
+    """Return the service for a target's sweeps: cloudtrain's own driver if the name begins with `sweep:`, or the
+    target's tuner if it begins with `tuner:`.
 
     Raises:
-        SettingsError: no such target.
+        SettingsError: the target does not exist.
     """
     if name.startswith(SWEEP):
         from cloudtrain.sweeps.service import SweepService

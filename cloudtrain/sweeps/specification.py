@@ -1,7 +1,8 @@
-"""The input of our driver: the request of a sweep's plan, written once into the sweep's folder and never changed.
+"""The input of cloudtrain's driver: the request of a sweep's plan, written once into the sweep's folder and never
+changed.
 
-It holds everything that the plan of a trial depends on, so that each trial is as the sweep's plan shows it, even if
-the user's files change meanwhile.
+It holds everything that the plan of a trial depends on. So each trial runs as the sweep's plan shows, even if the
+user's files change meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from cloudtrain.targets.settings import TargetSettings
 
 @dataclass(frozen=True)
 class Specification:
-    """A sweep under its run name."""
+    """A sweep under its run name, with everything that the plans of its trials need."""
 
     name: str
     sweep: Sweep
@@ -35,13 +36,13 @@ class Specification:
 
     @classmethod
     def of(cls, sweep: Sweep, target: TargetSettings, context: CompileContext) -> Specification:
-        """Return the specification of a sweep that was compiled with this context."""
+        """Return the specification of a sweep for this target and context."""
         rest = {name: getattr(context, name) for name in ("conda", "build", "package")}
         return cls(context.run_name, sweep, target, context.bundle, **rest)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Specification:
-        """Read what `to_json` wrote."""
+        """Return the specification from the JSON data that `to_json` has returned."""
         settings = target_of(data["target"]["type"]).settings_model(**data["target"])
         rest = {name: data[name] for name in ("conda", "build", "package")}
         return cls(data["name"], _sweep_of(data["sweep"]), settings, Bundle(**data["bundle"]), **rest)
@@ -66,11 +67,11 @@ class Specification:
         return target_of(self.settings.type)
 
     def account(self, environ: Mapping[str, str], state_dir: Path) -> Any:
-        """Return what this machine knows about the target's account."""
+        """Return the facts about the target's account that this machine knows."""
         return self.where.account(self.settings, environ=environ, state_dir=state_dir, cwd=Path.cwd())
 
     def trial_job(self, number: int, values: Mapping[str, Any], counter: int = 1) -> TrainingJob:
-        """Return the job of one trial, with separate places for its checkpoints and outputs."""
+        """Return the job of one trial, with its own storage paths for checkpoints and outputs."""
         name, job = trial_name(self.name, number, counter), self.sweep.trial_job(values)
         changes: dict[str, Any] = {"name": self.sweep.name}
         if job.checkpoint is not None:
@@ -83,14 +84,15 @@ class Specification:
         """Return the plan of one trial.
 
         Raises:
-            JobError: the target lacks what these values ask for.
+            JobError: the target does not support these values.
         """
         name = trial_name(self.name, number, counter)
         context = CompileContext(name, self.bundle, account, conda=self.conda, build=self.build, package=self.package)
         return self.where.compile(self.trial_job(number, values, counter), self.settings, context)
 
     def _own(self, place: Checkpoint | Output, name: str) -> Checkpoint | Output:
-        """Return the place of one trial, below the place that the job names; without one each run has its own."""
+        """Return the storage path of one trial, below the path that the job names. If the job names no path, return
+        `place` unchanged, because each run then has a path of its own."""
         given = place.of(self.where.name)
         if given is None:
             return place
@@ -98,6 +100,6 @@ class Specification:
 
 
 def _sweep_of(data: Mapping[str, Any]) -> Sweep:
-    """Return the sweep as it was planned, without validating it again. Its job may hold by now what no job file may,
-    such as the place of an earlier run's output."""
+    """Return the sweep as it was planned, without the checks for job files. After planning, the job may contain values
+    that a job file must not contain, such as the storage path of an earlier run's output."""
     return Sweep(**data)

@@ -1,7 +1,8 @@
-"""Whether a trial should be stopped early, because others were clearly better after as many reports. Pure.
+"""Decides whether a trial should be stopped early because others were clearly better after as many reports. Pure
+functions.
 
-`median` and `bandit` are the rules that Azure ML and Google's Vizier have under these names; hyperband is successive
-halving as trials come (ASHA), whose brackets begin to halve at different reports.
+`median` and `bandit` are the rules of these names in Azure ML and Google's Vizier. `hyperband` is asynchronous
+successive halving (ASHA), with brackets that begin to halve after different numbers of reports.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from cloudtrain.core.sweep import Objective, Sweep
 from cloudtrain.core.trial import Trial
 
 _KEPT = 3
-"""Hyperband keeps one of so many trials at each step, and gives it so many times as many reports."""
+"""At each step, hyperband keeps one of three trials, and lets it make three times as many reports."""
 
 
 def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
@@ -26,7 +27,7 @@ def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str |
         return _halved(sweep, trial, others)
     if sweep.stop_early is None:
         return None
-    step = min(step, max((len(other.reports) for other in others), default=0))  # as far as there is one to compare with
+    step = min(step, max((len(other.reports) for other in others), default=0))  # compare only what others have reported
     if step == 0 or step <= sweep.stop_early.after:
         return None
     trial = replace(trial, reports=trial.reports[:step])
@@ -56,7 +57,7 @@ def _beyond_slack(objective: Objective, slack: float, trial: Trial, others: Sequ
     allowed = best - abs(best) * slack if objective.goal == "maximize" else best + abs(best) * slack
     if not objective.better(allowed, own):
         return None
-    return f"its best {objective.metric}, {own:.4g}, was beyond the slack around {best:.4g}"
+    return f"its best {objective.metric}, {own:.4g}, was outside the slack around the best, {best:.4g}"
 
 
 def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
@@ -64,7 +65,7 @@ def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
     assert sweep.objective is not None, "the rules have asked for it"
     step, objective = len(trial.reports), sweep.objective
     if step >= sweep.hyperband.max:
-        return f"ended by hyperband after {step} reports, the most that a trial makes"
+        return f"ended by hyperband after {step} reports, the maximum of a trial"
     rungs = _rungs(sweep.hyperband.min, sweep.hyperband.max)
     reached = [rung for rung in rungs[trial.number % len(rungs) :] if rung <= step]
     for rung in reached:
@@ -77,7 +78,8 @@ def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
 
 
 def _rungs(least: int, most: int) -> list[int]:
-    """Return the numbers of reports after which trials are compared; each bracket skips one more at the start."""
+    """Return the numbers of reports after which trials are compared. Each bracket skips one more number at the
+    start."""
     found = [least]
     while found[-1] * _KEPT < most:
         found.append(found[-1] * _KEPT)

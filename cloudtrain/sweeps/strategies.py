@@ -1,7 +1,8 @@
-"""The values of the next trial. A function of the sweep, the trial's number and the trials before it, so that a driver
-that starts again proposes what the killed one would have proposed.
+"""Proposes the values of the next trial. They depend only on the sweep, the trial's number and the earlier trials, so a
+driver that is killed and started again proposes the same values.
 
-Grid and random need no library. Bayesian search draws its first trials at random, and asks Optuna for the others.
+Grid and random search need no library. Bayesian search draws its first trials at random, and asks Optuna for the
+others.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 DRAWN_FIRST = 10
-"""Trials of a bayesian search that are drawn at random, because there is nothing to learn from yet."""
+"""Number of trials at the start of a bayesian search that are drawn at random."""
 
 _LEAST = 4
-"""Trials with a value from which something can be learnt."""
+"""Minimum number of trials with a value that Optuna needs."""
 
 
 def propose(sweep: Sweep, number: int, trials: Iterable[Trial] = ()) -> dict[str, Any]:
-    """Return the values of the trial with that number, counted from 1. `trials` are those that were asked for before.
+    """Return the values of trial `number`, counted from 1. `trials` are the earlier trials.
 
     Raises:
         MissingExtra: Optuna is not installed.
@@ -45,12 +46,13 @@ def propose(sweep: Sweep, number: int, trials: Iterable[Trial] = ()) -> dict[str
 
 
 def needs_optuna(sweep: Sweep, trials: int = 0) -> bool:
-    """Return whether Optuna proposes any trial of the sweep, which `continue` may have extended to so many `trials`."""
+    """Return whether Optuna proposes any trial of the sweep. `trials` is the number of trials after `continue` has
+    added some."""
     return sweep.strategy == "bayesian" and max(trials, sweep.trial_count) > DRAWN_FIRST
 
 
 def require_optuna(what: str = "`strategy: bayesian` needs", instead: str = ", or use `strategy: random`") -> None:
-    """Check that Optuna is installed.
+    """Check that Optuna is installed. `what` begins the error's message, and `instead` ends its hint.
 
     Raises:
         MissingExtra: Optuna is not installed.
@@ -63,8 +65,9 @@ def require_optuna(what: str = "`strategy: bayesian` needs", instead: str = ", o
 
 
 def _learnt(sweep: Sweep, number: int, trials: Sequence[Trial]) -> dict[str, Any]:
-    """Return what Optuna's TPE proposes after these trials. The study is made anew each time, so nothing of it can be
-    lost; Optuna's own stores are not used, and neither is its GridSampler, which breaks under ask and tell."""
+    """Return the values that Optuna's TPE sampler proposes after these trials. The Optuna study is rebuilt from the
+    trials each time, so it needs no storage. Grid search does not use Optuna's GridSampler, because it fails in the
+    ask-and-tell interface."""
     require_optuna()
     import optuna
 
@@ -84,7 +87,7 @@ def _learnt(sweep: Sweep, number: int, trials: Sequence[Trial]) -> dict[str, Any
 
 
 def _frozen(trial: Trial, ranges: Mapping[str, Range], spaces: Mapping[str, BaseDistribution]) -> FrozenTrial | None:
-    """Convert a trial for Optuna; None if it ended without a usable value.
+    """Convert a trial to Optuna's form; None if it ended without a usable value.
 
     Running trials are included, so that Optuna does not propose values close to theirs.
     """

@@ -1,14 +1,14 @@
-"""The journal of a sweep: one line for each thing that happened, on disk before the next one happens.
+"""The journal of a sweep: one line for each event. Each line is on disk before the next event happens.
 
-    asked      a trial has its values
-    submitted  its run has its name
-    told       it has ended: with a value, or with a reason why it has none
-    extended   `continue` gave the sweep more trials
-    again      `rerun` wants these trials, which had failed, to run once more with their values
-    said       a sentence for the reader of the log
+    asked      a trial was chosen, with these values
+    submitted  the trial was submitted, under this run name
+    told       the trial has ended, with a value, or with the reason why it has none
+    extended   `continue` added this many trials
+    again      `rerun` asks for these failed trials to run again with the same values
+    said       a message for the reader of the log
 
-Whoever reads it sees the trials as they were left, wherever the driver was killed. The last line may be torn then; it
-is cut off before the next one is written.
+After a crash of the driver, the journal still gives the state of all trials. The last line may be incomplete; it is
+removed before the next line is written.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from cloudtrain.system.private import open_private
 FILE_NAME = "study.jsonl"
 
 _KEPT_REPORTS = 2000
-"""Of each trial: what early stopping compares."""
+"""Maximum number of reports that are kept for each trial, for early stopping."""
 
 
 @dataclass
 class Study:
-    """The trials of a sweep, by number, and how many more than planned it has."""
+    """The trials of a sweep by number, and the number of trials added to the plan."""
 
     trials: dict[int, Trial]
     extended: int = 0
     events: tuple[dict[str, Any], ...] = ()
 
     def apply(self, event: dict[str, Any]) -> None:
-        """Take one event of the journal."""
+        """Update the trials from one event of the journal."""
         number = event.get("trial", 0)
         if event["event"] == "asked":
             self.trials[number] = Trial(number, event["values"])
@@ -63,7 +63,7 @@ class Study:
 
     @property
     def ended(self) -> list[Trial]:
-        """The trials that will never change again."""
+        """The trials that have ended."""
         return [trial for trial in self.trials.values() if trial.state.is_final]
 
     @property
@@ -73,7 +73,7 @@ class Study:
 
 
 class Journal:
-    """The file, held by the driver: the only writer."""
+    """The journal's file, open for writing. Only one process writes it at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / FILE_NAME
@@ -84,10 +84,10 @@ class Journal:
         os.ftruncate(self._descriptor, self._end)
 
     def write(self, event: str, **fields: Any) -> None:
-        """Write one event to the journal; it is on disk when this returns.
+        """Append one event to the journal. The event is on disk when this method returns.
 
         Raises:
-            OSError: the disk is full, for example; the journal is as it was.
+            OSError: the event cannot be written, for example because the disk is full. The journal stays unchanged.
         """
         entry = {"at": round(time.time(), 3), "event": event, **fields}
         line = (json.dumps(entry) + "\n").encode()
@@ -108,7 +108,7 @@ class Journal:
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
-    """Return every whole line of a sweep's journal."""
+    """Return the events in a sweep's journal, without an incomplete last line."""
     try:
         content = (folder / FILE_NAME).read_bytes()
     except FileNotFoundError:
@@ -127,7 +127,7 @@ def read_study(folder: Path) -> Study:
 def told(
     number: int, state: RunState, *, reports: tuple[float, ...] = (), stopped_early: bool = False, **fields: Any
 ) -> dict[str, Any]:
-    """Return the fields of the event that ends a trial."""
+    """Return the fields of the event `told`, which records that a trial has ended."""
     return {
         "trial": number,
         "state": str(state),
@@ -138,7 +138,7 @@ def told(
 
 
 def lines_of(events: list[dict[str, Any]], objective: Objective | None) -> list[LogLine]:
-    """Return the journal for a reader: one line for each event."""
+    """Return the events as log lines for a reader."""
     study, lines = Study({}), list[LogLine]()
     for event in events:
         before = best_of(study.trials.values(), objective)
@@ -174,5 +174,5 @@ def _text(event: dict[str, Any], study: Study, before: Trial | None, objective: 
 
 
 def shown(value: Any) -> str:
-    """Format a value for a reader, with few digits."""
+    """Format a value for a reader. A float gets up to four significant digits."""
     return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""A sweep as a run: it can do what a run can, and has trials, of which one is the best."""
+"""A sweep as a run: like every run, but with trials, one of which is the best."""
 
 from __future__ import annotations
 
@@ -37,22 +37,23 @@ class SweepRun(Run):
 
     @property
     def is_driven(self) -> bool:
-        """Whether a driver on this machine runs it, instead of the target's own tuner."""
+        """Whether cloudtrain's driver on this machine runs the sweep, instead of the target's own tuner."""
         return self._key.startswith(SWEEP)
 
     @property
     def objective(self) -> Objective | None:
-        """The sweep's objective; None for an array, and for a tuner's sweep that was submitted elsewhere."""
+        """The sweep's objective; None for an array, and for a tuner's sweep that was submitted from another machine."""
         return self._tuner.objective(self.ref)
 
     @property
     def can_stop(self) -> bool:
-        """Whether anything of it may still be running: of a sweep whose driver is gone, its trials."""
+        """Whether the sweep or any of its trials may still be running. Trials may run on after the driver of their
+        sweep has died."""
         return super().can_stop or (self.is_driven and self.state is RunState.LOST)
 
     @property
     def continues(self) -> str | None:
-        """The name of the run that this sweep continues on a service's tuner; None for other sweeps."""
+        """The name of the run that this sweep of a service's tuner continues; None for other sweeps."""
         with read_store(self._settings.state_dir) as store:
             kept = None if store is None else store.kept(self.name)
         return None if kept is None else kept.rerun_of
@@ -71,8 +72,8 @@ class SweepRun(Run):
         return best_of(self.trials(), self.objective)
 
     def cost(self, status: RunStatus | None = None, trials: Sequence[Trial] | None = None) -> SweepCost | None:
-        """Return what the sweep has cost so far and the most that is still to come, at list prices; None if the
-        target is free or a price is not known. The target is asked for `status` and `trials` unless they are given."""
+        """Return the sweep's cost so far and its maximum further cost, at list prices; None if the target is free or a
+        price is not known. If `status` or `trials` are not given, they are read from the target."""
         from cloudtrain.sweeps.money import cost_of_sweep
 
         status = status or self.status()
@@ -83,11 +84,11 @@ class SweepRun(Run):
         """Return the run of one trial.
 
         Raises:
-            RunNotFound: there is no such trial, or it has not been submitted yet.
+            RunNotFound: the trial does not exist, or has not been submitted yet.
         """
         found = next((trial for trial in self.trials() if trial.number == number), None)
         if found is None or not found.run:
-            hint = f"`cloudtrain trials {self.name}` lists those that there are"
+            hint = f"`cloudtrain trials {self.name}` lists the trials"
             raise RunNotFound(f"`{self.name}` has no trial {number}", hint=hint, code="CT992")
         with read_store(self._settings.state_dir) as store:
             row = None if store is None else store.get(found.run)
@@ -102,13 +103,14 @@ class SweepRun(Run):
         return Run.attached(listed, self._settings)
 
     def resume(self, trials: int = 0, *, on_run: Callable[[SweepRun], None] | None = None) -> SweepRun:
-        """Continue a sweep that has ended, or whose driver is gone, with that many more trials.
+        """Continue a sweep that has ended, or whose driver has died, with `trials` additional trials.
 
-        Our driver continues under the same name. A tuner that can learn from an earlier sweep starts a new one, and
-        the returned run has the trials of both. `on_run` tells the user about it, as of `submit`.
+        cloudtrain's driver continues under the same name. A tuner that can learn from an earlier sweep starts a new
+        sweep, and the returned run has the trials of both. `on_run` receives the run as soon as it is submitted, as in
+        `submit`.
 
         Raises:
-            UsageError: it is still running, cannot have more, or could cost more than `max_cost`.
+            UsageError: the sweep is still running, cannot have more trials, or could cost more than `max_cost`.
             TargetError: the target refused or could not be reached.
         """
         self._keep_budget(trials)
@@ -122,7 +124,7 @@ class SweepRun(Run):
             hint = f"wait for it: `cloudtrain wait {self.name}`"
             raise UsageError(f"`{self.name}` is still running", hint=hint, code="CT993")
         if not trials:
-            hint = f"`cloudtrain continue {self.name} --trials 10` adds ten"
+            hint = f"`cloudtrain continue {self.name} --trials 10` adds ten trials"
             raise UsageError(f"all trials of `{self.name}` have ended", hint=hint, code="CT993")
         from cloudtrain.lifecycle.submission import Submitted
         from cloudtrain.sweeps.warm_start import continue_sweep
@@ -150,7 +152,7 @@ class SweepRun(Run):
         if cost is not None and cost.left is not None and cost.spent + cost.left > budget:
             most = cost.spent + cost.left
             message = f"with {more} more trials the sweep can cost ${most:,.2f}, and `max_cost` is ${budget:,.2f}"
-            raise UsageError(message, hint="add fewer, or submit another sweep", code="CT062")
+            raise UsageError(message, hint="add fewer trials, or submit another sweep", code="CT062")
 
     def rerun(
         self,
@@ -166,14 +168,14 @@ class SweepRun(Run):
         """Repeat the trials that failed or were cut off, with the same values.
 
         Raises:
-            UsageError: none has failed, the sweep is still running, or the call changes something else.
+            UsageError: no trial has failed, the sweep is still running, or `overrides` or `name` is given.
         """
         if overrides or name is not None:
-            hint = "submit the sweep's file with `--set`, or rerun one trial by its run's name"
-            raise UsageError("a sweep repeats its trials unchanged", hint=hint, code="CT067")
+            hint = "submit the sweep's file with `--set`, or rerun one trial by the name of its run"
+            raise UsageError("`rerun` repeats the trials of a sweep unchanged", hint=hint, code="CT067")
         if not isinstance(self._service, SweepService):
-            hint = f"rerun one by its run's name: `cloudtrain trials {self.name}` lists them"
-            raise UsageError("the tuner of a service does not run trials again", hint=hint, code="CT067")
+            hint = f"rerun one trial by the name of its run: `cloudtrain trials {self.name}` lists the names"
+            raise UsageError("a service's tuner cannot repeat trials", hint=hint, code="CT067")
         self._service.resume(self.ref, again=True)
         self.status()
         if on_run is not None:
@@ -181,25 +183,25 @@ class SweepRun(Run):
         return self
 
     def history(self) -> Figure:
-        """Draw the value of each trial in their order, and the best so far. Needs matplotlib."""
+        """Plot the objective's value of each trial by trial number, and the best value so far. Needs matplotlib."""
         from cloudtrain.sweeps.pictures import history
 
         return history(self.trials(), self.objective)
 
     def importance(self) -> Figure:
-        """Draw how much each hyperparameter matters for good values. Needs matplotlib and Optuna."""
+        """Plot how much each hyperparameter matters for good values. Needs matplotlib and Optuna."""
         from cloudtrain.sweeps.pictures import importance
 
         return importance(self.trials(), self.objective)
 
     def slices(self) -> Figure:
-        """Draw the value of each trial over each hyperparameter. Needs matplotlib."""
+        """Plot the objective's value of each trial against each hyperparameter. Needs matplotlib."""
         from cloudtrain.sweeps.pictures import slices
 
         return slices(self.trials(), self.objective)
 
     def parallel_coordinates(self) -> Figure:
-        """Draw one line for each trial through all its hyperparameters. Needs matplotlib."""
+        """Plot one line for each trial through all its hyperparameters. Needs matplotlib."""
         from cloudtrain.sweeps.pictures import parallel_coordinates
 
         return parallel_coordinates(self.trials(), self.objective)
@@ -211,20 +213,21 @@ class SweepRun(Run):
 
     @property
     def working_files(self) -> dict[str, Path]:
-        """Empty, because only the trials have working files."""
+        """An empty mapping, because only the trials have working files."""
         return {}
 
     def remove(self) -> None:
-        """Forget a sweep that has ended, and its trials: their rows in the run store, and their folders here.
+        """Remove a sweep that has ended, and its trials: their rows in the run store, and their folders on this
+        machine.
 
-        Raises: as of every run.
+        Raises the same errors as `Run.remove`.
         """
         if not self.state.is_final:
             super().remove()  # which refuses
         with read_store(self._settings.state_dir) as store:
             rows = [] if store is None else store.of_sweep(trials_key(self.name))
         trials = [Run(row, self._settings) for row in rows]
-        trials.sort(key=lambda trial: trial.state.is_final)  # one that goes on, beside a dead driver, refuses first
+        trials.sort(key=lambda trial: trial.state.is_final)  # a trial that still runs refuses first
         for trial in trials:
             trial.remove()
         folder = self.directory
@@ -233,10 +236,10 @@ class SweepRun(Run):
             remove_folder(folder)
 
     def download(self, path: str = "", destination: str | Path = ".") -> list[Path]:
-        """Copy what the best trial wrote."""
+        """Download the files of the best trial."""
         best = self.best
         if best is None:
-            hint = f"name a trial's run: `cloudtrain trials {self.name}` lists them"
+            hint = f"name the run of a trial: `cloudtrain trials {self.name}` lists the runs"
             raise UsageError(f"`{self.name}` has no best trial yet", hint=hint, code="CT992")
         return self.trial(best.number).download(path, destination)
 
@@ -250,10 +253,10 @@ class SweepRun(Run):
 
 
 def sweep_of(run: Run) -> SweepRun:
-    """Return the run as a sweep.
+    """Return `run` as a `SweepRun`.
 
     Raises:
-        UsageError: it is not one.
+        UsageError: the run is not a sweep.
     """
     if not isinstance(run, SweepRun):
         hint = "`cloudtrain ps` lists the runs; a sweep's file says `kind: sweep`"

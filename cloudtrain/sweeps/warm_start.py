@@ -1,4 +1,4 @@
-"""Continue a sweep of a service's tuner as a new run, for which the tuner uses the results of the earlier run."""
+"""Continue a sweep of a service's tuner as a new run, in which the tuner uses the results of the earlier run."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ _NAMELESS = "sweep-00000000-0"
 def continue_sweep(
     row: RunRecord, kept: Kept, settings: Settings, tuner: Tuner, trials: int, report: Callable[[Submitted], None]
 ) -> Submitted:
-    """Submit the run that continues `row` with that many more trials, exactly once.
+    """Submit the run that continues `row` with `trials` additional trials, exactly once.
 
     Args:
-        kept: what was sent for that run.
+        kept: the store's record of the request that was sent for `row`.
 
     Raises:
-        UsageError: the tuner cannot continue, or the request had a secret, which the store does not keep (CT973).
+        UsageError: the tuner cannot continue the sweep, or its request had a secret, which the store does not keep
+            (CT973).
         TargetError: the target refused or could not be reached.
     """
     if kept.hidden:

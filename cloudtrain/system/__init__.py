@@ -1,1 +1,1 @@
-"""Access to the operating system: clocks, locks, private files, and trust in files."""
+"""Access to the operating system: clocks, locks, private files, and checks of who may write a file."""

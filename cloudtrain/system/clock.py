@@ -1,4 +1,4 @@
-"""Elapsed time that does not depend on changes of the wall clock."""
+"""Elapsed time that is independent of changes to the wall clock."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Moment(NamedTuple):
-    """A moment: the wall clock's seconds since the epoch, the id of the current boot, and the seconds since that boot.
-    `boot` is empty if the system does not identify its boots."""
+    """A point in time: the wall clock in seconds since the epoch, the id of the current boot, and the seconds since
+    that boot. `boot` is empty if the system has no boot ids."""
 
     wall: float
     boot: str = ""
     uptime: float = 0.0
 
     def elapsed_since(self, earlier: Moment) -> float:
-        """Return the seconds since `earlier`: exact within one boot, otherwise by the wall clock. At least 0."""
+        """Return the seconds since `earlier`, at least 0. They are exact within one boot; otherwise they come from the
+        wall clock."""
         return max(0.0, self.uptime - earlier.uptime if self._is_same_boot(earlier) else self.wall - earlier.wall)
 
     def least_elapsed_since(self, earlier: Moment) -> float:
-        """Return seconds that have certainly passed since `earlier`. After a reboot these are the seconds since the
-        reboot."""
+        """Return a lower bound of the seconds since `earlier`. After a reboot, this is the time since the reboot."""
         if earlier.boot and self.boot and not self._is_same_boot(earlier):
             return self.uptime
         return self.elapsed_since(earlier)

@@ -1,4 +1,4 @@
-"""Folders of runs: their size and their removal."""
+"""Size and removal of run folders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def folder_size(folder: Path) -> int:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder with its content. The name is free from the start, even if the removal is interrupted.
+    """Remove a folder with its content. The folder is renamed first, so its name can be used again even if the
+    removal is interrupted.
 
     Raises:
         OSError: the folder cannot be removed.

@@ -9,7 +9,7 @@ from cloudtrain.errors import MissingExtra
 
 
 def require(module: str, *, extra: str) -> ModuleType:
-    """Import `module`, or raise an error that names the extra of cloudtrain that installs it.
+    """Import and return `module`, which `pip install 'cloudtrain[EXTRA]'` installs.
 
     An import error from inside the module (a broken installation) is passed on unchanged.
 

@@ -1,8 +1,10 @@
-"""The commit of some code, and whether the code differs from it. Nothing in the repository is ever executed.
+"""The git commit of the user's code, and whether the code differs from the commit. Nothing in the repository is ever
+executed.
 
-Commit and branch are read from the files below `.git`. The differences come from git itself, in the background, because
-git may be slow or missing. A repository can come from an untrusted source, so its hooks, file monitor, diff drivers and
-transports are switched off. If the repository configures filters, git is not called at all, because git would run them.
+Commit and branch are read from the files below `.git`. The differences come from git, which runs in the background,
+because it may be slow or missing. A repository can come from an untrusted source, so its hooks, file monitor, diff
+drivers and transports are switched off. If the repository configures filters, git is not called at all, because git
+would run them.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ _OF_THE_REPOSITORY = ("local\t", "worktree\t")
 
 @dataclass(frozen=True)
 class Commit:
-    """The commit that some code was made from.
+    """The git commit of the user's code.
 
     Attributes:
         commit: hash of the commit; None before the first commit.
@@ -67,9 +69,9 @@ class Commit:
 
 
 def git_timeout() -> float:
-    """Return the seconds that a submit waits for git once everything else is done.
+    """Return how many seconds a submit waits for git when all its other steps are done.
 
-    The value comes from `CLOUDTRAIN_GIT_TIMEOUT`; default: 2. Text that is not a number counts as the default.
+    The value comes from `CLOUDTRAIN_GIT_TIMEOUT`; default: 2. A value that is not a valid number counts as the default.
     """
     try:
         seconds = float(os.environ.get("CLOUDTRAIN_GIT_TIMEOUT", ""))
@@ -79,14 +81,14 @@ def git_timeout() -> float:
 
 
 def commit_of(folder: Path) -> Commit | None:
-    """Return commit and branch of the repository that contains a folder; None if no repository does. Starts no
+    """Return commit and branch of the repository that contains `folder`; None outside a repository. Starts no
     program."""
     found = _git_folder(folder)
     return None if found is None else _head(*found)
 
 
 class Differences:
-    """The differences from the commit, determined by git in the background. `close` ends git at any time."""
+    """The differences between the code and its commit. git determines them in the background until `close` ends it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -97,7 +99,8 @@ class Differences:
         self._thread.start()
 
     def close(self, timeout: float) -> tuple[bool, str | None] | None:
-        """Return whether the code differs, and the hash of the differences; None if that is not known in time."""
+        """Wait up to `timeout` seconds for git, then end git. Return whether the code differs, and the hash of the
+        differences; None if git has not found them by then."""
         self._thread.join(timeout)
         self._ended.set()
         running = self._running
@@ -167,7 +170,8 @@ def _kill(running: subprocess.Popen[bytes]) -> None:
 
 
 def _git_folder(folder: Path) -> tuple[Path, Path] | None:
-    """Return the folder with HEAD and the folder with the branches, which differ in a worktree."""
+    """Return the folder with HEAD and the folder with the branches, which differ in a worktree; None outside a
+    repository."""
     start = Path(os.path.realpath(folder))
     for place in (start, *start.parents):
         git = place / ".git"
@@ -209,7 +213,8 @@ def _is_plain(name: str) -> bool:
 
 
 def _read(file: Path) -> str | None:
-    """Return the text of a regular file; None for anything else, because opening a pipe would block."""
+    """Return the text of a regular file; None if there is no such file, or the path is something else, such as a
+    pipe."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

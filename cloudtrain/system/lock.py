@@ -1,4 +1,4 @@
-"""A lock that lives exactly as long as its process, so that other processes can see the process die in any way."""
+"""A lock that a process holds exactly until it ends, so that other processes can see its end, even after a crash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from cloudtrain.system.private import make_private_folder, open_private
 
 
 class ProcessLock:
-    """An exclusive `flock` on a file. Children started by exec do not inherit it; the kernel frees it on death."""
+    """An exclusive `flock` on a file. Programs that the process starts do not inherit the lock. The kernel releases the
+    lock when the process dies."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path = path
@@ -32,8 +33,8 @@ class ProcessLock:
             os.close(descriptor)  # the file was removed between the two calls, so no other process can find this lock
 
     def release(self, *, remove: bool = False) -> None:
-        """Release the lock. With `remove`, the file is removed first, so that no other process can take the lock
-        meanwhile."""
+        """Release the lock. With `remove`, delete the file first: after the release, another process could already hold
+        a lock on it."""
         if remove:
             self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
@@ -47,7 +48,8 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a living process holds the lock. Writes nothing; a missing file is not held."""
+    """Return whether a living process holds the lock on the file. Writes nothing. If the file is missing, return
+    False."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

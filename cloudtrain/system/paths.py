@@ -1,4 +1,4 @@
-"""Paths as users write them, and descriptions of those that do not lead to a readable item."""
+"""Paths as users write them, and the reasons why a path cannot be used."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from pathlib import Path
 
 
 def expand_home(path: str) -> Path:
-    """Return the path with a leading `~` or `~user` replaced. A user whom this machine does not know stays."""
+    """Return the path with a leading `~` or `~user` replaced by the home folder. The `~user` of an unknown user is not
+    replaced."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises for that user
 
 
 def why_missing(path: str) -> str | None:
-    """Return why a path leads to nothing, as the end of a sentence (`does not exist`); None if it leads to
-    something."""
+    """Return why nothing can be found at a path, as the end of a sentence (`does not exist`); None if the path
+    exists."""
     try:
         os.stat(path)  # noqa: PTH116 - a Path raises for other reasons on each version of Python
     except (FileNotFoundError, NotADirectoryError):

@@ -1,7 +1,8 @@
-"""The job's `metrics`: regular expressions, applied to the lines of a run by its supervisor or by its sweep's driver.
+"""The job's `metrics`: regular expressions that the supervisor of a run, or the driver of a sweep, applies to the run's
+lines.
 
-The user writes the expressions, and one that backtracks may take longer than the run. So each search has a limit of
-processor time, which a busy machine does not use up. A pattern that exceeds the limit is dropped.
+The user writes the expressions, and an expression that backtracks may take longer than the run. So each search has a
+limit of CPU time, which does not depend on how busy the machine is. A pattern that exceeds the limit is dropped.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class TooSlow(Exception):
 
 
 class MetricPatterns:
-    """The patterns of one run. `complaints` holds one line for each dropped pattern until the caller takes it."""
+    """The metric patterns of one run. `complaints` collects one message for each dropped pattern, for the caller to
+    print."""
 
     def __init__(self, patterns: Mapping[str, str]) -> None:
         self.complaints: list[str] = []
@@ -49,7 +51,8 @@ class MetricPatterns:
         self._searching = False
 
     def read(self, line: str) -> dict[str, float] | None:
-        """Return the values in a line, with the step that the line names; None where the line has no values."""
+        """Return the metrics in a line, together with the step and the epoch that the line names; None if the line has
+        no metrics."""
         if self._compiled is None:
             signal.signal(signal.SIGVTALRM, self._interrupt)
             self._compiled = self._compile()
@@ -80,8 +83,10 @@ class MetricPatterns:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     compiled[name] = re.compile(text)
-            except (re.error, OverflowError, RecursionError) as error:  # the rules have said so
-                self.complaints.append(f"cloudtrain: metric `{name}` is not read: its pattern is wrong: {error}")
+            except (re.error, OverflowError, RecursionError) as error:  # the rules report this before a submit
+                self.complaints.append(
+                    f"cloudtrain: metric `{name}` is not read, because its pattern is not valid: {error}"
+                )
         return compiled
 
     def _start_clock(self) -> None:
@@ -89,8 +94,8 @@ class MetricPatterns:
         signal.setitimer(signal.ITIMER_VIRTUAL, _LIMIT)
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        """Interrupt a search from a signal handler: `re` checks for signals while it searches. A late signal does
-        nothing."""
+        """Interrupt a search from a signal handler, which works because `re` checks for signals while it searches. A
+        signal after the search has no effect."""
         if self._searching:
             self._searching = False
             raise TooSlow
@@ -98,7 +103,7 @@ class MetricPatterns:
     def _drop(self, name: str, why: str) -> None:
         assert self._compiled is not None
         del self._compiled[name]
-        self.complaints.append(f"cloudtrain: metric `{name}` is read no more: its pattern {why}")
+        self.complaints.append(f"cloudtrain: metric `{name}` is no longer read, because its pattern {why}")
 
 
 def _number(match: re.Match[str]) -> float | None:
@@ -109,8 +114,8 @@ def _number(match: re.Match[str]) -> float | None:
 
 
 def _place(line: str) -> dict[str, float]:
-    """Return the step and the epoch that a line names. Where steps restart with each epoch and the line names their
-    total, the steps are counted on across epochs. A line with only an epoch has the epoch as its step."""
+    """Return the step and the epoch that a line names. If steps restart in each epoch and the line gives the steps per
+    epoch, return the step counted from the first epoch. If the line names only an epoch, the epoch is also the step."""
     step, epoch = _STEP.search(line), _EPOCH.search(line)
     if epoch is None:
         return {} if step is None else {"step": float(step[1])}

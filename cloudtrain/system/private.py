@@ -1,8 +1,8 @@
 """Folders and files that other users cannot read, whatever the umask.
 
-The state folder holds the variables, arguments, output and code of jobs. It is closed to other users (0700), and so is
-every file in it that cloudtrain writes (0600). Files that a script writes there have the modes of the script's umask,
-but the folders above them are closed.
+The state folder holds the variables, arguments, output and code of jobs. The folder is closed to other users (0700),
+and so is every file that cloudtrain writes in it (0600). Files that a script writes there have modes according to the
+script's umask, but the folders above them are closed.
 """
 
 # Paths are strings here, because the supervisor of a run has to start quickly.
@@ -51,21 +51,21 @@ def open_private(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def make_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) -> None:
-    """Make the state folder, or check an existing one, and close it to other users. `ours` are the names of
+    """Make the state folder, or check an existing state folder, and close it to other users. `ours` are the names of
     cloudtrain's own items.
 
-    If the folder is open to others, it is closed, and stderr says so. A folder with other items, or one where everybody
-    may put files, such as /tmp, is not closed, because other users may depend on it.
+    If other users could read the folder until now, a message on stderr says that it was closed. A folder with only
+    other items, or with the sticky bit, such as /tmp, is not closed, because other users may depend on it.
 
     Raises:
-        OSError: the folder cannot be made, belongs to another user, or is open and not only cloudtrain's.
+        OSError: the folder cannot be made, belongs to another user, or is open to others and may not be closed.
     """
     make_private_folder(path)
     close_state_folder(path, ours=ours)
 
 
 def close_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) -> None:
-    """Check an existing state folder, and close it to other users."""
+    """Check an existing state folder, and close it to other users. `ours` are the names of cloudtrain's own items."""
     status = os.stat(path)
     require_own(path, status)
     if not status.st_mode & UMASK or not hasattr(os, "getuid"):
@@ -73,7 +73,7 @@ def close_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) -
     shared = status.st_mode & stat.S_ISVTX
     names = set(os.listdir(path))
     if shared or (names and names.isdisjoint(ours)):
-        raise PermissionError("other users can read it, and it has files that are not cloudtrain's")
+        raise PermissionError("other users can read the folder, and it has files that are not cloudtrain's")
     try:
         os.chmod(path, stat.S_IMODE(status.st_mode) & ~UMASK)
     except OSError:  # a read-only file system, or one without modes
@@ -90,7 +90,7 @@ def require_own(path: str | os.PathLike[str], status: os.stat_result | None = No
     """
     owner = (status or os.stat(path)).st_uid
     if hasattr(os, "getuid") and owner != os.getuid():
-        raise PermissionError(f"it belongs to another user ({owner})")
+        raise PermissionError(f"the folder belongs to another user ({owner})")
 
 
 def close_file(path: str | os.PathLike[str]) -> None:

@@ -1,9 +1,11 @@
-"""Transfer of untrusted files into a folder. Either all files appear there, or none, and nothing outside of the folder.
+"""Safe transfer of untrusted files into a folder. Either all files appear in the folder, or none, and nothing is
+written outside of it.
 
 The names in archives and buckets come from others and are not trusted. Everything is first written into a scratch
-folder that only this process uses. There each name can be used only once, links are made last, and no name leads
-outside. Then the files are moved to their final paths. No link on the way is followed, whether it was left by an
-earlier download or was there before. This module uses only the standard library, because a supervisor unpacks with it.
+folder that only this process uses. In this folder, each name can be used only once, links are made last, and no name
+leads outside. Then the files are moved to their final paths. Existing links in these paths are never followed, even if
+an earlier download made them. This module uses only the standard library, because a supervisor unpacks archives with
+it.
 """
 
 # Paths are strings here, because there may be a hundred thousand files.
@@ -28,7 +30,7 @@ _LONGEST_NAME = 255
 
 
 class Unsafe(Exception):
-    """A name or a link that must not be written. The text completes a sentence that begins with the name."""
+    """A name or a link that must not be written. `reason` completes a sentence that begins with the name."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"`{_shown(name)}` {reason}")
@@ -65,8 +67,8 @@ def safe_name(name: str, *, odd: bool = False) -> str:
 
 
 def safe_target(name: str, target: str) -> str:
-    """Return a link's target if it is safe: relative, and inside the folder. `..` is allowed only at the start, where
-    it goes up real folders. Later in the path it could lead outside through another link.
+    """Return a link's target in normalized form if it is safe: relative, and inside the folder. `..` is allowed only at
+    the start, where it goes up real folders. After another link in the path, `..` could lead outside.
 
     Args:
         name: the name of the link, as `safe_name` returns it.
@@ -82,13 +84,14 @@ def safe_target(name: str, target: str) -> str:
 
 
 class Staging:
-    """A scratch folder for files that are to appear in `folder` together. Threads can share it.
+    """A scratch folder for files that appear in `folder` together. Several threads can use it.
 
-    At the end it is removed with all files that were not moved. `folder` is also removed if it stayed empty.
+    At the end of the `with` block, the scratch folder is removed with all files that were not moved. `folder` is also
+    removed if it was created here and stayed empty.
     """
 
     def __init__(self, folder: Path, *, odd_names: bool = False) -> None:
-        """Make the scratch folder inside `folder`, which is made too.
+        """Create the scratch folder inside `folder`, and `folder` itself if it is missing.
 
         Args:
             odd_names: whether names may contain control characters, because they are names of the user's own files.
@@ -122,7 +125,7 @@ class Staging:
                 os.rmdir(made)
 
     def create(self, name: str, mode: int = 0o644) -> int:
-        """Return a descriptor for writing the file with that name.
+        """Create a file in the scratch folder, and return a descriptor for writing it.
 
         Raises:
             Unsafe: the name is not safe, or another file or folder has it. On a case-insensitive file system, names
@@ -138,7 +141,7 @@ class Staging:
                 raise Unsafe(name, "stands where another file does") from None
 
     def place(self, name: str) -> Path:
-        """Create an empty file with that name and return the path to write to.
+        """Create an empty file in the scratch folder, and return the path to write to.
 
         Raises:
             Unsafe: as for `create`.
@@ -147,14 +150,14 @@ class Staging:
         return Path(self._new, safe_name(name, odd=self._odd))
 
     def drop(self, name: str) -> None:
-        """Forget a file that turned out not to exist."""
+        """Remove a file from the scratch folder, because its source turned out not to exist."""
         with self._lock:
             name = safe_name(name, odd=self._odd)
             os.unlink(f"{self._new}/{name}")
             del self._names[name]
 
     def link(self, name: str, target: str) -> None:
-        """Record a link. `make_links` makes it.
+        """Record a link, which `make_links` will create.
 
         Raises:
             Unsafe: the name is not safe, or the link leads outside.
@@ -165,7 +168,7 @@ class Staging:
             self._links[name] = safe_target(name, target)
 
     def make_links(self) -> None:
-        """Make the links. Call this after all files are written, so that no file is written through a link.
+        """Create the recorded links. Call this after all files are written, so that no file is written through a link.
 
         Raises:
             Unsafe: a link is below another link, or has the path of a file.
@@ -182,11 +185,11 @@ class Staging:
         self._links.clear()
 
     def scratch(self, name: str) -> Path:
-        """Return a path for a file that stays in the scratch folder, such as an archive."""
+        """Return a path in the scratch folder for a temporary file, such as an archive, that is not moved."""
         return Path(self._scratch, name)
 
     def become(self, destination: Path) -> None:
-        """Turn the scratch folder into `destination`, which must be empty or not exist.
+        """Move all new files to `destination`, which must be empty or not exist, by renaming their folder.
 
         Raises:
             Unsafe: a link is below another link, or has the path of a file.
@@ -197,10 +200,11 @@ class Staging:
         os.rename(self._new, destination)
 
     def move(self) -> list[Path]:
-        """Move the files into the folder, in the order in which they were added. Files of the same name are replaced.
+        """Move the files into the folder, in the order in which they were added. Existing files with the same names are
+        replaced.
 
         Raises:
-            Unsafe: a link or folder in the folder has the path of a file. Nothing is moved.
+            Unsafe: an existing link or folder has the path of a file. Nothing is moved.
             OSError: a file cannot be moved. Files that were already moved are moved back.
         """
         self.make_links()
@@ -253,7 +257,7 @@ class Staging:
                     break
                 if depth == len(parts):
                     if stat.S_ISDIR(mode):
-                        raise Unsafe(name, "cannot be written: a folder of that name is there")
+                        raise Unsafe(name, "cannot be written, because a folder has this name")
                 elif not stat.S_ISDIR(mode):
                     what = "a link, which may lead outside" if stat.S_ISLNK(mode) else "a file"
                     raise Unsafe(name, f"cannot be written: `{place}` is {what}")
@@ -261,7 +265,7 @@ class Staging:
                     seen.add(place)
 
     def _replace(self, root: int, name: str, old: str, journal: list[tuple[str, str | None]]) -> None:
-        """Move one file. An existing file is kept until all are moved."""
+        """Move one file. If it replaces an existing file, keep that file at `old` until all files are moved."""
         folder, _, last = name.rpartition("/")
         parent = _open_folder(root, folder)
         try:
@@ -275,7 +279,7 @@ class Staging:
             os.close(parent)
 
     def _take_back(self, root: int, journal: Sequence[tuple[str, str | None]], made: Sequence[str]) -> None:
-        """Restore the folder as it was, as far as the disk allows."""
+        """Undo the moves in `journal`, and remove the folders in `made`, as far as the disk allows."""
         for name, kept in reversed(journal):
             folder, _, last = name.rpartition("/")
             with suppress(OSError):
@@ -303,7 +307,7 @@ def _missing(folder: Path) -> list[str]:
 
 
 def _open_folder(root: int, folder: str) -> int:
-    """Return the descriptor of a folder below another one. No link on the way is followed.
+    """Open a folder below the folder `root`, and return its descriptor. No link in the path is followed.
 
     Raises:
         OSError: a part of the path is a link, or not a folder.
@@ -319,7 +323,7 @@ def _open_folder(root: int, folder: str) -> int:
 
 
 def _make_way(root: int, folder: str, known: set[str], made: list[str]) -> None:
-    """Make the folder that a file will be in, and its missing parents."""
+    """Create a folder below the folder `root`, and its missing parents."""
     if folder in known:
         return
     above, _, last = folder.rpartition("/")

@@ -23,14 +23,14 @@ def without_pydantic_plugins() -> None:
 
 
 def collect_rarely() -> None:
-    """Run the garbage collector after 200,000 new objects instead of 700, because the objects that a command imports
-    live until its end."""
+    """Run the garbage collector after 200,000 new objects instead of 700. Most objects that a command imports live
+    until the command ends."""
     gc.set_threshold(200_000, 20, 100)
 
 
 def leave_at_once(exit_code: int) -> NoReturn:
-    """Exit the interpreter without unloading the imported modules, which would take 30 ms. All other steps of a normal
-    exit are taken."""
+    """Exit without unloading the imported modules, which would take 30 ms. All other steps of a normal exit are
+    taken."""
     import atexit
     import threading
 
@@ -44,5 +44,5 @@ def leave_at_once(exit_code: int) -> NoReturn:
 
 
 def user_environment() -> dict[str, str]:
-    """Return the environment as the user gave it."""
+    """Return the environment variables without those that cloudtrain has added."""
     return {name: value for name, value in os.environ.items() if name not in _ADDED}

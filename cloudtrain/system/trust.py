@@ -1,18 +1,18 @@
 """Trust in files: a settings file counts only if nobody but you or root can have written it.
 
-cloudtrain looks for settings in the working directory and all parent folders, and follows them: `python` in
-`cloudtrain.toml` names the program that a run starts. So a file found there counts only if
+cloudtrain looks for settings in the working directory and all parent folders, and applies them: `python` in
+`cloudtrain.toml` names the program that a run starts. So a settings file counts only if
 
-* you or root own it, and nobody else may write to it;
-* the same is true of the folder in which it lies. A folder with the sticky bit, such as /tmp, may be open to everybody,
-  because other users cannot replace your files in it;
-* if it is a link, the same is true of the link, of each link that it leads to, and of their folders. Others could
-  otherwise choose one of your files.
+* you or root own the file, and nobody else may write to it;
+* you or root own its folder, and nobody else may write there. A folder with the sticky bit, such as /tmp, may be open
+  to everybody, because other users cannot replace your files in it;
+* if the file is a link, the same is true of each link up to the final file, and of their folders. Otherwise, others
+  could make the link lead to any of your files.
 
 A group with you as its only member counts as you. Many Linux distributions give each user such a group and make new
-files writable for it.
+files writable for the group.
 
-A file that fails these checks is an error. Skipping it would run the job with other settings than those in the file.
+A file that fails these checks is an error. If cloudtrain skipped the file, the job would run with other settings.
 CLOUDTRAIN_TRUST names folders in which all files count, even if others can write there: absolute paths with `:` between
 them. ssh (StrictModes) and git (safe.directory) have the same rule.
 """
@@ -59,7 +59,7 @@ def read_trusted(file: Path) -> bytes:
 
 
 def require_trust(file: Path, status: os.stat_result) -> None:
-    """Refuse a settings file that another user may have written. `status` is the status of the open file.
+    """Refuse a settings file that another user may have written. `status` is the `os.stat` result of the open file.
 
     Raises:
         SettingsError: the file is not trusted.
@@ -80,7 +80,8 @@ def require_trust(file: Path, status: os.stat_result) -> None:
 
 
 def _hops(file: Path) -> Iterator[Path]:
-    """Yield the file, and each file that a link on the way leads to. The file was opened, so the links end."""
+    """Yield the file, and if it is a link, each file that the link leads to. The chain ends, because the file could be
+    opened."""
     yield file
     for _ in range(40):  # the most that Linux follows
         if not file.is_symlink():
@@ -90,7 +91,8 @@ def _hops(file: Path) -> Iterator[Path]:
 
 
 def _problem(status: os.stat_result, *, is_file: bool) -> str | None:
-    """Return who else may have written the file; None if no other user can."""
+    """Return why other users may have written the file or folder, such as `may be written by everybody`; None if they
+    cannot."""
     if _is_of_another(status):
         return _belongs(status)
     if not is_file and status.st_mode & stat.S_ISVTX:
@@ -113,19 +115,26 @@ def _belongs(status: os.stat_result) -> str:
 def _refusal(file: Path, culprit: Path, problem: str, status: os.stat_result) -> SettingsError:
     trust = f"`export {VARIABLE}={quote(str(file.absolute().parent))}` if you trust everyone who can write there"
     closed = f"`chmod go-w {quote(str(culprit))}`" if status.st_uid == os.getuid() else None
-    hint = f"{closed}, or {trust}" if closed else f"{trust}; a file of yours nearer to the job comes before it"
+    hint = (
+        f"{closed}, or {trust}"
+        if closed
+        else f"{trust}; a settings file of your own in a folder nearer to the job takes precedence"
+    )
     who = problem if culprit != file else f"it {problem}"
-    return SettingsError(f"{file} is not used: {who}", hint=hint)
+    return SettingsError(f"{file} is not trusted: {who}", hint=hint)
 
 
 def _trusted_folders() -> list[Path]:
-    """Return the folders in CLOUDTRAIN_TRUST. Raises: SettingsError: a path is relative, so it would depend on the
-    folder."""
+    """Return the folders in CLOUDTRAIN_TRUST.
+
+    Raises:
+        SettingsError: a path is relative, so its meaning would depend on the working directory.
+    """
     given = [expand_home(part) for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
     for path in given:
         if not path.is_absolute():
             raise SettingsError(
-                f"{VARIABLE} has `{path}`, which is not an absolute path",
+                f"{VARIABLE} contains `{path}`, which is not an absolute path",
                 hint=f"`export {VARIABLE}={quote(str(path.absolute()))}`",
             )
     return [path.resolve() for path in given]

@@ -1,5 +1,4 @@
-"""Progress messages from deep inside the code. The command line listens and prints them; other callers do not see
-them."""
+"""Progress messages from inner functions. The command line listens and prints them; other callers do not see them."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ _listener: ContextVar[Callable[[str], None] | None] = ContextVar("listener", def
 
 
 def tell(text: str) -> None:
-    """Report what is going on, if there is a listener."""
+    """Send a progress message to the listener, if there is one."""
     listener = _listener.get()
     if listener is not None:
         listener(text)
@@ -19,7 +18,7 @@ def tell(text: str) -> None:
 
 @contextmanager
 def listening(listener: Callable[[str], None]) -> Iterator[None]:
-    """Pass the messages of this block to `listener`."""
+    """Pass the progress messages of the `with` block to `listener`."""
     token = _listener.set(listener)
     try:
         yield

@@ -46,7 +46,8 @@ def test_a_secret_by_name_is_found_where_a_rule_brought_it_back(tmp_path: Path) 
         "tls/server.key: a private key, by its name",
     )
     assert (
-        finding.message == "the bundle may carry a secret (an environment file, by its name): `.env`, and 2 more files"
+        finding.message
+        == "the bundle may contain a secret (an environment file, by its name): `.env`, and 2 more files"
     )
 
 

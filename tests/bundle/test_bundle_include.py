@@ -148,9 +148,9 @@ def test_every_wrong_line_is_named_at_once(source: Path, tmp_path: Path) -> None
         zip(
             [
                 "`../shared/gtp.py` does not exist",
-                "`../other/train.py` would be `train.py` in the bundle, which `source_dir` has already",
-                "`../other/gpt.py` would be `gpt.py` in the bundle, which line 1 has already",
-                "`/` has no name that it could have in the bundle",
+                "the bundle would have `train.py` from `source_dir` and from `../other/train.py`",
+                "the bundle would have `gpt.py` from line 1 and from `../other/gpt.py`",
+                "`/` has no name for the bundle",
                 "`a\\x00b` is not a path: it has a NUL character in it",
                 "`../round` cannot be read: Too many levels of symbolic links",
             ],

@@ -85,7 +85,7 @@ def test_links_to_folders_are_not_walked(tmp_path: Path) -> None:
         ("a.py/b", "is not in the bundle: `a.py/b` is ignored, an empty folder or missing"),
         ("left.bin", "is not in the bundle: `left.bin` is ignored, an empty folder or missing"),
         ("empty", "is not in the bundle: `empty` is ignored, an empty folder or missing"),
-        ("link", "comes back to itself"),
+        ("link", "leads back to itself"),
     ],
 )
 def test_a_link_that_would_be_broken_is_refused(tmp_path: Path, target: str, reason: str) -> None:
@@ -119,7 +119,7 @@ def test_many_links_through_links_end(tmp_path: Path) -> None:
     """Links that double at every step are refused as quickly as the kernel refuses them."""
     links = {f"l{number}": f"l{number - 1}/../l{number - 1}" for number in range(1, 40)}
     root = fill(tmp_path, ["d/a.py"], {"l0": "d", **links})
-    with pytest.raises(JobError, match="comes back to itself"):
+    with pytest.raises(JobError, match="leads back to itself"):
         scan(root)
 
 

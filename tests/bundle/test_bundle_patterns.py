@@ -65,6 +65,8 @@ asked = st.lists(paths, min_size=1, max_size=12)
 @example("a/**", ["a", "a/b", "a/b/c", "x/a/b"])
 @example("*a*a*b", ["aab", "abab", "ba", "aaaab", "aaa"])
 @example("a**/b", ["a/b", "ax/b", "ax/y/b"])
+@example("**\\/*", ["1", "a/1", "a/b/1"])
+@example("a/**\\/b", ["a/b", "a/x/b", "a/x/y/b", "b"])
 def test_a_line_means_what_git_says(repository: Path, line: str, paths: list[str]) -> None:
     """Stars, sets, escapes, slashes and spaces, on paths of every depth."""
     expected = gits(line, paths, repository)

@@ -144,7 +144,7 @@ def test_many_files_are_one_finding(tmp_path: Path) -> None:
     for number in range(60):
         (tmp_path / f"{number:02}.py").write_text(f"k = '{Maker(number).of(HEX, 20, before='glpat-')}'\n")
     (finding,) = secret_findings(scan(tmp_path))
-    assert finding.message == "the bundle would carry a secret (gitlab-pat): `00.py:1`, and 59 more files"
+    assert finding.message == "the bundle contains a secret (gitlab-pat): `00.py:1`, and 59 more files"
     assert len(finding.details) == 41
     assert finding.details[-1] == "and 20 more"
 

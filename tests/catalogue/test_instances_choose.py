@@ -144,7 +144,7 @@ def test_no_rdma_says_which_types_have_it() -> None:
     assert problem("V100", 4, "rdma") == Problem(
         ("resources", "interconnect"),
         "no instance type with 4 x `V100` has RDMA",
-        "these have it: `ml.p3dn.24xlarge` (8 x V100-32GB)",
+        "these types have it: `ml.p3dn.24xlarge` (8 x V100-32GB)",
         code="CT033",
     )
     assert (problem("K80", None, "rdma").hint or "").startswith("remove `interconnect: rdma`")

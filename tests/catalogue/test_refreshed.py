@@ -69,7 +69,7 @@ def test_a_broken_file_says_what_to_do(tmp_path: Path, text: str) -> None:
     file.write_bytes(text.encode("latin-1"))
     with pytest.raises(SettingsError) as caught:
         load_overlays(tmp_path, tmp_path, "azureml")
-    assert caught.value.message == f"`{file}` is not a price table that a refresh wrote"
+    assert caught.value.message == f"`{file}` is not a price table from `cloudtrain instances --refresh`"
     assert "`cloudtrain instances --refresh --target azureml`" in (caught.value.hint or "")
 
 

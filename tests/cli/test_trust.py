@@ -72,7 +72,7 @@ def test_a_file_that_everybody_may_write_is_an_error(cli: Cli, found: Path) -> N
     found.chmod(0o666)
     code, out, err = plan(cli)
     assert (code, out) == (2, "")
-    assert "is not used: it may be written by everybody" in " ".join(err.split())
+    assert "is not trusted: it may be written by everybody" in " ".join(err.split())
     assert f"`chmod go-w {found}`" in err.replace("\n", " ").replace("      ", "")
     found.chmod(stat.S_IMODE(found.stat().st_mode) & ~0o022)
     assert plan(cli, "--json")[1]
@@ -97,7 +97,7 @@ def test_a_file_of_somebody_else_is_an_error(cli: Cli, found: Path, what: str) -
     code, out, err = plan(cli)
     assert (code, out) == (2, "")
     whose = "it belongs" if what == "file" else "its folder belongs"
-    assert f"{found} is not used: {whose} to the user {SOMEBODY}" in " ".join(err.split())
+    assert f"{found} is not trusted: {whose} to the user {SOMEBODY}" in " ".join(err.split())
     assert "export CLOUDTRAIN_TRUST=" in err
 
 
@@ -171,7 +171,7 @@ def test_a_trusted_folder(cli: Cli, found: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("CLOUDTRAIN_TRUST", ".")
     code, _, err = plan(cli)
     assert code == 2
-    assert "CLOUDTRAIN_TRUST has `.`, which is not an absolute path" in " ".join(err.split())
+    assert "CLOUDTRAIN_TRUST contains `.`, which is not an absolute path" in " ".join(err.split())
 
 
 def test_the_hint_for_a_folder_with_a_space_can_be_typed(

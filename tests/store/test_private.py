@@ -121,10 +121,10 @@ def test_the_state_folder_of_somebody_else_is_an_error(state_dir: Path, make_sou
         pass
     os.chown(state_dir, SOMEBODY, SOMEBODY)
     for opened in (open_store, read_store):
-        with pytest.raises(CloudtrainError, match="it belongs to another user") as caught, opened(state_dir):
+        with pytest.raises(CloudtrainError, match="the folder belongs to another user") as caught, opened(state_dir):
             pass
         assert "CLOUDTRAIN_STATE_DIR" in (caught.value.hint or "")
-    with pytest.raises(CloudtrainError, match="it belongs to another user"):
+    with pytest.raises(CloudtrainError, match="the folder belongs to another user"):
         submit(make_source)
 
 
@@ -140,7 +140,7 @@ def test_the_local_target_looks_for_itself(state_dir: Path, tmp_path: Path) -> N
     backend = LocalService(state_dir, environ={})
     plan = Plan("local", "run-1", "run", {}, (Upload("code", "ab", str(state_dir / "bundles/ab/x.tar.gz"), 1, 1),))
     for act in (lambda: backend.upload(plan, _Nothing()), lambda: backend.submit(plan)):
-        with pytest.raises(TargetError, match="it belongs to another user"):
+        with pytest.raises(TargetError, match="the folder belongs to another user"):
             act()
     assert list(state_dir.iterdir()) == []
 

@@ -120,9 +120,9 @@ def test_a_driver_that_is_killed_again_and_again_loses_no_trial(
 @pytest.mark.parametrize(
     ("mode", "reason"),
     [
-        ("silent", "the first 3 trials failed, so no other was started: the script never reported `score`; it reported `loss`"),
-        ("nan", "the first 3 trials failed, so no other was started: the last `score` that the script reported is nan"),
-        ("dead", "the first 3 trials failed, so no other was started: rank 0 failed with exit code 1: no such data"),
+        ("silent", "the first 3 trials failed, so no more were started: the script never reported `score`; it reported `loss`"),
+        ("nan", "the first 3 trials failed, so no more were started: the last `score` that the script reported is nan"),
+        ("dead", "the first 3 trials failed, so no more were started: rank 0 failed with exit code 1: no such data"),
     ],
 )  # fmt: skip
 def test_a_sweep_without_a_value_ends_with_a_sentence(make_sweep: MakeSweep, mode: str, reason: str) -> None:
@@ -162,7 +162,7 @@ def test_failed_trials_run_again(
     assert run.best == after[2]  # as good as the last one, and earlier
     with pytest.raises(UsageError, match="no trial of"):
         run.rerun()
-    with pytest.raises(UsageError, match="repeats its trials unchanged"):
+    with pytest.raises(UsageError, match="repeats the trials of a sweep unchanged"):
         run.rerun(["hyperparameters.rate=1"])
 
     source = {"source_dir": str(tmp_path / "src"), "entry_point": "train.py"}
@@ -410,7 +410,7 @@ def test_a_driver_that_fails_says_what_to_type(
     run = submitted(make_sweep(strategy="bayesian"))
     assert run.status().state is ct.RunState.FAILED
     assert (run.last_status.reason or "").endswith(
-        f"pip install 'cloudtrain[sweeps]', or use `strategy: random`; `cloudtrain continue {run.name}` goes on"
+        f"pip install 'cloudtrain[sweeps]', or use `strategy: random`; `cloudtrain continue {run.name}` continues the sweep"
     )
 
 

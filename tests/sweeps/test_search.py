@@ -95,7 +95,7 @@ def test_the_bandit_rule() -> None:
     sweep = sweep_of(stop_early={"bandit": {"slack": 0.1}})
     assert reason_to_stop(sweep, running(1, 1.05), [running(2, 1.0)]) is None
     assert reason_to_stop(sweep, running(1, 1.2), [running(2, 1.0)]) == (
-        "its best loss, 1.2, was beyond the slack around 1"
+        "its best loss, 1.2, was outside the slack around the best, 1"
     )
 
 
@@ -110,5 +110,5 @@ def test_hyperband() -> None:
     ]
     assert stopped == [4, 5, 6, 7, 8, 9]
     assert reason_to_stop(sweep, running(1, *[0.0] * 9), []) == (
-        "ended by hyperband after 9 reports, the most that a trial makes"
+        "ended by hyperband after 9 reports, the maximum of a trial"
     )

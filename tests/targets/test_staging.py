@@ -138,7 +138,7 @@ def test_something_in_the_way_leaves_the_folder_as_it_was(names: list[str], tmp_
     (tmp_path / "a").mkdir()
     (tmp_path / "a/mine").write_text("kept")
     before = everything(tmp_path)
-    with pytest.raises(Unsafe, match="`a` cannot be written: a folder of that name is there"):
+    with pytest.raises(Unsafe, match="`a` cannot be written, because a folder has this name"):
         land(tmp_path, dict.fromkeys(names, "new"))
     assert everything(tmp_path) == before
 

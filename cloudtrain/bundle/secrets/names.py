@@ -1,4 +1,4 @@
-"""Files and folders whose names say that they hold credentials. `search.py` judges the content."""
+"""Files and folders whose names show that they hold credentials. `search.py` judges the content."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ _SUSPECT = re.compile(
     r".*(client[-_]secret|service[-_]?account)[^/]*\.json",
     re.IGNORECASE,
 )
-"""Names that often, but not always, mean a secret: reported, but not left out by default."""
+"""Names that often mean a secret. Such files are reported, but not left out by default."""
 
 _EXAMPLES = (".example", ".sample", ".template", ".dist")
 _ENDINGS = tuple(_SUFFIXES)
@@ -121,7 +121,7 @@ def secret_name(path: str) -> tuple[str, str] | None:
 
 
 def secret_path(path: str) -> str | None:
-    """Return what the file at that path probably holds, judged by every part of the path; None for an ordinary file."""
+    """Return what the file at `path` probably holds, judged by every part of the path; None for an ordinary file."""
     parts = path.split("/")
     for length in range(len(parts), 0, -1):
         if found := secret_name("/".join(parts[max(length - 2, 0) : length])):

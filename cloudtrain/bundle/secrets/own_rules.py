@@ -1,6 +1,6 @@
-"""cloudtrain's rules about secrets in addition to those of gitleaks: keys, addresses and settings with a password, the
-files of docker, kubectl and netrc, cloud accounts, and the trackers and model hosts of machine learning.
-"""
+"""cloudtrain's rules for secrets in addition to those of gitleaks. They cover keys, URLs and settings with a
+password, the files of docker, kubectl and netrc, cloud accounts, and the experiment trackers and model hosts of machine
+learning."""
 
 from __future__ import annotations
 

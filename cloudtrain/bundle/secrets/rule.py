@@ -1,4 +1,4 @@
-"""The form of a rule about secrets."""
+"""The data types of a rule that finds secrets."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 
 class Allowed(NamedTuple):
-    """Matches of a rule that must not be reported. `regexes` are applied to the `target`: `secret`, `match` or
-    `line`."""
+    """Conditions under which a match of a rule is not reported. `regexes` are searched in the `target`: `secret`,
+    `match` or `line`."""
 
     regexes: tuple[str, ...] = ()
     target: str = "secret"
@@ -20,7 +20,8 @@ class Allowed(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """One form of secret. The secret is the first group that matched, or the whole match if there is no group."""
+    """A rule that finds one form of secret. The secret is the first regex group that matched, or the whole match if
+    there is no group."""
 
     id: str
     regex: str

@@ -1,8 +1,8 @@
-"""The forms of secrets: the rules of gitleaks, and cloudtrain's additional rules.
+"""The rules that find secrets: gitleaks' rules, and cloudtrain's additional rules.
 
 gitleaks' rules are data (`data/secret_rules.json`, written by `tools/gen_secret_rules.py`). They recognize the tokens
-of about two hundred services, with very few false positives. `own_rules.py` adds what they lack. Rules are read and
-compiled on first use.
+of about two hundred services, with very few false positives. `own_rules.py` adds rules for other secrets. Rules are
+read and compiled on first use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FILE = Path(__file__).parent / "data" / "secret_rules.json"
 
 
 class RuleSet(NamedTuple):
-    """The rules, and the matches that every rule ignores."""
+    """All rules, and the matches that no rule reports."""
 
     rules: tuple[Rule, ...]
     by_keyword: Mapping[bytes, tuple[Rule, ...]]
@@ -29,7 +29,7 @@ class RuleSet(NamedTuple):
 
 @cache
 def rule_set() -> RuleSet:
-    """Return every rule. A rule is tried only on texts with one of its keywords."""
+    """Return all rules. A rule is tried only on texts that contain one of its keywords."""
     data = json.loads(_FILE.read_bytes())
     rules = (*(_rule(item) for item in data["rules"]), *OWN_RULES)
     index: dict[bytes, list[Rule]] = {}

@@ -16,8 +16,8 @@ from cloudtrain.bundle.secrets.rules import rule_set
 from cloudtrain.bundle.secrets.suspects import Span
 
 _MARKS = (b"gitleaks:allow", b"pragma: allowlist secret")
-"""Marks that say that a line holds no secret. They are those of gitleaks and detect-secrets, so a file needs only
-one."""
+"""Comments that mark a line as free of secrets. gitleaks and detect-secrets use the same comments, so a file needs only
+one of them."""
 
 _NO_SECRET = (
     r"(?i)example|placeholder|changeme|dummy|redacted|xxxx|your[-_]|<[a-z]|\*\*\*|\.\.\.|123456789|abcdefgh|"
@@ -30,7 +30,7 @@ _GAP = b"\n\0\n"
 
 
 class Match(NamedTuple):
-    """The position of a secret that a rule found: its first byte, and the byte after its last."""
+    """A secret that a rule found, with the offset of its first byte and the offset after its last byte."""
 
     rule: Rule
     start: int
@@ -38,8 +38,8 @@ class Match(NamedTuple):
 
 
 def secrets_in(content: bytes, spans: Sequence[Span], path: str) -> tuple[Secret, ...]:
-    """Return the secrets in some spans of a file, by line. If a line has a certain secret, only that one is
-    returned."""
+    """Return the secrets in some spans of a file, sorted by line, at most one per line. If a line has several,
+    return one that is certain, if there is any."""
     found: dict[int, Secret] = {}
     for match in sorted(matches(content, spans, path), key=lambda match: (not match.rule.certain, match.start)):
         line = content.count(b"\n", 0, match.start) + 1
@@ -61,7 +61,7 @@ def matches(content: bytes, spans: Sequence[Span], path: str) -> Iterator[Match]
 
 
 def _candidates(lowered: bytes, path: str) -> Iterable[Rule]:
-    """Yield each rule that has a keyword in the text once."""
+    """Return the rules that apply to the path and have a keyword in the lower-case text, each rule once."""
     found: dict[str, Rule] = {}
     for keyword, rules in rule_set().by_keyword.items():
         if keyword in lowered:
@@ -101,7 +101,8 @@ def _is_allowed(allowed: Allowed, found: re.Match[bytes], secret: bytes, path: s
 
 
 def _whole(rule: Rule, found: re.Match[bytes]) -> bytes:
-    """Return the match with the whole name before it. The rule's expression leaves out the beginning of the name."""
+    """Return the matched text. For a rule with `prefix`, include the part of the name before the match, which the
+    rule's expression leaves out."""
     if not rule.prefix:
         return found[0]
     start = found.start()
@@ -116,7 +117,8 @@ def _line(found: re.Match[bytes]) -> bytes:
 
 
 def looks_random(secret: bytes) -> bool:
-    """Return whether a value contains a digit and a letter, and no word of an example."""
+    """Return whether a value contains a digit and a letter, and no word that marks an example, such as
+    `placeholder`."""
     has_digit = any(48 <= byte <= 57 for byte in secret)
     return (
         has_digit and any(bytes([byte]).isalpha() for byte in secret) and not compile_bytes(_NO_SECRET).search(secret)
@@ -124,6 +126,7 @@ def looks_random(secret: bytes) -> bool:
 
 
 def bits_per_letter(text: bytes) -> float:
-    """Return Shannon's entropy: 0 for `aaaa`, 4 for random hexadecimal digits, 6 for random base64."""
+    """Return the Shannon entropy in bits per byte: 0 for `aaaa`, 4 for random hexadecimal digits, 6 for random
+    base64."""
     length = len(text)
     return -sum(count / length * math.log2(count / length) for count in Counter(text).values()) if length else 0.0

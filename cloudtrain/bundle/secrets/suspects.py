@@ -1,7 +1,7 @@
-"""The parts of a text that rules should search. Thousands of files are tested here, and few have such parts.
+"""The parts of a file that the rules must search. Thousands of files are tested here, and few have such parts.
 
-Nearly every secret is, or is next to, a long word with a digit. The others follow a word such as `password`, or are in
-an address or below a headline. Rules are tried only around these positions.
+Nearly every secret is a long word with a digit, or is next to one. The others follow a word such as `password`, are in
+a URL, or follow a header such as `-----BEGIN`. Rules are tried only around these positions.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _NOTES = re.compile(rb"(?m)^[^\s:]{1,64}:\$[0-9a-z]{1,4}\$")
 _BEFORE, _BEHIND = 160, 100
 """Number of bytes around a long word in which its name and its end are searched."""
 _UNBROKEN = re.compile(rb"[^\s\"'<>]{0,4096}")
-"""The rest of a long word: the other parts of a token, or of an address."""
+"""The rest of a long word: the other parts of a token or a URL."""
 
 _MOST, _MOST_OF_BINARY = 1 << 20, 1 << 17
-"""Maximum number of bytes that are searched in one file: a list of a million hashes is data, and a binary is full of
-long words."""
+"""Maximum number of bytes to search in one text file and in one binary file. A list of a million hashes is data, and a
+binary file is full of long words."""
 
 
 def suspects(content: bytes, path: str) -> list[Span]:
-    """Return the spans of a file's content that rules have to search: sorted, without overlaps, and usually none."""
+    """Return the spans of a file's content that rules must search: sorted, without overlaps, and usually none."""
     settings = re.search(SETTINGS, path) is not None
     found = [*_long_words(content), *_behind_names(content, settings)]
     for headline in _HEADLINES_OF_SETTINGS if settings else _HEADLINES:
@@ -102,7 +102,7 @@ def _all(content: bytes, word: bytes) -> list[int]:
 
 
 def _apart(spans: list[Span], length: int) -> list[Span]:
-    """Return the spans within the content in order, with touching spans joined."""
+    """Clip the spans to the content, sort them, and join those that touch."""
     spans.sort()
     joined: list[Span] = []
     for start, end in spans:

@@ -89,7 +89,9 @@ def test_a_pattern_without_end_stops_nothing(tmp_path: Path, cli: Cli) -> None: 
     assert run.wait(DEADLINE).metrics == {"step": 499.0, "train:loss": 0.5}
     assert time.monotonic() - began < DEADLINE / 2
     said = [line.text for line in run.logs() if line.rank is None]
-    assert said == ["cloudtrain: metric `hostile` is read no more: its pattern needs more than 0.2 s for a line"]
+    assert said == [
+        "cloudtrain: metric `hostile` is no longer read, because its pattern needs more than 0.2 s for a line"
+    ]
     assert len(run.metrics()) == 500
     assert said[0] in cli("logs", run.name).out
 
