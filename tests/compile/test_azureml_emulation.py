@@ -208,7 +208,7 @@ def test_the_plan_shows_one_block_of_ranks() -> None:
         ({"distribution": {"type": "smp", "version": 2}}, "SageMaker's own library"),
         ({"distribution": {"type": "horovod"}}, "Azure ML's own mpirun"),
         ({"inputs": {"train": {"local": "/data", "mode": "pipe"}}}, "is a pipe"),
-        ({"inputs": {"train": {"azureml": "azureml:train:1"}}}, "no place on this machine"),
+        ({"inputs": {"train": {"azureml": "azureml:train:1"}}}, "no path on this machine"),
         ({"azureml_overrides": {"distribution": {"distributionType": "Ray"}}}, "`Ray` is not known"),
         ({"environment": {}}, "in which environment"),
     ],

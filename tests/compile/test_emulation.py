@@ -296,7 +296,7 @@ def test_gpus_are_shared_out() -> None:
     [
         ({"distribution": {"type": "smp", "version": 2}}, "SageMaker's own library"),
         ({"inputs": {"train": {"local": "/data", "mode": "pipe"}}}, "is a pipe"),
-        ({"inputs": {"train": {"sagemaker": "s3://bucket/x"}}}, "no place on this machine"),
+        ({"inputs": {"train": {"sagemaker": "s3://bucket/x"}}}, "no path on this machine"),
         ({"resources": {}}, "on which instance type"),
     ],
 )

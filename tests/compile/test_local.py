@@ -132,7 +132,7 @@ def test_the_name_does_not_change_the_key() -> None:
         (
             {"inputs": {"x": {"sagemaker": "s3://b/k"}}},
             "inputs.x",
-            "no place on this machine",
+            "no path on this machine",
             "--set inputs.x.local=PATH",
         ),
     ],

@@ -115,7 +115,7 @@ def _make_up_place(name: str, item: Input, service: str) -> Input:
 def _input_problems(name: str, item: Input) -> list[Problem]:
     if item.of(DEFAULT_TARGET) is None and item.value is None:
         hint = f"add `local: PATH` under `inputs.{name}`, or `--set inputs.{name}.local=PATH`"
-        return [Problem(("inputs", name), f"input `{name}` has no place on this machine", hint, code="CT032")]
+        return [Problem(("inputs", name), f"input `{name}` has no path on this machine", hint, code="CT032")]
     if item.mode == "pipe":
         message = f"input `{name}` is a pipe, which nothing fills here"
         return [

@@ -1,4 +1,4 @@
-"""The options of a batch script as settings of the target, for `cloudtrain adopt`."""
+"""Convert the options of a batch script to settings of the Slurm target, for `cloudtrain adopt`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HEAD = ("Set `shared_dir` too: a folder of yours that the login node and every 
 
 
 def batch_settings(options: Mapping[str, str], setup: Sequence[str]) -> BatchSettings:
-    """The table of the target that says what the options say."""
+    """Convert sbatch options and setup lines to settings, and list the options that have no equivalent."""
     settings: dict[str, Any] = {name: options[name] for name in _TEXTS if options.get(name)}
     gpus = options.get("gres", "").rpartition("gpu:")[2] or options.get("gpus-per-node", "")
     if kind := re.match(r"([A-Za-z][\w.-]*):\d+", gpus):

@@ -213,8 +213,8 @@ def test_move(place: Place) -> None:
 @pytest.mark.parametrize(
     ("settings", "message", "hint"),
     [
-        ({"slots": 2, "instance_count": 3}, "3 CPU slots, and the queue of this machine has 2", "--instances 2`"),
-        ({"gpus": "0,1", "instance_count": 3}, "need 3 GPUs, and there are 2: 0, 1", "leave `--queue` out"),
+        ({"slots": 2, "instance_count": 3}, "3 CPU slots, but the queue of this machine has 2", "--instances 2`"),
+        ({"gpus": "0,1", "instance_count": 3}, "need 3 GPUs, but this machine has 2: 0, 1", "leave `--queue` out"),
     ],
 )
 def test_more_than_there_is(place: Place, settings: dict[str, Any], message: str, hint: str) -> None:

@@ -1,4 +1,4 @@
-"""What a Slurm cluster cannot do, each with an alternative."""
+"""Problems: what a job asks for and a Slurm cluster cannot do. Each problem's hint names an alternative."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def job_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
-    """Yield everything that keeps the job from running on the cluster."""
+    """Yield each problem that prevents the job from running on a Slurm cluster."""
     yield from option_problems(job)
     if job.entry_point is None and job.command is None:
         message = "the job runs its image's own entry point, and a Slurm cluster runs a command of yours"

@@ -14,7 +14,7 @@ _IDLE = ("idle", "idle~", "idle#")
 
 
 def list_nodes(runner: Runner) -> list[NodeKind]:
-    """Return the kinds of nodes, those with the most GPUs first."""
+    """Return the types of nodes in the cluster, sorted by number of GPUs, highest first."""
     found = parse_nodes(runner.run(NODES).decode("utf-8", "replace").splitlines())
     return sorted(found, key=lambda kind: (-kind.gpus, -kind.cpus, -kind.memory))
 

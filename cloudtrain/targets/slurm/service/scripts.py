@@ -1,8 +1,8 @@
-"""The shell scripts that talk to Slurm. All their data comes as arguments or on stdin, so that no user's text is ever
-read as a command.
+"""The shell scripts that talk to Slurm. They get all data as arguments or on stdin, so that no user's text is ever
+executed as a command.
 
-Times are seconds since the epoch (`SLURM_TIME_FORMAT`), whatever the time zone of the login node. The scripts' own exit
-codes: 20 another process holds the lock, 21 the run is another user's, 22 the request was withdrawn, 23 sbatch refused.
+Times are seconds since the epoch (`SLURM_TIME_FORMAT`), in every time zone. The scripts' exit codes: 20 another process
+holds the lock, 21 the run belongs to another user, 22 the request was withdrawn, 23 sbatch refused the job.
 """
 
 from __future__ import annotations
