@@ -228,7 +228,7 @@ def test_several_instances_without_a_distribution() -> None:
 
 def test_restarts_are_refused() -> None:
     """Azure ML starts no rank again, so an emulation cannot be asked to."""
-    with pytest.raises(ct.JobError, match="Azure ML starts no rank again"):
+    with pytest.raises(ct.JobError, match="Azure ML does not restart ranks"):
         ct.Local(emulate="azureml", max_restarts=1)
 
 

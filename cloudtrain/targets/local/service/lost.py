@@ -23,7 +23,7 @@ _PATIENCE = 5.0
 
 
 def finish(run_dir: str, known: Iterable[int] = ()) -> None:
-    """Make a run without a supervisor final. Do nothing for a run that is final or has its supervisor.
+    """Give a run whose supervisor died a final status. Do nothing for a run that is final or has a supervisor.
 
     Raises:
         OSError: the run's folder cannot be written.
@@ -68,8 +68,8 @@ def _complete_output(folder: RunFolder) -> None:
 
 
 def _secrets_of(spec: LaunchSpecification) -> tuple[str, ...]:
-    """Return the secrets to mask in the output: those that this process can look up without asking the user or a
-    service."""
+    """Return the secrets to mask in the output. Only secrets from files and environment variables are looked up,
+    because others could need the user or a network service."""
     from cloudtrain.runtime.errors import SetupError
     from cloudtrain.runtime.secret_values import VARIABLE, forms_of, references, resolved
 
