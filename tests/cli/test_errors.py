@@ -77,7 +77,7 @@ def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, comman
         (["submit", "digits_ddp"], "there is no file `digits_ddp`", "did you mean `bundled:digits_ddp`?"),
         (["submit", "bundled:digits_dpd"], "no bundled script `digits_dpd`", "did you mean `digits_ddp`?"),
         (["submit", "."], "`.` is a folder", "job.yaml"),
-        (["explain", "CT999x"], "there is no rule `CT999x`", None),
+        (["explain", "CT999x"], "the rule `CT999x` does not exist", None),
         (["scripts", "show", "digits_ddp", "--file", "trian.py"], "has no file `trian.py`", "did you mean `train.py`?"),
         (["scripts"], "missing command", "see `cloudtrain scripts --help`"),
         (["wait", "last", "--timeout", "soon"], '`"soon"` is not a duration', "`10m`"),

@@ -23,6 +23,6 @@ def error_in(lines: Sequence[str]) -> str | None:
 
 
 def shorten_line(text: str) -> str:
-    """Shorten a line to a readable length."""
+    """Shorten a line of output to a readable length."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."

@@ -1,4 +1,4 @@
-"""Write a program as Python code, laid out as formatters would."""
+"""Write a program as Python code, in the layout of common formatters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WHOLE = frozenset({"boto3", "estimator", "trainer", "ml_client.jobs"})
 
 
 def python_code(program: Program, *, title: str) -> str:
-    """Return the code that starts the job. `title` is its docstring."""
+    """Return the Python code that starts the job, with `title` as the docstring of its module."""
     arguments = Call(f"{program.result}.{program.method}", {**program.arguments, **program.in_code})
     blocks = [
         f'"""{title}"""',
@@ -70,8 +70,8 @@ def _calls(value: Any) -> Iterator[Call]:
 
 
 def _layout(head: str, value: Any, tail: str, depth: int) -> Iterator[str]:
-    """Yield the lines of `head` + value + `tail`: one line if it fits, else each part on its own line, with a comma
-    after the last."""
+    """Yield the code lines of `head`, value and `tail`: one line if it fits, otherwise one line per part of the value,
+    with a comma after the last part."""
     indent = "    " * depth
     line = f"{indent}{head}{_inline(value)}{tail}"
     parts = list(_parts(value))
@@ -115,7 +115,7 @@ def _inline(value: Any) -> str:
 
 
 def _text(value: str) -> str:
-    """Return a string literal, in double quotes unless single quotes need fewer escapes."""
+    """Return a Python string literal, in double quotes unless single quotes need fewer escapes."""
     if value.isprintable() and '"' not in value:
         return '"' + value.replace("\\", "\\\\") + '"'
     return repr(value)

@@ -87,9 +87,7 @@ def _build(wanted: BuiltEnvironment, link: Path, code: CodePlace, environ: Mappi
     began = time.monotonic()
     uv = _find_uv(wanted.python, environ)
     tool = "uv" if uv else "pip"
-    tell(
-        f"building an environment from `{wanted.requirements}` with {tool}, once for all runs with these requirements"
-    )
+    tell(f"building an environment from `{wanted.requirements}` with {tool}, once for all runs with these requirements")
     home = Path(tempfile.mkdtemp(prefix=f"{link.name}-", dir=link.parent))
     log = link.with_name(f"{link.name}.log")
     try:
@@ -145,9 +143,7 @@ def _layer(python: str, place: Path, folder: Path, environ: Mapping[str, str]) -
     )
     if found.returncode:
         said = (found.stderr.strip().splitlines() or [f"exit code {found.returncode}"])[-1]
-        raise TargetError(
-            f"`{python}` failed: {said}", hint="name another interpreter: `--python PATH`", code="CT953"
-        )
+        raise TargetError(f"`{python}` failed: {said}", hint="name another interpreter: `--python PATH`", code="CT953")
     lines = [f"import site; site.addsitedir({path!r})\n" for path in json.loads(found.stdout)]
     for packages in place.glob("lib/python*/site-packages"):
         (packages / "cloudtrain_base.pth").write_text("".join(lines), encoding="utf-8")
