@@ -72,11 +72,12 @@ class Service(Protocol):
     """
 
     in_flight: float
-    """Seconds after which an interrupted request can no longer arrive. 0 if `submit` never leaves a request in transit."""
+    """Seconds after which an interrupted request can no longer arrive. 0 if `submit` never leaves a request in
+    transit."""
 
     names_are_unique: bool
-    """Whether the target refuses a second run of the same name. If so, a request may be sent again while the first request
-    can still arrive."""
+    """Whether the target refuses a second run of the same name. If so, a request may be sent again while the first
+    request can still arrive."""
 
     def check(self, job: TrainingJob, settings: Any, plan: Plan) -> list[Finding]:
         """Return the findings of checks that need the target, of role, quota, workspace or partition. Return none for
