@@ -101,7 +101,7 @@ class Service(Protocol):
         ...
 
     def has(self, ref: RunRef) -> bool:
-        """Return whether the target has this run, and this user submitted it.
+        """Return whether the target has this run, submitted by this user.
 
         The answer decides whether an interrupted submission is completed or forgotten.
 
@@ -328,11 +328,11 @@ class Target(ABC):
             JobError: the tuner cannot run the sweep (`CT061`; the hint names an alternative), or the target cannot run
             its trials.
         """
-        raise AssertionError(f"{self.name} has no tuner")
+        raise AssertionError(f"the target {self.name} has no tuner")
 
     def tuner(self, *, environ: Mapping[str, str], state_dir: Path) -> Tuner:
         """Return the service for the target's own tuner. Only for targets with `has_tuner`."""
-        raise AssertionError(f"{self.name} has no tuner")
+        raise AssertionError(f"the target {self.name} has no tuner")
 
     @abstractmethod
     def service(self, *, environ: Mapping[str, str], state_dir: Path) -> Service:

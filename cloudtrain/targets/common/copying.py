@@ -34,7 +34,7 @@ def copy_places(
 
     Raises:
         UsageError: the run has no output of this name; the hint names its outputs.
-        TargetError: the run has written nothing to the output, or an existing folder has a copy's name.
+        TargetError: the run has written nothing to the output, or an existing file blocks a copy's path.
     """
     wanted = path.strip("/")
     chosen = chosen or {}

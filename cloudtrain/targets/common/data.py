@@ -120,8 +120,8 @@ def _counting(
 
 
 def below(folder: str, names: Mapping[str, int]) -> dict[str, int]:
-    """Return the files of a listing that are below `folder`, by their paths relative to it. Leave out folder
-    markers."""
+    """Return the files of a listing that are below `folder`, by their paths relative to it. Leave out entries
+    for folders."""
     prefix = folder.rstrip("/") + "/"
     return {
         name[len(prefix) :]: size

@@ -20,7 +20,7 @@ _FORMAT = 1
 
 
 def environment_of(job: AnyJob, settings: Local, context: CompileContext) -> BuiltEnvironment | None:
-    """Return the environment to build for the job; None where the job uses the interpreter directly."""
+    """Return the environment to build for the job; None if the job uses the interpreter directly."""
     file = job.environment.requirements
     if not settings.build_environment or file is None or context.requirements is None:
         return None

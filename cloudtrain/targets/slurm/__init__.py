@@ -1,7 +1,7 @@
 """Slurm: a job becomes one batch job, which starts its ranks with `srun` or `mpirun` inside its allocation.
 
 settings.py     the table `[slurm]`: partition, login node, shared folder, container
-account.py      the login node and the shared folder, as run references hold them
+account.py      the login node and the shared folder of runs
 layout.py       the paths of files and folders on the shared file system
 plan.py         the compiled job; `--format sbatch`
 target.py       the target class, which the rest of cloudtrain uses

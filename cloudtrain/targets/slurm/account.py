@@ -18,7 +18,7 @@ class SlurmAccount:
     """The cluster that a run belongs to: its login node and its shared folder."""
 
     host: str | None
-    """The login node, as ssh knows it; None where Slurm's commands run on this machine."""
+    """The login node, as ssh knows it; None if Slurm's commands run on this machine."""
     shared_dir: str
     missing: tuple[str, ...] = ()
     """The names of missing settings, such as `shared_dir`. Each has a placeholder as its value."""

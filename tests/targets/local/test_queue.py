@@ -202,7 +202,7 @@ def test_move(place: Place) -> None:
     queue.move(runs["a"].ref, last=True)
     queue.move(runs["d"].ref, before=runs["b"].ref)
     assert [item.ref.name[0] for item in queue.queue()] == list("xcudba")
-    with pytest.raises(UsageError, match="`x-1` does not wait"):
+    with pytest.raises(UsageError, match="`x-1` is not waiting"):
         queue.move(runs["a"].ref, before=first.ref)
     release(first)
     for run in (*runs.values(), urgent):

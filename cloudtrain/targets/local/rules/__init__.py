@@ -1,1 +1,1 @@
-"""Rules about runs on this machine: `LO101`."""
+"""Rules about runs on this machine, with codes such as `LO101`."""

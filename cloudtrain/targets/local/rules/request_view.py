@@ -16,7 +16,7 @@ class LocalView(RequestView):
     """The rules' view of a launch specification. With `emulate`, it includes the overrides of the emulated service.
 
     An emulated service writes only checkpoints outside the run's own folder. An emulation always runs on this machine,
-    even if the overrides name others.
+    even if the overrides name other machines.
     """
 
     def __init__(self, target: str, emulated: str | None) -> None:

@@ -42,7 +42,7 @@ class Requirement(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """A requirement that is not met. `installed` is the installed version; None where the package is not installed."""
+    """A requirement that is not met. `installed` is the installed version; None if the package is not installed."""
 
     requirement: Requirement
     installed: str | None
@@ -100,8 +100,8 @@ def _ask(python: str, names: list[str]) -> tuple[dict[str, str | None], dict[str
 
 
 def _applies(marker: str, machine: Mapping[str, str]) -> bool:
-    """Return whether an environment marker applies. A marker is read if it has comparisons joined by only `and` or only
-    `or`; any other marker does not apply."""
+    """Return whether an environment marker applies. Comparisons may be joined by `and`, or by `or`, but not by both.
+    Any other marker does not apply."""
     joined = re.split(r"\s+(and|or)\s+", marker) if marker else []
     words = {*joined[1::2]}
     results = []

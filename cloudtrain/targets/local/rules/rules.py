@@ -141,7 +141,7 @@ def scaled_down(subject: Subject) -> Iterator[Fault]:
 
 
 def _fewer_tasks(subject: Subject) -> Iterator[Fault]:
-    """Check the same for a TensorFlow job, which has tasks, or one task per host with `emulate`."""
+    """Report a TensorFlow job that runs here with fewer tasks. With `emulate`, each host has one task."""
     asked, specification = requested_tasks(subject.job), _specification(subject)
     instances, tasks, here = asked.workers, sum(asked), specification.world_size
     if subject.target.emulate is not None:
@@ -196,7 +196,7 @@ def mpi_on_one_instance(subject: Subject) -> Iterator[Fault]:
 
 @rule("LO205", Level.NOTICE)
 def other_library_here(subject: Subject) -> Iterator[Fault]:
-    """torchrun replaces the job's communication library or launcher on this machine.
+    """The job's communication library or launcher is replaced on this machine.
 
     SMDDP exists only in SageMaker's images. Here torchrun starts the script, and `cloudtrain.runtime` picks nccl or
     gloo. DeepSpeed's own launcher needs ssh. Here torchrun starts the script instead.

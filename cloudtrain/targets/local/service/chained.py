@@ -1,4 +1,4 @@
-"""Wait for the end of another run on this machine without polling it.
+"""Wait for the end of another run on this machine without polling.
 
 The other run's supervisor holds a lock as long as it lives. This module requests a shared lock on the same file, which
 the kernel grants when the supervisor ends for any reason.

@@ -1,4 +1,4 @@
-"""A run's folder: its files, one of which holds the status that the supervisor writes.
+"""The files of a run's folder, such as the status that the supervisor writes.
 
     launch.json         the launch specification, exactly as planned
     supervisor.lock     locked by the supervisor as long as it lives (later by the process that finishes a lost run)
@@ -132,8 +132,8 @@ class RunFolder:
 
 
 def new_status(pid: int, now: float, *, is_queued: bool = False) -> dict[str, Any]:
-    """Return the first status of a run, for a supervisor that takes it over. Its keys are the fields of `RunStatus` and
-    `pid`."""
+    """Return the first status of a run, for a supervisor that takes over the run. The keys are fields of `RunStatus`,
+    and `pid`."""
     return {
         "state": "queued" if is_queued else "preparing",
         "reason": None,

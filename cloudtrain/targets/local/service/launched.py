@@ -43,8 +43,8 @@ class Launched:
         return True
 
     def terminate(self, ranks: list[int]) -> None:
-        """Send SIGTERM to the process, to its process group, or to the ranks that it started, as its `signal` setting
-        says."""
+        """Send SIGTERM to the process, to its process group, or to the ranks that it started, depending on its
+        `signal` setting."""
         if self._signal == "group" and not self.is_empty:
             _send(os.killpg, self.pid)
         elif self._signal == "ranks" and ranks:

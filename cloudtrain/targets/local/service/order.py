@@ -69,7 +69,7 @@ class Order:
         return asdict(self)
 
     def place_of(self, run: str) -> int | None:
-        """Return a run's position among the waiting runs, starting at 1; None if the run does not wait."""
+        """Return a run's position among the waiting runs, starting at 1; None if the run is not waiting."""
         return next((number for number, one in enumerate(self.waiting, 1) if one.run == run), None)
 
     def held_by(self, run: str) -> Held | None:

@@ -60,8 +60,8 @@ class Ports:
 def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str], gpus: Sequence[str] = ()) -> str:
     """Return `text` with `${{ports.NAME}}`, `${{env.NAME}}` and `${{gpus.INSTANCE}}` replaced.
 
-    An unset variable becomes an empty string. A colon that is then at the end of a list of paths is removed, because an
-    empty entry in PYTHONPATH means the working directory.
+    An unset variable becomes an empty string. Colons at the beginning and end of the result are then removed, because
+    an empty entry in PYTHONPATH means the working directory.
 
     Raises:
         KeyError: `ports` has no port of that name.

@@ -52,7 +52,7 @@ def drop(state_dir: str, run: str) -> None:
     """Stop a waiting run.
 
     Raises:
-        UsageError: the run does not wait.
+        UsageError: the run is not waiting.
         TargetError: the queue cannot be written.
     """
     order = _change(state_dir, lambda order: order.drop(run))

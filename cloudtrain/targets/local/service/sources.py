@@ -1,4 +1,4 @@
-"""The files that receive the output of a run's processes, and the process behind each file."""
+"""The files that receive the output of a run's processes, and the process that writes each file."""
 
 # Paths are strings here: this has to start, and to poll, in no time.
 # ruff: noqa: PTH110, PTH116, PTH208

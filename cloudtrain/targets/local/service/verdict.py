@@ -12,8 +12,8 @@ from cloudtrain.targets.common.tracebacks import PEER_LOST
 
 
 class Death(NamedTuple):
-    """A rank that failed. `order`: its position among all ranks that ended. `attempt`: which start of the rank this
-    was."""
+    """A rank that failed. `order`: its position among all ranks that ended. `attempt`: the number of
+    starts of the rank."""
 
     rank: int
     instance: int

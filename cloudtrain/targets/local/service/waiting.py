@@ -83,7 +83,7 @@ class Place:
             self._watch(frozenset())
 
     def ring(self) -> None:
-        """Wake this supervisor, for its signal handler."""
+        """Wake this supervisor. Its signal handler calls this method."""
         if self._bell is not None:
             try:
                 os.write(self._bell, b".")

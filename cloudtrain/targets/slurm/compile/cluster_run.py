@@ -71,7 +71,7 @@ class ClusterRun:
 
     @property
     def image(self) -> str | None:
-        """Return the container image; None where the script runs directly on the nodes."""
+        """Return the container image; None if the script runs directly on the nodes."""
         image = self.job.environment.image
         return value_for(image, NAME) if image is not None and self.settings.container is not None else None
 

@@ -1,4 +1,4 @@
-"""Problems: what a job asks for and a Slurm cluster cannot do. Each problem's hint names an alternative."""
+"""Find what a job asks for that a Slurm cluster cannot do. Each problem's hint names an alternative."""
 
 from __future__ import annotations
 

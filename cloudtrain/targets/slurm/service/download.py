@@ -41,7 +41,7 @@ def download(runner: Runner, folder: RunFolder, path: str, destination: Path) ->
 
 
 def fetch(runner: Runner, source: str, target: Path) -> bool:
-    """Copy one file. Return False where the file does not exist."""
+    """Copy one file. Return False if the file does not exist."""
     with landing(target.parent, odd_names=True) as staging:
         found = _copy(runner, source, staging, "")
         staging.move()
@@ -63,7 +63,7 @@ def _find(wanted: str, known: Mapping[str, str]) -> str:
 
 
 def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
-    """Copy a file or folder of the cluster. Return False where it does not exist.
+    """Copy a file or folder of the cluster. Return False if it does not exist.
 
     Raises:
         TargetUnreachable: the stream ended in the middle of the archive.

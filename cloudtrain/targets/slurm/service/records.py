@@ -23,11 +23,11 @@ class Record:
 
     Attributes:
         name: the run's name.
-        job: the number of the run's job; empty where the run has no job.
+        job: the number of the run's job; empty if the run has no job.
         sent: when cloudtrain sent the request.
         stop_asked: whether the user asked the run to stop.
         notes: the lines of the journal.
-        state: the job's state, such as `PENDING`; None where Slurm has forgotten the job.
+        state: the job's state, such as `PENDING`; None if Slurm has forgotten the job.
         why: Slurm's reason for the state, such as `Priority`.
         created: when Slurm accepted the job.
         ended: when the job ended, according to Slurm.

@@ -47,7 +47,7 @@ class SlurmService(Service):
         self._pace = pace
 
     def check(self, job: TrainingJob, settings: Slurm, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the request says it
-        """Check the request with the cluster: `sbatch --test-only`, its partitions and the shared folder."""
+        """Check the request on the cluster: run `sbatch --test-only`, and check partition and shared folder."""
         from cloudtrain.targets.slurm.service.online import check
 
         return check(self._runner(SlurmAccount.parse(plan.place)), plan)
@@ -57,7 +57,7 @@ class SlurmService(Service):
         return settings.shared_dir is not None
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Upload the bundle to the shared folder. Return False where the cluster already has it."""
+        """Upload the bundle to the shared folder. Return False if the cluster already has it."""
         return upload(self._runner(SlurmAccount.parse(plan.place)), plan, bundle, on_bytes)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
@@ -70,7 +70,7 @@ class SlurmService(Service):
         return bool(submission.find(*self._at(ref), ref))
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Make sure that the run never gets a job. Return False where it already has a job."""
+        """Make sure that the run never gets a job. Return False if it already has a job."""
         return submission.withdraw(*self._at(ref), ref)
 
     def status(self, ref: RunRef) -> RunStatus:
@@ -129,7 +129,7 @@ class SlurmService(Service):
         return list_nodes(self._runner(SlurmAccount.parse(place)))
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Yield the folder with the unpacked bundle; nothing where the shared folder lacks it."""
+        """Yield the folder with the unpacked bundle; nothing if the shared folder lacks it."""
         from cloudtrain.targets.common.archives import unpacked
         from cloudtrain.targets.slurm.service.download import fetch
 

@@ -47,7 +47,7 @@ def _send(runner: Runner, plan: Plan, folder: str, token: str) -> str:
 
 
 def find(runner: Runner, folder: RunFolder, ref: RunRef) -> str:
-    """Return the number of the run's job; empty where the run has none.
+    """Return the number of the run's job; empty if the run has none.
 
     Raises:
         NameTaken: the run belongs to another user.
@@ -56,7 +56,7 @@ def find(runner: Runner, folder: RunFolder, ref: RunRef) -> str:
 
 
 def withdraw(runner: Runner, folder: RunFolder, ref: RunRef) -> bool:
-    """Make sure that no request of the run is sent from now on. Return False where the run already has a job."""
+    """Make sure that no request of the run is sent from now on. Return False if the run already has a job."""
     return not _call(runner, scripts.WITHDRAW, folder.path, ref.name)
 
 
