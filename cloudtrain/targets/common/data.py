@@ -86,7 +86,7 @@ def _read_again(item: Upload) -> LocalData:
         raise _changed(item)
     for file in data.files:
         if not file.path.isprintable() or not _is_text(file.path):
-            hint = "rename it: names in storage are plain text"
+            hint = "rename the file: names in storage must be printable text"
             raise UnreadableData(f"`{escape_path(file.path)}` has a name that storage cannot hold", hint=hint)
     return data
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cloudtrain.targets.local.settings import Local
 
 _FORMAT = 1
-"""Version of the layout of environments. Change it to make every environment be built again in a new folder."""
+"""Version of the layout of environments. A new version gets new folders, so that every environment is built again."""
 
 
 def environment_of(job: AnyJob, settings: Local, context: CompileContext) -> BuiltEnvironment | None:

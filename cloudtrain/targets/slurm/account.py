@@ -45,6 +45,6 @@ class SlurmAccount:
         """
         host, colon, folders = place.partition(":")
         if not colon or not folders:
-            hint = "a reference looks like `slurm://login1:fsx:cloudtrain/NAME`"
+            hint = "write the reference as in `slurm://login1:fsx:cloudtrain/NAME`"
             raise RunNotFound(f"`{place}` does not name a Slurm cluster", hint=hint, code="CT933")
         return cls(unquote(host) or None, "/" + "/".join(unquote(folder) for folder in folders.split(":")))

@@ -23,7 +23,7 @@ def _slurm_rules(slurm: Mapping[str, Any]) -> Iterator[Problem]:
     folder, host = slurm.get("shared_dir"), slurm.get("host")
     if isinstance(folder, str):
         if not folder.startswith("/"):
-            message = f"`shared_dir` must be an absolute path of the cluster, not `{folder}`"
+            message = f"`shared_dir` must be an absolute path on the cluster, not `{folder}`"
             yield Problem(("shared_dir",), message, "write for example `/fsx/cloudtrain`", code="CT915")
         if any(letter in _UNFIT or ord(letter) < ord(" ") for letter in folder):
             message = (
@@ -36,7 +36,7 @@ def _slurm_rules(slurm: Mapping[str, Any]) -> Iterator[Problem]:
     options = slurm.get("extra_sbatch")
     for number, option in enumerate(options if isinstance(options, list | tuple) else ()):
         if isinstance(option, str) and not (option.startswith("--") and len(option) > len("--")):
-            message = f"`{option}` is not one long option of sbatch"
+            message = f"`{option}` is not a single long option of sbatch"
             yield Problem(("extra_sbatch", number), message, 'write for example `"--nice=100"`', code="CT915")
 
 

@@ -30,7 +30,7 @@ class SlurmTarget(Target):
     is_paid = False
     place_example = "/data/train"
     place_help = "An absolute path that every node of the cluster sees."
-    overrides_help = "Options of sbatch, merged last: `{nice: 100, exclusive: null}`; null removes one."
+    overrides_help = "Options of sbatch, merged last: `{nice: 100, exclusive: null}`; null removes an option."
     secret_places: ClassVar = {"file": "file:~/.secrets/NAME", "env": "env:NAME"}
 
     def account(self, settings: Slurm, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> SlurmAccount:

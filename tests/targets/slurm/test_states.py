@@ -71,7 +71,7 @@ RECORDS: dict[str, tuple[str, RunState, str | None]] = {
     "broken bundle": (
         STARTED + "@note 101 7 broken code\n" + QUEUE.format("FAILED", "None"),
         RunState.FAILED,
-        "the bundle could not be unpacked on the first node",
+        "the first node could not unpack the bundle",
     ),
     "accounted for": (
         STARTED + ENDED.format(0) + "@account run-1|COMPLETED|0:0|90|100|160\n",

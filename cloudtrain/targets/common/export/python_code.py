@@ -10,11 +10,11 @@ from typing import Any
 from cloudtrain.targets.common.export.calls import Call, Program, Ref
 
 WIDTH = 88
-"""Columns of a line, as in `black` and `ruff`."""
+"""Maximum width of a line, as in `black` and `ruff`."""
 
 _WHOLE = frozenset({"boto3", "estimator", "trainer", "ml_client.jobs"})
-"""Names that stay in front of a dot: variables, and modules that are imported whole (boto3, because the SDK has a
-`Session` as well)."""
+"""Names that stay before a dot: variables, and modules that the code imports as a whole (boto3, because the SDK has a
+`Session` too)."""
 
 
 def python_code(program: Program, *, title: str) -> str:

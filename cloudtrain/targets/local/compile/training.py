@@ -362,10 +362,10 @@ def _fork_problems(job: TrainingJob, account: LocalAccount) -> Iterator[Problem]
         yield Problem(("distribution", "type"), message, "use `--launcher torchrun`, the default", code="CT038")
     if job.entry_point is None or not job.entry_point.endswith(".py"):
         field = "command" if job.entry_point is None else "entry_point"
-        message = "`--launcher fork` runs a Python script in a process that has imported torch, and nothing else"
+        message = "`--launcher fork` runs only Python scripts"
         yield Problem((field,), message, f"{hint}, or name the script: `entry_point: train.py`", code="CT038")
     if account.machine.gpus:
-        message = f"`--launcher fork` works on CPUs only, and the ranks would find GPUs here ({account.machine})"
+        message = f"`--launcher fork` works on CPUs only, but this machine has GPUs ({account.machine})"
         yield Problem((), message, f"{hint}, or hide the GPUs with `CUDA_VISIBLE_DEVICES=` in front", code="CT038")
 
 
@@ -374,7 +374,7 @@ def _task_problems(job: TrainingJob, target: Local, account: LocalAccount) -> It
     cloudtrain reduces the job's own numbers to this machine."""
     workers, servers = local_tasks(job, target, account.machine)
     if workers + servers > MOST_TASKS:
-        message = f"{workers:,} workers and {servers:,} parameter servers are too much for this machine: at most "
+        message = f"{workers:,} workers and {servers:,} parameter servers are too many for this machine: at most "
         message += f"{MOST_TASKS:,} in all"
         yield Problem((), message, "run it smaller: leave `--instances` out", code="CT031")
 

@@ -103,11 +103,11 @@ def place_is_a_file(subject: Subject) -> Iterator[Fault]:
         if place is None or place not in folders:
             continue
         file, missing = _file_on_the_way(place), why_missing(place)
-        hint = f"name a folder: `--set {'.'.join(path)}.local=PATH`"
+        hint = f"set a folder: `--set {'.'.join(path)}.local=PATH`"
         if missing not in (None, "does not exist"):
             yield Fault(f"the folder `{place}` {missing}", hint, (*path, "local"))
         elif file is not None:
-            yield Fault(f"`{file}` is a file, and `{path[-1]}` needs a folder", hint, (*path, "local"))
+            yield Fault(f"`{file}` is a file, but `{path[-1]}` needs a folder", hint, (*path, "local"))
 
 
 def _file_on_the_way(folder: str) -> str | None:
@@ -205,7 +205,7 @@ def other_library_here(subject: Subject) -> Iterator[Fault]:
     if distribution.type == "smddp" and subject.target.emulate is None:
         yield Fault("`smddp` runs through torchrun here, with nccl on GPUs and gloo on CPUs", None, ("distribution",))
     if getattr(distribution, "launch", None) == "launcher" and subject.target.emulate != "azureml":
-        yield Fault("the `deepspeed` launcher is replaced by torchrun here", None, ("distribution", "launch"))
+        yield Fault("torchrun replaces the `deepspeed` launcher here", None, ("distribution", "launch"))
 
 
 @rule("LO206", Level.NOTICE)
@@ -247,7 +247,7 @@ def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
         )
         command = shlex.join([python, "-m", "pip", "install", *(str(requirement) for requirement, _ in missing)])
         yield Fault(
-            f"`{python}` lacks what `{file}` asks for: {names}",
+            f"`{python}` lacks packages that `{file}` requires: {names}",
             f"`{command}`, or name an interpreter that has it: `--python PATH`"
             + ("" if subject.target.emulate else ", or install them for this job only: `--build-environment`"),
             ("environment", "requirements"),

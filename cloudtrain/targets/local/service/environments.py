@@ -43,7 +43,7 @@ _NEWS = ("Collecting ", "Downloading ", "Building ", "Installing collected", "Re
 
 
 _ASIDES = ("[notice]", "WARNING:", "warning:", "hint:")
-"""Beginnings of lines that do not explain a failure."""
+"""The beginnings of output lines that do not explain a failure."""
 
 
 def provide(wanted: BuiltEnvironment, code: CodePlace, environ: Mapping[str, str]) -> None:

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from cloudtrain.launch.specification import LaunchSpecification
 
 FINAL = ("succeeded", "failed", "stopped", "lost")
-"""The states that never change again. `RunState` has them too, but would cost the supervisor its imports."""
+"""The states that never change again. `RunState` has them too, but importing it would slow down the supervisor."""
 
-FORCED = "what did not leave within the grace period was killed"
+FORCED = "processes that did not exit within the grace period were killed"
 """The part of a stopped run's reason that follows if its processes had to be killed."""
 
 _SHORT = 3500

@@ -36,7 +36,7 @@ from cloudtrain.targets.local.service.work import NAME, working_files
 from cloudtrain.targets.local.settings import Local
 
 _FOLLOW_EVERY = 0.05
-"""Seconds between two looks at a followed run."""
+"""Seconds between two reads of a followed run's output."""
 
 _NOT_INHERITED = (
     "RANK LOCAL_RANK GROUP_RANK NODE_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE "

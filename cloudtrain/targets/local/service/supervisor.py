@@ -148,7 +148,7 @@ class Supervisor:
             import traceback
 
             _say(traceback.format_exc())
-            reason = f"the supervisor had to give up: {_words(error)}"
+            reason = f"the supervisor failed: {_words(error)}"
             self._close("failed", reason=reason, details=traceback.format_exc().splitlines()[-5:])
 
     # queued
@@ -263,7 +263,7 @@ class Supervisor:
         try:
             place.hold(gpus)
         except OSError as error:
-            _say(f"the queue cannot know of this run: {error}")
+            _say(f"this run could not be recorded in the queue: {error}")
             return
         self._place = place
 

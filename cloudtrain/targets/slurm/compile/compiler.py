@@ -94,12 +94,12 @@ def _apply_overrides(options: Options, overrides: Mapping[str, Any]) -> Options:
     problems = []
     for name, value in overrides.items():
         if name in _OURS:
-            message = f"cloudtrain finds the run by `{name}`, so it cannot be changed"
-            problems.append(Problem((NAME + OVERRIDES, name), message, "leave it out of the overrides", code="CT035"))
+            message = f"cloudtrain sets `{name}` itself, so you cannot change it"
+            problems.append(Problem((NAME + OVERRIDES, name), message, "remove it from the overrides", code="CT035"))
         elif not (value is None or isinstance(value, str | int | bool)):
-            message = f"`{name}` must be the value after `--{name}=`"
+            message = f"the value of `{name}` must be a text, a number or `true`"
             problems.append(
-                Problem((NAME + OVERRIDES, name), message, "write a text, a number or `true`", code="CT035")
+                Problem((NAME + OVERRIDES, name), message, "write the value that follows `--{name}=`", code="CT035")
             )
     if problems:
         raise JobError(problems)
@@ -131,7 +131,7 @@ def _summary(run: ClusterRun, started: Launch, options: Options) -> list[tuple[s
     if run.image is not None:
         pairs.insert(2, ("image", f"{run.image} ({run.settings.container})"))
     if job.spot:
-        pairs.append(("spot", "starts again after its nodes were taken away"))
+        pairs.append(("spot", "starts again after it loses its nodes"))
     if job.max_runtime:
         pairs.append(("max runtime", format_duration(job.max_runtime)))
     return pairs

@@ -122,7 +122,7 @@ fi
 """
 
 _SIGNAL = '  scancel --signal=TERM "$SLURM_JOB_ID"\n'
-"""Sends a signal to every process of the job except the batch script."""
+"""The command that sends SIGTERM to every process of the job except the batch script."""
 
 
 def batch_script(run: ClusterRun, launch: Launch) -> str:

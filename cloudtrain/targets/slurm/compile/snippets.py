@@ -15,7 +15,7 @@ def _to_files(name: str) -> str:
 _BEGIN = """\
 trap : TERM
 [ ! -e "$CLOUDTRAIN_LOGS/stopping" ] || exit 0"""
-"""The beginning of each script. It exits at once where the job was asked to stop before the script had started."""
+"""The beginning of each script. It exits at once if the job was asked to stop before the script had started."""
 
 _WAIT = """
 wait $!

@@ -44,7 +44,7 @@ def one_cpu(subject: Subject) -> Iterator[Fault]:
     settings = subject.target
     given = any(option.startswith(("--cpus", "-c", "--ntasks")) for option in settings.extra_sbatch)
     if not settings.exclusive and settings.cpus_per_instance is None and not given:
-        hint = "set `cpus_per_instance` in `[slurm]`, or leave `exclusive` as it is"
+        hint = "set `cpus_per_instance` in `[slurm]`, or remove `exclusive = false`"
         yield Fault("the job asks for one CPU on each node", hint)
 
 

@@ -47,7 +47,7 @@ def no_installation(subject: Subject) -> Iterator[Fault]:
         name, settings = subject.job.environment.requirements, subject.target
         if not settings.setup and settings.python == "python3" and settings.container is None:
             hint = 'set `setup = ["source /path/to/venv/bin/activate"]` or `python` in `[slurm]`'
-            yield Fault(f"nothing installs `{name}` on the cluster", hint, ("environment", "requirements"))
+            yield Fault(f"cloudtrain does not install `{name}` on the cluster", hint, ("environment", "requirements"))
 
 
 @rule("SL206", Level.WARNING)
@@ -60,7 +60,9 @@ def variable_of_slurm(subject: Subject) -> Iterator[Fault]:
     for name in subject.job.environment.variables:
         if name.startswith(("SLURM_", "SRUN_", "SBATCH_")):
             hint = "remove it; change Slurm's options with `extra_sbatch` or `slurm_overrides`"
-            yield Fault(f"`{name}` changes what `srun` does", hint, ("environment", "variables", name))
+            yield Fault(
+                f"the variable `{name}` changes how `srun` starts the ranks", hint, ("environment", "variables", name)
+            )
 
 
 @rule("SL207", Level.NOTICE)
@@ -71,7 +73,9 @@ def no_time_limit(subject: Subject) -> Iterator[Fault]:
     Set `max_runtime`.
     """
     if subject.job.max_runtime is None:
-        yield Fault("the partition's time limit applies", "add `max_runtime: 2h`", ("max_runtime",))
+        yield Fault(
+            "the job sets no time limit, so the partition's limit applies", "add `max_runtime: 2h`", ("max_runtime",)
+        )
 
 
 @rule("SL208", Level.NOTICE)
@@ -86,5 +90,5 @@ def no_image(subject: Subject) -> Iterator[Fault]:
     is_default = subject.target.python == "python3" and not subject.target.setup
     if environment.framework is not None and image is None and is_default:
         what = " ".join(word for word in (environment.framework, environment.version) if word)
-        hint = "set `python` or `setup` in `[slurm]` to an environment that has it"
-        yield Fault(f"nothing chooses {what} on the cluster", hint, ("environment", "framework"))
+        hint = "set `python` or `setup` in `[slurm]` to an environment that has the framework"
+        yield Fault(f"no setting selects {what} on the cluster", hint, ("environment", "framework"))

@@ -112,7 +112,8 @@ class RunLog:
             start += length
         if start != len(answer):
             raise TargetError(
-                "a log file became shorter", hint="run `cloudtrain logs` again to read it from the beginning"
+                "a log file became shorter while it was read",
+                hint="run `cloudtrain logs` again to read it from the beginning",
             )
         return found
 

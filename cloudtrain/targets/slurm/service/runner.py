@@ -17,12 +17,12 @@ from cloudtrain.targets.common.tracebacks import shorten_line
 from cloudtrain.targets.slurm.service.ssh import ssh_argv
 
 _MARK = b"\x01cloudtrain\x01\n"
-"""Printed before a script's own output, because a login shell may print a greeting."""
+"""The text that a script prints first, to separate its output from a greeting of the login shell."""
 
 _PREFIX = "printf '\\001cloudtrain\\001\\n'\n"
 
 TIMEOUT = 180.0
-"""Seconds that a script may take that transfers no file."""
+"""Time limit in seconds for a script that transfers no file."""
 
 _UNREACHABLE = (
     "Unable to contact slurm controller",
@@ -37,7 +37,7 @@ _UNREACHABLE = (
     "Resource temporarily unavailable",
     "slurm_load_jobs error: Unable",
 )
-"""Words in the errors of Slurm's commands that mean the cluster does not answer at the moment."""
+"""Parts of error messages of Slurm's commands that mean that the cluster does not answer at the moment."""
 
 _COMMAND = re.compile(r"^(?:\w+: )?error: ")
 """The prefix of a message: `sbatch: error: `."""
@@ -134,7 +134,7 @@ class Runner:
     def _answer(self, output: bytes) -> bytes:
         _, mark, answer = output.partition(_MARK)
         if not mark:
-            raise TargetUnreachable(f"{self._where} gave no answer", hint=self._hint)
+            raise TargetUnreachable(f"{self._where} did not answer", hint=self._hint)
         return answer
 
     def _judge(self, code: int, errors: bytes) -> None:
@@ -146,7 +146,7 @@ class Runner:
         if any(word in said for word in _UNREACHABLE):
             raise TargetUnreachable(f"the Slurm cluster does not answer: {said}", hint="try again in a minute")
         if code == _NOT_FOUND or "command not found" in said:
-            raise self._unavailable(said or "a command is not there")
+            raise self._unavailable(said or "a command is missing")
         raise CommandFailed(
             code, said, hint="this message comes from Slurm; run `sinfo` or `scontrol` on the cluster for details"
         )
@@ -159,7 +159,9 @@ class Runner:
     def _hint(self) -> str:
         if self.host is None:
             return "`sinfo` shows whether the cluster answers"
-        return f"`ssh {self.host} sinfo` must work without a question: keys, and a name that ssh knows"
+        return (
+            f"`ssh {self.host} sinfo` must work without a password prompt: set up keys, and a host name that ssh knows"
+        )
 
     def _unavailable(self, message: str) -> TargetUnavailable:
         hint = "set `host` in `[slurm]` of `cloudtrain.toml` to the login node of your cluster"

@@ -10,7 +10,7 @@ from tempfile import gettempdir
 from cloudtrain.system.private import make_private_folder, require_own
 
 _LONGEST = 100
-"""Most bytes in the path of a socket. ssh adds 17 to it while it opens the socket."""
+"""Maximum length of a socket's path in bytes. ssh appends 17 bytes while it opens the socket."""
 
 _NAME = 40 + 17 + 1
 

@@ -12,12 +12,12 @@ from cloudtrain.targets.slurm.service.records import Record
 from cloudtrain.targets.slurm.service.states import Meaning, meaning_of
 
 _BROKEN = {
-    "code": "the bundle could not be unpacked on the first node",
-    "folders": "the folders of the run could not be made on the first node",
+    "code": "the first node could not unpack the bundle",
+    "folders": "the first node could not create the run's folders",
 }
 _RANK = re.compile(r"node_\d+\.rank_(\d+)\.stderr\.log")
 _DETAILS = 12
-"""Most lines of output in an explanation of a failure."""
+"""Maximum number of output lines in the explanation of a failure."""
 
 
 def status_of(record: Record, tails: Callable[[], str]) -> RunStatus:
@@ -98,7 +98,7 @@ def _reason_of_journal(record: Record) -> str | None:
         return _BROKEN.get(last.rest, last.rest)
     if last.word == "timeout" or (last.word == "left" and record.last("timeout") is not None):
         return "the time limit was reached"
-    return "it was ended from outside" if last.word == "left" else f"exit code {last.rest}"
+    return "a signal from outside ended it" if last.word == "left" else f"exit code {last.rest}"
 
 
 def _exit_code(record: Record) -> int | None:

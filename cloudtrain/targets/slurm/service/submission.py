@@ -73,7 +73,7 @@ def _explain(error: CommandFailed, name: str) -> TargetError:
     if error.exit_status == scripts.BUSY:
         return TargetUnreachable(f"another command submits `{name}`", hint="run the same command again in a minute")
     if error.exit_status == scripts.WITHDRAWN:
-        return TargetUnreachable(f"another command withdrew `{name}` meanwhile", hint="run the same command again")
+        return TargetUnreachable(f"another command withdrew `{name}`", hint="run the same command again")
     if error.exit_status == scripts.REFUSED:
         return TargetError(
             f"Slurm refused the job: {error.message}", hint="run `cloudtrain check` to see what the cluster accepts"
