@@ -332,7 +332,7 @@ def test_the_code_of_an_error_is_explained_and_not_ignored(cli: Cli, job: str) -
     assert cli("explain", "ct012").out.startswith("CT012 (error)\nA value has the wrong type.\n")
     result = cli("plan", job, "--ignore", "CT012")
     assert (result.code, result.out) == (2, "")
-    assert "which cannot be ignored [CT901]\n\nhint: `cloudtrain explain CT012`" in result.err
+    assert "and errors cannot be ignored [CT901]\n\nhint: `cloudtrain explain CT012`" in result.err
 
 
 REQUEST = ["--set", "environment={framework: pytorch, version: 2.8.0}", "--format", "python"]

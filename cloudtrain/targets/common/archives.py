@@ -25,7 +25,7 @@ def put_archive(archive: Path, bundle: BundleWriter) -> bool:
     """
     note = archive.with_name(f"{archive.name}.whole")
     if _stamp(archive) is not None and _stamp(archive) == _read(note):
-        os.utime(archive.parent)  # `prune` removes archives that no submit has asked for in a day
+        os.utime(archive.parent)  # `prune` removes archives that no submit has used for a day
         return False
     make_private_folder(archive.parent)
     bundle.write(archive)

@@ -58,12 +58,12 @@ def follow(
         TargetUnreachable: the service did not answer for `pace.patience` seconds.
     """
     told: RunStatus | None = None
-    ended: float | None = None  # when the end was seen first: no silence before it counts
+    ended: float | None = None  # when the end was first seen; only silence after it counts
     answered = quiet_since = time.monotonic()
     pause = pace.every
     while True:
         try:
-            status = status_of()  # before the log, which may be whole when the status is final
+            status = status_of()  # before the log, which may be complete when the status is final
             if on_status is not None and _news(status, told):
                 on_status(status)
                 told = status

@@ -25,7 +25,7 @@ class SlurmPlan(Plan):
         """Return the batch script with the options as `#SBATCH` lines, for `sbatch FILE`. The job needs the bundle on
         the cluster: `cloudtrain submit --upload-only` uploads it."""
         first, newline, rest = str(self.request["script"]).partition("\n")
-        words = self.request["argv"][1:-1]  # without the program, and the script that this text takes the place of
+        words = self.request["argv"][1:-1]  # without `sbatch`, and without the script, which this text replaces
         lines = [f"#SBATCH {_quote(word)}" for word in words if word != "--parsable"]
         return "\n".join([first, *lines]) + newline + rest
 

@@ -181,7 +181,7 @@ def test_drop(place: Place) -> None:
     service(place).drop(second.ref)
     assert second.wait().state is RunState.STOPPED
     for run, hint in ((first, "stop run-1"), (second, "lists the runs that wait")):
-        with pytest.raises(UsageError, match="does not wait") as caught:
+        with pytest.raises(UsageError, match="is not waiting") as caught:
             service(place).drop(run.ref)
         assert hint in str(caught.value.hint)
         assert caught.value.code == "CT940"

@@ -61,7 +61,7 @@ def _need(
     count = specification.world_size
     if given is not None:
         count = len(gpus)
-    elif specification.emulates is not None:  # each host sees its whole share, and its variables say so
+    elif specification.emulates is not None:  # each host sees its whole share, as its variables show
         count = instances * max(1, len(gpus) // instances)
     elif not isinstance(job, ProcessingJob) and job.distribution.type == "none":
         each = min(job.resources.gpus_per_instance or 1, max(1, len(gpus) // instances))

@@ -362,7 +362,7 @@ def _fork_problems(job: TrainingJob, account: LocalAccount) -> Iterator[Problem]
         yield Problem(("distribution", "type"), message, "use `--launcher torchrun`, the default", code="CT038")
     if job.entry_point is None or not job.entry_point.endswith(".py"):
         field = "command" if job.entry_point is None else "entry_point"
-        message = "`--launcher fork` runs only Python scripts"
+        message = "`--launcher fork` can run only a Python script"
         yield Problem((field,), message, f"{hint}, or name the script: `entry_point: train.py`", code="CT038")
     if account.machine.gpus:
         message = f"`--launcher fork` works on CPUs only, but this machine has GPUs ({account.machine})"

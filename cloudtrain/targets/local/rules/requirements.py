@@ -88,13 +88,13 @@ def _ask(python: str, names: list[str]) -> tuple[dict[str, str | None], dict[str
     if python == sys.executable:
         return interpreter.versions_of(names), interpreter.machine()
     try:
-        # Not isolated: the job will find what PYTHONPATH and the user's own packages have.
+        # Not isolated, because the job also sees PYTHONPATH and the user's own packages.
         asked = subprocess.run(
             [python, interpreter.__file__, json.dumps(names)],
             stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=True,
         )  # fmt: skip
         versions, machine = json.loads(asked.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError):  # no Python, or one that is broken
+    except (OSError, subprocess.SubprocessError, ValueError):  # no Python, or a broken one
         return None
     return versions, machine
 

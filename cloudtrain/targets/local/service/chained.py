@@ -4,7 +4,7 @@ The other run's supervisor holds a lock as long as it lives. This module request
 the kernel grants when the supervisor ends for any reason.
 """
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH110
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def wait_for_end(run_dir: str, is_asked_to_stop: Callable[[], bool]) -> str | No
         raise _Woken
 
     try:
-        signal.signal(signal.SIGTERM, wake)  # Python would wait on after a handler that returns
+        signal.signal(signal.SIGTERM, wake)  # if the handler returned, Python would continue to wait
         try:
             return None if is_asked_to_stop() else _end_of(RunFolder(run_dir))
         finally:

@@ -58,7 +58,9 @@ class Deaths:
                     rank, process.instance, self._role(process), code, -1 if is_first else order, attempt
                 )
         for order, (rank, (instance, code)) in enumerate(reported.items(), start=1):
-            if rank not in found:  # it ended before it could be seen, so before the others; the last is the root cause
+            if (
+                rank not in found
+            ):  # it ended before it was found, so before the others; the last such rank is the root cause
                 found[rank] = Death(rank, instance, "process", code, -order, newest)
         return list(found.values())
 

@@ -16,7 +16,7 @@
 If the lock is free and the state is not final, the supervisor has died. See `lost.py`.
 """
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH105, PTH108, PTH116, PTH123
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class RunFolder:
                 file.write(json.dumps(status).encode())
                 if status["state"] in FINAL:
                     file.flush()
-                    os.fsync(file.fileno())  # nobody would write it again after a power cut
+                    os.fsync(file.fileno())  # after a power failure, nobody would write it again
             os.replace(temporary, self.status)
         except OSError:
             _remove(temporary)
@@ -114,7 +114,9 @@ class RunFolder:
         assert len(content) < _SHORT, "everything long was left out"
         descriptor = os.open(self.status, os.O_WRONLY)
         try:
-            os.pwrite(descriptor, content.ljust(os.fstat(descriptor).st_size), 0)  # whole JSON for every reader
+            os.pwrite(
+                descriptor, content.ljust(os.fstat(descriptor).st_size), 0
+            )  # so that every reader finds complete JSON
         finally:
             os.close(descriptor)
 
@@ -126,7 +128,7 @@ class RunFolder:
                 marker = json.load(file)
         except OSError:
             return None
-        except ValueError:  # written by a script of its own
+        except ValueError:  # the script wrote the file itself
             return {}
         return marker if isinstance(marker, dict) else {}
 

@@ -1,6 +1,6 @@
 """The processes that the supervisor starts directly: launchers, or the ranks of a job without a launcher."""
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH123
 from __future__ import annotations
 

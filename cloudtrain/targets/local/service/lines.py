@@ -41,7 +41,7 @@ class Lines:
 
     def _progress(self, now: float) -> list[str]:
         states = self.pending.split(b"\r")
-        self.pending = b"\r".join(states[-2:])  # the newest one, and the one before while the newest is empty
+        self.pending = b"\r".join(states[-2:])  # the newest state, and the one before it, for when the newest is empty
         whole = [state for state in states[:-1] if state]
         if not whole or now - self._progress_at < PROGRESS_EVERY:
             return []

@@ -10,7 +10,7 @@ that readers of the journal need no patterns. The second kind ends each batch; i
 the file that are in the journal. The process that finishes a lost run continues at this offset.
 """
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH123
 from __future__ import annotations
 

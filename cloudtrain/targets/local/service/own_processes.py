@@ -1,6 +1,6 @@
 """The Python processes that cloudtrain starts for a run: the supervisor and its guard."""
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH100, PTH120
 from __future__ import annotations
 

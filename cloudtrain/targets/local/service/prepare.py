@@ -1,7 +1,7 @@
 """Prepare a run before its processes start: make folders, files and links, unpack the code, find free ports, and fill
 in placeholders."""
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH101, PTH103, PTH120, PTH123, PTH211
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Every function returns None or an empty result for a process that has ended or belongs to another user.
 """
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH110, PTH123, PTH208
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ writes a change, it wakes the supervisors that must act on the change. So if the
 supervisors find the old table and make the change themselves.
 """
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH105, PTH110, PTH120, PTH123
 from __future__ import annotations
 

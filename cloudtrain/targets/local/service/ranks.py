@@ -6,7 +6,7 @@ a pid file descriptor reports the end of a process at once. The zombie holds the
 it.
 """
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH123
 from __future__ import annotations
 
@@ -154,6 +154,6 @@ def _record(path: str) -> dict[str, Any] | None:
     try:
         with open(path, "rb") as file:
             record: dict[str, Any] = json.load(file)
-    except FileNotFoundError:  # the folder is there before the rank
+    except FileNotFoundError:  # the folder is created before the rank's file
         return None
     return record

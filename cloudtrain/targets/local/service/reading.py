@@ -58,6 +58,6 @@ def steps_of(folder: RunFolder) -> dict[int, float]:
     except OSError:
         return {}
     for entry in entries:
-        with suppress(OSError, ValueError):  # it is being written
+        with suppress(OSError, ValueError):  # the file is being written
             found[int(entry.name)] = float(Path(entry.path).read_text("ascii"))
     return found

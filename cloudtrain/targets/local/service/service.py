@@ -167,7 +167,7 @@ class LocalService:
     ) -> Iterator[LogLine]:
         reader, told = JournalReader(Path(folder.journal)), None
         while True:
-            status = self.status(ref)  # before the journal, which is whole when the status is final
+            status = self.status(ref)  # before the journal, which is complete when the status is final
             if on_status is not None:
                 status = replace(status, steps=steps_of(folder))
                 if status != told:

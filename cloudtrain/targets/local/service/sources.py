@@ -1,6 +1,6 @@
 """The files that receive the output of a run's processes, and the process that writes each file."""
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH110, PTH116, PTH208
 from __future__ import annotations
 

@@ -10,7 +10,7 @@
 The supervisor must start quickly, so it imports modules only when it needs them.
 """
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH110
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ class Supervisor:
         from cloudtrain.runtime.errors import SetupError
         from cloudtrain.runtime.secret_values import forms_of, resolved
 
-        site.main()  # an SDK may have to be asked, and this process was started without installed packages
+        site.main()  # a secret may need an SDK, and this process started without installed packages
         try:
             secrets = next(found for environment in environments if (found := resolved(environment)))
         except SetupError as error:
@@ -427,7 +427,7 @@ class Supervisor:
         known = [item.pid for item in self.launched if not item.is_empty]
         return killing.kill_run(self.folder.path, [*known, *self.ranks.pids()])
 
-    # telling others
+    # status updates
 
     def _publish(self, **changes: Any) -> None:
         self.status.update(changes)
@@ -445,7 +445,7 @@ class Supervisor:
             return
         try:
             os.write(self._guard, f"{line}\n".encode("ascii"))
-        except OSError:  # it was killed; the next to ask for the status will sweep instead
+        except OSError:  # the guard was killed; the next status request will do its work
             os.close(self._guard)
             self._guard = None
 
@@ -454,7 +454,7 @@ def main(arguments: list[str]) -> None:
     """Supervise the run. The arguments are `RUN_DIR DESCRIPTOR [queued]`. The supervisor writes `1` to the descriptor
     when it has taken over the run, or `0` if another supervisor has."""
     if os.fork():
-        os._exit(0)  # the submitter collects this one; nobody has to collect the other
+        os._exit(0)  # the submitter waits for this process; nobody needs to wait for the other
     from pathlib import Path
 
     from cloudtrain.system.lock import ProcessLock
@@ -471,7 +471,7 @@ def main(arguments: list[str]) -> None:
         return
     if not os.path.exists(folder.launch):
         return  # the submitter died, and the submission was withdrawn (`withdraw.py`)
-    folder.write_status(supervisor.status)  # from here on the run exists, whether anybody hears the answer or not
+    folder.write_status(supervisor.status)  # from here on the run exists, even if the submitter has died
     if supervisor.is_queued:
         supervisor.enter_queue()
     _answer(ready, b"1")

@@ -66,7 +66,7 @@ def rank_verdict(death: Death, lines: list[str], *, instances: int) -> Verdict:
     message, details = explain(lines)
     if death.exit_code < 0:
         reason = f"{who} was killed by {_signal_name(-death.exit_code)} (exit code {death.exit_code})"
-        if death.exit_code == -signal.SIGABRT and message:  # torch may abort while it takes down what an error left
+        if death.exit_code == -signal.SIGABRT and message:  # torch may abort while it cleans up after an error
             reason += f" after {message}"
         if death.exit_code == -signal.SIGKILL:
             reason += "; unless someone sent it, the machine most likely ran out of memory"

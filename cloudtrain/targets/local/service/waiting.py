@@ -5,7 +5,7 @@ ends. Only the first run of the queue also checks once a minute, in case the ker
 process.
 """
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH108, PTH112
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Place:
         if self._bell is not None:
             try:
                 os.write(self._bell, b".")
-            except BlockingIOError:  # it is full of reasons to wake up
+            except BlockingIOError:  # the FIFO is full, so it wakes the supervisor anyway
                 return
 
     def leave(self) -> None:
@@ -122,7 +122,7 @@ class Place:
     def _sleep(self, watched: frozenset[str], *, is_head: bool) -> list[str]:
         """Sleep until a byte arrives or a watched run ends. Return the runs that ended without leaving the queue."""
         missing = self._watch(watched)
-        # A supervisor that was dead before it could be watched: nobody tells of that any more.
+        # If a supervisor died before it was watched, the kernel no longer reports its end.
         missing += [run for run in self._watched if not self._queue.is_alive(run)]
         if missing:
             return missing
@@ -130,7 +130,7 @@ class Place:
         assert self._bell is not None
         poll.register(self._bell, select.POLLIN)
         for descriptor in self._watched.values():
-            poll.register(descriptor, 0)  # only the end of its writers
+            poll.register(descriptor, 0)  # report only the end of its writers
         happened = dict(poll.poll(_LOOK_EVERY * 1000 if is_head else None))
         if self._bell in happened:
             os.read(self._bell, 1 << 16)

@@ -25,7 +25,7 @@ def sbatch_options(run: ClusterRun) -> Options:
         "output": run.folder.output,
         "open-mode": "append",
         "chdir": run.account.shared_dir,
-        "export": "NIL",  # the run depends on nothing that happens to be set where it is sent
+        "export": "NIL",  # the run does not depend on variables of the submitting shell
         "signal": f"B:TERM@{settings.grace_period}",
         ("requeue" if settings.requeue or job.spot else "no-requeue"): True,
     }

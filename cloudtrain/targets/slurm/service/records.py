@@ -82,7 +82,7 @@ def _take(record: Record, word: str, rest: str) -> None:
         record.created, record.ended = _time(created), _time(ended)
     elif word == "@account":
         name, state, _code, created, _start, ended = rest.rsplit("|", 5)
-        if name == record.name:  # of a job that was requeued the last row counts
+        if name == record.name:  # a requeued job has several rows, and the last one counts
             record.state, record.created, record.ended = state, _time(created), _time(ended)
 
 

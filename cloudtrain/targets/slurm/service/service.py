@@ -100,7 +100,7 @@ class SlurmService(Service):
             yield from follow(log, lambda: self.status(ref), on_status, self._pace)
             yield from log.rest()
             return
-        status = self.status(ref)  # before the log, which is whole when the status is final
+        status = self.status(ref)  # before the log, which is complete when the status is final
         if on_status is not None:
             on_status(status)
         yield from log.new_lines()
@@ -155,7 +155,7 @@ class SlurmService(Service):
             found = next(parse_records(runner.run(scripts.STATUS, runs, ref.name)), Record(ref.name))
             if found.job:
                 return found
-            if not submission.find(runner, folder, ref):  # its sender may have died before it took a note
+            if not submission.find(runner, folder, ref):  # the sender may have died before it recorded the job
                 break
         raise RunNotFound(f"there is no run `{ref.name}` at `{ref.place}`", hint="`cloudtrain ps` lists the runs")
 

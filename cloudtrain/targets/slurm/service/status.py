@@ -50,7 +50,7 @@ def _judge(record: Record) -> Meaning:
         if record.stop_asked or record.last("stopping") is not None:
             return Meaning(RunState.STOPPING)
         if found.state is RunState.RUNNING and (not record.starts or _is_left(record)):
-            return Meaning(RunState.PREPARING)  # the nodes are there, and the batch script is about to begin
+            return Meaning(RunState.PREPARING)  # the job has its nodes, and the batch script is about to start
         return Meaning(found.state, _waiting(record) if found.state is RunState.PENDING else None)
     if last is not None and last.word == "stopped":
         return Meaning(RunState.STOPPED, "it was asked to stop")
