@@ -97,9 +97,9 @@ def _apply_overrides(options: Options, overrides: Mapping[str, Any]) -> Options:
             message = f"cloudtrain sets `{name}` itself, so you cannot change it"
             problems.append(Problem((NAME + OVERRIDES, name), message, "remove it from the overrides", code="CT035"))
         elif not (value is None or isinstance(value, str | int | bool)):
-            message = f"the value of `{name}` must be a text, a number or `true`"
+            message = f"`{name}` must be a single value for the option `--{name}`"
             problems.append(
-                Problem((NAME + OVERRIDES, name), message, "write the value that follows `--{name}=`", code="CT035")
+                Problem((NAME + OVERRIDES, name), message, "write a text, a number or `true`", code="CT035")
             )
     if problems:
         raise JobError(problems)
