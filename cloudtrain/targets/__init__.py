@@ -1,1 +1,2 @@
-"""The targets: one folder each. `base.py` declares what every target provides, `registry.py` finds targets by name."""
+"""The targets. Each target has its own folder. `base.py` declares the interface, and `registry.py` finds targets by
+name."""

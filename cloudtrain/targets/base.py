@@ -1,7 +1,7 @@
 """The interface of a target. `Target` is pure; only `Service` uses SDKs, commands and sockets.
 
 `docs/adding-a-target.md` walks through a complete target. The contract suite in `tests/targets/` tests every service
-against the promises below.
+against the numbered rules of the class `Service`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from cloudtrain.targets.settings import TargetSettings
 
 ByteProgress = Callable[[int, int], None]
-"""Receives how many bytes of an upload have arrived, and the total."""
+"""Called with the number of uploaded bytes so far, and the total number of bytes."""
 
 
 class BundleWriter(Protocol):
-    """The user's code, ready to be written as an archive when a service needs it."""
+    """The user's code, which can be written as an archive when a service needs it."""
 
     @property
     def sha256(self) -> str:
-        """Return the hash of the content, which is also the archive's name."""
+        """Return the hash of the content. Targets store the archive under this hash."""
         ...
 
     def write(self, path: Path) -> None:
@@ -44,79 +44,77 @@ class BundleWriter(Protocol):
 
 
 class Account(Protocol):
-    """What a target needs to know beside its settings, as far as this machine knows it."""
+    """The account that a target uses, such as a region or a workspace, as far as this machine knows it."""
 
     @property
     def place(self) -> str:
-        """Return where runs are. This is the middle part of their references: `eu-west-1` of
-        `sagemaker://eu-west-1/name`."""
+        """Return the middle part of the references of runs: `eu-west-1` in `sagemaker://eu-west-1/name`."""
         ...
 
 
 class Service(Protocol):
-    """Talks to one target. `Target.service` makes it; it does nothing until it is used.
+    """Talks to one target. `Target.service` returns it; it makes no request until a method is called.
 
-    1. `submit` sends exactly `plan.request`. The target had no run of that name a moment before, unless `again` says
-       that an earlier request of this submission may have arrived; then one run is left. If an unrelated run of that
-       name exists, `submit` raises `NameTaken`. When `submit` raises, `has` tells whether the run exists, in this
-       process or in a later one, and `withdraw` makes sure that it never will.
-    2. An unknown run is `RunNotFound`, in every method that takes a reference.
+    1. `submit` sends exactly `plan.request`. The caller has checked that the target has no run of that name. With
+       `again`, an earlier request of this submission may have arrived; then only one run may result. If an unrelated
+       run of that name exists, `submit` raises `NameTaken`. After an error in `submit`, `has` returns whether the run
+       exists, in this process or a later one, and `withdraw` makes sure that it never will.
+    2. Every method that takes a reference raises `RunNotFound` for an unknown run.
     3. `stop` is idempotent and returns at once; a finished run stays as it is.
-    4. `logs` of a finished run yields every line and ends. While following, it ends after the run's last line. Even a
+    4. `logs` of a finished run yields every line and ends. With `follow`, it ends after the run's last line. Even a
     lost connection neither loses nor repeats a line. Every process's output can be read.
     5. `status` maps every state of the provider to a `RunState`; a failed run has a reason.
-    6. Throttling and lost connections are retried with backoff; what cannot be retried is a `TargetError`.
+    6. Throttled requests and lost connections are retried with backoff; other failures raise a `TargetError`.
     7. No method prints or asks the user.
 
-    A subclass overrides `check` and `can_check` where the target has an account, and `withdraw` where an interrupted
+    A subclass overrides `check` and `can_check` if the target has an account, and `withdraw` if an interrupted
     submission can still create a run.
     """
 
     in_flight: float
-    """Seconds after which an interrupted request has either arrived or never will. 0 where `submit` leaves no request
-    on its way."""
+    """Seconds after which an interrupted request can no longer arrive. 0 if `submit` never leaves a request in
+    transit."""
 
     names_are_unique: bool
-    """Whether the target refuses a second run of a name. Then a request may be sent again while the first one may still
-    arrive."""
+    """Whether the target refuses a second run of the same name. If so, a request may be sent again while the first
+    request can still arrive."""
 
     def check(self, job: TrainingJob, settings: Any, plan: Plan) -> list[Finding]:
-        """Return the findings of checks that ask the target: role, quota, workspace, partition. Empty for targets
-        without an account.
+        """Return the findings of checks that need the target, of role, quota, workspace or partition. Return none for
+        targets without an account.
 
-        Called before a submit and by `cloudtrain check`, never by a plan. What the user may not read becomes a warning.
-        A processing job is passed as the part that it shares with a training job.
+        Called before a submit and by `cloudtrain check`, never by a plan. If the user may not read something, the
+        finding is a warning. For a processing job, `job` is the part that it shares with a training job.
         """
         return []
 
     def can_check(self, settings: Any) -> bool:
-        """Return whether `check` has what it needs to ask the target, as far as this machine can tell."""
+        """Return whether the settings and this machine have what `check` needs, such as credentials."""
         return True
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Put the bundle in place. Return False when it is already there. `on_bytes` may be called from other
-        threads."""
+        """Upload the bundle. Return False if the target already has it. `on_bytes` may be called from other threads."""
         ...
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Send the request. The run exists when this returns."""
+        """Send the request. After this call, the run exists."""
         ...
 
     def has(self, ref: RunRef) -> bool:
-        """Return whether the target has this run, submitted by us.
+        """Return whether the target has this run, submitted by this user.
 
         The answer decides whether an interrupted submission is completed or forgotten.
 
         Raises:
             NameTaken: the target has a run of that name from another submitter.
-            TargetError: the target cannot be asked.
+            TargetError: the target does not answer.
         """
         ...
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Make sure that a submission whose process died creates no run any more. Return False where the run exists.
+        """Make sure that a submission whose process died never creates a run. Return False if the run already exists.
 
-        Called when no request can be on its way (`in_flight`). Raises the same errors as `has`.
+        Called when no request can be in transit (`in_flight`). Raises the same errors as `has`.
         """
         return not self.has(ref)
 
@@ -133,7 +131,7 @@ class Service(Protocol):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield the output so far, line by line, of one rank, one instance or all. With `follow`, go on until the run
+        """Yield the output lines so far, of one rank, of one instance or of all. With `follow`, go on until the run
         ends."""
         ...
 
@@ -142,41 +140,42 @@ class Service(Protocol):
         ...
 
     def runs(self, place: str) -> Iterator[ListedRun]:
-        """Yield the runs that the target has at a place, whoever submitted them, newest first. They are fetched as they
-        are taken."""
+        """Yield the runs of all users at `place`, newest first. Each page of runs is fetched only when it is needed."""
         ...
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Yield folders that hold the run's code, as far as it still exists, the quickest to reach first.
+        """Yield folders with the run's code, as far as it still exists. Folders that need no download come first.
 
-        Fetched code is put below `scratch`. A file may have been changed since, so the caller compares hashes.
+        Downloaded code is stored below `scratch`. Files may have changed since the run, so the caller compares hashes.
 
         Raises:
-            TargetError: the target cannot be asked.
+            TargetError: the target does not answer.
         """
         return iter(())
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
-        """Copy what the run wrote under `path` (`model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or `` for all)."""
+        """Copy the files that the run wrote to `path`: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or an empty
+        path for all."""
         ...
 
 
 @runtime_checkable
 class KeepsQueue(Protocol):
-    """A service with cloudtrain's own queue, for a target without a queue. Its settings have `queue` and `priority`.
+    """A service with cloudtrain's own queue, for a target that has no queue. The target's settings have the fields
+    `queue` and `priority`.
 
-    A waiting run is `queued`, and its status tells its position.
+    A waiting run has the state `queued`, and its status has its position.
     """
 
     def queue(self) -> list[QueuedRun]:
-        """Return the runs that hold a place, then the waiting runs, both in queue order."""
+        """Return the started runs of the queue, then the waiting runs, both in queue order."""
         ...
 
     def move(self, ref: RunRef, *, before: RunRef | None = None, last: bool = False) -> None:
-        """Move a waiting run before another one. Without another one, move it to the front, or to the end.
+        """Move a waiting run before the run `before`, to the front (`before` is None), or to the end (`last`).
 
         Raises:
-            UsageError: one of the two runs does not wait.
+            UsageError: one of the two runs is not waiting.
         """
         ...
 
@@ -184,49 +183,50 @@ class KeepsQueue(Protocol):
         """Stop a waiting run. A run that has started is never stopped.
 
         Raises:
-            UsageError: the run does not wait.
+            UsageError: the run is not waiting.
         """
         ...
 
 
 @runtime_checkable
 class PinsVersions(Protocol):
-    """A service of a target whose jobs name things by labels (`NAME@latest`), which mean another version later."""
+    """A service of a target whose jobs can refer to assets by label, such as `NAME@latest`. A label can later mean
+    another version."""
 
     def pin(self, job: AnyJob, settings: Any) -> AnyJob:
-        """Return the job with the versions that its labels mean now; the job itself if it has no labels.
+        """Return the job with each label replaced by its current version. Return the job itself if it has no labels.
 
         Raises:
-            TargetError: the target cannot be asked, or a label means nothing.
-            UsageError: a label cannot be asked for.
+            TargetError: the target does not answer, or has no such label.
+            UsageError: the target cannot look up a label of this form.
         """
         ...
 
 
 class Tuner(Service, Protocol):
-    """Talks to a target's own tuner. A run is a sweep; the other methods are those of every service."""
+    """Talks to a target's own tuner. Each run is a sweep."""
 
     def trials(self, ref: RunRef) -> list[Trial]:
-        """Return the trials that the tuner has started, by number."""
+        """Return the trials that the tuner has started, sorted by number."""
         ...
 
     def objective(self, ref: RunRef) -> Objective | None:
-        """Return what the sweep optimises; None where it runs every combination."""
+        """Return the metric that the sweep optimises; None if the sweep runs every combination."""
         ...
 
     def continued(self, request: Mapping[str, Any], name: str, trials: int, started: int) -> dict[str, Any]:
-        """Return the request of a sweep that continues the sweep `name`, which had this request and started that many
-        trials. Pure. A tuner without a warm start has none.
+        """Return the request of a sweep that continues the sweep `name`. `request` is the request of `name`, and
+        `started` the number of its trials. Pure.
 
         Raises:
-            UsageError: the tuner cannot go on with it, with the alternative (`CT064`).
+            UsageError: the tuner cannot continue a sweep; the hint names an alternative (`CT064`).
         """
-        hint = f"submit a sweep with `driver: cloudtrain`, which goes on; or one with `trials: {started + trials}`"
-        raise UsageError(f"the tuner that drives `{name}` does not continue a sweep", hint=hint, code="CT064")
+        hint = f"submit a sweep with `driver: cloudtrain`, which can be continued, or with `trials: {started + trials}`"
+        raise UsageError(f"the tuner of `{name}` cannot continue a sweep", hint=hint, code="CT064")
 
 
 class Target(ABC):
-    """One place where jobs run. Importing it costs nothing, because only its service imports SDKs.
+    """A service or machine that runs jobs. Importing a target is fast, because only its service imports SDKs.
 
     Each subclass is listed in the entry-point group `cloudtrain.targets`. Its name then works in job files
     (`inputs.train.NAME`, `NAME_overrides`), in `cloudtrain.toml`, in the JSON Schema, and in every command.
@@ -235,63 +235,64 @@ class Target(ABC):
     name: ClassVar[str]
     """The entry point's name: lower-case letters, digits and underscores."""
     title: ClassVar[str]
-    """The name shown to people: `SageMaker`."""
+    """The name shown to users, such as `SageMaker`."""
     settings_model: ClassVar[type[TargetSettings]]
-    """The table `[NAME]` of `cloudtrain.toml`."""
+    """The model of the table `[NAME]` in `cloudtrain.toml`."""
     rule_prefix: ClassVar[str]
-    """Two capital letters that begin the codes of the target's rules."""
+    """The two capital letters at the beginning of the codes of the target's rules."""
     rule_modules: ClassVar[tuple[str, ...]] = ()
-    """Modules that register rules when they are imported. They are imported with the first job for the target."""
+    """Modules that register rules on import. cloudtrain imports them before the first check of a job for the target."""
     online_rule_modules: ClassVar[tuple[str, ...]] = ()
     """Modules with the rules that `Service.check` reports."""
     only_training_rule_modules: ClassVar[tuple[str, ...]] = ()
-    """The part of `rule_modules` that checks only requests of training jobs."""
+    """The modules in `rule_modules` whose rules apply only to training jobs."""
     extras: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Extras of the package, each with the distributions that it installs: `{"EXTRA": ("its-sdk",)}`."""
+    """Extras of the package, each with the packages that it installs: `{"EXTRA": ("its-sdk",)}`."""
 
     order: ClassVar[int] = 100
     """Position among the targets in lists. Targets with equal numbers are sorted by name."""
     plan_formats: ClassVar[tuple[str, ...]] = ()
-    """Forms in which a plan can be printed for the target's own tools: the names of `Plan.forms`."""
+    """Formats of a plan for the target's own tools: the names in `Plan.forms`."""
     is_paid: ClassVar[bool] = True
     """Whether a provider rents out the job's machines by the hour."""
     place_example: ClassVar[str] = ""
-    """An example of a place of data on this target: `s3://bucket/train`."""
+    """An example of a data path on this target, such as `s3://bucket/train`."""
     place_help: ClassVar[str] = ""
-    """What a place of data can be. The JSON Schema shows this text."""
+    """A description of data paths on this target. The JSON Schema shows this text."""
     place_prefixes: ClassVar[tuple[str, ...]] = ()
-    """Prefixes of places of data that certainly belong to this target."""
+    """Prefixes that data paths have only on this target, such as `s3://`."""
     place_aliases: ClassVar[tuple[str, ...]] = ()
-    """Other tools' names of the field for a place on this target: `s3_uri`."""
+    """Names that other tools use for the field with a data path on this target, such as `s3_uri`."""
     environment_help: ClassVar[str] = ""
-    """What `environment.NAME` can be; empty where the target keeps no named environments."""
+    """A description of `environment.NAME`; empty if the target has no named environments."""
     overrides_help: ClassVar[str] = "Merged last into the request."
     secret_places: ClassVar[Mapping[str, str]] = {"env": "env:NAME", "file": "file:~/.secrets/NAME"}
-    """Where `environment.secrets` can find values inside a job: the schemes that `cloudtrain.runtime` reads there, each
-    with an example that contains `NAME`. Hints show the first one."""
+    """The schemes of `environment.secrets` that a job on this target can read, each with an example that contains
+    `NAME`. Hints show the first example."""
     has_secrets_here: ClassVar[bool] = False
-    """Whether the job finds its secrets on this machine, so that a missing one is noticed before the start."""
+    """Whether the job reads its secrets on this machine, so that cloudtrain can report a missing secret before the
+    start."""
     keeps_literals: ClassVar[bool] = False
-    """Whether an input with a plain `value` stays an input of the request. Otherwise its value goes into the
-    arguments."""
+    """Whether an input with a plain `value` stays an input in the request. Otherwise references to it are replaced by
+    the value."""
     uploads_data: ClassVar[bool] = False
-    """Whether an input's place may be a path of this machine (`./data`). Such a target implements `data_place`."""
+    """Whether an input may name a path on this machine (`./data`) to upload. Such a target implements `data_place`."""
     waits_for_runs: ClassVar[bool] = False
-    """Whether a run itself waits for the runs that it reads from: `CompileContext.after`."""
+    """Whether a run itself can wait for the runs in `CompileContext.after`, whose outputs it reads."""
     can_emulate: ClassVar[bool] = False
-    """Whether `emulate` makes a plan for this machine."""
+    """Whether the target implements `emulate`."""
     emulated_places: ClassVar[str] = ""
-    """Stands for the place of data that is only on this machine: `s3://emulated`."""
+    """The prefix of made-up data paths in an emulation, for data that is only on this machine: `s3://emulated`."""
 
     has_tuner: ClassVar[bool] = False
     """Whether the target has its own tuner, through `compile_sweep` and `tuner`. Otherwise this machine drives a
     sweep."""
 
     exports: ClassVar[tuple[str, ...]] = ()
-    """The methods of `core.exports` that its plans define."""
+    """The methods of `core.exports` that the target's plans define."""
 
     def settings_here(self, settings: Any, *, environ: Mapping[str, str], cwd: Path) -> Any:
-        """Return the settings after replacing names and relative paths that have a meaning only on this machine.
+        """Return the settings with this machine's names and relative paths replaced by absolute ones.
 
         Makes no network request.
         """
@@ -299,12 +300,12 @@ class Target(ABC):
 
     @abstractmethod
     def account(self, settings: Any, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> Account:
-        """Return what compile needs to know beside the settings.
+        """Return the account that `compile` needs in addition to the settings.
 
-        It reads this machine only; `Service.check` asks the network.
+        This method reads only files and variables of this machine. `Service.check` makes network requests.
 
         Raises:
-            SettingsError: a file that it reads is wrong, or may have been written by another user.
+            SettingsError: a settings file is wrong, or another user may have written it.
         """
 
     @abstractmethod
@@ -314,112 +315,112 @@ class Target(ABC):
         Pure: the same job, settings and context give the same request, byte for byte.
 
         Raises:
-            JobError: the job asks for what the target lacks; the hint names the alternative.
-            TargetUnavailable: the target cannot be used from here.
+            JobError: the job asks for something that the target lacks; the hint names an alternative.
+            TargetUnavailable: this machine cannot use the target.
         """
 
     def compile_sweep(self, sweep: Sweep, settings: Any, context: CompileContext) -> Plan:
-        """Return the plan of a sweep as the request of the target's own tuner. Only where `has_tuner`.
+        """Return the plan of a sweep, with the request to the target's own tuner. Only for targets with `has_tuner`.
 
-        Pure, as `compile`. `sweep.job` is the job of the first trial.
+        Pure, like `compile`. `sweep.job` is the job of the first trial.
 
         Raises:
-            JobError: the tuner cannot run the sweep (`CT061`, each with the alternative), or the target cannot run its
-            trials.
+            JobError: the tuner cannot run the sweep (`CT061`; the hint names an alternative), or the target cannot run
+            its trials.
         """
-        raise AssertionError(f"{self.name} has no tuner")
+        raise AssertionError(f"the target {self.name} has no tuner")
 
     def tuner(self, *, environ: Mapping[str, str], state_dir: Path) -> Tuner:
-        """Return the service for the target's own tuner. Only where `has_tuner`."""
-        raise AssertionError(f"{self.name} has no tuner")
+        """Return the service for the target's own tuner. Only for targets with `has_tuner`."""
+        raise AssertionError(f"the target {self.name} has no tuner")
 
     @abstractmethod
     def service(self, *, environ: Mapping[str, str], state_dir: Path) -> Service:
         """Return the service. It imports its SDKs on first use."""
 
     def data_place(self, settings: Any, account: Any, sha256: str, name: str, *, is_file: bool) -> tuple[str, str]:
-        """Return the folder that data of this machine is uploaded to, and the place that its input reads. Only where
+        """Return the target's folder for uploaded data, and the path that the input reads. Only for targets with
         `uploads_data`.
 
         Args:
-            sha256: hash of the content.
-            name: name of the folder or the file.
+            sha256: the hash of the data.
+            name: the name of the folder or file on this machine.
         """
-        raise AssertionError(f"{self.name} uploads no data")
+        raise AssertionError(f"the target {self.name} cannot upload data")
 
     @property
     def instance_table(self) -> InstanceTable | None:
-        """Return the target's instance types; None where the target has no table, as on this machine."""
+        """Return the table of the target's instance types; None if the target has none, like the local target."""
         return None
 
     def request_view(self, settings: Any) -> RequestView:
-        """Return what the rules for all targets can read from a request."""
+        """Return the view through which the rules for all targets read a request."""
         from cloudtrain.rules.subject import RequestView
 
         return RequestView(self.name)
 
     def refuse_path(self, path: str) -> str | None:
-        """Return why this target cannot have a file of this name in the bundle: `whose path is too long`; None where it
-        can."""
+        """Return why the target does not accept the file `path` in a bundle, such as `whose path is too long`; None if
+        it does."""
         from cloudtrain.bundle.findings import refuse_archive_path
 
         return refuse_archive_path(path)
 
     def emulate(self, job: TrainingJob, settings: Any, context: CompileContext) -> LocalPlan:
-        """Return the plan of a job that runs on this machine as the target would run it. `settings` are the local
-        target's.
+        """Return the plan of a job that runs on this machine as the target would run it. `settings` are the settings of
+        the local target.
 
         Raises:
-            JobError: the job cannot run here in that way, with the alternative.
+            JobError: this machine cannot emulate the job; the hint names an alternative.
         """
-        raise AssertionError(f"{self.name} does not emulate")
+        raise AssertionError(f"the target {self.name} has no emulation")
 
     def run_folder(self, run_name: str, state_dir: Path) -> Path | None:
-        """Return the folder on this machine that holds all files of a run; None where the run is elsewhere."""
+        """Return the folder of a run on this machine; None if the target's runs are not on this machine."""
         return None
 
     def working_files(self, run_name: str, state_dir: Path) -> dict[str, Path]:
-        """Return the files on this machine that the script wrote into its working folder, by their names there.
+        """Return the files that a run's script wrote into its working folder on this machine, by relative path.
 
         Raises:
-            TargetError: the run's folder is gone or damaged.
+            TargetError: the run's folder is missing or damaged.
         """
         return {}
 
     def adopter(self) -> Adopter | None:
-        """Return the reader of the service's own requests for `cloudtrain adopt`; None where the target has no such
-        reader."""
+        """Return the class that converts the service's own requests for `cloudtrain adopt`; None if the target has
+        none."""
         return None
 
     def fetch_original(self, place: str, name: str, settings: Any, environ: Mapping[str, str]) -> Original:
-        """Return a job that the target has, for `cloudtrain adopt`, with its code as far as it can be read. `settings`
-        are the target's, for what the place leaves open.
+        """Fetch the job `name` from the target for `cloudtrain adopt`, with its code if it can be read. `settings` are
+        used for everything that `place` does not name.
 
         Raises:
-            UsageError: the target has no such job, or its jobs cannot be adopted this way.
-            TargetError: the target cannot be asked.
+            UsageError: the target has no such job, or cloudtrain cannot fetch its jobs.
+            TargetError: the target does not answer.
         """
-        hint = "adopt its description from a file: docs/adopting.md lists what can be adopted"
-        raise UsageError(f"jobs of `{self.name}` cannot be fetched", hint=hint, code="CT975")
+        hint = "adopt the job from a file that describes it: docs/adopting.md lists the formats"
+        raise UsageError(f"cloudtrain cannot fetch jobs from `{self.name}`", hint=hint, code="CT975")
 
     def batch_settings(self, options: Mapping[str, str], setup: Sequence[str]) -> BatchSettings | None:
-        """Return what a batch script for the target's own scheduler adds to the job, for `cloudtrain adopt`; None if
-        the target has no such scripts.
+        """Convert a batch script of the target's own scheduler to settings, for `cloudtrain adopt`. Return None if the
+        target has no such scripts.
 
         Args:
-            options: of the script's directives, by their long names.
-            setup: lines that come before the launch line and prepare it: modules, a virtual environment.
+            options: the options in the script's directives, by long name.
+            setup: the lines before the launch command that prepare it: load modules, activate an environment.
         """
         return None
 
     def draft_of_calls(self, calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
-        """Return the draft of the first job that a script's calls create, and a map from each field whose value cannot
-        be read from the text to its expression. Return None if no call creates a job of this target."""
+        """Return the draft of the first job that a script's SDK calls create. Also return the expression of each field
+        whose value is not a constant in the script. Return None if no call creates a job of this target."""
         return None
 
     def examine(self, settings: Any, account: Any) -> str | None:
-        """Return what `cloudtrain doctor` shows about the account: `workspace prod, from config.json`; None for
-        nothing.
+        """Return the line that `cloudtrain doctor` shows about the account, such as `workspace prod, from config.json`,
+        or None.
 
         Raises:
             CloudtrainError: the account has a problem.

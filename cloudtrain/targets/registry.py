@@ -1,4 +1,4 @@
-"""Find targets by name, their services, and the rules of all targets."""
+"""Find targets and their services by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cloudtrain.targets.base import Service, Target
 
 
 class ServiceContext(Protocol):
-    """What services are made with."""
+    """The values that `service_of` needs to make a service."""
 
     @property
     def environ(self) -> Mapping[str, str]:
@@ -27,7 +27,7 @@ class ServiceContext(Protocol):
 
 
 def target_of(name: str) -> Target:
-    """Return the target of that name.
+    """Return the target with the name `name`.
 
     Raises:
         SettingsError: the target does not exist.
@@ -38,12 +38,12 @@ def target_of(name: str) -> Target:
 
 
 def all_targets() -> list[Target]:
-    """Return every installed target, in the order in which people see them."""
+    """Return all installed targets, in the order in which users see them."""
     return all_found()
 
 
 def service_of(name: str, context: ServiceContext) -> Service:
-    """Return the service of a target. It does nothing until it is used.
+    """Return the service of a target. It makes no request until a method is called.
 
     Raises:
         SettingsError: the target does not exist.

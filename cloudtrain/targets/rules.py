@@ -1,4 +1,4 @@
-"""The rules of all targets, by code, and the rules for a job on one target."""
+"""Find rules by code, and check a job's plan with the rules of its target."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def all_rules() -> list[Rule]:
-    """Return every rule, by code."""
+    """Return all rules of all targets, sorted by code."""
     load_rules(module for target in all_targets() for module in (*target.rule_modules, *target.online_rule_modules))
     return [registered[code] for code in sorted(registered)]
 
 
 def rule_named(code: str) -> Rule:
-    """Return the rule of that code. Upper and lower case are the same.
+    """Return the rule with the code `code`, in upper or lower case.
 
     Raises:
         UsageError: the code is unknown.
@@ -37,10 +37,10 @@ def rule_named(code: str) -> Rule:
     from cloudtrain.problems.codes import ERROR_CODES
 
     if code.upper() in ERROR_CODES:
-        hint = f"`cloudtrain explain {code.upper()}` says how to correct it"
-        raise UsageError(f"`{code.upper()}` is the code of an error, which cannot be ignored", hint=hint)
+        hint = f"`cloudtrain explain {code.upper()}` explains how to correct it"
+        raise UsageError(f"`{code.upper()}` is an error code, and errors cannot be ignored", hint=hint)
     near = did_you_mean(code.upper(), registered) if len(code) > 3 else None
-    raise UsageError(f"there is no rule `{shortened(code)}`", hint=near or "see `cloudtrain explain`")
+    raise UsageError(f"the rule `{shortened(code)}` does not exist", hint=near or "see `cloudtrain explain`")
 
 
 def subject_of(
@@ -51,14 +51,14 @@ def subject_of(
     tree: Tree,
     processing: ProcessingJob | None = None,
 ) -> Subject:
-    """Return what the rules look at for a job on the target of these settings."""
+    """Return the subject of the rules: the job, its target and settings, its plan and its files."""
     where = target_of(settings.type)
     return Subject(job, where, settings, where.request_view(settings), account, plan, tree, processing)
 
 
 def check_plan(subject: Subject, *, ignore: Sequence[str] = (), portable: bool = False) -> tuple[Finding, ...]:
-    """Return all findings for a plan, errors first, without those whose code is ignored. `portable`: use only the rules
-    for all targets, which need no request.
+    """Check a plan with all rules except those in `ignore`. Return the findings, errors first. `portable`: use only the
+    rules that apply to all targets and need no request.
 
     Raises:
         UsageError: `ignore` names a rule that does not exist.

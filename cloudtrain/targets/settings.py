@@ -1,4 +1,4 @@
-"""Settings that all targets share. Profiles, flags or these models hold them; a job never does."""
+"""The base class of all targets' settings. Settings come from profiles, flags or these classes, never from a job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TargetSettings(Model):
-    """What targets have in common: the origin of their account settings."""
+    """The base class of target settings. It records the settings files that the values come from."""
 
     type: str
     """The name of the target."""
@@ -22,15 +22,15 @@ class TargetSettings(Model):
 
     @property
     def settings_files(self) -> tuple[str, ...]:
-        """The settings files that contributed, the weakest first."""
+        """The settings files that set these values, in increasing order of precedence."""
         return self._files
 
     def from_files(self, files: tuple[str, ...]) -> Self:
-        """Return the same settings, with a note of the files they came from."""
+        """Return the same settings with `settings_files` set to `files`."""
         same = self.model_copy()
         same._files = files  # type: ignore[misc]  # only fields are frozen
         return same
 
     def replace(self, **changes: Any) -> Self:
-        """Replace fields, as in every model. The note of settings files stays."""
+        """Return the settings with fields replaced, as in every model. `settings_files` stays the same."""
         return super().replace(**changes).from_files(self._files)

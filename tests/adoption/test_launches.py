@@ -158,7 +158,7 @@ def test_settings_of_a_batch_script(cli: Cli) -> None:
     assert {item["path"] for item in data["differences"]} == {"--array", "-Z", "--export", "--comment"}
     assert cli("adopt", "job.sh", "--write", "new").code == 1
     table = Path("new/cloudtrain.toml").read_text()
-    assert table.startswith("# Set `shared_dir` too")
+    assert table.startswith("# Also set `shared_dir`")
     Path("new/cloudtrain.toml").write_text(table + 'shared_dir = "/fsx/me"\n')
     Path("new/train.py").write_text("")
     planned = cli("plan", "new/job.yaml", "--target", "slurm", "--format", "sbatch", "--set", "source_dir=.")

@@ -106,7 +106,7 @@ def test_submit_runs_it_as_on_azureml(cli: Cli, on_azureml: str, clean_environme
             "--target local",
         ),
         (("--emulate", "azure"), "`emulate` cannot be", "did you mean `azureml`?"),
-        (("--emulate", "azureml", "--max-restarts", "1"), "Azure ML starts no rank", "remove one of them"),
+        (("--emulate", "azureml", "--max-restarts", "1"), "Azure ML does not restart", "remove one of them"),
         (("--emulate", "sagemaker", "--max-restarts", "1"), "`max_restarts` has no effect", "remove one of them"),
     ],
 )

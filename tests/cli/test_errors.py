@@ -77,7 +77,7 @@ def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, comman
         (["submit", "digits_ddp"], "there is no file `digits_ddp`", "did you mean `bundled:digits_ddp`?"),
         (["submit", "bundled:digits_dpd"], "no bundled script `digits_dpd`", "did you mean `digits_ddp`?"),
         (["submit", "."], "`.` is a folder", "job.yaml"),
-        (["explain", "CT999x"], "there is no rule `CT999x`", None),
+        (["explain", "CT999x"], "the rule `CT999x` does not exist", None),
         (["scripts", "show", "digits_ddp", "--file", "trian.py"], "has no file `trian.py`", "did you mean `train.py`?"),
         (["scripts"], "missing command", "see `cloudtrain scripts --help`"),
         (["wait", "last", "--timeout", "soon"], '`"soon"` is not a duration', "`10m`"),
@@ -335,7 +335,7 @@ def test_the_code_of_an_error_is_explained_and_not_ignored(cli: Cli, job: str) -
     assert cli("explain", "ct012").out.startswith("CT012 (error)\nA value has the wrong type.\n")
     result = cli("plan", job, "--ignore", "CT012")
     assert (result.code, result.out) == (2, "")
-    assert "which cannot be ignored [CT901]\n\nhint: `cloudtrain explain CT012`" in result.err
+    assert "and errors cannot be ignored [CT901]\n\nhint: `cloudtrain explain CT012`" in result.err
 
 
 REQUEST = ["--set", "environment={framework: pytorch, version: 2.8.0}", "--format", "python"]

@@ -66,9 +66,9 @@ def test_the_environment_of_the_uv_project(
 @pytest.mark.parametrize(
     ("python", "message", "hint"),
     [
-        ("conda:vision", "there is no conda environment `vision`", "`conda env list` shows"),
-        ("conda:", "there is no conda environment ``", "`conda env list` shows"),
-        ("conda:../a", "there is no conda environment `../a`", "`conda env list` shows"),
+        ("conda:vision", "the conda environment `vision` does not exist", "`conda env list` shows"),
+        ("conda:", "the conda environment `` does not exist", "`conda env list` shows"),
+        ("conda:../a", "the conda environment `../a` does not exist", "`conda env list` shows"),
         ("uv", "the project around this folder has no uv environment", "`uv sync` creates it"),
     ],
 )

@@ -40,7 +40,7 @@ def test_plan_shows_the_launcher_and_every_variable_of_the_ranks(cli: Cli, torch
     ("flags", "message", "hint"),
     [
         (("--launcher", "frok"), "`launcher` cannot be", "did you mean `fork`?"),
-        (("--launcher", "fork", "--set", "distribution.type=none"), "this is `none`", "--launcher torchrun"),
+        (("--launcher", "fork", "--set", "distribution.type=none"), "this job is `none`", "--launcher torchrun"),
         (("--launcher", "fork", "--emulate", "sagemaker"), "no effect with `emulate`", "remove one of them"),
         (
             ("--launcher", "fork", "--target", "sagemaker"),

@@ -80,7 +80,7 @@ def test_a_day_in_the_queue(cli: Cli, submit: Submit, state_dir: Path) -> None:
 
     started = cli("queue", "drop", first)
     assert started.code == 2
-    assert f"`{first}` does not wait in the queue [CT940]" in started.err
+    assert f"`{first}` is not waiting in the queue [CT940]" in started.err
     assert f"`cloudtrain stop {first}` ends it" in started.err
     assert cli("stop", second).code == 0
     with subprocess.Popen(

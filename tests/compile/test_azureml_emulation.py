@@ -208,7 +208,7 @@ def test_the_plan_shows_one_block_of_ranks() -> None:
         ({"distribution": {"type": "smp", "version": 2}}, "SageMaker's own library"),
         ({"distribution": {"type": "horovod"}}, "Azure ML's own mpirun"),
         ({"inputs": {"train": {"local": "/data", "mode": "pipe"}}}, "is a pipe"),
-        ({"inputs": {"train": {"azureml": "azureml:train:1"}}}, "no place on this machine"),
+        ({"inputs": {"train": {"azureml": "azureml:train:1"}}}, "no path on this machine"),
         ({"azureml_overrides": {"distribution": {"distributionType": "Ray"}}}, "cannot emulate `Ray`"),
         ({"environment": {}}, "in which environment"),
     ],
@@ -228,7 +228,7 @@ def test_several_instances_without_a_distribution() -> None:
 
 def test_restarts_are_refused() -> None:
     """Azure ML starts no rank again, so an emulation cannot be asked to."""
-    with pytest.raises(ct.JobError, match="Azure ML starts no rank again"):
+    with pytest.raises(ct.JobError, match="Azure ML does not restart ranks"):
         ct.Local(emulate="azureml", max_restarts=1)
 
 

@@ -296,7 +296,7 @@ def test_gpus_are_shared_out() -> None:
     [
         ({"distribution": {"type": "smp", "version": 2}}, "SageMaker's own library"),
         ({"inputs": {"train": {"local": "/data", "mode": "pipe"}}}, "is a pipe"),
-        ({"inputs": {"train": {"sagemaker": "s3://bucket/x"}}}, "no place on this machine"),
+        ({"inputs": {"train": {"sagemaker": "s3://bucket/x"}}}, "no path on this machine"),
         ({"resources": {}}, "on which instance type"),
     ],
 )
@@ -320,7 +320,7 @@ def test_mpirun_is_missing(fields: dict[str, Any]) -> None:
 
 def test_restarts_are_refused() -> None:
     """SageMaker starts no rank again, so an emulation cannot be asked to."""
-    with pytest.raises(ct.JobError, match="starts no rank again"):
+    with pytest.raises(ct.JobError, match="does not restart ranks"):
         ct.Local(emulate="sagemaker", max_restarts=1)
 
 

@@ -132,7 +132,7 @@ def test_the_name_does_not_change_the_key() -> None:
         (
             {"inputs": {"x": {"sagemaker": "s3://b/k"}}},
             "inputs.x",
-            "no place on this machine",
+            "no path on this machine",
             "--set inputs.x.local=PATH",
         ),
     ],
@@ -153,11 +153,11 @@ def test_what_this_machine_lacks_is_an_error_with_an_alternative(
 @pytest.mark.parametrize(
     ("fields", "machine", "path", "message", "hint"),
     [
-        ({"distribution": {"type": "mpi"}}, LAPTOP, "distribution.type", "this is `mpi`", "--launcher torchrun"),
-        ({}, LAPTOP, "distribution.type", "this is `none`", "--launcher torchrun"),
+        ({"distribution": {"type": "mpi"}}, LAPTOP, "distribution.type", "this job is `mpi`", "--launcher torchrun"),
+        ({}, LAPTOP, "distribution.type", "this job is `none`", "--launcher torchrun"),
         (TORCH | {"entry_point": "run.sh"}, LAPTOP, "entry_point", "a Python script", "entry_point: train.py"),
         (TORCH | {"entry_point": None, "command": "python t.py"}, LAPTOP, "command", "a Python script", "train.py"),
-        (TORCH, WORKSTATION, "", "the ranks would find GPUs here (32 CPUs, 4 GPUs)", "CUDA_VISIBLE_DEVICES="),
+        (TORCH, WORKSTATION, "", "this machine has GPUs (32 CPUs, 4 GPUs)", "CUDA_VISIBLE_DEVICES="),
     ],
 )
 def test_what_cannot_be_forked_is_refused(

@@ -224,7 +224,7 @@ def test_tensorflow_on_this_machine_has_an_end() -> None:
     """Every task is told of all others: 1,024 workers are planned, and as many servers beside them are refused."""
     plan = plan_of("local", SERVERS | {"workers": 1, "parameter_servers": 1}, 1024)
     assert len(plan.processes) == 1025
-    with pytest.raises(JobError, match=r"1,024 workers and 1,024 parameter servers are too much for this machine"):
+    with pytest.raises(JobError, match=r"1,024 workers and 1,024 parameter servers are too many for this machine"):
         plan_of("local", SERVERS | {"workers": 1024, "parameter_servers": 1024}, 1024)
 
 

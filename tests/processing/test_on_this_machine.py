@@ -152,7 +152,7 @@ def test_a_command_sees_its_own_shard(job: Callable[..., ct.ProcessingJob]) -> N
 
 def test_emulation_is_for_training_jobs(job: Callable[..., ct.ProcessingJob]) -> None:
     """It would show the variables of a training container."""
-    with pytest.raises(ct.JobError, match="rehearses training jobs, and this is a processing job"):
+    with pytest.raises(ct.JobError, match="emulates training jobs only, and this is a processing job"):
         ct.plan(job(), ct.Local(emulate="sagemaker"))
 
 

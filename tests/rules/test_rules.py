@@ -256,7 +256,7 @@ def test_checkpoints_do_not_go_to_a_file(make_source: Callable[..., Path]) -> No
     """The file itself is named."""
     found = check(Case({"checkpoint": {"local": "/dev/null"}}), make_source)
     told = [(item.message, item.path) for item in found if item.code == "LO104"]
-    assert told == [("`/dev/null` is a file, and `checkpoint` needs a folder", ("checkpoint", "local"))]
+    assert told == [("`/dev/null` is a file, but `checkpoint` needs a folder", ("checkpoint", "local"))]
 
 
 def test_large_bundles_are_found_before_they_are_uploaded(tmp_path: Path, make_source: Callable[..., Path]) -> None:

@@ -1,1 +1,1 @@
-"""Code that several targets share: compiling, scaling to this machine, following logs, archives and copies, exports."""
+"""Code that several targets share: compile jobs, scale them to this machine, follow logs, copy files, export jobs."""

@@ -1,8 +1,8 @@
-"""Bundles that are kept in a folder: `bundles/<hash of the content>/sourcedir.tar.gz`.
+"""Archives of bundles in a folder: `bundles/<hash of the content>/sourcedir.tar.gz`.
 
-A submit does not read an existing archive. It reads the note beside the archive, which was written when the archive was
-complete. If size, time or inode differ from the note, the archive is written again. The content is verified when the
-archive is unpacked, because it is read then anyway (`cloudtrain.bundle.unpack`).
+A submit does not read an existing archive. It reads a file beside the archive, which holds the size, time and inode of
+the complete archive. If the archive's own values differ, the archive is written again. Its content is verified only
+when it is unpacked (`cloudtrain.bundle.unpack`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from cloudtrain.targets.base import BundleWriter
 
 
 def put_archive(archive: Path, bundle: BundleWriter) -> bool:
-    """Write the archive. Return False where it exists and is unchanged.
+    """Write the bundle's archive. Return False if it already exists unchanged.
 
     Raises:
         OSError: the archive cannot be written.
-        SourceChanged: a file changed since it was read.
+        SourceChanged: a source file changed after cloudtrain had read it.
     """
     note = archive.with_name(f"{archive.name}.whole")
     if _stamp(archive) is not None and _stamp(archive) == _read(note):
-        os.utime(archive.parent)  # `prune` removes archives that no submit has asked for in a day
+        os.utime(archive.parent)  # `prune` removes archives that no submit has used for a day
         return False
     make_private_folder(archive.parent)
     bundle.write(archive)
@@ -38,7 +38,7 @@ def put_archive(archive: Path, bundle: BundleWriter) -> bool:
 
 
 def unpacked(archive: Path, sha256: str, scratch: Path) -> Iterator[Path]:
-    """Yield a folder below `scratch` with the content of a bundle; nothing where the archive is missing or damaged."""
+    """Unpack an archive below `scratch` and yield the folder; yield nothing if the archive is missing or damaged."""
     from cloudtrain.bundle.unpack import DamagedBundle, unpack
 
     folder = scratch / "code"
@@ -48,7 +48,7 @@ def unpacked(archive: Path, sha256: str, scratch: Path) -> Iterator[Path]:
 
 
 def _stamp(archive: Path) -> str | None:
-    """Return data that changes whenever the file changes; None where the file does not exist."""
+    """Return the archive's size, time and inode as a text; None if the archive does not exist."""
     try:
         status = archive.stat(follow_symlinks=False)
     except OSError:

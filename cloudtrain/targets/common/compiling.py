@@ -1,4 +1,4 @@
-"""What every compiler shares: hyperparameters as argv, references, overrides, and the run name."""
+"""Functions that all compilers share: hyperparameters as arguments, references, and the run name."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from cloudtrain.core.processing import AnyJob
 
 HASH_LENGTH = 8
-"""Hex digits of the plan's hash in a run name. Together with the counter, a collision needs 2**16 different plans of
+"""Number of hex digits of the plan's hash in a run name. A collision becomes likely only with 2**16 different plans of
 one job."""
 
 
 hyperparameter_argv = argv_of
-"""Return `--key value` for each hyperparameter, keys sorted, as the SageMaker containers do. All targets follow this
-convention. The launcher in the containers needs it too, so it lives in the runtime."""
+"""Return `--key value` for each hyperparameter, sorted by key, as the SageMaker containers do. All targets follow this
+convention. The function is in the runtime, because the launcher in the containers needs it too."""
 
 hyperparameter_text = text_of
-"""Return one value as the script receives it."""
+"""Return the text of one hyperparameter value as the script receives it."""
 
 
 def without_literals(job: AnyJob) -> AnyJob:
-    """Return the job without inputs that are plain values. Their references become the values. Only Azure ML has such
-    inputs."""
+    """Return the job without inputs that have a plain `value`, and with references to these inputs replaced by the
+    value. Only Azure ML has such inputs."""
     literals = {name: item.value for name, item in job.inputs.items() if item.value is not None}
     if not literals:
         return job
@@ -58,12 +58,12 @@ def resolve_hyperparameters(job: TrainingJob, paths: Mapping[str, str]) -> dict[
 
 
 def has_bare_flags(job: TrainingJob) -> bool:
-    """Return whether an argument of the script is a flag without a value."""
+    """Return whether the script gets a flag without a value, such as `--verbose`."""
     return job.bare_flags and any(isinstance(value, bool) for value in job.hyperparameters.values())
 
 
 def arguments_of(job: TrainingJob, paths: Mapping[str, str]) -> list[str]:
-    """Return the arguments after the script's name."""
+    """Return the script's command-line arguments, made from the job's hyperparameters."""
     return argv_of(resolve_hyperparameters(job, paths), bare_flags=job.bare_flags)
 
 
@@ -83,7 +83,7 @@ def _fill_texts(value: Any, fill: Callable[[str], str]) -> Any:
 
 
 def option_problems(job: TrainingJob) -> list[Problem]:
-    """Return the mpirun options that cannot be parsed: quotes without an end."""
+    """Return a problem if the job's mpirun options cannot be parsed, because of an unclosed quote."""
     for field in ("options", "mpi_options"):
         try:
             split(getattr(job.distribution, field, ""))
@@ -94,24 +94,24 @@ def option_problems(job: TrainingJob) -> list[Problem]:
 
 
 def submission_key(plan: Plan) -> str:
-    """Return the hash of what makes two submissions the same: target, place, job name and the plan.
+    """Return a hash of target, place, job name and plan. Two submissions with the same hash are the same.
 
-    `plan` is compiled under a placeholder for the run name, so that the number of the run does not change the hash.
+    `plan` must be compiled with a placeholder for the run name, so that the number of the run does not change the hash.
     """
     return hashlib.sha256("\n".join((plan.target, plan.place, plan.job_name, plan.sha256)).encode()).hexdigest()
 
 
 def run_name(job_name: str, key: str, submitter: str, salt: str, counter: int) -> str:
-    """Return `job-1f3a9c2b-1`: the job's name, a hash of the plan and of who submits it, and the number of the run.
+    """Return the run's name, such as `job-1f3a9c2b-1`: job name, hash of plan and submitter, and number of the run.
 
-    Deterministic, so that a dry run prints the very name that a submit would use, and a submit after a crash finds
-    its own run.
+    The name is deterministic, so that a dry run prints the same name that a submit would use, and a submit after a
+    crash finds its own run.
 
     Args:
         key: the plan's `submission_key`.
         submitter: `user@host`.
-        salt: the run store's salt, so that two stores of one user give two names.
-        counter: one more than the earlier runs of the same key.
+        salt: the run store's salt, so that two stores of the same user give different names.
+        counter: the number of earlier runs with the same key, plus one.
     """
     digest = hashlib.sha256(f"{key}\n{submitter}\n{salt}".encode()).hexdigest()[:HASH_LENGTH]
     return f"{job_name}-{digest}-{counter}"

@@ -1,4 +1,4 @@
-"""Copies of what a run wrote: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or everything."""
+"""Copy files that a run wrote: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or everything."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from cloudtrain.runtime.shards import leads_back
 from cloudtrain.targets.common.landing import landing
 
 Places = Iterable[Path]
-"""Folders whose contents are copied as one."""
+"""The folders of one output. Their contents are copied together."""
 
 
 Files = Mapping[str, Path]
-"""Names of files below a place, with their paths."""
+"""Maps relative paths of an output's files to the files on this machine."""
 
 
 def copy_places(
     known: Mapping[str, Places], path: str, destination: Path, *, chosen: Mapping[str, Files] | None = None
 ) -> list[Path]:
-    """Copy what is under `path` into `destination`, which is made, and return the files written.
+    """Copy the run's files at `path` into the folder `destination`, which is created. Return the copies.
 
-    A folder's content goes directly into `destination`. With an empty path every place gets a folder there, and with
-    `outputs` every output. Existing files of the same name are replaced. All files appear, or none. A path such as
-    `model/weights.pt` copies one file.
+    The content of a folder goes directly into `destination`. With an empty path everything is copied, each output to
+    its own subfolder. With `outputs`, each of the job's outputs is copied this way. A path such as `model/weights.pt`
+    copies one file. Existing files of the same name are replaced. Either all files appear, or none.
 
     Args:
-        known: the run's places on this machine, by the name under which they are downloaded.
-        chosen: places that lie among other files, with the files that count.
+        known: the folders of each output on this machine, by the output's name for `cloudtrain download`.
+        chosen: outputs whose folders also hold other files: the output's own files, by the output's name.
 
     Raises:
-        UsageError: the place does not exist; the hint names the existing places.
-        TargetError: the run has written nothing there, or something is in the way of a file.
+        UsageError: the run has no output of this name; the hint names its outputs.
+        TargetError: the run has written nothing to the output, or an existing file blocks a copy's path.
     """
     wanted = path.strip("/")
     chosen = chosen or {}
@@ -44,31 +44,31 @@ def copy_places(
     if wanted == "outputs" and wanted not in known and outputs:
         return _copy_named({name: dict(_files(folders)) for name, folders in outputs.items()}, destination)
     if wanted == "outputs" and wanted not in known:
-        raise UsageError("the job declares no outputs beside its model", hint=_instead(known, chosen), code="CT935")
+        raise UsageError("the job declares no outputs except its model", hint=_instead(known, chosen), code="CT935")
     place, _, below = wanted.partition("/")
     if place in chosen:
         files = _below(chosen[place], below)
         if below and not files:
-            raise TargetError(f"the run has written no `{wanted}`", hint=f"`{place}/` copies all of it")
+            raise TargetError(f"the run has not written `{wanted}`", hint=f"`{place}/` copies all its files")
         return _copy(files, destination)
     found = [place for place in _find(wanted, known) if place.exists()]
     if not found:
-        hint = f"what a run writes: {', '.join(f'`{name}/`' for name in known)}"
-        raise TargetError(f"the run has written no `{wanted}`", hint=hint)
+        hint = f"the run's outputs: {', '.join(f'`{name}/`' for name in known)}"
+        raise TargetError(f"the run has not written `{wanted}`", hint=hint)
     return _copy(dict(_files(found)), destination)
 
 
 def _find(wanted: str, known: Mapping[str, Places]) -> list[Path]:
     parts = wanted.split("/")
-    for length in (2, 1):  # `outputs/scores` may be a place of its own beside `outputs`
+    for length in (2, 1):  # an output's name can have two parts, as `outputs/scores`
         name, rest = "/".join(parts[:length]), parts[length:]
         if name in known and ".." not in rest:
             return [place.joinpath(*rest) for place in known[name]]
-    raise UsageError(f"a run has no `{wanted}`", hint=did_you_mean(wanted, known), code="CT935")
+    raise UsageError(f"a run has no output `{wanted}`", hint=did_you_mean(wanted, known), code="CT935")
 
 
 def _instead(known: Mapping[str, Places], chosen: Mapping[str, Files]) -> str:
-    """Return the hint for a job without outputs: its model, or the other files that it wrote instead."""
+    """Return the hint for a job without outputs: copy its model, or if that is empty, its other files."""
     if not any(_files(known.get("model", ()))):
         for place, files in chosen.items():
             if files:
@@ -77,7 +77,8 @@ def _instead(known: Mapping[str, Places], chosen: Mapping[str, Files]) -> str:
 
 
 def _files(places: Places) -> Iterator[tuple[str, Path]]:
-    """Yield each file below the places, with its name there. Of files with the same name the last one counts."""
+    """Yield each file below the folders, preceded by its relative path. If two files have the same path, the last one
+    counts."""
     from cloudtrain.runtime.atomic import ASIDE
 
     for place in places:
@@ -93,7 +94,7 @@ def _files(places: Places) -> Iterator[tuple[str, Path]]:
 
 
 def _below(files: Files, path: str) -> dict[str, Path]:
-    """Return the files below a folder, by their names there; or the one file of this name."""
+    """Return the files below the folder `path`, by their paths relative to it; or the single file at `path`."""
     if not path:
         return dict(files)
     if path in files:
@@ -102,14 +103,14 @@ def _below(files: Files, path: str) -> dict[str, Path]:
 
 
 def _copy_named(places: Mapping[str, Files], destination: Path) -> list[Path]:
-    """Copy each place into a folder of its own."""
+    """Copy each output to a folder with the output's name."""
     return _copy(
         {f"{name}/{file}": found for name, files in places.items() for file, found in files.items()}, destination
     )
 
 
 def _copy(files: Mapping[str, Path], destination: Path) -> list[Path]:
-    """Copy one file. Skip a file that a running script has removed meanwhile."""
+    """Copy the files into `destination`. Skip files that a running script removes meanwhile."""
     with landing(destination, odd_names=True) as staging:
         for name, source in files.items():
             place = staging.place(name)

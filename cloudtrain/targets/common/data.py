@@ -1,7 +1,7 @@
-"""Upload data of this machine to storage: only the missing files, several at once.
+"""Upload data from this machine to storage: only the missing files, several at the same time.
 
-Storage takes a file whole or not at all, and the name of the folder contains the hash of all files. So an existing file
-of the right size is the right file. An interrupted upload continues where it stopped, and complete data is not sent
+Storage never keeps a partial file, and the name of the folder contains the hash of all files. So an existing file of
+the right size is the right file. An interrupted upload continues where it stopped, and complete data is not uploaded
 again.
 """
 
@@ -23,24 +23,24 @@ from cloudtrain.targets.common.transfers import Check, run_concurrently
 _AT_ONCE = 8
 
 Report = Callable[[int], None]
-"""Receives how many bytes of a file have arrived."""
+"""Called with the number of bytes of a file that have arrived so far."""
 
 
 class Storage(NamedTuple):
-    """A folder of a storage, in which names have slashes."""
+    """The operations on one storage folder. File names are relative paths with slashes."""
 
     sizes: Callable[[], Mapping[str, int]]
-    """Return the existing files by name, with their sizes."""
+    """Returns the sizes of the existing files, by name."""
     send: Callable[[DataFile, Report], None]
     remove: Callable[[str], None]
 
 
 def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> bool:
-    """Send what is missing. Return False where all of it is there.
+    """Upload the missing files. Return False if all files are already in storage.
 
     Raises:
-        TargetError: the storage refuses the upload, or has foreign files in that folder.
-        UnreadableData: the data is gone from this machine, or has changed since it was planned.
+        TargetError: the storage refuses the upload, or its folder has files that are not part of the data.
+        UnreadableData: the data is no longer on this machine, or has changed since it was planned.
     """
     there = storage.sizes()
     if len(there) == item.file_count and sum(there.values()) == item.size:
@@ -49,7 +49,7 @@ def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> 
     strangers = there.keys() - {file.path for file in data.files}
     if strangers:
         message = f"`{item.destination}` holds `{escape_path(min(strangers))}`, which is not part of this data"
-        raise TargetError(message, hint="remove it from that folder, which only cloudtrain may use", code="CT986")
+        raise TargetError(message, hint="remove this file: only cloudtrain may write to that folder", code="CT986")
     missing = [file for file in data.files if there.get(file.path) != file.size]
     report = _counting(data, missing, on_bytes)
 
@@ -74,19 +74,19 @@ def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> 
 
 
 def _read_again(item: Upload) -> LocalData:
-    """Return the data as it was planned.
+    """Read the data again, and check that it is the same as in the plan.
 
     Raises:
-        UnreadableData: the data is gone, or has changed.
+        UnreadableData: the data is missing, or has changed.
     """
     if item.source is None:
-        raise UnreadableData(f"`{item.destination}` does not hold all of its data", hint="submit the job again")
+        raise UnreadableData(f"`{item.destination}` does not hold all its data", hint="submit the job again")
     data = read_data(item.source)
     if data.sha256 != item.sha256:
         raise _changed(item)
     for file in data.files:
         if not file.path.isprintable() or not _is_text(file.path):
-            hint = "rename it: names in storage are plain text"
+            hint = "rename the file: names in storage must be printable text"
             raise UnreadableData(f"`{escape_path(file.path)}` has a name that storage cannot hold", hint=hint)
     return data
 
@@ -97,13 +97,14 @@ def _is_text(name: str) -> bool:
 
 def _changed(item: Upload) -> UnreadableData:
     message = f"the data in `{escape_path(str(item.source))}` has changed since the job was planned"
-    return UnreadableData(message, hint="submit the job again when nothing writes to it")
+    return UnreadableData(message, hint="submit the job again when no program writes to the data")
 
 
 def _counting(
     data: LocalData, missing: list[DataFile], on_bytes: ByteProgress | None
 ) -> Callable[[DataFile, int], None]:
-    """Combine the reports of single files into one. Files that existed before count as sent."""
+    """Return a function that adds up the bytes of single files and calls `on_bytes` with the total. Files already in
+    storage count as sent."""
     sent, lock = dict.fromkeys((file.path for file in missing), 0), Lock()
     sent_of_all = data.size - sum(file.size for file in missing)
 
@@ -119,7 +120,8 @@ def _counting(
 
 
 def below(folder: str, names: Mapping[str, int]) -> dict[str, int]:
-    """Return the files of a listing that are in a folder, by their names in it, without markers of folders."""
+    """Return the files of a listing that are below `folder`, by their paths relative to it. Leave out entries
+    for folders."""
     prefix = folder.rstrip("/") + "/"
     return {
         name[len(prefix) :]: size

@@ -1,4 +1,4 @@
-"""Optional questions with a deadline. A question without an answer in time counts as not asked."""
+"""Optional queries to a service, with a deadline. A query that is not answered in time is ignored."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 def check_timeout() -> float:
-    """Return how many seconds all optional questions of one check have together.
+    """Return the time limit in seconds for all optional queries of one check together.
 
-    `CLOUDTRAIN_CHECK_TIMEOUT` sets the time, for slow connections. The default is 3, because a submit waits for the
-    answers. Any value other than a positive number means the default.
+    `CLOUDTRAIN_CHECK_TIMEOUT` sets it, for slow connections. The default is 3, because a submit waits for the answers.
+    If the value is not a positive number, the default applies.
     """
     try:
         seconds = float(os.environ.get("CLOUDTRAIN_CHECK_TIMEOUT", ""))
@@ -26,10 +26,10 @@ def check_timeout() -> float:
 
 
 class Deadline(Generic[T]):
-    """One deadline for all questions that are asked with it.
+    """One deadline for several queries.
 
-    The threads are daemons. Where an endpoint drops packets, a request hangs for minutes, and the process can end
-    without waiting for it.
+    The queries run in daemon threads. A request can hang for minutes if an endpoint drops packets; the process can
+    still exit without waiting for it.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -37,7 +37,8 @@ class Deadline(Generic[T]):
         self._end = time.monotonic() + seconds
 
     def answers(self, questions: Sequence[Callable[[], T]]) -> list[T]:
-        """Return the answers that came in time, in the order of the questions. An error of a question is raised."""
+        """Ask all questions at the same time. Return the answers that arrive in time, in the order of the questions. If
+        a question raises an error, raise it."""
         found: dict[int, T] = {}
         failed: list[BaseException] = []
 

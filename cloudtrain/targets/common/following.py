@@ -1,4 +1,5 @@
-"""Follow a job's output until the job has ended and its last line is out, through throttling and lost connections."""
+"""Follow a job's output until the job has ended and its last line has arrived, despite throttling and lost
+connections."""
 
 from __future__ import annotations
 
@@ -13,15 +14,15 @@ from cloudtrain.errors import TargetUnreachable
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds between two looks at a job, and how long failures may last.
+    """How often to read a job's log, and how long to wait for a service that does not answer. All values are seconds.
 
     Attributes:
-        every: seconds between two looks at a job.
-        per_stream: seconds between two looks for each of its streams: CloudWatch allows an account about 25 reads a
-        second.
-        settle: how long after the end of a job its log must have been silent, for lines that the service holds back.
-        patience: how long the service may be out of reach.
-        slowest: longest pause between two tries in that time.
+        every: pause between two reads of the log.
+        per_stream: pause between two reads, multiplied by the number of streams; the longer pause applies. CloudWatch
+        allows an account about 25 reads a second.
+        settle: how long the log of an ended job must have no new line, because services deliver lines late.
+        patience: how long the service may be unreachable.
+        slowest: longest pause between two attempts while the service is unreachable.
     """
 
     every: float = 2.0
@@ -32,15 +33,15 @@ class Pace:
 
 
 class Log(Protocol):
-    """A job's output. Each call reads on from where the last one stopped."""
+    """A job's output. Each call continues where the previous call stopped."""
 
     @property
     def streams(self) -> Sized:
-        """Return the streams that the log is read from."""
+        """Return the streams of the log. Only their number is used."""
         ...
 
     def new_lines(self) -> Iterator[LogLine]:
-        """Yield the lines since the last call. An error in between neither loses nor repeats a line."""
+        """Yield the lines written since the last call. An error in between neither loses nor repeats lines."""
         ...
 
 
@@ -51,18 +52,18 @@ _LATE = 120.0
 def follow(
     log: Log, status_of: Callable[[], RunStatus], on_status: Callable[[RunStatus], None] | None, pace: Pace
 ) -> Iterator[LogLine]:
-    """Yield the lines of a job as they come, until the job has ended and its log is silent.
+    """Yield the lines of a job as they arrive, until the job has ended and its log has no new lines.
 
     Raises:
-        TargetUnreachable: the service did not answer for as long as `pace.patience`.
+        TargetUnreachable: the service did not answer for `pace.patience` seconds.
     """
     told: RunStatus | None = None
-    ended: float | None = None  # when the end was seen first: no silence before it counts
+    ended: float | None = None  # when the end was first seen; only silence after it counts
     answered = quiet_since = time.monotonic()
     pause = pace.every
     while True:
         try:
-            status = status_of()  # before the log, which may be whole when the status is final
+            status = status_of()  # before the log, which may be complete when the status is final
             if on_status is not None and _news(status, told):
                 on_status(status)
                 told = status
@@ -89,7 +90,7 @@ def _is_settled(status: RunStatus, quiet_since: float, pace: Pace) -> bool:
 
 
 def _news(status: RunStatus, told: RunStatus | None) -> bool:
-    """Return whether more than the meter has changed."""
+    """Return whether the status has changed in more than its cost and billable seconds."""
     if told is None:
         return True
     return replace(status, billable_seconds=None, cost=None) != replace(told, billable_seconds=None, cost=None)

@@ -1,5 +1,5 @@
-"""Which GPUs exist, and which of them CUDA_VISIBLE_DEVICES leaves. Supervisors use this module, so it imports only the
-standard library."""
+"""Find this machine's GPUs, and those that CUDA_VISIBLE_DEVICES makes visible. Supervisors use this module, so it
+imports only the standard library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _END = ("", "-1", "NoDevFiles", "none", "void")
 
 
 def gpu_ids(environ: Mapping[str, str], *, devices: str | os.PathLike[str] = "/dev") -> tuple[str, ...]:
-    """Return the ids in CUDA_VISIBLE_DEVICES (indices, UUIDs or MIG names), or those of `/dev/nvidia*`."""
+    """Return the ids of the visible GPUs: from CUDA_VISIBLE_DEVICES (indices, UUIDs or MIG names) if it is set,
+    otherwise from `/dev/nvidia*`."""
     present = present_gpus(devices)
     visible = environ.get(VISIBLE)
     if visible is None:
@@ -26,7 +27,8 @@ def gpu_ids(environ: Mapping[str, str], *, devices: str | os.PathLike[str] = "/d
 
 
 def chosen_gpus(gpus: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the GPUs of a setting that CUDA_VISIBLE_DEVICES leaves. Whether they exist is not checked."""
+    """Return the GPUs of the setting `gpus` that CUDA_VISIBLE_DEVICES makes visible, without a check that they
+    exist."""
     chosen, visible = visible_ids(gpus), environ.get(VISIBLE)
     if visible is None:
         return chosen
@@ -35,9 +37,9 @@ def chosen_gpus(gpus: str, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def visible_ids(text: str) -> tuple[str, ...]:
-    """Return the ids in a value of CUDA_VISIBLE_DEVICES.
+    """Return the GPU ids in a value of CUDA_VISIBLE_DEVICES.
 
-    As in CUDA, an empty value hides all GPUs, and everything from the first `-1` on is hidden.
+    As in CUDA, an empty value hides all GPUs, and `-1` hides itself and all ids after it.
     """
     ids = [part.strip() for part in text.split(",")]
     end = next((index for index, part in enumerate(ids) if part in _END), len(ids))
@@ -45,7 +47,7 @@ def visible_ids(text: str) -> tuple[str, ...]:
 
 
 def present_gpus(devices: str | os.PathLike[str]) -> int:
-    """Return how many GPUs have a device file."""
+    """Return the number of GPU device files, such as `/dev/nvidia0`."""
     try:
         return sum(1 for name in os.listdir(devices) if _DEVICE.fullmatch(name))  # noqa: PTH208 - no pathlib here
     except OSError:

@@ -1,4 +1,4 @@
-"""The instance type of a job that describes its GPU, with the user's own corrections of the catalogue."""
+"""Choose the instance type of a job that names only a GPU. The user's own corrections of the catalogue apply."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from cloudtrain.core.resources import Resources
 
 
 def type_by_gpu(target: str, resources: Resources, overlay: Any) -> str:
-    """Return the name of the type that a job describes by its `gpu`.
+    """Return the name of the instance type for `resources.gpu`.
 
     Raises:
-        JobError: no type fits; the hint names the available ones.
+        JobError: no instance type fits; the hint names the available types.
     """
     from cloudtrain.catalogue.choose import choose
     from cloudtrain.catalogue.overlay import apply_overlay

@@ -14,10 +14,10 @@ _HINT = "nothing was written; copy a part of it, such as one file, or copy it by
 
 @contextmanager
 def landing(destination: Path, *, odd_names: bool = False) -> Iterator[Staging]:
-    """Collect files for `destination`, which is created. They appear there with `Staging.move`.
+    """Collect files for the folder `destination`, which is created. `Staging.move` moves them there, all at once.
 
     Raises:
-        TargetError: a name is unsafe, or another file is in the way.
+        TargetError: a file name is unsafe, or another file blocks a file's path.
     """
     with Staging(destination, odd_names=odd_names) as staging:
         try:

@@ -1,4 +1,4 @@
-"""What this machine has, read without importing torch: usable CPUs, GPUs, and the machine's name."""
+"""Find this machine's usable CPUs, GPUs and name, without importing torch."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from cloudtrain.targets.common.gpus import gpu_ids
 
 
 def this_machine(environ: Mapping[str, str], *, devices: Path = Path("/dev")) -> Machine:
-    """Return the CPUs that this process may run on, and those existing GPUs that CUDA_VISIBLE_DEVICES leaves."""
+    """Return the number of CPUs that this process may use, and the GPUs that CUDA_VISIBLE_DEVICES makes visible."""
     return Machine(cpu_count(), gpu_ids(environ, devices=devices))
 
 
 def cpu_count() -> int:
-    """Return the number of logical CPUs, without those that taskset or a container took away."""
+    """Return the number of logical CPUs that this process may use, also under taskset or in a container."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def find_mpirun(python: str, environ: Mapping[str, str]) -> str | None:
-    """Return the mpirun beside the interpreter `python`, where `pip` and `conda` put it, or else on the PATH, or else
-    beside the interpreter that runs cloudtrain.
+    """Return the path of mpirun. It is searched beside the interpreter `python`, where `pip` and `conda` install it,
+    then on the PATH, then beside the interpreter that runs cloudtrain.
     """
     path = environ.get("PATH", os.defpath)
     for folders in (_folder_of(python, path), path, _folder_of(sys.executable, path)):
@@ -43,11 +43,11 @@ def _folder_of(program: str, path: str) -> str:
 
 
 def host_name() -> str:
-    """Return the machine's short name, as in `local://HOST/RUN`."""
+    """Return this machine's short name, the HOST in `local://HOST/RUN`."""
     name = os.uname().nodename.partition(".")[0]
     return re.sub(r"[^A-Za-z0-9_-]", "-", name) or "localhost"
 
 
 def loopback_interface() -> str:
-    """Return the name of the network interface that only this machine reaches."""
+    """Return the name of the loopback network interface, such as `lo`."""
     return "lo0" if sys.platform == "darwin" else "lo"

@@ -1,4 +1,4 @@
-"""Collect the problems of a job while it is compiled, so that all are reported together."""
+"""Collect the problems of a job while it is compiled, to report all of them together."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Instead = TypeVar("Instead")
 
 
 class CompileError(JobError):
-    """The target cannot run the job as it is. `plan` is the plan without the faulty parts; None where nothing sensible
-    is left. The rules check that plan, so that their findings are reported together with the problems."""
+    """The target cannot run the job. `plan` is the plan without the faulty parts, or None if no usable plan is left.
+    The rules check this plan, so that their findings are reported together with the problems."""
 
     def __init__(self, problems: Sequence[Problem], plan: Plan | None = None) -> None:
         super().__init__(problems)
@@ -22,10 +22,10 @@ class CompileError(JobError):
 
 
 class Problems(list[Problem]):
-    """Problems of one job, in the order in which they were found."""
+    """The problems of one job, in the order in which they were found."""
 
     def value(self, make: Callable[[], Value], instead: Instead) -> Value | Instead:
-        """Return what `make` returns. Where it raises a `JobError`, collect its problems and return `instead`."""
+        """Return the result of `make`. If `make` raises a `JobError`, collect its problems and return `instead`."""
         try:
             return make()
         except JobError as error:
@@ -33,10 +33,10 @@ class Problems(list[Problem]):
             return instead
 
     def refuse(self, plan: Plan | None = None) -> None:
-        """Raise an error if any problems were collected.
+        """Raise an error with all collected problems, if there are any.
 
         Raises:
-            CompileError: with all problems.
+            CompileError: problems were collected.
         """
         if self:
             raise CompileError(self, plan)

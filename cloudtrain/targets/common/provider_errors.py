@@ -1,4 +1,4 @@
-"""Refusals of a service, in terms that all providers share."""
+"""Errors of a service in a common form for all providers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scale a job so that this machine can run it as a service would: fewer instances and processes, data from this
+"""Scale a job so that this machine can emulate a service: reduce instances and processes, and use data on this
 machine."""
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from cloudtrain.targets.registry import target_of
 
 
 def scaled_job(job: TrainingJob, target: LocalSettings, account: LocalAccount) -> tuple[TrainingJob, JobSize]:
-    """Return the job with counts that fit this machine, and its size. Inputs without a place on the service get a
-    made-up place.
+    """Return the job with numbers of instances and processes that fit this machine, and these numbers. Inputs without a
+    path on the service get a made-up path.
 
     Raises:
-        JobError: the job needs something that cannot be emulated here.
+        JobError: the job needs something that this machine cannot emulate.
     """
     problems = [problem for name, item in job.inputs.items() for problem in _input_problems(name, item)]
     problems += _library_problems(job)
@@ -37,7 +37,7 @@ def scaled_job(job: TrainingJob, target: LocalSettings, account: LocalAccount) -
 
 
 def placed_job(job: TrainingJob, target: LocalSettings) -> TrainingJob:
-    """Return the job with a made-up place on the service for inputs that are only on this machine."""
+    """Return the job with a made-up service path for each input that has a path only on this machine."""
     service = str(target.emulate)
     return job.model_copy(
         update={"inputs": {name: _make_up_place(name, item, service) for name, item in job.inputs.items()}}
@@ -45,12 +45,13 @@ def placed_job(job: TrainingJob, target: LocalSettings) -> TrainingJob:
 
 
 MOST_INSTANCES, MOST_PROCESSES = 256, 2048
-"""Limits of an emulation. The plan grows with the square of the instances, because every process knows all of them;
-each process is a Python process of its own on this machine."""
+"""Limits of an emulation. The plan grows with the square of the instances, because every process gets a list of them.
+Each process is a separate Python process on this machine."""
 
 
 def _size_problems(size: JobSize) -> Iterator[Problem]:
-    """Yield the target's own counts that are too large. Only those are used exactly; the job's counts are scaled."""
+    """Yield a problem if an emulation would be too large. Only the target's own numbers can cause it, because the job's
+    numbers are reduced."""
     if size.instances > MOST_INSTANCES or size.world_size > MOST_PROCESSES:
         message = f"{size} (instances x processes) is too much to emulate: at most {MOST_INSTANCES} instances, and "
         message += f"{MOST_PROCESSES:,} processes in all"
@@ -59,8 +60,8 @@ def _size_problems(size: JobSize) -> Iterator[Problem]:
 
 
 def _size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
-    """Return the counts that fit. The job's counts are kept within an emulation's limits; the target's own are used
-    exactly."""
+    """Return the numbers of instances and processes for this machine. The job's numbers are reduced to the limits of an
+    emulation. The target's own numbers are used exactly."""
     size = _fitting(job, target, machine)
     instances = size.instances if target.instance_count else min(size.instances, MOST_INSTANCES)
     most = size.processes_per_instance if target.processes_per_instance else max(1, MOST_PROCESSES // instances)
@@ -83,8 +84,8 @@ def _resources(job: TrainingJob, size: JobSize) -> Any:
 
 
 def _groups(groups: tuple[InstanceGroup, ...], instances: int) -> tuple[InstanceGroup, ...]:
-    """Scale instance groups. Every group keeps at least one instance. The largest groups shrink first, and of equal
-    ones the last."""
+    """Scale instance groups to `instances` instances in total. Every group keeps at least one instance. The largest
+    groups shrink first; of equal groups, the last one."""
     counts = [group.instance_count for group in groups]
     while sum(counts) > max(instances, len(groups)):
         counts[max(range(len(counts)), key=lambda index: (counts[index], index))] -= 1
@@ -115,9 +116,9 @@ def _make_up_place(name: str, item: Input, service: str) -> Input:
 def _input_problems(name: str, item: Input) -> list[Problem]:
     if item.of(DEFAULT_TARGET) is None and item.value is None:
         hint = f"add `local: PATH` under `inputs.{name}`, or `--set inputs.{name}.local=PATH`"
-        return [Problem(("inputs", name), f"input `{name}` has no place on this machine", hint, code="CT032")]
+        return [Problem(("inputs", name), f"input `{name}` has no path on this machine", hint, code="CT032")]
     if item.mode == "pipe":
-        message = f"input `{name}` is a pipe, which nothing fills here"
+        message = f"input `{name}` is a pipe, which an emulation does not support"
         return [
             Problem(
                 ("inputs", name, "mode"), message, f"emulate it with `--set inputs.{name}.mode=mount`", code="CT031"
@@ -135,6 +136,7 @@ def _library_problems(job: TrainingJob) -> list[Problem]:
 
 
 def without_echoes(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the problems without the service's remarks on fields that this machine has refused already."""
+    """Return only the first problem of each field. Later ones come from the service, about fields that this machine has
+    already refused."""
     first = {problem.path: problem for problem in reversed(problems)}
     return [problem for problem in problems if first[problem.path] is problem or not problem.path]

@@ -1,4 +1,4 @@
-"""How a job's instances and processes fit on this machine."""
+"""Fit a job's instances and processes to this machine."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from cloudtrain.core.plan import Machine
 from cloudtrain.targets.common.this_machine import LocalSettings
 
 REHEARSAL_PROCESSES = 2
-"""Processes per instance on a machine without GPUs, where the job does not say: enough to be distributed."""
+"""Default number of processes per instance on a machine without GPUs: the smallest that makes a job distributed."""
 
 
 class JobSize(NamedTuple):
-    """Instances times processes."""
+    """The size of a job: instances, and processes per instance."""
 
     instances: int
     processes_per_instance: int
 
     @property
     def world_size(self) -> int:
-        """Return the number of processes in all."""
+        """Return the total number of processes."""
         return self.instances * self.processes_per_instance
 
     def __str__(self) -> str:
@@ -30,8 +30,7 @@ class JobSize(NamedTuple):
 
 
 def requested_size(job: TrainingJob, machine: Machine) -> JobSize:
-    """Return the size that the job asks for. Where the job leaves the processes open, it is one per GPU, or two on a
-    machine without GPUs."""
+    """Return the size that the job asks for. Default for processes: one per GPU, or two on a machine without GPUs."""
     resources = job.resources
     instances = sum(group.instance_count for group in resources.instance_groups) or resources.instance_count
     if job.distribution.type == "none":
@@ -41,11 +40,11 @@ def requested_size(job: TrainingJob, machine: Machine) -> JobSize:
 
 
 def local_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
-    """Return the size that will run here. The target's own counts are used exactly; the job's are scaled to the
-    machine.
+    """Return the size that the job has on this machine. The target's own numbers are used exactly. The job's numbers
+    are reduced to the machine's capacity.
 
-    The capacity is the number of GPUs, or of CPUs on a machine without GPUs. Processes are reduced before instances,
-    because a job for several instances is rehearsed better when it still has several.
+    The capacity is the number of GPUs, or of CPUs on a machine without GPUs. Processes are reduced before instances, so
+    that a job with several instances is still rehearsed with several.
     """
     wanted = requested_size(job, machine)
     capacity = machine.gpus or machine.cpus
@@ -62,7 +61,7 @@ def local_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> Job
 
 
 class Tasks(NamedTuple):
-    """The processes of a TensorFlow job. The chief is one of the workers."""
+    """The numbers of workers and parameter servers of a TensorFlow job. The chief counts as a worker."""
 
     workers: int
     servers: int
@@ -77,8 +76,8 @@ def requested_tasks(job: TrainingJob) -> Tasks:
 
 
 def local_tasks(job: TrainingJob, target: LocalSettings, machine: Machine) -> Tasks:
-    """Return the tasks that will run here: as many workers as the target says. Without a count of the target, neither
-    kind exceeds what the machine can hold."""
+    """Return the tasks that run on this machine. The target's `instance_count` sets the number of workers exactly. By
+    default, the job's workers and servers are each reduced to the machine's capacity."""
     wanted = requested_tasks(job)
     if target.instance_count is not None:
         return _working(target.instance_count, wanted.servers)
@@ -87,19 +86,19 @@ def local_tasks(job: TrainingJob, target: LocalSettings, machine: Machine) -> Ta
 
 
 MOST_TASKS = 1200
-"""Limit of a TensorFlow job on this machine. The plan grows with the square of the tasks, because every task knows all
-others."""
+"""Maximum number of tasks of a TensorFlow job on this machine. The plan grows with the square of the tasks, because
+every task gets the addresses of all others."""
 
 
 def _working(workers: int, servers: int) -> Tasks:
-    """Return the number of workers that train. With parameter servers the chief only coordinates, so one more worker is
-    needed."""
+    """Return the tasks with at least two workers if the job has parameter servers. The chief then only coordinates, so
+    another worker must train."""
     return Tasks(max(workers, 2) if servers else workers, servers)
 
 
 def gpu_share(gpu_ids: Sequence[str], instances: int, instance: int) -> tuple[str, ...]:
-    """Return the GPUs that one simulated instance sees: its part of them. Where there are too few GPUs, instances share
-    them."""
+    """Return the GPUs of one simulated instance. The instances get equal parts. If there are more instances than GPUs,
+    several instances share a GPU."""
     if not gpu_ids:
         return ()
     share = max(1, len(gpu_ids) // instances)

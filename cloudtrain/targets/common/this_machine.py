@@ -1,4 +1,4 @@
-"""This machine as compilers see it: for jobs that run here, and for jobs that run here as on another target."""
+"""Accounts and plans for jobs that run on this machine, with or without emulation of another target."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cloudtrain.launch.specification import LaunchSpecification
 
 
 class LocalAccount(NamedTuple):
-    """The local target's account: where its runs are, and how they run. All paths are absolute."""
+    """The local target's account: the folder of its runs, this machine, and its programs. All paths are absolute."""
 
     state_dir: str
     python: str
@@ -21,15 +21,15 @@ class LocalAccount(NamedTuple):
     host: str = "localhost"
     mpirun: str | None = None
     loopback: str = "lo"
-    """The name of the network interface that only this machine reaches."""
+    """The name of the loopback network interface."""
     interpreter: tuple[str, str] = ("", "")
-    """The interpreter of the settings, and the file that it resolves to; empty where no environment is built on it."""
+    """The interpreter of the settings, and the real file behind its links; empty if no environment is built on it."""
     emulated: Any = None
     """The settings of the emulated target; None without emulation."""
 
     @property
     def place(self) -> str:
-        """Return where runs are: the middle part of their references."""
+        """Return the HOST in the references of runs, `local://HOST/RUN`."""
         return self.host
 
     def run_dir(self, run_name: str) -> str:
@@ -42,21 +42,21 @@ class LocalAccount(NamedTuple):
 
 
 class LocalSettings(Protocol):
-    """The local target's settings that an emulation needs."""
+    """The settings of the local target that an emulation needs."""
 
     @property
     def python(self) -> str | None:
-        """The interpreter that runs the script."""
+        """The Python interpreter that runs the script."""
         ...
 
     @property
     def instance_count(self) -> int | None:
-        """Simulated instances, instead of the job's count scaled down to this machine."""
+        """The exact number of simulated instances. Default: the job's number, reduced to this machine."""
         ...
 
     @property
     def processes_per_instance(self) -> int | None:
-        """Processes per simulated instance, instead of the job's count scaled down to this machine."""
+        """The exact number of processes per simulated instance. Default: the job's number, reduced to this machine."""
         ...
 
     @property
@@ -66,7 +66,7 @@ class LocalSettings(Protocol):
 
     @property
     def emulate(self) -> str | None:
-        """The target that the job is emulated for."""
+        """The name of the target to emulate; None without emulation."""
         ...
 
 
@@ -84,7 +84,7 @@ class LocalPlan(Plan):
         summary: Iterable[tuple[str, str]],
         notes: Iterable[str] = (),
     ) -> LocalPlan:
-        """Make the plan that sends this specification. `context.account` is a `LocalAccount`."""
+        """Return the plan with this launch specification. `context.account` must be a `LocalAccount`."""
         bundle, archive = context.bundle, specification.code.archive
         return cls(
             target=DEFAULT_TARGET,
@@ -100,11 +100,11 @@ class LocalPlan(Plan):
 
     @cached_property
     def specification(self) -> LaunchSpecification:
-        """Return the request, typed."""
+        """Return the request as a `LaunchSpecification`."""
         return LaunchSpecification.from_json(self.request)
 
     @property
     def outputs(self) -> dict[str, str]:
-        """Return the folders that the run will write. Where several folders form one, the result names that of the
-        first instance."""
+        """Map each output to the folder that the run writes to. If several instances have a folder for the output,
+        return the first instance's folder."""
         return {name: str(folders[0]) for name, folders in self.specification.downloads().items() if name != "logs"}

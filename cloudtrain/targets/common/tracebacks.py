@@ -13,7 +13,7 @@ PEER_LOST = re.compile(
     r"communicator was aborted|Socket Timeout|recvValue failed|connectFullMesh failed|failed to recv|"
     r"DistNetworkError|DistStoreError|Some NCCL operations have failed or timed out"
 )
-"""Words of errors that report the loss of another rank: consequences, not causes."""
+"""Parts of error messages that report the loss of another rank. Such errors are consequences of the first failure."""
 
 
 def error_in(lines: Sequence[str]) -> str | None:
@@ -23,6 +23,6 @@ def error_in(lines: Sequence[str]) -> str | None:
 
 
 def shorten_line(text: str) -> str:
-    """Shorten a line to a readable length."""
+    """Shorten a line of output to a readable length."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."

@@ -1,5 +1,5 @@
-"""Run several transfers at once. The first failure ends all of them, and so does Ctrl-C. A plain pool of threads would
-first finish the transfers it has begun, which takes hours for large files."""
+"""Run several transfers at the same time. The first failure or Ctrl-C ends all of them. A plain pool of threads would
+first finish the transfers that it has begun, which takes hours for large files."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 Check = Callable[[], None]
-"""Raises an error where the work is to end. Work that takes longer than one request calls it before each request."""
+"""Raises an error if the work must end. Work that makes several requests calls it before each request."""
 
 
 class Ended(Exception):
-    """The work was cancelled. The caller never sees this error: it gets the error that ended the work."""
+    """Another transfer failed, so this one was cancelled. The caller gets the first failure instead of this error."""
 
 
 def run_concurrently(
     count: int, work: Callable[[Item, Check], Result], items: Iterable[Item], check: Check = lambda: None
 ) -> list[Result]:
-    """Call `work(item, check)` for each item, `count` of them at the same time. Return the results in order.
+    """Call `work(item, check)` for each item, up to `count` calls at the same time. Return the results in order.
 
     Args:
-        check: the check of the enclosing work.
+        check: raises an error if an enclosing operation was cancelled.
     """
     ended = Event()
 

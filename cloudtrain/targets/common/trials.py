@@ -1,4 +1,4 @@
-"""What the tuners of services share: the log of a sweep, which the services do not write, and typed values."""
+"""Functions that the services' tuners share: the log of a sweep, and hyperparameters as the script gets them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from cloudtrain.targets.base import Tuner
 def trial_lines(
     tuner: Tuner, ref: RunRef, *, every: float, follow: bool, on_status: Callable[[RunStatus], None] | None
 ) -> Iterator[LogLine]:
-    """Yield a line for each trial that started or ended. With `follow`, go on until the sweep has ended.
+    """Yield a line for each trial that has started or ended. With `follow`, go on until the sweep has ended.
 
     Args:
-        every: seconds between two looks.
+        every: seconds between two requests for the trials.
     """
     told, objective = set[str](), tuner.objective(ref)
     while True:
@@ -40,18 +40,18 @@ def trial_lines(
 
 
 def refuse_rank(ref: RunRef, rank: int | None, instance: int | None) -> None:
-    """Refuse a rank or an instance, because a sweep has one log.
+    """Raise an error if a rank or an instance is given, because a sweep has only one log.
 
     Raises:
-        UsageError: a rank or an instance was asked for.
+        UsageError: `rank` or `instance` is not None.
     """
     if rank is not None or instance is not None:
         hint = f"name the trial: `cloudtrain logs {ref.name} --trial 1`"
-        raise UsageError("a sweep has no ranks or instances; its trials have", hint=hint, code="CT937")
+        raise UsageError("a sweep has no ranks or instances; only its trials do", hint=hint, code="CT937")
 
 
 def own_value(text: Any) -> Any:
-    """Return a hyperparameter as the script gets it. The service writes it as JSON text."""
+    """Convert a hyperparameter from the service's JSON text to the value that the script gets."""
     try:
         return json.loads(text) if isinstance(text, str) else text
     except ValueError:

@@ -1,4 +1,4 @@
-"""The environment of a job with requirements: its folder, and its place in a plan. Pure."""
+"""The environment that cloudtrain builds for a job's requirements: its folder and its entry in a plan. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from cloudtrain.targets.local.settings import Local
 
 _FORMAT = 1
-"""Version of the environments' layout. A new version gets new folders."""
+"""Version of the layout of environments. A new version gets new folders, so that every environment is built again."""
 
 
 def environment_of(job: AnyJob, settings: Local, context: CompileContext) -> BuiltEnvironment | None:
-    """Return the environment that the job runs in; None where the job uses the interpreter directly."""
+    """Return the environment to build for the job; None if the job uses the interpreter directly."""
     file = job.environment.requirements
     if not settings.build_environment or file is None or context.requirements is None:
         return None
@@ -31,12 +31,12 @@ def environment_of(job: AnyJob, settings: Local, context: CompileContext) -> Bui
 
 
 def settings_in(environment: BuiltEnvironment, settings: Local) -> Local:
-    """Return the settings with the interpreter of the environment."""
+    """Return the settings with `python` set to the environment's interpreter."""
     return settings.model_copy(update={"python": f"{environment.folder}/bin/python"})
 
 
 def plan_with(environment: BuiltEnvironment, plan: LocalPlan) -> LocalPlan:
-    """Return the plan with the environment in it, for the reader and for the service."""
+    """Return the plan with the environment added to its request and to its summary."""
     request: dict[str, Any] = {**plan.request, "environment": environment.to_json()}
     words = f"{environment.folder}\n`{environment.requirements}` on top of what `{environment.python}` has"
     return replace(plan, request=request, summary=(*plan.summary, ("environment", words)))

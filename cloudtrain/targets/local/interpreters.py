@@ -1,6 +1,6 @@
-"""Find the interpreter of a conda environment, `conda:NAME`, of the project's uv environment, `uv`, or at a path.
+"""Find the Python interpreter that a setting names: `conda:NAME`, `uv` for the project's environment, or a path.
 
-Only files are read: conda and uv are not started, so a plan takes no longer.
+This module only reads files. It does not start conda or uv, so planning stays fast.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _CONDAS = ("conda", "mamba", "micromamba")
 
 
 def find_interpreter(name: str, environ: Mapping[str, str], cwd: Path) -> Path | None:
-    """Return the interpreter that `conda:NAME`, `uv` or a path stands for. None if there is no such environment."""
+    """Return the interpreter that `name` (`conda:NAME`, `uv` or a path) stands for; None if the environment does not
+    exist."""
     if name != UV and not name.startswith(CONDA):
         return cwd / expand_home(name)
     places = _uv_environments(environ, cwd) if name == UV else _conda_environments(name.removeprefix(CONDA), environ)
@@ -27,16 +28,16 @@ def find_interpreter(name: str, environ: Mapping[str, str], cwd: Path) -> Path |
 
 
 def _uv_environments(environ: Mapping[str, str], cwd: Path) -> Iterator[Path]:
-    """Yield where `uv run` keeps the environment of a project: beside the `pyproject.toml` of the project, or of the
-    workspace around it."""
+    """Yield the folders in which `uv run` may keep the project's environment: by default `.venv` beside the
+    `pyproject.toml` in `cwd` or above."""
     for folder in (cwd, *cwd.parents):
         if (folder / "pyproject.toml").is_file():
             yield folder / (environ.get("UV_PROJECT_ENVIRONMENT") or ".venv")
 
 
 def _conda_environments(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Yield where an environment of this name can be, in conda's order: the folders of environments, then the list of
-    those that were made elsewhere."""
+    """Yield the folders that may hold the conda environment `name`, in conda's order: the configured folders, the
+    installation's `envs`, and the environments listed in `~/.conda/environments.txt`."""
     if not name or os.sep in name or name.startswith("."):
         return
     for variable in ("CONDA_ENVS_DIRS", "CONDA_ENVS_PATH"):
@@ -53,7 +54,7 @@ def _conda_environments(name: str, environ: Mapping[str, str]) -> Iterator[Path]
 
 
 def _conda_roots(environ: Mapping[str, str]) -> Iterator[Path]:
-    """Yield where conda is installed: the folder above the program that the shell finds."""
+    """Yield the folders in which conda, mamba or micromamba may be installed."""
     if environ.get("MAMBA_ROOT_PREFIX"):
         yield Path(environ["MAMBA_ROOT_PREFIX"])
     for program in (environ.get("CONDA_EXE"), *(shutil.which(name, path=environ.get("PATH", "")) for name in _CONDAS)):

@@ -29,10 +29,10 @@ def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
         return
     service = find_target(name).title
     if local.get("max_restarts"):
-        message = f"`max_restarts` has no effect with `emulate`: {service} starts no rank again"
+        message = f"`max_restarts` has no effect with `emulate`: {service} does not restart ranks"
         yield Problem(("max_restarts",), message, "remove one of them", code="CT018")
     if local.get("build_environment"):
-        message = "`build_environment` has no effect with `emulate`: the packages are those of the interpreter"
+        message = "`build_environment` has no effect with `emulate`: the job uses the packages of the interpreter"
         yield Problem(("build_environment",), message, "remove one of them", code="CT018")
     if local.get("launcher") == "fork":
         message = f"`launcher: fork` has no effect with `emulate`: the ranks start as {service} starts them"
@@ -46,39 +46,42 @@ def _queue_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def emulated_targets() -> list[str]:
-    """Return the targets whose machines this machine can emulate."""
+    """Return the names of the targets that this machine can emulate."""
     return [name for name in target_names() if find_target(name).can_emulate]
 
 
 class Local(TargetSettings):
-    """The local target. Instances are simulated: each is one launcher with its own environment, joined over
-    loopback."""
+    """Settings of the local target. Each instance of a job is simulated by a launcher with its own environment. The
+    instances communicate over the loopback interface."""
 
     type: Literal["local"] = "local"
     python: str | None = None
-    """The interpreter that runs the script. `conda:NAME` is that of a conda environment, and `uv` that of the project
-    around the working directory, as in `uv run`. Default: the interpreter that runs cloudtrain."""
+    """The Python interpreter that runs the script: a path, `conda:NAME` for a conda environment, or `uv` for the
+    environment of the project that contains the working directory. Default: the interpreter that runs cloudtrain."""
     instance_count: Count | None = None
-    """Simulated instances, instead of the job's count scaled down to this machine."""
+    """The exact number of simulated instances. Default: the job's number, reduced to this machine."""
     processes_per_instance: Count | None = None
-    """Processes per simulated instance, instead of the job's count scaled down to this machine."""
+    """The exact number of processes per simulated instance. Default: the job's number, reduced to this machine."""
     max_restarts: int = Field(default=0, ge=0, strict=True)
-    """How many times all ranks are started again after one of them dies (torchrun's --max-restarts)."""
+    """How often all ranks are restarted after one rank fails (torchrun's `--max-restarts`)."""
     launcher: Literal["torchrun", "fork"] = "torchrun"
-    """What starts the ranks of a `torch` job: `torchrun`, or `fork`, which forks one process that has imported torch
-    (CPU only)."""
+    """The launcher of a `torch` job: `torchrun`, or `fork`, which forks all ranks from one process that has imported
+    torch (CPU only)."""
     grace_period: Duration = 30
     """Time for processes to save and exit after SIGTERM, before SIGKILL."""
     build_environment: bool = False
-    """Install the job's `environment.requirements` into an environment on top of the interpreter. It is built once."""
+    """Install the job's `environment.requirements` into an environment on top of the interpreter. The environment is
+    built once for all runs with the same requirements."""
     emulate: str | None = None
-    """Run the job as this target would, with its paths, files, variables and command lines, on this machine."""
+    """The target to emulate: run the job on this machine with that target's paths, files, variables and command
+    lines."""
     queue: bool = Field(default=False, strict=True)
     """Wait for the GPUs or CPU slots that the run needs, instead of starting at once."""
     priority: int = Field(default=0, ge=-1_000_000, le=1_000_000, strict=True)
-    """Priority in the queue: runs with a higher number come first."""
+    """Priority in the queue. Runs with a higher number start first."""
     slots: Count | None = None
-    """Processes of queued runs that may run at a time on a machine without GPUs. Default: the number of cores."""
+    """Maximum number of processes that queued runs may have at the same time on a machine without GPUs. Default: the
+    number of cores."""
     gpus: str | None = None
     """The GPUs that runs may use, written as in CUDA_VISIBLE_DEVICES: `0,1`. Default: all GPUs of this machine."""
 

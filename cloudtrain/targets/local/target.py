@@ -1,4 +1,5 @@
-"""The local target. Everything here is pure except a look at the machine itself; `service/` runs the jobs."""
+"""The class `LocalTarget`. It is pure except for reading this machine's hardware and files; `service/` runs the
+jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LocalTarget(Target):
-    """The local target. It needs no account and no network; everything is a file below `state_dir`."""
+    """Runs jobs on this machine. It needs no account and no network, and keeps all data in files below `state_dir`."""
 
     name = "local"
     title = "this machine"
@@ -37,8 +38,9 @@ class LocalTarget(Target):
     waits_for_runs = True
 
     def settings_here(self, settings: Local, *, environ: Mapping[str, str], cwd: Path) -> Local:
-        """Replace the interpreter `conda:NAME` or `uv` by that environment's, and a path relative to the working
-        directory by a whole one. A name without an environment stays (LO102)."""
+        """Return the settings with `python` replaced by an absolute path: `conda:NAME` and `uv` become the interpreter
+        of that environment. If the environment does not exist, `python` stays as it is, and the rule LO102 reports
+        it."""
         python = settings.python
         if python is None or not (os.sep in python or python == "uv" or python.startswith("conda:")):
             return settings
@@ -48,7 +50,7 @@ class LocalTarget(Target):
         return settings if found is None else settings.model_copy(update={"python": str(found)})
 
     def account(self, settings: Local, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> LocalAccount:
-        """Describe this machine for the compile context."""
+        """Return the description of this machine, which `compile` needs."""
         from cloudtrain.targets.common.machine import find_mpirun, host_name, loopback_interface, this_machine
         from cloudtrain.targets.common.this_machine import LocalAccount
 
@@ -97,23 +99,24 @@ class LocalTarget(Target):
         return compile_local_processing(job, settings, context)
 
     def service(self, *, environ: Mapping[str, str], state_dir: Path) -> LocalService:
-        """Return the service, which works with folders and supervisors."""
+        """Return the service that starts runs on this machine."""
         from cloudtrain.targets.local.service.service import LocalService
 
         return LocalService(state_dir, environ=environ)
 
     def request_view(self, settings: Local) -> RequestView:
-        """Read a launch specification. With `emulate`, the view includes the overrides of the emulated service."""
+        """Return the rules' view of a launch specification. With `emulate`, it includes the overrides of the emulated
+        service."""
         from cloudtrain.targets.local.rules.request_view import LocalView
 
         return LocalView(self.name, settings.emulate)
 
     def run_folder(self, run_name: str, state_dir: Path) -> Path:
-        """Return `STATE/runs/NAME`."""
+        """Return the folder of a run, `STATE/runs/NAME`."""
         return state_dir / "runs" / run_name
 
     def working_files(self, run_name: str, state_dir: Path) -> dict[str, Path]:
-        """Return the files that are newer than the run's unpacked code."""
+        """Map relative paths to the files that the script wrote into its working folder."""
         from cloudtrain.targets.local.service.folder import RunFolder
         from cloudtrain.targets.local.service.work import working_files
 
@@ -122,7 +125,7 @@ class LocalTarget(Target):
 
 
 def _interpreter(settings: Local) -> tuple[str, str]:
-    """Return the interpreter as it is called, with the file that it resolves to, so that an upgrade counts as another
-    interpreter."""
+    """Return the interpreter's path, and the real file behind its links. An upgrade changes the real file, and then
+    counts as another interpreter."""
     found = os.path.abspath(shutil.which(settings.python or sys.executable) or settings.python or sys.executable)  # noqa: PTH100
     return found, os.path.realpath(found)

@@ -1,11 +1,11 @@
 """Slurm: a job becomes one batch job, which starts its ranks with `srun` or `mpirun` inside its allocation.
 
 settings.py     the table `[slurm]`: partition, login node, shared folder, container
-account.py      where runs are; references of runs hold it too
-layout.py       the folder of a run on the shared file system, and the names in it
+account.py      the login node and the shared folder of runs
+layout.py       the paths of files and folders on the shared file system
 plan.py         the compiled job; `--format sbatch`
-target.py       what the rest of cloudtrain sees
-compile/        the job to sbatch's options and the batch script; pure
-rules/          SL: findings before anything is sent
+target.py       the target class, which the rest of cloudtrain uses
+compile/        compiles the job to sbatch's options and the batch script; pure
+rules/          the rules SL..., which check a job before it is sent
 service/        talks to the cluster: shell scripts, run here or on the login node
 """

@@ -1,4 +1,4 @@
-"""Where runs are: the login node and the shared folder. A reference holds both, so cloudtrain finds a run without
+"""The login node and the shared folder of a run. A run's reference holds both, so cloudtrain finds the run without
 settings: `slurm://login1:fsx:cloudtrain/digits-1f3a9c2b-1`."""
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from cloudtrain.errors import RunNotFound
 from cloudtrain.targets.slurm.settings import Slurm
 
 PLACEHOLDER = "/SHARED_DIR"
-"""Stands for a shared folder that is not configured. A rule stops the submit and says what to type."""
+"""The path used while `shared_dir` is not configured. The rule SL101 then refuses to submit the job."""
 
 
 @dataclass(frozen=True)
 class SlurmAccount:
-    """The Slurm target's account settings."""
+    """The cluster that a run belongs to: its login node and its shared folder."""
 
     host: str | None
-    """Return the login node; None where the commands of this machine are used."""
+    """The login node, as ssh knows it; None if Slurm's commands run on this machine."""
     shared_dir: str
     missing: tuple[str, ...] = ()
-    """Return the names of missing settings. A placeholder stands in for each."""
+    """The names of missing settings, such as `shared_dir`. Each has a placeholder as its value."""
 
     @property
     def place(self) -> str:
-        """Return `HOST:FOLDER:FOLDER`. The host is empty where it is this machine."""
+        """Return the login node and the shared folder as `HOST:FOLDER:FOLDER`. HOST is empty for this machine."""
         folders = self.shared_dir.strip("/").split("/")
         return ":".join([quote(self.host or "", safe="@"), *(quote(folder, safe="") for folder in folders)])
 
@@ -38,13 +38,13 @@ class SlurmAccount:
 
     @classmethod
     def parse(cls, place: str) -> SlurmAccount:
-        """Read the account from a reference.
+        """Parse `place`, the part of a run's reference that names the cluster.
 
         Raises:
-            RunNotFound: the place cannot hold a run of this target.
+            RunNotFound: `place` is not of the form `HOST:FOLDER:FOLDER`.
         """
         host, colon, folders = place.partition(":")
         if not colon or not folders:
-            hint = "a reference looks like `slurm://login1:fsx:cloudtrain/NAME`"
+            hint = "write the reference as in `slurm://login1:fsx:cloudtrain/NAME`"
             raise RunNotFound(f"`{place}` does not name a Slurm cluster", hint=hint, code="CT933")
         return cls(unquote(host) or None, "/" + "/".join(unquote(folder) for folder in folders.split(":")))

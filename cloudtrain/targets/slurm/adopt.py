@@ -1,4 +1,4 @@
-"""The options of a batch script as settings of the target, for `cloudtrain adopt`."""
+"""Convert the options of a batch script to settings of the Slurm target, for `cloudtrain adopt`."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from cloudtrain.core.adoption import BatchSettings
 
 _TEXTS = ("partition", "account", "qos", "constraint", "reservation")
 _FIELDS = frozenset("nodes time job-name gpus-per-node gpus-per-task gres ntasks-per-node ntasks".split())
-"""Options that fields of a job say."""
+"""Options that become fields of the job."""
 
 _OWN = frozenset("output error open-mode signal parsable requeue no-requeue exclusive cpus-per-task".split())
-"""Options that cloudtrain writes itself, or that another setting says."""
+"""Options that cloudtrain sets itself, or that become other settings."""
 
 _REFUSED = {
-    "array": "a job is one run: `cloudtrain submit job.yaml --each hyperparameters.seed=1,2,3` sends several",
-    "dependency": "it names jobs by their numbers: `cloudtrain wait NAME` waits for a run",
-    "export": "variables of the shell do not reach the job: write them under `environment.variables`",
-    "chdir": "the code runs in a folder of its run: `source_dir` names it, and inputs have places",
-    "comment": "cloudtrain finds the run by its comment; `tags` are for people",
+    "array": "a job is one run; to submit several, use `cloudtrain submit job.yaml --each hyperparameters.seed=1,2,3`",
+    "dependency": "it refers to job numbers, which cloudtrain does not use; wait for a run with `cloudtrain wait NAME`",
+    "export": "the job does not get variables of your shell; set them under `environment.variables`",
+    "chdir": "the script runs in the run's own copy of `source_dir`; name other data as inputs",
+    "comment": "cloudtrain finds the run by its comment; use `tags` for your own notes",
 }
 
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
-_WHOLE = "a job that has its nodes for itself has all of their memory"
+_WHOLE = "an exclusive job always has all memory of its nodes"
 
-_HEAD = ("Set `shared_dir` too: a folder of yours that the login node and every node see; and `host`, the login node.",)
+_HEAD = ("Also set `shared_dir`, your folder that the login node and every node see, and `host`, the login node.",)
 
 
 def batch_settings(options: Mapping[str, str], setup: Sequence[str]) -> BatchSettings:
-    """The table of the target that says what the options say."""
+    """Convert sbatch options and setup lines to settings, and list the options that have no equivalent."""
     settings: dict[str, Any] = {name: options[name] for name in _TEXTS if options.get(name)}
     gpus = options.get("gres", "").rpartition("gpu:")[2] or options.get("gpus-per-node", "")
     if kind := re.match(r"([A-Za-z][\w.-]*):\d+", gpus):
@@ -49,6 +49,6 @@ def batch_settings(options: Mapping[str, str], setup: Sequence[str]) -> BatchSet
     extra = [f"--{name}={options[name]}" if options[name] else f"--{name}" for name in others if len(name) > 1]
     settings |= {"extra_sbatch": extra} if extra else {}
     lost = {f"--{name}": why for name, why in _REFUSED.items() if name in options}
-    lost |= {f"-{name}": "write it by its long name" for name in others if len(name) == 1}
+    lost |= {f"-{name}": "write the option by its long name" for name in others if len(name) == 1}
     lost |= {f"--{name}": _WHOLE for name in memory if options[name] != "0"}
     return BatchSettings(settings, lost, _HEAD)

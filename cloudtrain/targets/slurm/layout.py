@@ -2,10 +2,10 @@
 
 SHARED_DIR/bundles/SHA256/sourcedir.tar.gz      the user's code
 SHARED_DIR/runs/NAME/
-    job.sh          the batch script that was sent
-    job             a link to the number of the run's job; to `withdrawn` where no job may have the run
-    journal         the notes of the batch script: `SECONDS JOB WORD ...`
-    stop            exists once the run was asked to stop
+    job.sh          the submitted batch script
+    job             a link whose target is the number of the run's job, or `withdrawn` for a withdrawn run
+    journal         events that the batch script records: `SECONDS JOB EVENT ...`
+    stop            exists after `cloudtrain stop`
     slurm.out       the output of the batch script itself, and Slurm's own messages
     code/           the unpacked bundle
     logs/N/         the output of the processes after N restarts: node_I.rank_R.stdout.log
@@ -33,7 +33,7 @@ class RunFolder:
 
     @classmethod
     def of(cls, shared_dir: str, run_name: str) -> RunFolder:
-        """Make the folder object for the run of this name."""
+        """Return the folder of the run with the name `run_name`."""
         return cls(f"{shared_dir}/runs/{run_name}")
 
     @property
@@ -48,5 +48,5 @@ class RunFolder:
 
     @property
     def code(self) -> str:
-        """Return the folder of the unpacked bundle."""
+        """Return the path of the unpacked bundle."""
         return f"{self.path}/code"

@@ -1,4 +1,4 @@
-"""A plan for a Slurm cluster. It can be printed as a file for sbatch."""
+"""The plan of a job on a Slurm cluster. `--format sbatch` prints it as a file for sbatch."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ class SlurmPlan(Plan):
 
     @classmethod
     def of(cls, plan: Plan) -> SlurmPlan:
-        """Make a Slurm plan from a compiled plan."""
+        """Convert a plan to a Slurm plan."""
         return cls(**{field.name: getattr(plan, field.name) for field in fields(Plan)})
 
     @property
     def outputs(self) -> dict[str, str]:
-        """Map `model`, `checkpoint` and `outputs/NAME` to the cluster's folders that the run will write to."""
+        """Map `model`, `checkpoint` and `outputs/NAME` to the folders on the cluster that the run writes to."""
         return dict(self.request["outputs"])
 
     def to_sbatch(self) -> str:
-        """Return the batch script with the options as `#SBATCH` lines, for `sbatch FILE`. The bundle must be in place:
-        `cloudtrain submit --upload-only` puts it there."""
+        """Return the batch script with the options as `#SBATCH` lines, for `sbatch FILE`. The job needs the bundle on
+        the cluster: `cloudtrain submit --upload-only` uploads it."""
         first, newline, rest = str(self.request["script"]).partition("\n")
-        words = self.request["argv"][1:-1]  # without the program, and the script that this text takes the place of
+        words = self.request["argv"][1:-1]  # without `sbatch`, and without the script, which this text replaces
         lines = [f"#SBATCH {_quote(word)}" for word in words if word != "--parsable"]
         return "\n".join([first, *lines]) + newline + rest
 
     def forms(self) -> dict[str, Callable[[], str]]:
-        """Return the plan's forms: `sbatch`, a file for sbatch."""
+        """Return the formats of `--format` that only Slurm has: `sbatch`, a file for sbatch."""
         return {"sbatch": self.to_sbatch}
 
 
 def _quote(word: str) -> str:
-    """Quote an option as sbatch reads it in a script: as in a shell, where `#` begins a comment."""
+    """Quote an option for an `#SBATCH` line. sbatch splits the line as a shell does, and `#` begins a comment."""
     name, equals, value = word.partition("=")
     if not set(value) & set(" \"'\\#"):
         return word

@@ -1,4 +1,4 @@
-"""Settings of the Slurm target: the cluster, and how jobs run there."""
+"""Settings of the Slurm target: the cluster, and how jobs run on it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from cloudtrain.core.arguments import DurationInput, Texts
 
 _UNFIT = "%\\"
-"""Characters that Slurm replaces in the name of an output file."""
+"""Characters that have a special meaning to Slurm in the name of an output file."""
 
 
 def _slurm_rules(slurm: Mapping[str, Any]) -> Iterator[Problem]:
     folder, host = slurm.get("shared_dir"), slurm.get("host")
     if isinstance(folder, str):
         if not folder.startswith("/"):
-            message = f"`shared_dir` must be an absolute path of the cluster, not `{folder}`"
+            message = f"`shared_dir` must be an absolute path on the cluster, not `{folder}`"
             yield Problem(("shared_dir",), message, "write for example `/fsx/cloudtrain`", code="CT915")
         if any(letter in _UNFIT or ord(letter) < ord(" ") for letter in folder):
             message = (
@@ -36,46 +36,46 @@ def _slurm_rules(slurm: Mapping[str, Any]) -> Iterator[Problem]:
     options = slurm.get("extra_sbatch")
     for number, option in enumerate(options if isinstance(options, list | tuple) else ()):
         if isinstance(option, str) and not (option.startswith("--") and len(option) > len("--")):
-            message = f"`{option}` is not one long option of sbatch"
+            message = f"`{option}` is not a single long option of sbatch"
             yield Problem(("extra_sbatch", number), message, 'write for example `"--nice=100"`', code="CT915")
 
 
 class Slurm(TargetSettings):
-    """A Slurm cluster. An instance is a node."""
+    """Settings of a Slurm cluster. Each instance of a job is one node."""
 
     type: Literal["slurm"] = "slurm"
     partition: str | None = None
-    """The partition. Default: the cluster's default partition."""
+    """The partition that runs the job. Default: the cluster's default partition."""
     spot_partition: str | None = None
-    """Partition for jobs with `spot`: one whose jobs can lose their nodes to other jobs."""
+    """The partition for jobs with `spot`, which can lose their nodes to other jobs."""
     account: str | None = None
-    """The account that Slurm charges the time to."""
+    """The Slurm account that pays for the job's time."""
     qos: str | None = None
     constraint: str | None = None
-    """Features that every node must have: `a100&ib`."""
+    """Features that every node must have, such as `a100&ib`."""
     reservation: str | None = None
     host: str | None = None
-    """The login node, as `ssh` knows it. Without it, cloudtrain runs the commands of this machine."""
+    """The login node's name for `ssh`. Default: cloudtrain runs Slurm's commands on this machine."""
     shared_dir: str | None = None
-    """A folder that the login node and every node see, for bundles, runs and checkpoints."""
+    """The folder for bundles, runs and checkpoints. The login node and every node must see it."""
     python: str = "python3"
-    """The interpreter that runs the script, on the nodes or in the container."""
+    """The Python interpreter that runs the script, on the nodes or in the container."""
     container: Literal["pyxis", "apptainer"] | None = None
-    """What runs `environment.image`: pyxis (enroot) or apptainer."""
+    """The container runtime for `environment.image`: `pyxis` (enroot) or `apptainer`."""
     mounts: tuple[str, ...] = ()
-    """More folders that the container sees: `/data` or `/data:/mnt`."""
+    """More folders to mount in the container, each as `/data` or `/data:/mnt`."""
     setup: tuple[str, ...] = ()
-    """Lines of bash that the batch script runs before it starts the ranks: modules, a virtual environment."""
+    """Lines of bash to run before the ranks start: load modules, activate a virtual environment."""
     exclusive: bool = Field(default=True, strict=True)
     """Give the job whole nodes, with all their CPUs and memory."""
     cpus_per_instance: Count | None = None
-    """CPUs of each node that the job asks for when it shares its nodes (`exclusive = false`)."""
+    """CPUs to request on each node when the job shares its nodes (`exclusive = false`)."""
     gpu_type: str | None = None
-    """Slurm's name of the GPUs: `a100` of `--gres=gpu:a100:8`."""
+    """Slurm's name for the GPU model: `a100` in `--gres=gpu:a100:8`."""
     mpi: str = Field(default="mpirun", min_length=1)
-    """What starts the ranks of `mpi` and `horovod`: `mpirun`, a path to it, or a plug-in of `srun --mpi`: `pmix`."""
+    """The launcher for `mpi` and `horovod`: `mpirun`, a path to it, or a plug-in of `srun --mpi` such as `pmix`."""
     rendezvous_host: str | None = None
-    """The host of rank 0 as other nodes reach it. Default: the first node of the job."""
+    """The host name at which other nodes reach rank 0. Default: the first node of the job."""
     requeue: bool = Field(default=True, strict=True)
     """Start the job again after its nodes were lost or taken away."""
     grace_period: Duration = 60

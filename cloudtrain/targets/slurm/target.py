@@ -1,4 +1,4 @@
-"""The Slurm target, as the rest of cloudtrain sees it."""
+"""The class `SlurmTarget`, through which the rest of cloudtrain uses Slurm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SlurmTarget(Target):
-    """A Slurm cluster, used through its own commands."""
+    """Runs jobs on a Slurm cluster, through Slurm's own commands."""
 
     name = "slurm"
     title = "Slurm"
@@ -30,7 +30,7 @@ class SlurmTarget(Target):
     is_paid = False
     place_example = "/data/train"
     place_help = "An absolute path that every node of the cluster sees."
-    overrides_help = "Options of sbatch, merged last: `{nice: 100, exclusive: null}`; null removes one."
+    overrides_help = "Options of sbatch, merged last: `{nice: 100, exclusive: null}`; null removes an option."
     secret_places: ClassVar = {"file": "file:~/.secrets/NAME", "env": "env:NAME"}
 
     def account(self, settings: Slurm, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> SlurmAccount:
@@ -50,13 +50,13 @@ class SlurmTarget(Target):
         return SlurmService(environ=environ, state_dir=state_dir)
 
     def batch_settings(self, options: Mapping[str, str], setup: Sequence[str]) -> BatchSettings:
-        """The options of sbatch as settings."""
+        """Convert sbatch options and setup lines to settings, for `cloudtrain adopt`."""
         from cloudtrain.targets.slurm.adopt import batch_settings
 
         return batch_settings(options, setup)
 
     def examine(self, settings: Slurm, account: SlurmAccount) -> str | None:
-        """Return where jobs would go."""
+        """Return a short description of the cluster that gets the jobs."""
         if account.missing:
             return None
         return f"{account.host or 'this machine'}, {account.shared_dir}"

@@ -217,7 +217,7 @@ def test_another_plan_of_the_same_name(place: Place) -> None:
     """A name that is taken by another job is refused."""
     place.submit("print(1)").wait()
     for again in (True, False):
-        with pytest.raises(NameTaken, match="there is a run"):
+        with pytest.raises(NameTaken, match="already exists"):
             place.send(place.plan("print(2)")[0], again=again)
 
 

@@ -69,7 +69,7 @@ def test_sigkill_after_the_grace_period(place: Place) -> None:
     status = run.wait()
     assert time.monotonic() - asked >= 1
     assert status.state is RunState.STOPPED
-    assert status.reason == "stopped on request; what did not leave within the grace period was killed"
+    assert status.reason == "stopped on request; processes that did not exit within the grace period were killed"
     assert run.nothing_is_left()
 
 

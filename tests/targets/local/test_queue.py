@@ -181,7 +181,7 @@ def test_drop(place: Place) -> None:
     service(place).drop(second.ref)
     assert second.wait().state is RunState.STOPPED
     for run, hint in ((first, "stop run-1"), (second, "lists the runs that wait")):
-        with pytest.raises(UsageError, match="does not wait") as caught:
+        with pytest.raises(UsageError, match="is not waiting") as caught:
             service(place).drop(run.ref)
         assert hint in str(caught.value.hint)
         assert caught.value.code == "CT940"
@@ -202,7 +202,7 @@ def test_move(place: Place) -> None:
     queue.move(runs["a"].ref, last=True)
     queue.move(runs["d"].ref, before=runs["b"].ref)
     assert [item.ref.name[0] for item in queue.queue()] == list("xcudba")
-    with pytest.raises(UsageError, match="`x-1` does not wait"):
+    with pytest.raises(UsageError, match="`x-1` is not waiting"):
         queue.move(runs["a"].ref, before=first.ref)
     release(first)
     for run in (*runs.values(), urgent):
@@ -213,8 +213,8 @@ def test_move(place: Place) -> None:
 @pytest.mark.parametrize(
     ("settings", "message", "hint"),
     [
-        ({"slots": 2, "instance_count": 3}, "3 CPU slots, and the queue of this machine has 2", "--instances 2`"),
-        ({"gpus": "0,1", "instance_count": 3}, "need 3 GPUs, and there are 2: 0, 1", "leave `--queue` out"),
+        ({"slots": 2, "instance_count": 3}, "3 CPU slots, but the queue of this machine has 2", "--instances 2`"),
+        ({"gpus": "0,1", "instance_count": 3}, "need 3 GPUs, but this machine has 2: 0, 1", "leave `--queue` out"),
     ],
 )
 def test_more_than_there_is(place: Place, settings: dict[str, Any], message: str, hint: str) -> None:

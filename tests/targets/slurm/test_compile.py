@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "instance_count",
     ),
     "options": ({"distribution": {"type": "mpi", "options": "-x 'A"}}, "CT018", "quotes"),
-    "override": ({"slurm_overrides": {"job-name": "mine"}}, "CT035", "leave it out"),
+    "override": ({"slurm_overrides": {"job-name": "mine"}}, "CT035", "remove it from the overrides"),
     "nested_override": ({"slurm_overrides": {"nice": [1]}}, "CT035", "number"),
 }
 

@@ -71,7 +71,7 @@ RECORDS: dict[str, tuple[str, RunState, str | None]] = {
     "broken bundle": (
         STARTED + "@note 101 7 broken code\n" + QUEUE.format("FAILED", "None"),
         RunState.FAILED,
-        "the bundle could not be unpacked on the first node",
+        "the first node could not unpack the bundle",
     ),
     "accounted for": (
         STARTED + ENDED.format(0) + "@account run-1|COMPLETED|0:0|90|100|160\n",
@@ -114,7 +114,7 @@ RECORDS: dict[str, tuple[str, RunState, str | None]] = {
     "forgotten, without an end": (
         STARTED,
         RunState.LOST,
-        "Slurm knows the job 7 no more, and the job has noted no end",
+        "Slurm no longer lists the job 7, and the job recorded no end",
     ),
     "forgotten, never started": ("@stop\n", RunState.STOPPED, "it was asked to stop before it started"),
     "a line that is half written": (STARTED + "@note 16\n" + QUEUE.format("RUNNING", "None"), RunState.RUNNING, None),

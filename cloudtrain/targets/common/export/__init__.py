@@ -1,6 +1,6 @@
-"""Exports, shared by all targets: turn a request back into calls of a service's own SDK.
+"""Exports: turn a request into calls of the service's own SDK. All targets share this code.
 
-fields       read a request so that no field is silently skipped
-calls        the calls, as data; `build` makes the objects
-python_code  the same calls as code to read and run
+fields       reads a request, and reports fields that the export did not use
+calls        represents the calls as data; `build` executes them
+python_code  writes the calls as Python code
 """

@@ -11,7 +11,7 @@ from cloudtrain.system.extras import require
 
 @dataclass(frozen=True)
 class Call:
-    """One call: `sagemaker.inputs.TrainingInput(s3_data=...)`. It has the dotted name, and arguments, which may be
+    """One call, such as `sagemaker.inputs.TrainingInput(s3_data=...)`: its dotted name and its arguments, which may be
     calls themselves."""
 
     name: str
@@ -20,7 +20,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Ref:
-    """A variable of the program, or one of its items."""
+    """A reference to a variable of the program, or to the item `index` of the variable."""
 
     variable: str
     index: int | None = None
@@ -28,16 +28,16 @@ class Ref:
 
 @dataclass(frozen=True)
 class Program:
-    """A program that sends a job through an SDK: variables, settings of the last variable, and one method of it.
+    """A program that sends a job through an SDK: it creates variables, then calls methods of the last variable.
 
     Attributes:
-        variables: name to call, list or plain value, in order; later ones may refer to earlier ones.
+        variables: maps names to a call, a list or a plain value, in order; a value may refer to earlier variables.
         method: the method of the last variable that sends the request.
-        arguments: its arguments.
-        extra: the extra of cloudtrain that brings the SDK.
-        notes: comments for the reader of the code, where it looks unusual.
-        steps: methods of the last variable that are called first, and their arguments.
-        in_code: further arguments of the method, where the code calls it.
+        arguments: the arguments of `method`.
+        extra: the extra of cloudtrain that installs the SDK.
+        notes: comments that explain unusual parts of the written code.
+        steps: methods of the last variable to call before `method`, with their arguments.
+        in_code: further arguments of `method`, only for the written code.
     """
 
     variables: dict[str, Any]
@@ -50,12 +50,13 @@ class Program:
 
     @property
     def result(self) -> str:
-        """Return the variable whose method sends the request."""
+        """Return the name of the last variable, whose method sends the request."""
         return list(self.variables)[-1]
 
 
 def build(program: Program, **given: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the object that sends the request, and the arguments of its method. `given` values replace variables.
+    """Execute the program up to its last call. Return the object that sends the request, and the arguments of its
+    method. Values in `given` replace variables.
 
     Raises:
         MissingExtra: the SDK is not installed.
@@ -69,7 +70,7 @@ def build(program: Program, **given: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def build_arguments(program: Program) -> dict[str, Any]:
-    """Return the arguments of the method alone, without references to variables.
+    """Return only the arguments of the program's method. They must not refer to variables.
 
     Raises:
         MissingExtra: the SDK is not installed.

@@ -1,4 +1,4 @@
-"""Read a request so that no field is silently skipped."""
+"""Read the fields of a request, and find those that were not used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Fields:
         self._left = deepcopy(request)
 
     def take(self, path: str, default: Any = None) -> Any:
-        """Return the value at `path` (`ResourceConfig.InstanceType`), and mark it as used."""
+        """Return the value at `path`, such as `ResourceConfig.InstanceType`, and mark the field as used."""
         *parents, name = path.split(".")
         place: Any = self._left
         for parent in parents:
@@ -22,15 +22,15 @@ class Fields:
         return place.pop(name, default)
 
     def take_if(self, path: str, expected: Any) -> bool:
-        """Mark the field as used where it has this value, and return whether it does. Any other value stays, so that an
-        SDK without an equivalent is reported."""
+        """Mark the field as used if it has the value `expected`. Return whether it has this value. A field with another
+        value stays unused, so that it is reported if the SDK has no equivalent."""
         value = self.take(path)
         if value is not None and value != expected:
             self.put_back(path, value)
         return bool(value == expected)
 
     def put_back(self, path: str, value: Any) -> None:
-        """Mark the field as unused, with this value."""
+        """Give the field this value, and mark it as unused."""
         *parents, name = path.split(".")
         place = self._left
         for parent in parents:

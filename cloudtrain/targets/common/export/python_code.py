@@ -1,4 +1,4 @@
-"""Write a program as Python code, laid out as formatters would."""
+"""Write a program as Python code, in the layout of common formatters."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from cloudtrain.targets.common.export.calls import Call, Program, Ref
 
 WIDTH = 88
-"""Columns of a line, as in `black` and `ruff`."""
+"""Maximum width of a line, as in `black` and `ruff`."""
 
 _WHOLE = frozenset({"boto3", "estimator", "trainer", "ml_client.jobs"})
-"""Names that stay in front of a dot: variables, and modules that are imported whole (boto3, because the SDK has a
-`Session` as well)."""
+"""Names that stay before a dot: variables, and modules that the code imports as a whole (boto3, because the SDK has a
+`Session` too)."""
 
 
 def python_code(program: Program, *, title: str) -> str:
-    """Return the code that starts the job. `title` is its docstring."""
+    """Return the Python code that starts the job, with `title` as the docstring of its module."""
     arguments = Call(f"{program.result}.{program.method}", {**program.arguments, **program.in_code})
     blocks = [
         f'"""{title}"""',
@@ -70,8 +70,8 @@ def _calls(value: Any) -> Iterator[Call]:
 
 
 def _layout(head: str, value: Any, tail: str, depth: int) -> Iterator[str]:
-    """Yield the lines of `head` + value + `tail`: one line if it fits, else each part on its own line, with a comma
-    after the last."""
+    """Yield the code lines of `head`, value and `tail`: one line if it fits, otherwise one line per part of the value,
+    with a comma after the last part."""
     indent = "    " * depth
     line = f"{indent}{head}{_inline(value)}{tail}"
     parts = list(_parts(value))
@@ -115,7 +115,7 @@ def _inline(value: Any) -> str:
 
 
 def _text(value: str) -> str:
-    """Return a string literal, in double quotes unless single quotes need fewer escapes."""
+    """Return a Python string literal, in double quotes unless single quotes need fewer escapes."""
     if value.isprintable() and '"' not in value:
         return '"' + value.replace("\\", "\\\\") + '"'
     return repr(value)

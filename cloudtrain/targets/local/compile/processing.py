@@ -1,12 +1,12 @@
 """A processing job on this machine: one process per instance, each with its shard of the data.
 
-The launch specification is that of a job without a distribution, with two fields of emulated jobs:
+The launch specification is the same as for a job without a distribution, with two more fields:
 
-    links       one for each instance of each sharded input: a folder with every count-th file of the input
-    places      what can be downloaded: the job's outputs
+    links       one folder per sharded input and instance: with N instances, it links to every N-th file of the input
+    places      the job's outputs, which can be downloaded
 
-`cloudtrain.runtime.shards` decides at the start which instance gets which file. All instances write to one folder per
-output, as they would write to one prefix in S3.
+`cloudtrain.runtime.shards` assigns files to instances when the run starts. All instances write to one folder per
+output, as on SageMaker they write to one S3 prefix.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ def compile_local_processing(job: ProcessingJob, target: Local, context: Compile
     """Return the plan of a processing job on this machine. `context.account` is a `LocalAccount`.
 
     Raises:
-        JobError: the job needs something that this machine cannot give, with the alternative.
+        JobError: this machine lacks something that the job needs; the hint names an alternative.
     """
     problems, view = Problems(), job.as_training()
     if target.emulate is not None:
-        message = f"`--emulate {target.emulate}` rehearses training jobs, and this is a processing job"
-        problems.append(Problem(("kind",), message, "leave it out: each instance gets its shard anyway", code="CT031"))
+        message = f"`--emulate {target.emulate}` emulates training jobs only, and this is a processing job"
+        problems.append(
+            Problem(("kind",), message, "leave `--emulate` out: each instance gets its shard anyway", code="CT031")
+        )
     sharded = [name for name, item in view.inputs.items() if item.shard]
     plain = target.model_copy(update={"emulate": None})
     whole = problems.value(lambda: compile_local(_mark_shards(view), plain, context), None)
@@ -69,8 +71,8 @@ def _share(run_dir: str, instance: int, name: str) -> str:
 
 
 def _mark(name: str) -> str:
-    """Return the text that stands for an instance's share of an input while the job is compiled, once for all
-    instances. It cannot occur otherwise, because a compiled job contains no references."""
+    """Return a placeholder for the path of an instance's share of an input. The job is compiled once for all instances;
+    `_seen` then fills in the paths. A compiled job has no references, so the placeholder cannot occur elsewhere."""
     return f"${{{{shares.{name}}}}}"
 
 
@@ -83,7 +85,7 @@ def _mark_shards(view: TrainingJob) -> TrainingJob:
 
 
 def _seen(process: Process, shares: Mapping[str, str], count: int) -> Process:
-    """Return the process with its instance's own shares and number."""
+    """Return the process with the paths of its instance's shares and the number of its instance filled in."""
 
     def filled(text: str) -> str:
         for mark, share in shares.items():

@@ -1,4 +1,4 @@
-"""A run that waits in the queue of this machine: what it needs, and where it finds what it was given."""
+"""Plans of runs that wait: in the queue of this machine for GPUs or CPU slots, or for other runs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from cloudtrain.targets.common.this_machine import LocalAccount, LocalPlan
 from cloudtrain.targets.local.settings import Local
 
 _OURS = "CLOUDTRAIN_RUN_DIR"
-"""A variable that only the processes which the supervisor starts have; ranks below a launcher lack it."""
+"""An environment variable that only processes started by the supervisor have; ranks below a launcher lack it."""
 
 
 def queue_plan(plan: LocalPlan, job: AnyJob, settings: Local, account: LocalAccount) -> LocalPlan:
-    """Return the plan of the same run, waiting for its place. CUDA_VISIBLE_DEVICES is filled in when the run has its
-    place.
+    """Return the plan with the run's queue needs added. CUDA_VISIBLE_DEVICES gets a placeholder; the supervisor fills
+    it in when the queue gives the run its GPUs.
 
     Raises:
         JobError: the run needs more than the machine has, so it would wait for ever.
@@ -40,13 +40,13 @@ def queue_plan(plan: LocalPlan, job: AnyJob, settings: Local, account: LocalAcco
 
 
 def plan_after(plan: LocalPlan, runs: tuple[str, ...]) -> LocalPlan:
-    """Return the plan of the same run, waiting until other runs have succeeded."""
+    """Return the plan with `runs` added: runs that must succeed before this run starts."""
     summary = (*plan.summary, ("waits for", ", ".join(runs)))
     return replace(plan, request=replace(plan.specification, after=runs).to_json(), summary=summary)
 
 
 def _own_devices(job: AnyJob) -> str | None:
-    """Return the job's own CUDA_VISIBLE_DEVICES, which is used exactly."""
+    """Return the value of CUDA_VISIBLE_DEVICES that the job sets, or None. cloudtrain does not change this value."""
     view = job.as_training() if isinstance(job, ProcessingJob) else job
     return view.environment.variables.get(VISIBLE)
 
@@ -61,7 +61,7 @@ def _need(
     count = specification.world_size
     if given is not None:
         count = len(gpus)
-    elif specification.emulates is not None:  # each host sees its whole share, and its variables say so
+    elif specification.emulates is not None:  # each host sees its whole share, as its variables show
         count = instances * max(1, len(gpus) // instances)
     elif not isinstance(job, ProcessingJob) and job.distribution.type == "none":
         each = min(job.resources.gpus_per_instance or 1, max(1, len(gpus) // instances))
@@ -80,11 +80,11 @@ def _refuse_too_much(need: QueueNeed, specification: LaunchSpecification) -> Non
         fitting = instances if instances <= there else 1
         fewer = f"--instances {fitting} --processes-per-instance {there // fitting}"
     if need.gpus:
-        message = f"{what} need {need.count} GPUs, and there are {there}: {', '.join(need.gpus)}"
+        message = f"{what} need {need.count} GPUs, but this machine has {there}: {', '.join(need.gpus)}"
         hint = f"run it smaller: `{fewer}`, or leave `--queue` out"
     else:
         slots = f"{there} CPU slot{'s' if there > 1 else ''}"
-        message = f"{what} need {need.count} CPU slots, and the queue of this machine has {slots}"
+        message = f"{what} need {need.count} CPU slots, but the queue of this machine has {slots}"
         hint = f"run it smaller: `{fewer}`, or write `slots = {need.count}` under `[local]` in cloudtrain.toml"
     raise JobError([Problem(("resources",), message, hint, code="CT041")])
 
@@ -94,7 +94,8 @@ def _with_share(process: StartedProcess) -> StartedProcess:
 
 
 def _shown(group: Alike) -> Alike:
-    """Return the processes as a plan shows them. Ranks have the environment of their launcher."""
+    """Return the processes as a plan shows them, with a placeholder in CUDA_VISIBLE_DEVICES. Ranks below a launcher
+    inherit the variable, so they stay unchanged."""
     if _OURS not in group.first.env:
         return group
 

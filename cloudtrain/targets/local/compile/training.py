@@ -29,7 +29,7 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> L
     """Return the plan of a job on this machine. `context.account` is a `LocalAccount`.
 
     Raises:
-        JobError: the job needs something that this machine cannot give, with the alternative.
+        JobError: this machine lacks something that the job needs; the hint names an alternative.
     """
     if target.emulate is not None:
         from cloudtrain.targets.registry import target_of
@@ -49,7 +49,7 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> L
 
 
 def _plan(job: TrainingJob, target: Local, context: CompileContext) -> LocalPlan:
-    """Return the plan. Inputs without a place on this machine point to an empty path in the run's folder."""
+    """Return the plan of the job. An input without a `local` path gets the path `inputs/NAME` in the run's folder."""
     run = _RunLayout.of(job, target, context)
     launch = _LAUNCHERS["fork" if target.launcher == "fork" else _launcher_of(job)](run)
     specification = LaunchSpecification(
@@ -73,7 +73,7 @@ def _plan(job: TrainingJob, target: Local, context: CompileContext) -> LocalPlan
 
 @dataclass(frozen=True)
 class _Launch:
-    """The processes of a job: those that the supervisor starts, and the ranks that a launcher starts in turn."""
+    """The processes of a job: `started` by the supervisor, and `ranks` that a launcher starts."""
 
     name: str
     shape: JobSize
@@ -87,7 +87,7 @@ class _Launch:
 
 @dataclass(frozen=True)
 class _RunLayout:
-    """Where the files of one run lie on this machine."""
+    """The paths, program and environment of one run on this machine."""
 
     job: TrainingJob
     target: Local
@@ -96,7 +96,7 @@ class _RunLayout:
     run_dir: str
     code_dir: str
     paths: dict[str, str]
-    """Map reference to path: `inputs.train`, `outputs.model`, `checkpoint`."""
+    """Maps references such as `inputs.train`, `outputs.model` and `checkpoint` to paths."""
 
     @classmethod
     def of(cls, job: TrainingJob, target: Local, context: CompileContext) -> _RunLayout:
@@ -126,7 +126,7 @@ class _RunLayout:
 
     @property
     def written(self) -> dict[str, str]:
-        """Return the folders that the run writes to."""
+        """Map references to the folders that the run writes to."""
         return {name: path for name, path in self.paths.items() if not name.startswith("inputs.")}
 
     @property
@@ -134,7 +134,7 @@ class _RunLayout:
         return local_size(self.job, self.target, self.account.machine)
 
     def program(self) -> list[str]:
-        """Return the script with its arguments; for a shell script or command, with the shell before it."""
+        """Return the script with its arguments. A shell script or command is preceded by `bash`."""
         if self.job.command is not None:
             return ["bash", "-c", resolve_text(self.job.command, self.paths)]
         assert self.job.entry_point is not None
@@ -143,13 +143,13 @@ class _RunLayout:
         return [*shell, self.job.entry_point, *arguments]
 
     def direct_program(self) -> list[str]:
-        """Return the program with the interpreter in front, for processes that no launcher starts."""
+        """Return the program, preceded by the Python interpreter if it is a Python script."""
         program = self.program()
         return [self.python, "-u", *program] if program[0].endswith(".py") else program
 
     def env(self, instance: int, *, processes: int, ranks: bool = True) -> dict[str, str]:
-        """Return the variables that each process of an instance gets beside the submitter's own. `ranks` are processes
-        that meet through torch or MPI."""
+        """Return the environment variables that the processes of an instance get in addition to the submitter's own.
+        `ranks`: the processes communicate through torch or MPI."""
         given = {key: resolve_text(value, self.paths) for key, value in self.job.environment.variables.items()}
         searched = given.pop("PYTHONPATH", "${{env.PYTHONPATH}}")
         env = {
@@ -232,7 +232,7 @@ def _fork(run: _RunLayout) -> _Launch:
 
 
 def _mpirun(run: _RunLayout) -> _Launch:
-    """Return one mpirun for the whole job. All its ranks count as one instance, because mpirun would need ssh for
+    """Return one mpirun process for the whole job. All ranks count as one instance, because mpirun needs ssh to start
     several."""
     shape = JobSize(1, run.shape.world_size)
     assert run.account.mpirun is not None
@@ -272,7 +272,8 @@ def _tensorflow(run: _RunLayout) -> _Launch:
 
 
 def _single(run: _RunLayout) -> _Launch:
-    """Return one process per instance. A shell gets its signals as a group, because it does not pass them on."""
+    """Return one process per instance. For a shell, signals go to its whole process group, because a shell does not
+    forward signals."""
     shape, program = JobSize(run.shape.instances, 1), tuple(run.direct_program())
     started = tuple(
         Process(
@@ -319,7 +320,7 @@ def _input_problems(job: TrainingJob) -> list[Problem]:
     return [
         Problem(
             ("inputs", name),
-            f"input `{name}` has no place on this machine",
+            f"input `{name}` has no path on this machine",
             f"add `local: PATH` under `inputs.{name}`, or `--set inputs.{name}.local=PATH`",
             code="CT032",
         )
@@ -329,10 +330,10 @@ def _input_problems(job: TrainingJob) -> list[Problem]:
 
 
 def _job_problems(job: TrainingJob, account: LocalAccount, python: str) -> Iterator[Problem]:
-    """Yield what keeps the job from starting on this machine at all."""
+    """Yield the problems that prevent the job from starting on this machine."""
     yield from option_problems(job)
     if job.entry_point is None and job.command is None:
-        message = "the job runs its image's own entry point, and there are no images on this machine"
+        message = "the job runs its image's own entry point, but the local target runs no images"
         yield Problem(
             ("entry_point",), message, "add `entry_point: train.py`, or use `--target sagemaker`", code="CT036"
         )
@@ -357,23 +358,23 @@ def _job_problems(job: TrainingJob, account: LocalAccount, python: str) -> Itera
 def _fork_problems(job: TrainingJob, account: LocalAccount) -> Iterator[Problem]:
     hint = "use `--launcher torchrun`"
     if job.distribution.type != "torch":
-        message = f"`--launcher fork` starts `torch` jobs, and this is `{job.distribution.type}`"
+        message = f"`--launcher fork` starts only `torch` jobs, and this job is `{job.distribution.type}`"
         yield Problem(("distribution", "type"), message, "use `--launcher torchrun`, the default", code="CT038")
     if job.entry_point is None or not job.entry_point.endswith(".py"):
         field = "command" if job.entry_point is None else "entry_point"
-        message = "`--launcher fork` runs a Python script in a process that has imported torch, and nothing else"
+        message = "`--launcher fork` can run only a Python script"
         yield Problem((field,), message, f"{hint}, or name the script: `entry_point: train.py`", code="CT038")
     if account.machine.gpus:
-        message = f"`--launcher fork` works on CPUs only, and the ranks would find GPUs here ({account.machine})"
+        message = f"`--launcher fork` works on CPUs only, but this machine has GPUs ({account.machine})"
         yield Problem((), message, f"{hint}, or hide the GPUs with `CUDA_VISIBLE_DEVICES=` in front", code="CT038")
 
 
 def _task_problems(job: TrainingJob, target: Local, account: LocalAccount) -> Iterator[Problem]:
-    """Yield the problems of a TensorFlow job's counts. Only the target's own count, and the servers with it, is used
-    exactly and so can be too large."""
+    """Yield a problem for too many TensorFlow tasks. Only the target's `instance_count` can cause it, because
+    cloudtrain reduces the job's own numbers to this machine."""
     workers, servers = local_tasks(job, target, account.machine)
     if workers + servers > MOST_TASKS:
-        message = f"{workers:,} workers and {servers:,} parameter servers are too much for this machine: at most "
+        message = f"{workers:,} workers and {servers:,} parameter servers are too many for this machine: at most "
         message += f"{MOST_TASKS:,} in all"
         yield Problem((), message, "run it smaller: leave `--instances` out", code="CT031")
 

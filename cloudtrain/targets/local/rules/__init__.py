@@ -1,1 +1,1 @@
-"""Rules about runs on this machine (LO)."""
+"""Rules about runs on this machine, with codes such as `LO101`."""

@@ -1,5 +1,5 @@
-"""Report the distributions and the platform of an interpreter. cloudtrain imports this module for its own interpreter,
-and runs it as a file with another one, which may be older. So it imports only the standard library."""
+"""Report the installed packages and the platform of a Python interpreter. cloudtrain imports this module for its own
+interpreter, and runs it as a script with others. It imports only the standard library, because others may be older."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def versions_of(names: Iterable[str]) -> dict[str, str | None]:
-    """Return the installed version of each distribution; None where it is not installed."""
+    """Map package names to their installed versions; None for a package that is not installed."""
     found: dict[str, str | None] = {}
     for name in names:
         try:
@@ -26,7 +26,7 @@ def versions_of(names: Iterable[str]) -> dict[str, str | None]:
 
 
 def machine() -> dict[str, str]:
-    """Return the values that the markers of requirements compare with."""
+    """Return the values of this interpreter and platform for environment markers, such as `python_version`."""
     return {
         "python_version": ".".join(platform.python_version_tuple()[:2]),
         "python_full_version": platform.python_version(),

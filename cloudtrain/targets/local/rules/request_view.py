@@ -1,4 +1,4 @@
-"""What the rules for all targets read from a launch specification."""
+"""The view through which the rules for all targets read a launch specification."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cloudtrain.targets.registry import target_of
 
 
 class LocalView(RequestView):
-    """Reads launch specifications. With `emulate`, the overrides of the emulated service count.
+    """The rules' view of a launch specification. With `emulate`, it includes the overrides of the emulated service.
 
-    An emulated service writes into the run's own folder, except checkpoints. An emulation runs on this machine,
-    whatever machines the overrides name.
+    An emulated service writes only checkpoints outside the run's own folder. An emulation always runs on this machine,
+    even if the overrides name other machines.
     """
 
     def __init__(self, target: str, emulated: str | None) -> None:
@@ -27,19 +27,19 @@ class LocalView(RequestView):
 
     @property
     def service(self) -> str:
-        """Return the service that is emulated, if any."""
+        """Return the name of the emulated service; without emulation, the target's name."""
         return self._emulated.service if self._emulated is not None else self.target
 
     def change(self, subject: Subject) -> dict[str, Any]:
-        """Return variables and hyperparameters as the service would pass them on."""
+        """Return the variables and hyperparameters that the emulated service would change for the script."""
         return self._emulated.change_script(subject) if self._emulated is not None else {}
 
     def places(self, subject: Subject) -> Iterator[DataPlace]:
-        """Yield the paths on this machine."""
+        """Yield the paths on this machine that the job declares for its data."""
         return declared_places(subject.job, self.target, outputs=self._emulated is None)
 
     def images(self, subject: Subject) -> Iterator[tuple[str, Path]]:
-        """Yield the images of all targets: this machine runs none of them, but each can be wrong."""
+        """Yield the images of all targets, to check their names. This machine runs no images."""
         given = subject.job.environment.image
         names = [] if given is None else [name for target in target_names() if (name := given.of(target)) is not None]
         yield from ((name, IMAGE) for name in dict.fromkeys(names))

@@ -1,8 +1,8 @@
-"""Which requirements of a file an interpreter lacks. Nothing here asks the network.
+"""Find the requirements of a file that an interpreter lacks, without network access.
 
-The interpreter is asked once for the versions of all names: this one by import, another one as a process. A requirement
-that this module cannot read (an address without a name, an unusual marker, a version that is not numeric) counts as
-installed.
+One query returns all versions: cloudtrain's own interpreter answers it in this process, another one in a subprocess. A
+requirement that this module cannot read (a URL without a name, an unusual marker, a version that is not numeric) counts
+as installed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import NamedTuple
 from cloudtrain.targets.local.rules import interpreter
 
 _PATIENCE = 10.0
-"""Seconds that another interpreter may take to answer."""
+"""Seconds to wait for the answer of another interpreter."""
 
 _DEEPEST = 8
-"""How deep requirements files may include each other."""
+"""Maximum depth of requirements files that include others."""
 
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*(.*)")
 _CLAUSE = re.compile(r"(===|==|!=|>=|<=|~=|>|<)\s*([^\s,;]+)")
@@ -31,7 +31,7 @@ _COMPARISON = re.compile(r"([a-z_]+)\s*(==|!=|>=|<=|>|<)\s*['\"]([^'\"]*)['\"]")
 
 
 class Requirement(NamedTuple):
-    """One line: `numpy >=1.26,<3 ; python_version < '3.13'`."""
+    """A line of a requirements file, such as `numpy >=1.26,<3 ; python_version < '3.13'`."""
 
     name: str
     versions: str
@@ -42,15 +42,14 @@ class Requirement(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """A requirement that is not met; `installed` is None where the distribution is not installed in any version."""
+    """A requirement that is not met. `installed` is the installed version; None if the package is not installed."""
 
     requirement: Requirement
     installed: str | None
 
 
 def requirements_in(file: str, read: Callable[[str], str | None], deepest: int = _DEEPEST) -> Iterator[Requirement]:
-    """Yield the requirements of a file and of the files that it includes. `read` returns the text of a file of the
-    bundle."""
+    """Yield the requirements of `file` and of the files that it includes. `read` returns a file's text, or None."""
     text = read(file)
     for line in (text or "").replace("\\\n", " ").splitlines():
         line = re.sub(r"(^|\s)#.*", "", line).strip()
@@ -71,8 +70,8 @@ def requirements_in(file: str, read: Callable[[str], str | None], deepest: int =
 
 
 def missing_from(python: str, requirements: Iterable[Requirement]) -> list[Missing]:
-    """Return the requirements that the interpreter lacks or has in another version. Empty where the interpreter does
-    not answer."""
+    """Return the requirements that the interpreter lacks or has in an unsuitable version. Return an empty list if the
+    interpreter does not answer."""
     wanted = list(dict.fromkeys(requirements))
     answer = _ask(python, sorted({requirement.name for requirement in wanted})) if wanted else None
     if answer is None:
@@ -89,20 +88,20 @@ def _ask(python: str, names: list[str]) -> tuple[dict[str, str | None], dict[str
     if python == sys.executable:
         return interpreter.versions_of(names), interpreter.machine()
     try:
-        # Not isolated: the job will find what PYTHONPATH and the user's own packages have.
+        # Not isolated, because the job also sees PYTHONPATH and the user's own packages.
         asked = subprocess.run(
             [python, interpreter.__file__, json.dumps(names)],
             stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=True,
         )  # fmt: skip
         versions, machine = json.loads(asked.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError):  # no Python, or one that is broken
+    except (OSError, subprocess.SubprocessError, ValueError):  # no Python, or a broken one
         return None
     return versions, machine
 
 
 def _applies(marker: str, machine: Mapping[str, str]) -> bool:
-    """Return whether a marker applies. Comparisons joined by `and`, or by `or`, are understood; any other marker does
-    not apply."""
+    """Return whether an environment marker applies. Comparisons may be joined by `and`, or by `or`, but not by both.
+    Any other marker does not apply."""
     joined = re.split(r"\s+(and|or)\s+", marker) if marker else []
     words = {*joined[1::2]}
     results = []
@@ -125,8 +124,8 @@ def _is_met(versions: str, installed: str | None) -> bool:
 
 
 def _clause_is_met(operator: str, wanted: str, installed: str) -> bool:
-    """Compare the numbers of two releases. Where they are equal and either version has a suffix, the clause counts as
-    met."""
+    """Return whether the installed version meets a clause such as `>=1.26`, by its release numbers. If the numbers are
+    equal and a version has a suffix such as `rc1`, the clause counts as met."""
     have, want = _VERSION.fullmatch(installed.partition("+")[0]), _VERSION.fullmatch(wanted.partition("+")[0])
     if operator == "===" or have is None or want is None:
         return True

@@ -1,4 +1,4 @@
-"""Rules about running on this machine."""
+"""Rules about jobs that run on this machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _specification(subject: Subject) -> LaunchSpecification:
 def input_is_missing(subject: Subject) -> Iterator[Fault]:
     """An input does not exist on this machine.
 
-    `inputs.NAME.local` is a path relative to the job file. The script would fail when it opens it.
+    `inputs.NAME.local` is a path relative to the job file. The script would fail when it opens this path.
     """
     awaited = tuple(f"/runs/{name}/" for name in subject.plan.request.get("after", ()))
     for name, item in subject.job.inputs.items():
@@ -49,7 +49,7 @@ def interpreter_is_missing(subject: Subject) -> Iterator[Fault]:
     """The Python interpreter for the run does not exist.
 
     `--python` (or `ct.Local(python=...)`) names the interpreter that runs the script: a path, `conda:NAME` for a conda
-    environment, or `uv` for the environment of the project around the working directory.
+    environment, or `uv` for the uv environment of the project that contains the working directory.
     """
     python = subject.target.python
     if python == "uv":
@@ -57,16 +57,17 @@ def interpreter_is_missing(subject: Subject) -> Iterator[Fault]:
         yield Fault("the project around this folder has no uv environment", hint)
     elif python is not None and python.startswith("conda:"):
         name = python.removeprefix("conda:")
-        yield Fault(f"there is no conda environment `{name}`", "`conda env list` shows those that there are")
+        yield Fault(f"the conda environment `{name}` does not exist", "`conda env list` shows your environments")
     elif python is not None and shutil.which(python) is None:
-        yield Fault(f"there is no interpreter `{python}`", f"use this one: `--python {sys.executable}`")
+        yield Fault(f"the interpreter `{python}` does not exist", f"use this one: `--python {sys.executable}`")
 
 
 @rule("LO103", Level.ERROR)
 def torch_is_missing(subject: Subject) -> Iterator[Fault]:
     """PyTorch is not installed for the interpreter that runs the script.
 
-    The launcher of this distribution is torchrun, a part of PyTorch, or with `--launcher fork` imports it.
+    This distribution starts through torchrun, which is a part of PyTorch, or through `--launcher fork`, which imports
+    PyTorch.
     """
     needs_torch = any(group.role in ("torchrun", "fork") for group in Processes.of(subject.plan.processes).groups)
     if needs_torch and subject.target.python is None and find_spec("torch") is None and not _will_install(subject):
@@ -78,7 +79,7 @@ def torch_is_missing(subject: Subject) -> Iterator[Fault]:
 
 
 def _will_install(subject: Subject) -> bool:
-    """Return whether the environment that is built for the job gets PyTorch."""
+    """Return whether `build_environment` will install PyTorch for the job."""
     file = subject.job.environment.requirements
     if file is None or not subject.target.build_environment:
         return False
@@ -90,10 +91,10 @@ def _will_install(subject: Subject) -> bool:
 
 @rule("LO104", Level.ERROR)
 def place_is_a_file(subject: Subject) -> Iterator[Fault]:
-    """An output or the checkpoint is to be written to a file.
+    """The path of an output or of the checkpoint is a file, not a folder.
 
-    `outputs.NAME.local` and `checkpoint.local` are folders, which the run makes where they are missing. It cannot make
-    one where a file lies, or below a file.
+    `outputs.NAME.local` and `checkpoint.local` are folders. The run creates missing folders, but cannot create a folder
+    where a file exists, or below a file. Choose another path.
     """
     job, folders = subject.job, _specification(subject).directories
     places: dict[tuple[str, ...], str | None] = {("outputs", name): item.local for name, item in job.outputs.items()}
@@ -102,15 +103,16 @@ def place_is_a_file(subject: Subject) -> Iterator[Fault]:
         if place is None or place not in folders:
             continue
         file, missing = _file_on_the_way(place), why_missing(place)
-        hint = f"name a folder: `--set {'.'.join(path)}.local=PATH`"
+        hint = f"set a folder: `--set {'.'.join(path)}.local=PATH`"
         if missing not in (None, "does not exist"):
             yield Fault(f"the folder `{place}` {missing}", hint, (*path, "local"))
         elif file is not None:
-            yield Fault(f"`{file}` is a file, and `{path[-1]}` needs a folder", hint, (*path, "local"))
+            yield Fault(f"`{file}` is a file, but `{path[-1]}` needs a folder", hint, (*path, "local"))
 
 
 def _file_on_the_way(folder: str) -> str | None:
-    """Return the file that lies at the folder's path, or above it. A path that cannot be read counts as free."""
+    """Return the file at the folder's path or at one of its parents; None without such a file. A path that cannot be
+    read counts as free."""
     there = str(Path(folder))
     while not os.path.exists(there):  # noqa: PTH110 - a text for each of ten thousand parents, not a path
         there = os.path.dirname(there) or "."  # noqa: PTH120
@@ -119,10 +121,10 @@ def _file_on_the_way(folder: str) -> str | None:
 
 @rule("LO201", Level.NOTICE)
 def scaled_down(subject: Subject) -> Iterator[Fault]:
-    """The job is smaller here than it asks for.
+    """The job runs here with fewer instances or processes than it asks for.
 
-    Instances and processes are scaled down to the GPUs of this machine, or to its CPUs where there is no GPU, so
-    that a job for sixteen GPUs can be rehearsed on a laptop. `--instances` and `--processes-per-instance` override.
+    cloudtrain reduces instances and processes to the GPUs of this machine, or to its CPUs if it has no GPU. So you can
+    rehearse a job for sixteen GPUs on a laptop. `--instances` and `--processes-per-instance` set exact numbers.
     """
     job, target, machine = subject.job, subject.target, subject.account.machine
     if isinstance(job.distribution, TensorFlow):
@@ -139,7 +141,7 @@ def scaled_down(subject: Subject) -> Iterator[Fault]:
 
 
 def _fewer_tasks(subject: Subject) -> Iterator[Fault]:
-    """The same check for TensorFlow, where each emulated host has one task."""
+    """Report a TensorFlow job that runs here with fewer tasks. With `emulate`, each host has one task."""
     asked, specification = requested_tasks(subject.job), _specification(subject)
     instances, tasks, here = asked.workers, sum(asked), specification.world_size
     if subject.target.emulate is not None:
@@ -152,7 +154,7 @@ def _fewer_tasks(subject: Subject) -> Iterator[Fault]:
 
 @rule("LO202", Level.WARNING)
 def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
-    """More processes than this machine has GPUs.
+    """The run has more processes than this machine has GPUs.
 
     The processes share GPUs. NCCL refuses two ranks on one GPU ("Duplicate GPU detected"); gloo works, slowly.
     """
@@ -160,17 +162,17 @@ def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
     if gpus and ranks > gpus:
         yield Fault(
             f"{ranks} processes share {gpus} GPU{'s' if gpus > 1 else ''}",
-            f"run as many as there are GPUs with `--instances 1 --processes-per-instance {gpus}`, or hide the GPUs "
+            f"run one process per GPU with `--instances 1 --processes-per-instance {gpus}`, or hide the GPUs "
             "with `CUDA_VISIBLE_DEVICES=` to run on the CPU",
         )
 
 
 @rule("LO203", Level.NOTICE)
 def restarts_without_torchrun(subject: Subject) -> Iterator[Fault]:
-    """Restarts are asked for, and this launcher has none.
+    """`--max-restarts` has no effect, because the job's launcher cannot restart ranks.
 
-    Only torchrun and `--launcher fork` start the ranks again after one of them died. A job without them ends with its
-    first failure.
+    Only torchrun and `--launcher fork` restart the ranks after one of them fails. With another launcher, the job ends
+    with its first failure.
     """
     if subject.target.max_restarts and _specification(subject).launcher not in ("torchrun", "fork"):
         yield Fault(
@@ -182,10 +184,10 @@ def restarts_without_torchrun(subject: Subject) -> Iterator[Fault]:
 
 @rule("LO204", Level.NOTICE)
 def mpi_on_one_instance(subject: Subject) -> Iterator[Fault]:
-    """Several MPI instances run as one here.
+    """The instances of an MPI job run as one instance here.
 
-    mpirun reaches other instances through ssh, so on this machine all ranks belong to one instance: their local
-    rank equals their rank.
+    mpirun reaches other instances through ssh. So on this machine all ranks belong to one instance, and each local rank
+    equals the rank.
     """
     specification = _specification(subject)
     if specification.launcher == "mpirun" and subject.job.resources.instance_count > 1:
@@ -194,43 +196,43 @@ def mpi_on_one_instance(subject: Subject) -> Iterator[Fault]:
 
 @rule("LO205", Level.NOTICE)
 def other_library_here(subject: Subject) -> Iterator[Fault]:
-    """The job's own library is replaced on this machine.
+    """The job's communication library or launcher is replaced on this machine.
 
-    SMDDP exists only in SageMaker's images; here torchrun starts the script and `cloudtrain.runtime` picks nccl or
-    gloo. DeepSpeed's own launcher needs ssh; here torchrun starts the script.
+    SMDDP exists only in SageMaker's images. Here torchrun starts the script, and `cloudtrain.runtime` picks nccl or
+    gloo. DeepSpeed's own launcher needs ssh. Here torchrun starts the script instead.
     """
     distribution = subject.job.distribution
     if distribution.type == "smddp" and subject.target.emulate is None:
         yield Fault("`smddp` runs through torchrun here, with nccl on GPUs and gloo on CPUs", None, ("distribution",))
     if getattr(distribution, "launch", None) == "launcher" and subject.target.emulate != "azureml":
-        yield Fault("the `deepspeed` launcher is replaced by torchrun here", None, ("distribution", "launch"))
+        yield Fault("torchrun replaces the `deepspeed` launcher here", None, ("distribution", "launch"))
 
 
 @rule("LO206", Level.NOTICE)
 def checkpoint_stays_with_run(subject: Subject) -> Iterator[Fault]:
-    """The job keeps checkpoints, but not at a place on this machine.
+    """The job writes checkpoints, but sets no `checkpoint.local`.
 
-    Without `checkpoint.local` every run has its own checkpoint folder, so a run that was stopped is not resumed by
-    the next one.
+    Without `checkpoint.local` every run has its own checkpoint folder, so the next run does not resume from the
+    checkpoint of a stopped run.
     """
     checkpoint = subject.job.checkpoint
     if checkpoint is not None and checkpoint.local is None:
         yield Fault(
-            "this run keeps its checkpoints to itself, so the next one will not resume from them",
-            "give them a place: `--set checkpoint.local=checkpoints`",
+            "the checkpoints stay in this run's folder, so the next run will not resume from them",
+            "set a folder for them: `--set checkpoint.local=checkpoints`",
             ("checkpoint",),
         )
 
 
 @rule("LO207", Level.WARNING)
 def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
-    """The interpreter of the run lacks what the job requires.
+    """The run's interpreter lacks packages of the job's requirements.
 
-    The clouds install `environment.requirements` before the script starts. On this machine nothing is installed unless
-    you say so: with `--build-environment` the job gets a separate environment. Otherwise the script runs with the
-    packages of the interpreter that `--python` names, or of the one that runs cloudtrain. It is asked for the versions
-    of what the file names, the files that it includes too; nothing is asked of the network. What only a cloud has, such
-    as SageMaker's libraries, is left out with a marker or with `--ignore LO207`.
+    The clouds install `environment.requirements` before the script starts. On this machine cloudtrain installs packages
+    only with `--build-environment`, into a separate environment. Otherwise the script runs with the packages of the
+    interpreter that `--python` names (default: the one that runs cloudtrain). This rule compares its installed versions
+    with the requirements file and the files that it includes, without network access. For packages that only a cloud
+    has, such as SageMaker's libraries, use an environment marker or `--ignore LO207`.
     """
     file = subject.job.environment.requirements
     if file is None or subject.target.build_environment:
@@ -245,15 +247,15 @@ def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
         )
         command = shlex.join([python, "-m", "pip", "install", *(str(requirement) for requirement, _ in missing)])
         yield Fault(
-            f"`{python}` lacks what `{file}` asks for: {names}",
+            f"`{python}` lacks packages that `{file}` requires: {names}",
             f"`{command}`, or name an interpreter that has it: `--python PATH`"
-            + ("" if subject.target.emulate else ", or have them installed for this job alone: `--build-environment`"),
+            + ("" if subject.target.emulate else ", or install them for this job only: `--build-environment`"),
             ("environment", "requirements"),
         )
 
 
 def _text_of(tree: Tree, path: str) -> str | None:
-    """Return the text of a file of the bundle; None where it is missing or cannot be read."""
+    """Return the text of a file in the bundle; None if the file is missing or cannot be read."""
     entry = next((entry for entry in tree.entries if entry.path == path), None)
     try:
         return None if entry is None else Path(tree.location(entry)).read_text("utf-8", "replace")

@@ -1,10 +1,10 @@
-"""Wait for the end of another run on this machine without polling it.
+"""Wait for the end of another run on this machine without polling.
 
-The supervisor of that run holds a lock for life. A shared lock on the same file is granted when the supervisor ends,
-whatever ended it.
+The other run's supervisor holds a lock as long as it lives. This module requests a shared lock on the same file, which
+the kernel grants when the supervisor ends for any reason.
 """
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH110
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class _Woken(BaseException):
-    """The run was asked to stop while it waited."""
+    """Raised by the signal handler when the run is asked to stop while it waits."""
 
 
 def wait_for_end(run_dir: str, is_asked_to_stop: Callable[[], bool]) -> str | None:
-    """Return the final state of another run; `gone` where nothing is left of it, and None where the waiting run is to
-    stop."""
+    """Return the final state of the run in `run_dir`, or `gone` if its folder was deleted. Return None when the waiting
+    run is asked to stop."""
     passed_on = signal.getsignal(signal.SIGTERM)
 
     def wake(number: int, frame: FrameType | None) -> None:
@@ -37,7 +37,7 @@ def wait_for_end(run_dir: str, is_asked_to_stop: Callable[[], bool]) -> str | No
         raise _Woken
 
     try:
-        signal.signal(signal.SIGTERM, wake)  # Python would wait on after a handler that returns
+        signal.signal(signal.SIGTERM, wake)  # if the handler returned, Python would continue to wait
         try:
             return None if is_asked_to_stop() else _end_of(RunFolder(run_dir))
         finally:

@@ -28,7 +28,7 @@ from cloudtrain.system.private import make_private_folder, open_private
 from cloudtrain.system.words import tell
 
 _LOOK_EVERY = 0.2
-"""Seconds between two looks at an environment that another process builds."""
+"""Seconds between two checks whether another process has finished the environment."""
 
 _BASE = (
     "import json, sys; "
@@ -43,11 +43,11 @@ _NEWS = ("Collecting ", "Downloading ", "Building ", "Installing collected", "Re
 
 
 _ASIDES = ("[notice]", "WARNING:", "warning:", "hint:")
-"""Beginnings of lines that do not explain a failure."""
+"""The beginnings of output lines that do not explain a failure."""
 
 
 def provide(wanted: BuiltEnvironment, code: CodePlace, environ: Mapping[str, str]) -> None:
-    """Make sure that the environment exists. The requirements are those of the bundle.
+    """Make sure that the environment exists: build it if it is missing, from the requirements file in the bundle.
 
     Raises:
         TargetError: the environment cannot be built; the message is the installer's last output.
@@ -66,7 +66,7 @@ def provide(wanted: BuiltEnvironment, code: CodePlace, environ: Mapping[str, str
 
 
 def _is_whole(link: Path) -> bool:
-    """Return whether the environment can be used. If so, mark it as used now."""
+    """Return whether the environment is complete. If so, update its time of last use."""
     if not (link / "bin" / "python").exists():
         return False
     os.utime(link.resolve().parent)
@@ -77,7 +77,7 @@ def _take_lock(link: Path) -> ProcessLock:
     told = False
     while (lock := ProcessLock.take(link.with_name(f"{link.name}.lock"))) is None:
         if not told:
-            tell("another command builds the environment of this job: waiting for it")
+            tell("waiting: another command builds the environment of this job")
             told = True
         time.sleep(_LOOK_EVERY)
     return lock
@@ -87,7 +87,7 @@ def _build(wanted: BuiltEnvironment, link: Path, code: CodePlace, environ: Mappi
     began = time.monotonic()
     uv = _find_uv(wanted.python, environ)
     tool = "uv" if uv else "pip"
-    tell(f"building an environment from `{wanted.requirements}` with {tool}, once for all runs that ask for the same")
+    tell(f"building an environment from `{wanted.requirements}` with {tool}, once for all runs with these requirements")
     home = Path(tempfile.mkdtemp(prefix=f"{link.name}-", dir=link.parent))
     log = link.with_name(f"{link.name}.log")
     try:
@@ -115,25 +115,25 @@ def _build(wanted: BuiltEnvironment, link: Path, code: CodePlace, environ: Mappi
 
 
 def _leads_to(source: Path, place: Path) -> bool:
-    """Return whether an installed package still points into the bundle's code, as with `-e .`."""
+    """Return whether an installed package refers to the unpacked code in `source`, as after `pip install -e .`."""
     linked = [*place.glob("lib/python*/site-packages/*.pth"), *place.glob("lib/python*/site-packages/__editable__*")]
     return any(str(source) in file.read_text("utf-8", "replace") for file in linked if file.is_file())
 
 
 def _publish(place: Path, link: Path) -> None:
-    """Make the finished environment visible, and remove the one that an earlier link led to."""
+    """Point the link `link` to the finished environment, in one atomic step."""
     temporary = place.parent / "link"
     temporary.symlink_to(place)
     temporary.replace(link)
 
 
 def _find_uv(python: str, environ: Mapping[str, str]) -> str | None:
-    """Return the uv on the PATH, or beside the interpreter, where `pip install uv` puts it."""
+    """Return the path of uv: on the PATH, or beside the interpreter, where `pip install uv` puts it."""
     return shutil.which("uv", path=os.pathsep.join((environ.get("PATH", ""), str(Path(python).parent))))
 
 
 def _layer(python: str, place: Path, folder: Path, environ: Mapping[str, str]) -> None:
-    """Let the environment see the packages of the interpreter below it.
+    """Make the packages of the base interpreter `python` importable in the environment.
 
     Raises:
         TargetError: the interpreter does not list its paths.
@@ -143,17 +143,17 @@ def _layer(python: str, place: Path, folder: Path, environ: Mapping[str, str]) -
     )
     if found.returncode:
         said = (found.stderr.strip().splitlines() or [f"exit code {found.returncode}"])[-1]
-        raise TargetError(f"`{python}` does not answer: {said}", hint="name another one: `--python PATH`", code="CT953")
+        raise TargetError(f"`{python}` failed: {said}", hint="name another interpreter: `--python PATH`", code="CT953")
     lines = [f"import site; site.addsitedir({path!r})\n" for path in json.loads(found.stdout)]
     for packages in place.glob("lib/python*/site-packages"):
         (packages / "cloudtrain_base.pth").write_text("".join(lines), encoding="utf-8")
 
 
 def _run(argv: Sequence[str], folder: Path, environ: Mapping[str, str], log: TextIO, wanted: BuiltEnvironment) -> None:
-    """Run one step. Its output goes to the log; lines of progress go to the listener.
+    """Run one command of the build. Write its output to the log, and show its progress lines to the user.
 
     Raises:
-        TargetError: the step failed.
+        TargetError: the command failed.
     """
     last = ""
     with subprocess.Popen(
@@ -177,6 +177,6 @@ def _run(argv: Sequence[str], folder: Path, environ: Mapping[str, str], log: Tex
         log_name = f"{wanted.folder}.log"
         raise TargetError(
             f"the environment of `{wanted.requirements}` cannot be built: {last or f'exit code {code}'}",
-            hint=f"fix the file, or run without `build_environment`; `{log_name}` has the full output",
+            hint=f"correct the file, or run without `build_environment`; the full output is in `{log_name}`",
             code="CT953",
         )

@@ -1,4 +1,4 @@
-"""Which ranks ended badly, and what the status of the run says about it."""
+"""Collect the failed ranks of a run, and derive the reason for its status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Deaths:
-    """Collects the bad ends of ranks, in order. Only those of the newest attempt count."""
+    """Collects failures of ranks, in order. Only failures of the newest attempt count."""
 
     def __init__(self, spec: LaunchSpecification) -> None:
         self._spec = spec
@@ -23,26 +23,27 @@ class Deaths:
         self._killed_launcher: Launched | None = None
 
     def started(self, rank: int) -> None:
-        """Note that a process of this rank was found. The second process of a rank means that all ranks are being
-        started again."""
+        """Record that a process of this rank was found. A second process of the same rank means that all ranks are
+        being restarted."""
         self._starts[rank] = self._starts.get(rank, 0) + 1
 
     def ended(self, process: Rank | Launched, exit_code: int | None) -> None:
-        """Note that a rank ended. The code is None where only its launcher knows it."""
+        """Record that a rank ended. `exit_code` is None if only the rank's launcher knows it."""
         assert process.rank is not None
         self._ends.append((process, process.rank, exit_code, self._starts.get(process.rank, 1)))
 
     def launcher_was_killed(self, launcher: Launched) -> None:
-        """Note that a signal from outside ended a launcher. Unless a rank had ended badly before, the launcher is the
-        cause, and ranks that end later were stopped because of it."""
+        """Record that a signal from outside ended a launcher. If no rank had failed before, the launcher's end is the
+        cause of the failure, and ranks that end later ended because of it."""
         if not any(exit_code for _, _, exit_code, _ in self._ends):
             self._killed_launcher = launcher
 
     def of_newest_attempt(self, output: Output) -> list[Death]:
-        """Return the bad ends of the newest attempt, completed by the launchers' reports, which are read from the tails
-        of the output.
+        """Return the failures of the newest attempt, completed by the launchers' reports in the last lines of the
+        output.
 
-        mpirun names the rank whose failure made it end the others. On a busy machine all ranks seem to end at once.
+        If mpirun reports a rank, this rank counts as the first to fail, because on a busy machine all ranks seem to end
+        at once.
         """
         from cloudtrain.targets.local.service.verdict import Death
 
@@ -57,13 +58,15 @@ class Deaths:
                     rank, process.instance, self._role(process), code, -1 if is_first else order, attempt
                 )
         for order, (rank, (instance, code)) in enumerate(reported.items(), start=1):
-            if rank not in found:  # it ended before it could be seen, so before the others; the last is the root cause
+            if (
+                rank not in found
+            ):  # it ended before it was found, so before the others; the last such rank is the root cause
                 found[rank] = Death(rank, instance, "process", code, -order, newest)
         return list(found.values())
 
     def verdict(self, output: Output, launched: list[Launched]) -> Verdict:
-        """Return why the run failed. Where a host of an emulation has written its reason, the verdict quotes it. The
-        output must have been drained.
+        """Return why the run failed. If an emulated host has written its own reason to a file, the verdict quotes it.
+        Call `Output.drain` first.
         """
         from cloudtrain.targets.local.service.verdict import in_own_words
 
@@ -83,11 +86,11 @@ class Deaths:
             if item.exit_code and self._killed_launcher in (None, item):
                 lines = output.tail(item.instance, None, "stderr") or output.tail(item.instance, None, "stdout")
                 return verdict.launcher_verdict(item.role, item.instance, process.argv, item.exit_code, lines)
-        return verdict.Verdict("the run failed, and no process says why", [])
+        return verdict.Verdict("the run failed, but no process reported a reason", [])
 
     def _read_reports(self, output: Output) -> dict[int, tuple[int, int]]:
-        """Map rank to instance and exit code. The instance is that of the reporting launcher: with mpirun, one instance
-        has all ranks."""
+        """Map each failed rank to its instance and exit code, as the launchers report them. With mpirun, all ranks
+        belong to one instance."""
         if self._spec.launcher == "processes":
             return {}
         return {

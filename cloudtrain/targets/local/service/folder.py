@@ -1,21 +1,22 @@
-"""A run's folder: its files, and the status that the supervisor keeps there.
+"""The files of a run's folder, such as the status that the supervisor writes.
 
     launch.json         the launch specification, exactly as planned
-    supervisor.lock     held for life by the supervisor (afterwards by the process that finishes a lost run)
-    waiting             wakes the supervisor of a run that waits in the queue; see `queue.py`
+    supervisor.lock     locked by the supervisor as long as it lives (later by the process that finishes a lost run)
+    waiting             a FIFO that wakes the supervisor of a run in the queue; see `queue.py`
     supervisor.log      the supervisor's own messages; empty unless something is wrong
-    status.json         the state of the run; written whole, never in place
-    unpacked            empty; made right after unpacking, so newer files are the script's
-    output.jsonl        the journal: every line of output, and how far each file was read
-    logs/rank_<r>.log   the output of one rank, all attempts, stdout and stderr as they came
-    logs/instance_<i>/  the files that the processes write to themselves code/ model/ outputs/ checkpoint/
+    status.json         the status of the run; replaced in one atomic step
+    unpacked            an empty file created after unpacking the code; the script wrote all newer files
+    output.jsonl        the journal: every line of output, and the read position in each file
+    logs/rank_<r>.log   the output of one rank: all attempts, stdout and stderr in the order of arrival
+    logs/instance_<i>/  the files that receive the output of the processes
+    code/ model/ outputs/ checkpoint/
     steps/<r>           the newest step of each rank, written by the script's runtime
-    preempted           written by the script's runtime when it saved and left early
+    preempted           written by the script's runtime when it saved and exited early
 
-A reader of the status may find the supervisor gone: the lock is free, and the state is not final. See `lost.py`.
+If the lock is free and the state is not final, the supervisor has died. See `lost.py`.
 """
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH105, PTH108, PTH116, PTH123
 from __future__ import annotations
 
@@ -32,18 +33,18 @@ if TYPE_CHECKING:
     from cloudtrain.launch.specification import LaunchSpecification
 
 FINAL = ("succeeded", "failed", "stopped", "lost")
-"""The states that never change again. `RunState` has them too, but would cost the supervisor its imports."""
+"""The states that never change again. `RunState` has them too, but importing it would slow down the supervisor."""
 
-FORCED = "what did not leave within the grace period was killed"
-"""Part of the reason of a run that was asked to stop and had to be killed."""
+FORCED = "processes that did not exit within the grace period were killed"
+"""The part of a stopped run's reason that follows if its processes had to be killed."""
 
 _SHORT = 3500
-"""Bytes of a status that fit into the first block of a file. That block is on the disk already when the disk is
+"""Maximum size in bytes of a short status. It fits into the file's first disk block, which exists even when the disk is
 full."""
 
 
 class RunFolder:
-    """The paths of one run, with functions to read and write its status."""
+    """The paths of the files in a run's folder, with methods to read and write its status."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -58,7 +59,7 @@ class RunFolder:
         self.unpacked = f"{path}/unpacked"
 
     def read_launch(self) -> LaunchSpecification:
-        """Return the launch specification.
+        """Read the launch specification.
 
         Raises:
             TargetError: the file cannot be read, or is damaged.
@@ -71,12 +72,12 @@ class RunFolder:
         except (OSError, ValueError) as error:
             from cloudtrain.errors import TargetError
 
-            hint = f"look into `{self.path}` for the run's files, and submit the job again"
+            hint = f"save the files that you need from `{self.path}`, and submit the job again"
             raise TargetError(f"the launch specification cannot be read: {error}", hint=hint, code="CT952") from error
 
     def read_status(self) -> dict[str, Any] | None:
-        """Return the status, or None where no supervisor ever took the run over. A status that a power cut has broken
-        is final."""
+        """Read the status; None if no supervisor ever took over the run. If a power failure damaged the file, return a
+        final status with the state `lost`."""
         try:
             with open(self.status, "rb") as file:
                 status: dict[str, Any] = json.load(file)
@@ -89,10 +90,11 @@ class RunFolder:
         return status
 
     def write_status(self, status: dict[str, Any]) -> None:
-        """Replace the status, whole. On a full disk, write a short form over the old status, which needs no space.
+        """Replace the status file in one atomic step. On a full disk, overwrite the old file with a short status, which
+        needs no more space.
 
         Raises:
-            OSError: not even that was possible.
+            OSError: even the short status could not be written.
         """
         temporary = f"{self.status}.{os.getpid()}.{get_native_id()}"
         try:
@@ -100,7 +102,7 @@ class RunFolder:
                 file.write(json.dumps(status).encode())
                 if status["state"] in FINAL:
                     file.flush()
-                    os.fsync(file.fileno())  # nobody would write it again after a power cut
+                    os.fsync(file.fileno())  # after a power failure, nobody would write it again
             os.replace(temporary, self.status)
         except OSError:
             _remove(temporary)
@@ -112,25 +114,28 @@ class RunFolder:
         assert len(content) < _SHORT, "everything long was left out"
         descriptor = os.open(self.status, os.O_WRONLY)
         try:
-            os.pwrite(descriptor, content.ljust(os.fstat(descriptor).st_size), 0)  # whole JSON for every reader
+            os.pwrite(
+                descriptor, content.ljust(os.fstat(descriptor).st_size), 0
+            )  # so that every reader finds complete JSON
         finally:
             os.close(descriptor)
 
     def read_preempted(self) -> dict[str, Any] | None:
-        """Return the marker that the script's runtime left when it saved and left early: `step` and `signal`, if
-        known."""
+        """Read the marker that the script's runtime wrote when it saved and exited early: `step` and `signal`, if
+        known. Return None without a marker."""
         try:
             with open(self.preempted, "rb") as file:
                 marker = json.load(file)
         except OSError:
             return None
-        except ValueError:  # written by a script of its own
+        except ValueError:  # the script wrote the file itself
             return {}
         return marker if isinstance(marker, dict) else {}
 
 
 def new_status(pid: int, now: float, *, is_queued: bool = False) -> dict[str, Any]:
-    """Return the status of a run that its supervisor just took over. The keys are those of `RunStatus`, and `pid`."""
+    """Return the first status of a run, for a supervisor that takes over the run. The keys are fields of `RunStatus`,
+    and `pid`."""
     return {
         "state": "queued" if is_queued else "preparing",
         "reason": None,

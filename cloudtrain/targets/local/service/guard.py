@@ -1,7 +1,7 @@
-"""The guard: outlives a killed supervisor just long enough to kill its processes.
+"""The guard: a process that kills a run's processes if the supervisor is killed.
 
-The guard reads a pipe that the supervisor holds open: `+PID` for each started process, `-PID` for each ended process,
-`done` when the run has ended. The end of the file without `done` means that the supervisor is gone.
+The guard reads a pipe from the supervisor: `+PID` for each started process, `-PID` for each ended process, `done` when
+the run has ended. If the pipe ends without `done`, the supervisor has died.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 
 
 def main(arguments: list[str]) -> None:
-    """Guard the run until its supervisor is done or dead. The arguments are `RUN_DIR DESCRIPTOR`."""
+    """Guard the run until its supervisor is done or dead. The arguments are `RUN_DIR` and the pipe's `DESCRIPTOR`."""
     run_dir, descriptor = arguments[0], int(arguments[1])
     known: set[int] = set()
     with os.fdopen(descriptor, "r", encoding="ascii") as pipe:

@@ -1,8 +1,9 @@
 """Kill every process of a run, including those that left its session.
 
-A process belongs to a run when it was started with `CLOUDTRAIN_RUN_DIR=<the run's folder>` in its environment (data
-loader workers, daemons that a script forked), or when the supervisor knows it. A process also belongs to the run when
-one of those is its ancestor or leads its session (programs that overwrite their environment, as setproctitle does).
+A process belongs to a run if it was started with `CLOUDTRAIN_RUN_DIR=<the run's folder>` in its environment (data
+loader workers, daemons that a script forked), or if the supervisor knows its id. A process also belongs to the run if a
+process that the supervisor knows is its ancestor or leads its session. This finds programs that overwrite their
+environment, as setproctitle does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _PATIENCE = 5.0
 
 
 def members(run_dir: str, known: Iterable[int] = ()) -> list[int]:
-    """Return the living processes of a run, without zombies and this process."""
+    """Return the ids of a run's running processes, without zombies and without this process. `known`: the ids that the
+    supervisor knows."""
     roots, marker, own = set(known), f"CLOUDTRAIN_RUN_DIR={run_dir}", os.getpid()
     stats = {pid: stat for pid in proc.processes() if (stat := proc.stat_of(pid)) is not None}
 
@@ -43,13 +45,13 @@ def members(run_dir: str, known: Iterable[int] = ()) -> list[int]:
 
 
 def session_members(leader: int) -> list[int]:
-    """Return the living processes of a session, without zombies."""
+    """Return the ids of the running processes of a session, without zombies."""
     stats = ((pid, proc.stat_of(pid)) for pid in proc.processes())
     return [pid for pid, stat in stats if stat is not None and stat.session == leader and not stat.is_zombie]
 
 
 def kill_run(run_dir: str, known: Iterable[int] = ()) -> int:
-    """Send SIGKILL to every process of a run until none is left. Return how many there were."""
+    """Send SIGKILL to every process of a run until no process is left. Return the number of killed processes."""
     roots, killed, deadline = set(known), set[int](), time.monotonic() + _PATIENCE
     while found := members(run_dir, roots):
         for pid in found:

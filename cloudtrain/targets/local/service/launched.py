@@ -1,6 +1,6 @@
-"""The processes that the supervisor starts itself: launchers, or the ranks of a job without a launcher."""
+"""The processes that the supervisor starts directly: launchers, or the ranks of a job without a launcher."""
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH123
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Launched:
-    """One started process. `exit_code` is None while it runs."""
+    """A process that the supervisor started. `exit_code` is None while it runs."""
 
     def __init__(self, process: StartedProcess, child: subprocess.Popen[bytes]) -> None:
         self.instance = process.instance
@@ -28,12 +28,12 @@ class Launched:
         self.pid = child.pid
         self.exit_code: int | None = None
         self.is_empty = False
-        """The process has ended, and its session is empty. From then on the system may reuse its id."""
+        """Whether the process has ended and its session is empty. The system may then reuse its id."""
         self._signal = process.signal
         self._child = child
 
     def poll(self) -> bool:
-        """Return True once: when the process has ended since the last call."""
+        """Return whether the process has ended since the last call. Return True only once."""
         if self.exit_code is not None:
             return False
         self.exit_code = self._child.poll()
@@ -43,7 +43,8 @@ class Launched:
         return True
 
     def terminate(self, ranks: list[int]) -> None:
-        """Send SIGTERM to the process, which passes it on, to its whole group, or to the ranks that it has started."""
+        """Send SIGTERM to the process, to its process group, or to the ranks that it started, depending on its
+        `signal` setting."""
         if self._signal == "group" and not self.is_empty:
             _send(os.killpg, self.pid)
         elif self._signal == "ranks" and ranks:
@@ -53,8 +54,8 @@ class Launched:
             _send(os.kill, self.pid)
 
     def is_leaving(self) -> bool:
-        """Return whether anything is still running after `terminate`: the process itself or, if its whole group was
-        signalled, any member of its session."""
+        """Return whether the process is still running after `terminate`. If `terminate` signals its whole group, any
+        process of its session counts."""
         if self._signal == "group" and not self.is_empty and self.exit_code is not None:
             self.is_empty = not killing.session_members(self.pid)
             return not self.is_empty
@@ -71,7 +72,7 @@ def launch(
     environment: dict[str, str],
     umask: int,
 ) -> Launched:
-    """Start one process in its own session, with its output going to files. `umask` is the submitter's.
+    """Start one process in its own session. Its output goes to files under `logs`. `umask` is the submitter's umask.
 
     Raises:
         OSError: the process cannot be started.

@@ -1,19 +1,19 @@
-"""Turn the bytes of one stream into lines of text, as a terminal would show them."""
+"""Split the bytes of one stream into lines of text, as a terminal would show them."""
 
 from __future__ import annotations
 
 LONGEST = 32 * 1024
-"""Most bytes of a line. A longer line is split."""
+"""Maximum length of a line in bytes. A longer line is split."""
 
 PROGRESS_EVERY = 5.0
-"""Seconds between two recorded states of a progress bar that has not ended its line yet."""
+"""Seconds between two recorded states of a progress bar that is still running."""
 
 
 class Lines:
-    """Splits one stream. `pending` holds the bytes after the last whole line.
+    """Splits one stream into lines. `pending` holds the bytes after the last complete line.
 
-    Invalid UTF-8 is replaced. A line with carriage returns keeps its last state. While a progress bar runs, its current
-    state becomes a line every few seconds.
+    Invalid UTF-8 is replaced. Of a line with carriage returns, only the last state is kept. While a progress bar runs,
+    its current state is added as a line every few seconds.
     """
 
     def __init__(self) -> None:
@@ -35,13 +35,13 @@ class Lines:
         return lines
 
     def flush(self) -> list[str]:
-        """Return the rest at the end of the stream."""
+        """Return the incomplete last line at the end of the stream."""
         rest, self.pending = self.pending, b""
         return _texts(rest + b"\n") if rest.strip(b"\r") else []
 
     def _progress(self, now: float) -> list[str]:
         states = self.pending.split(b"\r")
-        self.pending = b"\r".join(states[-2:])  # the newest one, and the one before while the newest is empty
+        self.pending = b"\r".join(states[-2:])  # the newest state, and the one before it, for when the newest is empty
         whole = [state for state in states[:-1] if state]
         if not whole or now - self._progress_at < PROGRESS_EVERY:
             return []
@@ -50,7 +50,7 @@ class Lines:
 
 
 def _texts(data: bytes) -> list[str]:
-    """Return the lines of data that ends with a newline."""
+    """Split `data`, which ends with a newline, into lines."""
     lines = data.decode("utf-8", "replace").split("\n")
     lines.pop()
     if b"\r" in data:
@@ -73,7 +73,7 @@ def _pieces(line: str) -> list[str]:
 
 
 def _boundary(data: bytes, limit: int) -> int:
-    """Return the last position up to `limit` where a character begins."""
+    """Return the last position up to `limit` at which a UTF-8 character begins."""
     if len(data) <= limit:
         return len(data)
     cut = limit

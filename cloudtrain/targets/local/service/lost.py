@@ -23,7 +23,7 @@ _PATIENCE = 5.0
 
 
 def finish(run_dir: str, known: Iterable[int] = ()) -> None:
-    """Make a run without a supervisor final. Do nothing for a run that is final or has its supervisor.
+    """Give a run whose supervisor died a final status. Do nothing for a run that is final or has a supervisor.
 
     Raises:
         OSError: the run's folder cannot be written.
@@ -37,14 +37,19 @@ def finish(run_dir: str, known: Iterable[int] = ()) -> None:
         status = folder.read_status()
         if status is not None and status["state"] not in FINAL:
             kill_run(run_dir, known)
-            from cloudtrain.errors import TargetError  # the guard lives without it
+            from cloudtrain.errors import TargetError  # the guard does not need it until here
 
             who = f"the supervisor (process {status['pid']}) was killed"
             is_queued = status["state"] == "queued"
             reason = f"{who} while the run was queued" if is_queued else f"{who}, and with it every process of the run"
             try:
                 _complete_output(folder)
-            except (OSError, ValueError, LookupError, TargetError) as error:  # of the disk, the journal, or launch.json
+            except (
+                OSError,
+                ValueError,
+                LookupError,
+                TargetError,
+            ) as error:  # from the disk, the journal, or launch.json
                 reason += f"; its output is incomplete: {getattr(error, 'message', error)}"
             folder.write_status({**status, "state": "lost", "ended": time.time(), "reason": reason})
     finally:
@@ -57,7 +62,7 @@ def _complete_output(folder: RunFolder) -> None:
 
     from cloudtrain.targets.local.service.output import Output
 
-    spec = replace(folder.read_launch(), metrics=None)  # patterns may be slow, and this is the process of a command
+    spec = replace(folder.read_launch(), metrics=None)  # patterns may be slow, and the user waits for this process
     output = Output(folder, spec, lambda _instance, _local_rank: None)
     output.hidden = _secrets_of(spec)
     try:
@@ -68,8 +73,8 @@ def _complete_output(folder: RunFolder) -> None:
 
 
 def _secrets_of(spec: LaunchSpecification) -> tuple[str, ...]:
-    """Return the secrets to mask in the output: those that this process can look up without asking the user or a
-    service."""
+    """Return the secrets to mask in the output. Only secrets from files and environment variables are looked up,
+    because others could need the user or a network service."""
     from cloudtrain.runtime.errors import SetupError
     from cloudtrain.runtime.secret_values import VARIABLE, forms_of, references, resolved
 

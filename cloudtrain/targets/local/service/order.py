@@ -1,7 +1,7 @@
-"""The order of the queue: which runs wait, what each run holds, and which run is next. Pure.
+"""The order of the queue: the waiting runs, the GPUs or CPU slots that each started run holds, and the next run. Pure.
 
-Runs of one priority start in the order of their arrival. A run that cannot start yet reserves what it waits for: no run
-behind it gets a GPU that it may use, or a CPU slot. So small runs never keep a large run waiting.
+Runs of the same priority start in the order of their arrival. A waiting run reserves all GPUs that it may use, or all
+CPU slots, so no run behind it gets them. So small runs never delay a large run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A run that waits for `count` of its `gpus`, or for that many CPU `slots` of a machine without GPUs."""
+    """A run that waits for `count` of the GPUs in `gpus`, or for `count` of the machine's CPU `slots` if `gpus` is
+    empty."""
 
     run: str
     count: int
@@ -29,13 +30,13 @@ class Waiting:
 
     @classmethod
     def of(cls, run: str, need: QueueNeed, since: float) -> Waiting:
-        """Make the entry of a run that has just arrived."""
+        """Return the entry for a run that enters the queue now."""
         return cls(run, need.count, tuple(need.gpus), need.slots, need.priority, since)
 
 
 @dataclass(frozen=True)
 class Held:
-    """A run that has its place: these GPUs, or this number of CPU slots."""
+    """A run that holds the GPUs in `gpus`, or `slots` CPU slots."""
 
     run: str
     gpus: tuple[str, ...]
@@ -46,16 +47,17 @@ class Held:
 
 @dataclass
 class Order:
-    """The whole queue. `waiting` is sorted by priority, and within one priority as users arranged it."""
+    """The whole queue. `waiting` is sorted by priority. Within one priority, users may have changed the order of
+    arrival."""
 
     waiting: list[Waiting] = field(default_factory=list)
     held: list[Held] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
-    """Runs that were taken out of the queue and have not noticed it yet."""
+    """Names of runs that were taken out of the queue and have not yet stopped."""
 
     @classmethod
     def from_json(cls, data: Any) -> Order:
-        """Read what `to_json` made."""
+        """Convert the result of `to_json` back to an order."""
         return cls(
             [Waiting(**{**one, "gpus": tuple(one["gpus"])}) for one in data["waiting"]],
             [Held(**{**one, "gpus": tuple(one["gpus"])}) for one in data["held"]],
@@ -67,11 +69,11 @@ class Order:
         return asdict(self)
 
     def place_of(self, run: str) -> int | None:
-        """Return a run's position among the waiting runs, from 1; None where the run does not wait."""
+        """Return a run's position among the waiting runs, starting at 1; None if the run is not waiting."""
         return next((number for number, one in enumerate(self.waiting, 1) if one.run == run), None)
 
     def held_by(self, run: str) -> Held | None:
-        """Return what a run holds, if it has its place."""
+        """Return the GPUs or slots that a run holds; None if it holds none."""
         return next((one for one in self.held if one.run == run), None)
 
     def enter(self, one: Waiting) -> None:
@@ -80,25 +82,25 @@ class Order:
         self.waiting.insert(next(behind, len(self.waiting)), one)
 
     def hold(self, one: Held) -> None:
-        """Record a place for a run that does not wait for one."""
+        """Record GPUs that a run uses without having waited for them."""
         self.held.append(one)
 
     def leave(self, run: str) -> None:
-        """Remove a run from the waiting runs and from the places."""
+        """Remove a run from the queue, whether it waits or holds GPUs or slots."""
         self._keep(lambda name: name != run)
 
     def forget(self, is_over: Callable[[str], bool]) -> None:
-        """Remove the runs that are over. A run whose supervisor was killed keeps its place until it is finished,
-        because its processes may live on until then."""
+        """Remove the runs for which `is_over` returns True. A run whose supervisor was killed keeps its GPUs or slots
+        until another process has finished it, because its processes may still use them."""
         over = {run for run in self.runs() if is_over(run)}
         self._keep(lambda run: run not in over)
 
     def runs(self) -> set[str]:
-        """Return all runs that wait or hold a place."""
+        """Return the names of all runs in the queue: waiting runs, runs that hold GPUs or slots, and dropped runs."""
         return {one.run for one in self.waiting} | {one.run for one in self.held} | {*self.dropped}
 
     def drop(self, run: str) -> bool:
-        """Take a waiting run out of the queue. Return False where the run does not wait (any more)."""
+        """Take a waiting run out of the queue. Return False if the run is not waiting."""
         if self.place_of(run) is None:
             return False
         self.leave(run)
@@ -106,8 +108,8 @@ class Order:
         return True
 
     def move(self, run: str, before: str | None, *, last: bool = False) -> bool:
-        """Move a run before another one, to the front (`before` None), or to the end. The run takes the priority that
-        this position needs. Return False where one of the two does not wait (any more)."""
+        """Move a run before the run `before`, to the front (`before` is None), or to the end. The run gets the priority
+        that its new position needs. Return False if one of the two runs is not waiting."""
         place = self.place_of(run)
         if place is None or (before is not None and self.place_of(before) is None):
             return False
@@ -128,7 +130,7 @@ class Order:
         return True
 
     def grant(self, now: float) -> None:
-        """Give every waiting run its GPUs or slots if they are free, in queue order.
+        """Give each waiting run its GPUs or slots if they are free, in queue order.
 
         A run that must keep waiting reserves all GPUs that it may use, or all slots, so no later run can take them.
         """
@@ -148,8 +150,9 @@ class Order:
                 is_kept = True
 
     def watched(self) -> dict[str, frozenset[str]]:
-        """Return, for each waiting run, the runs whose end it has to watch: the head watches the runs with a place,
-        every other run watches its predecessor. So the end of a run, whatever killed it, wakes one process."""
+        """Return the runs that each waiting run watches for their end. The first waiting run watches all runs that hold
+        GPUs or slots; every other one watches its predecessor. So the end of a run, for any reason, wakes one
+        process."""
         found, before = dict[str, frozenset[str]](), frozenset(one.run for one in self.held)
         for one in self.waiting:
             found[one.run] = before

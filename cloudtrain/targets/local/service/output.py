@@ -1,16 +1,16 @@
-"""Follow the output of every process into one journal and one file per rank, and keep the last lines for the verdict.
+"""Copy the output of all processes into one journal and one file per rank, and keep the last lines for the verdict.
 
 The journal `output.jsonl` holds two kinds of records, one per line:
 
     {"time": 1763712000.123, "instance": 0, "rank": 1, "stream": "stdout", "attempt": 0, "text": "step 1"}
     {"file": "logs/...", "inode": 4711, "offset": 1024, "rank": 1}
 
-The first kind also has `values`, `{"step": 1, "train:loss": 0.25}`, where the job's `metrics` found some, so that
-readers of the journal need no patterns. The second kind closes each batch and says how much of that file is in the
-journal. The process that finishes a lost run continues there.
+The first kind also has `values`, such as `{"step": 1, "train:loss": 0.25}`, if the job's `metrics` match the line, so
+that readers of the journal need no patterns. The second kind ends each batch; its `offset` is the number of bytes of
+the file that are in the journal. The process that finishes a lost run continues at this offset.
 """
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH123
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 _CHUNK = 1 << 20
-"""Bytes read from one file before the next file has its turn."""
+"""Maximum number of bytes read from one file before the next file is read."""
 
 _FIND_EVERY = 0.1
 """Seconds between two searches for new files."""
 
 _REMEMBERED = 200
-"""Lines per rank and stream that are kept for the verdict."""
+"""Number of lines kept for the verdict, per rank and stream."""
 
 _text = json.encoder.encode_basestring_ascii
 
 
 class Output:
-    """Follows all files of a run. `metrics` holds the newest values of the metric lines."""
+    """Follows all output files of a run. `metrics` holds the newest value of each metric."""
 
     def __init__(self, folder: RunFolder, spec: LaunchSpecification, rank_of: RankOf) -> None:
         self.metrics: dict[str, float] = {}
         self.hidden: tuple[str, ...] = ()
-        """Texts that are masked in every line: the values of the job's secrets."""
+        """Texts to mask in every line: the values of the job's secrets."""
         self._folder = folder
         self._finder = SourceFinder(folder.logs, spec, rank_of)
         self._sources: list[Source] = []
@@ -70,11 +70,11 @@ class Output:
 
     @property
     def restarts(self) -> int:
-        """Return how often the ranks were started again."""
+        """Return how often the ranks were restarted."""
         return self._finder.restarts
 
     def resume(self) -> None:
-        """Continue after the last whole batch in a dead supervisor's journal. An incomplete batch is cut off."""
+        """Continue after the last complete batch in the journal of a dead supervisor. Remove an incomplete batch."""
         size = whole = 0
         with open(self._folder.journal, "rb") as journal:
             for line in journal:
@@ -86,7 +86,7 @@ class Output:
         os.ftruncate(self._journal, whole)
 
     def pump(self, *, at_once: bool = False) -> bool:
-        """Read a bounded amount of what is available. Return True when there is more.
+        """Read a limited amount of the available output. Return True if more is available.
 
         Raises:
             OSError: the journal cannot be written.
@@ -99,7 +99,8 @@ class Output:
         return any([self._read(source, now) for source in self._sources])  # noqa: C419 - every source has its turn
 
     def drain(self) -> None:
-        """Read everything to its end, including last lines without a newline. All writers must have ended."""
+        """Read all files to their end, including last lines without a newline. Call this after all processes have
+        ended."""
         while self.pump(at_once=True):
             pass
         for source in self._sources:
@@ -108,11 +109,12 @@ class Output:
             self._write(source, lines, time.time())
 
     def tail(self, instance: int, rank: int | None, stream: str) -> list[str]:
-        """Return the last lines that a rank wrote; with None, those of an instance's launcher."""
+        """Return the last lines that a rank wrote. If `rank` is None, return the last lines of the instance's
+        launcher."""
         return list(self._tails.get((-1 if rank is not None else instance, rank, stream), ()))
 
     def close(self) -> None:
-        """Close all files."""
+        """Close the journal and all output files."""
         for source in self._sources:
             source.close()
         for descriptor in (*self._rank_files.values(), self._journal):
@@ -136,7 +138,7 @@ class Output:
         return len(chunk) == _CHUNK
 
     def _hide(self, source: Source, start: int, lines: list[str]) -> None:
-        """Mask secrets in the lines, and in the bytes of the file from which they were read."""
+        """Mask secrets in the lines, and in the file from which the lines were read."""
         if not self.hidden:
             return
         from cloudtrain.runtime.secret_values import masked
@@ -155,7 +157,7 @@ class Output:
         _write_all(self._journal, "".join(records).encode("ascii"))
 
     def _records(self, source: Source, lines: list[str], now: float) -> list[str]:
-        """Return the journal's records of some lines. Each line also goes into its rank's own file and tail."""
+        """Return the journal records for the lines. Also add the lines to their rank's own file and last lines."""
         rank, stream = source.rank, source.stream
         key = (-1 if rank is not None else source.instance, rank, stream)
         if key not in self._tails:
@@ -177,7 +179,8 @@ class Output:
         return records + self._complaints(now)
 
     def _complaints(self, now: float) -> list[str]:
-        """Return the complaints about patterns, as lines of the first instance's launcher."""
+        """Return warnings about the metric patterns as journal records, as if the first instance's launcher had written
+        them."""
         assert self._patterns is not None
         said, self._patterns.complaints = self._patterns.complaints, []
         head = {"time": round(now, 3), "instance": 0, "rank": None, "stream": "stderr", "attempt": 0}
@@ -190,8 +193,8 @@ class Output:
         return self._rank_files[rank]
 
     def _values(self, lines: list[str], rank: int | None) -> dict[int, dict[str, float]]:
-        """Search lines with the patterns. Return line number to values, and update the newest values of all metrics.
-        Metric lines are not searched."""
+        """Search lines with the job's patterns. Return a map from line number to values, and update `metrics`. Lines
+        that the runtime's `[metrics]` already reports are not searched."""
         found: dict[int, dict[str, float]] = {}
         for number, line in enumerate(lines):
             if "[metrics]" in line:
@@ -206,8 +209,8 @@ class Output:
         return found
 
     def _of_lowest(self, values: dict[str, float], rank: int | None) -> dict[str, float]:
-        """Return the values that no lower rank prints as well. `core.states.Metrics` does the same, but would cost the
-        supervisor its imports."""
+        """Return the values that no lower rank prints too. `core.states.Metrics` does the same, but importing it would
+        slow down the supervisor."""
         own = sys.maxsize if rank is None else rank
         kept = {name: value for name, value in values.items() if own <= self._lowest.setdefault(name, own)}
         self._lowest.update(dict.fromkeys(kept, own))
@@ -215,8 +218,8 @@ class Output:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    """Append everything. On a full disk, append only whole lines, so that the next record never follows half a
-    record."""
+    """Append all data to a file. On a full disk, append only complete lines, so that the next record never follows an
+    incomplete one."""
     view = memoryview(data)
     try:
         while view:

@@ -1,6 +1,6 @@
-"""Our own Python processes beside a run: the supervisor and its guard."""
+"""The Python processes that cloudtrain starts for a run: the supervisor and its guard."""
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH100, PTH120
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _BOOT = (
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """Return the argv that runs `main(arguments)` of a module of this package.
+    """Return the argv of a Python process that runs `main(arguments)` of `module`, a module of this package.
 
-    The process is isolated, so that neither the working directory nor PYTHONPATH can put a user's `json.py` before
-    ours. It starts without `site`, which is half of the start-up time. Our own folder comes last on the path, after the
-    standard library.
+    The process is isolated, so it never imports a user's `json.py` from the working directory or PYTHONPATH in place of
+    the standard library's. It skips `site`, which would double its start-up time. cloudtrain's own folder comes last in
+    `sys.path`.
     """
     root = os.path.abspath(__file__)
     for _ in __name__.split("."):

@@ -1,7 +1,7 @@
-"""Prepare everything that a run needs before its processes start: folders, files, links, code, free ports,
-placeholders."""
+"""Prepare a run before its processes start: make folders, files and links, unpack the code, find free ports, and fill
+in placeholders."""
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH101, PTH103, PTH120, PTH123, PTH211
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from cloudtrain.launch.specification import LaunchSpecification, StartedProcess
 
 _RANGE = range(20_000, 32_768)
-"""The ports below those that Linux gives to outgoing connections (32768 on). A port above could be taken while torchrun
-imports torch, a second before it listens."""
+"""Ports below the range that Linux uses for outgoing connections (from 32768). A connection could take a port of that
+range while torchrun still imports torch, about a second before it listens."""
 
 _PLACEHOLDER = re.compile(r"\$\{\{(ports|env|gpus)\.([^}]*)\}\}")
 
 
 class Ports:
-    """Free loopback ports by name. They are held until `release`, so that no other process takes them before the run's
-    processes start."""
+    """Free loopback ports by name. The sockets stay bound until `release`, so that no other process takes a port before
+    the run's processes start."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._sockets: list[socket.socket] = []
@@ -36,7 +36,7 @@ class Ports:
             self.numbers[name] = self._take()
 
     def release(self) -> None:
-        """Free the ports for the processes that will listen on them."""
+        """Close the sockets, so that the run's processes can listen on the ports."""
         for held in self._sockets:
             held.close()
         self._sockets.clear()
@@ -60,11 +60,11 @@ class Ports:
 def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str], gpus: Sequence[str] = ()) -> str:
     """Return `text` with `${{ports.NAME}}`, `${{env.NAME}}` and `${{gpus.INSTANCE}}` replaced.
 
-    An unset variable becomes an empty string. A list of paths that would then end with `:` loses the colon, because an
-    empty part of PYTHONPATH means the working directory.
+    An unset variable becomes an empty string. Colons at the beginning and end of the result are then removed, because
+    an empty entry in PYTHONPATH means the working directory.
 
     Raises:
-        KeyError: the port does not exist.
+        KeyError: `ports` has no port of that name.
     """
     is_empty = False
 
@@ -85,22 +85,22 @@ def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str], gpus: 
 def command_of(
     process: StartedProcess, ports: Mapping[str, int], environ: Mapping[str, str], gpus: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the argv and the whole environment of one process of the specification. `gpus` are the instances' shares
-    for a run that got its GPUs from the queue."""
+    """Return the argv and the complete environment of a process. `gpus`: the GPUs of each instance, if the run got its
+    GPUs from the queue."""
     argv = [fill(argument, ports, environ, gpus) for argument in process.argv]
     own = {name: fill(value, ports, environ, gpus) for name, value in process.env.items()}
     return argv, {**environ, **own}
 
 
 def shares_of(gpus: Sequence[str], instances: int) -> list[str]:
-    """Return each instance's part of the GPUs, written as in CUDA_VISIBLE_DEVICES."""
+    """Divide the GPUs among the instances. Return each instance's GPUs as in CUDA_VISIBLE_DEVICES: `0,1`."""
     each = len(gpus) // instances
     return [",".join(gpus[number * each : (number + 1) * each]) for number in range(instances)]
 
 
 def make_folders(spec: LaunchSpecification, logs: str, *, umask: int) -> None:
-    """Make the folders that the run writes to, and those of its logs. Places outside the run's folder, which the job
-    names, get the modes of the submitter's `umask`.
+    """Make the folders for the run's outputs and logs. Folders outside the run's folder, which the job names, are
+    created with the submitter's `umask`.
 
     Raises:
         OSError: a folder cannot be made.
@@ -113,8 +113,7 @@ def make_folders(spec: LaunchSpecification, logs: str, *, umask: int) -> None:
 
 
 def make_files(spec: LaunchSpecification) -> None:
-    """Make the files and links that the processes expect. An emulation has many, a processing job has its shards, other
-    runs have none.
+    """Make the files and links that the processes expect. Only emulations and sharded processing jobs have any.
 
     Raises:
         OSError: a file or link cannot be made.
@@ -136,11 +135,11 @@ def make_files(spec: LaunchSpecification) -> None:
 
 
 def unpack_code(spec: LaunchSpecification, unpacked: str) -> None:
-    """Unpack the user's code where the processes will find it. A launcher that unpacks the code itself has no
-    `directory`; its archive is checked and handed over. Afterwards make the empty file `unpacked`.
+    """Unpack the user's code into the folders of the specification, then make the empty file `unpacked`. If the
+    launcher unpacks the code itself, the specification names no folder, and the archive is only verified.
 
-    An archive whose content does not match the specification's hash is removed, so that the next submit writes it
-    again.
+    An archive whose content does not match the specification's hash is removed, so that the next submit writes a new
+    one.
 
     Raises:
         UsageError: the archive is damaged.
@@ -163,5 +162,7 @@ def unpack_code(spec: LaunchSpecification, unpacked: str) -> None:
         from cloudtrain.errors import UsageError
 
         archive.unlink(missing_ok=True)
-        raise UsageError(f"{error}; it was removed", hint="submit the job again, which writes a new one") from None
+        raise UsageError(
+            f"{error}; cloudtrain removed it", hint="submit the job again to write a new archive"
+        ) from None
     os.close(open_private(unpacked, os.O_WRONLY | os.O_CREAT))

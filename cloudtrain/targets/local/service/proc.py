@@ -1,9 +1,9 @@
-"""The process table of this machine: /proc where there is one, psutil elsewhere.
+"""The process table of this machine, read from /proc, or with psutil on systems without /proc.
 
-Every function returns None or an empty result for a process that is gone or belongs to another user.
+Every function returns None or an empty result for a process that has ended or belongs to another user.
 """
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH110, PTH123, PTH208
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ HAS_PROC = os.path.exists("/proc/self/environ")
 
 
 class Stat:
-    """The table's entry of one process. `wait_status` is set for a zombie on Linux: what `wait` would return."""
+    """The entry of one process in the process table. `wait_status` is the status that `wait` would return, for a zombie
+    on Linux; otherwise None."""
 
     __slots__ = ("is_zombie", "parent", "session", "wait_status")
 
@@ -36,7 +37,7 @@ def processes() -> list[int]:
 
 
 def stat_of(pid: int) -> Stat | None:
-    """Return the parent, the session, and whether the process is a zombie."""
+    """Return the process's entry: its parent, its session, and whether it is a zombie."""
     if not HAS_PROC:
         return _psutil_stat(pid)
     content = _read(f"/proc/{pid}/stat")
@@ -48,7 +49,7 @@ def stat_of(pid: int) -> Stat | None:
 
 
 def environment_of(pid: int) -> dict[str, str] | None:
-    """Return the environment that the process was started with."""
+    """Return the environment variables with which the process was started."""
     if not HAS_PROC:
         return _psutil_environment(pid)
     content = _read(f"/proc/{pid}/environ")
@@ -59,7 +60,7 @@ def environment_of(pid: int) -> dict[str, str] | None:
 
 
 def carries(pid: int, variable: str) -> bool:
-    """Return whether the process was started with `NAME=value` in its environment."""
+    """Return whether the process was started with `variable`, written as `NAME=value`, in its environment."""
     if not HAS_PROC:
         name, _, value = variable.partition("=")
         return (_psutil_environment(pid) or {}).get(name) == value
@@ -68,7 +69,7 @@ def carries(pid: int, variable: str) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the direct children."""
+    """Return the ids of the process's direct children."""
     if not HAS_PROC:
         table = _psutil()
         try:

@@ -1,17 +1,17 @@
-"""The queue of this machine, in files. Each process that changes the queue does so under a lock, for all.
+"""The queue of this machine, stored in files. A process changes the queue only while it holds the lock.
 
-    queue/lock          held while the table is changed, for about a millisecond
-    queue/table.json    the order; written whole, never in place
-    runs/NAME/waiting   a FIFO that the run's supervisor holds open: a byte in it wakes the supervisor, and the kernel
-                        tells whoever reads it when the supervisor is gone
+    queue/lock          locked while a process changes the table, for about a millisecond
+    queue/table.json    the order; replaced in one atomic step
+    runs/NAME/waiting   a FIFO that the run's supervisor holds open: a byte written to it wakes the supervisor, and when
+                        the supervisor ends, the kernel notifies the readers of the FIFO
 
-There is no daemon. A run lives as long as its supervisor holds the lock of the run. The place of a dead run becomes
-free when the run that watches it (`Order.watched`) has finished it and killed its processes. Supervisors that must act
-on a change are woken before the change is written. So if the writer dies in between, they find the old table and make
-the change themselves.
+The queue needs no daemon. A run is alive as long as its supervisor holds the run's lock. The GPUs or slots of a dead
+run become free when a run that watches it (`Order.watched`) has killed its processes and finished it. Before a process
+writes a change, it wakes the supervisors that must act on the change. So if the process dies before it writes, these
+supervisors find the old table and make the change themselves.
 """
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH105, PTH110, PTH120, PTH123
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Queue:
-    """The queue of a state folder."""
+    """The queue of the runs in one state folder."""
 
     def __init__(self, state_dir: str) -> None:
         self._state_dir = state_dir
@@ -41,7 +41,7 @@ class Queue:
 
     @classmethod
     def of(cls, run_dir: str) -> Queue:
-        """Return the queue in which a run would wait."""
+        """Return the queue for the run with the folder `run_dir`."""
         return cls(os.path.dirname(os.path.dirname(run_dir)))
 
     def run_dir(self, run: str) -> str:
@@ -49,24 +49,24 @@ class Queue:
         return f"{self._state_dir}/runs/{run}"
 
     def fifo(self, run: str) -> str:
-        """Return the FIFO that wakes a run's supervisor."""
+        """Return the path of the FIFO that wakes a run's supervisor."""
         return f"{self.run_dir(run)}/waiting"
 
     def is_alive(self, run: str) -> bool:
-        """Return whether a run has a supervisor, or is just being finished by another process."""
+        """Return whether a run has a living supervisor, or another process is finishing it now."""
         return is_held(Path(RunFolder(self.run_dir(run)).lock))
 
     def is_over(self, run: str) -> bool:
-        """Return whether nothing of a run can be left: its supervisor is gone, and it has a final status or never had
-        one."""
+        """Return whether a run has ended completely: its supervisor has ended, and the run has a final status or no
+        status at all."""
         if self.is_alive(run):
             return False
         status = RunFolder(self.run_dir(run)).read_status()
         return status is None or status["state"] in FINAL
 
     def read(self) -> Order:
-        """Return the order as it was last written. Empty where the file is missing, or was torn by a power cut, which
-        no supervisor survives."""
+        """Read the order. Return an empty order if the file is missing or was damaged by a power failure, after which
+        no run is alive."""
         try:
             with open(self._table, "rb") as file:
                 return Order.from_json(json.load(file))
@@ -74,8 +74,8 @@ class Queue:
             return Order()
 
     def settle(self) -> None:
-        """Give away the places of dead runs. Do nothing where the queue was never used or cannot be written; the
-        waiting runs then do it."""
+        """Give the GPUs and slots of dead runs to waiting runs. Do nothing if the queue was never used or cannot be
+        written; in the latter case, the waiting runs do it."""
         if os.path.exists(self._table):
             try:
                 self.change()
@@ -83,7 +83,7 @@ class Queue:
                 return
 
     def change(self, how: Callable[[Order], object] = lambda _order: None) -> Order:
-        """Change the order, give places to the runs that can have them now, and wake the runs that are affected.
+        """Change the order with `how`, start the waiting runs that can start now, and wake the affected supervisors.
 
         Raises:
             OSError: the table cannot be written; the order is unchanged.
@@ -114,7 +114,8 @@ class Queue:
         os.replace(new, self._table)
 
     def _wake(self, run: str) -> None:
-        """Send a byte to a waiting supervisor. A dead supervisor, or one with a full pipe, needs none."""
+        """Send a byte to the FIFO of a waiting supervisor. Ignore a dead supervisor, and a full FIFO, which wakes it
+        anyway."""
         try:
             descriptor = os.open(self.fifo(run), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:

@@ -1,4 +1,4 @@
-"""The queue for users: the position of a run, the list of runs, and moving and dropping waiting runs."""
+"""Operations on the queue for users: list the runs, show a run's position, and move or drop waiting runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from cloudtrain.targets.local.service.queue import Queue
 
 
 def standing(run_dir: str) -> dict[str, Any]:
-    """Return the status fields of a queued run that the queue has already decided and the run has not yet recorded."""
+    """Return the fields of a queued run's status that come from the queue: its position and need, or its next state if
+    its supervisor has not yet recorded it."""
     queue, name = Queue.of(run_dir), run_dir.rpartition("/")[2]
     order = queue.read()
     place = order.place_of(name)
@@ -25,7 +26,7 @@ def standing(run_dir: str) -> dict[str, Any]:
 
 
 def listed(state_dir: str, ref_of: Callable[[str], RunRef]) -> Iterator[QueuedRun]:
-    """Yield the runs that have a place, then the waiting runs, both in queue order."""
+    """Yield the runs that hold GPUs or slots, then the waiting runs, both in queue order."""
     queue = Queue(state_dir)
     order = queue.read()
     order.forget(queue.is_over)
@@ -36,10 +37,10 @@ def listed(state_dir: str, ref_of: Callable[[str], RunRef]) -> Iterator[QueuedRu
 
 
 def move(state_dir: str, run: str, before: str | None, *, last: bool) -> None:
-    """Change the place of a waiting run.
+    """Move a waiting run before the run `before`, to the front (`before` is None), or to the end.
 
     Raises:
-        UsageError: one of the two does not wait.
+        UsageError: one of the two runs is not waiting.
         TargetError: the queue cannot be written.
     """
     order = _change(state_dir, lambda order: order.move(run, before, last=last))
@@ -51,7 +52,7 @@ def drop(state_dir: str, run: str) -> None:
     """Stop a waiting run.
 
     Raises:
-        UsageError: the run does not wait.
+        UsageError: the run is not waiting.
         TargetError: the queue cannot be written.
     """
     order = _change(state_dir, lambda order: order.drop(run))
@@ -60,7 +61,7 @@ def drop(state_dir: str, run: str) -> None:
 
 
 def _change(state_dir: str, how: Callable[[Order], bool]) -> Order | None:
-    """Apply a change to the queue. Return the order where the change was not possible; None where it was made."""
+    """Apply a change to the queue. Return None if the change was made, otherwise the unchanged order."""
     done = False
 
     def change(order: Order) -> None:
@@ -77,7 +78,7 @@ def _change(state_dir: str, how: Callable[[Order], bool]) -> Order | None:
 
 def _refuse(order: Order, run: str) -> None:
     hint = f"`cloudtrain stop {run}` ends it" if order.held_by(run) else "`cloudtrain queue` lists the runs that wait"
-    raise UsageError(f"`{run}` does not wait in the queue", hint=hint, code="CT940")
+    raise UsageError(f"`{run}` is not waiting in the queue", hint=hint, code="CT940")
 
 
 def _need(one: Waiting) -> str:

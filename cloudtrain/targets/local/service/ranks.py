@@ -1,12 +1,12 @@
-"""Which process is which rank, and in which order the ranks end.
+"""Find the ranks of a run among the processes of this machine, and the order in which the ranks end.
 
-torchrun and mpirun start the ranks; the supervisor finds them below its launchers by the rank in their environment.
-Forked ranks have their launcher's environment in the process table, so the fork launcher writes their ranks into files.
-On Linux a pid file descriptor reports the end of a process at once. Until its launcher collects the zombie, the zombie
-holds the exit code.
+torchrun and mpirun start the ranks. The supervisor searches the child processes of these launchers for a rank in their
+environment. Forked ranks show their launcher's environment, so the fork launcher writes their ranks to files. On Linux
+a pid file descriptor reports the end of a process at once. The zombie holds the exit code until its launcher collects
+it.
 """
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH123
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 RANK_FILE = "rank.json"
-"""File beside the output of a forked rank. `cloudtrain.runtime.fork_launcher` writes it, whole."""
+"""The file beside the output of a forked rank. `cloudtrain.runtime.fork_launcher` writes it in one atomic step."""
 
 _DEPTH = 3
-"""How many levels below a launcher ranks are searched, because a wrapper or a daemon may stand in between."""
+"""Maximum depth of ranks below a launcher in the process tree. A wrapper or a daemon can be between them."""
 
 
 class Rank:
-    """A process that is a rank. `is_last` says that its launcher will not start it again."""
+    """A process that is a rank. `is_last`: its launcher will not restart it."""
 
     __slots__ = ("attempt", "instance", "is_last", "local_rank", "pid", "rank")
 
@@ -45,7 +45,8 @@ class Rank:
 
 
 class Exits:
-    """Waits for processes, which need not be children. Returns their ids in the order in which they ended."""
+    """Waits for processes to end, also for processes that are not children. Reports their ids in the order of their
+    end."""
 
     def __init__(self) -> None:
         self._events = select.epoll() if hasattr(os, "pidfd_open") else None
@@ -69,7 +70,7 @@ class Exits:
             self._events.register(descriptor, select.EPOLLIN)
 
     def wait(self, seconds: float) -> list[int]:
-        """Return the processes that have ended, as soon as there is one; none after the given seconds."""
+        """Wait up to `seconds` until a process ends. Return the ids of the processes that have ended."""
         gone, self._gone = self._gone, []
         timeout = 0 if gone else seconds
         if self._events is None:
@@ -88,7 +89,7 @@ class Exits:
 
 
 class RankTable:
-    """The living ranks, found below their launchers."""
+    """The running ranks, found below their launchers in the process tree."""
 
     def __init__(self, exits: Exits) -> None:
         self._exits = exits
@@ -97,19 +98,19 @@ class RankTable:
         self._read: set[str] = set()
 
     def pids(self, instance: int | None = None) -> list[int]:
-        """Return the processes of the living ranks, of one instance or of all."""
+        """Return the process ids of the running ranks, of one instance or of all."""
         return [rank.pid for rank in self._alive.values() if instance in (None, rank.instance)]
 
     def rank_of(self, instance: int, local_rank: int) -> int | None:
-        """Return the global rank of the process that has this local rank now, or had it last."""
+        """Return the global rank of the newest process with this local rank; None if no process had it."""
         return self._rank_of.get((instance, local_rank))
 
     def discover(self, launchers: Iterable[tuple[int, int]]) -> list[Rank]:
-        """Return the new ranks below the launchers, given as (pid, instance)."""
+        """Return the new ranks below the launchers, which are given as pairs (process id, instance)."""
         return self._adopt([rank for pid, instance in launchers for rank in self._below(pid, instance, _DEPTH)])
 
     def announced(self, logs: str, instances: int) -> list[Rank]:
-        """Return the new ranks among those that the fork launcher has written down."""
+        """Return the new ranks in the files that the fork launcher writes."""
         new = []
         for instance in range(instances):
             for _, folder in rank_folders(f"{logs}/instance_{instance}"):
@@ -126,8 +127,8 @@ class RankTable:
         return new
 
     def ended(self, pid: int) -> tuple[Rank, int | None] | None:
-        """Return the rank that this process was, with its exit code where it is still known; None if it was not a
-        rank."""
+        """Return the rank of a process that has ended, with its exit code (None if unknown). Return None if the process
+        was not a rank."""
         rank = self._alive.pop(pid, None)
         if rank is None:
             return None
@@ -153,6 +154,6 @@ def _record(path: str) -> dict[str, Any] | None:
     try:
         with open(path, "rb") as file:
             record: dict[str, Any] = json.load(file)
-    except FileNotFoundError:  # the folder is there before the rank
+    except FileNotFoundError:  # the folder is created before the rank's file
         return None
     return record

@@ -1,4 +1,4 @@
-"""Read the journal of a run from any byte on. `logs` uses it, and following continues without loss."""
+"""Read the journal of a run from a byte offset on, for `logs`. Each call continues where the previous call stopped."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _CHUNK = 1 << 20
 
 
 class JournalReader:
-    """Reads whole records from where it stopped. A record that is still being written is left for the next call."""
+    """Reads the complete records of a journal. A record that is still being written is read by the next call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
 
     def new_lines(self, rank: int | None = None) -> Iterator[LogLine]:
-        """Yield the lines since the last call, of one rank or of all."""
+        """Yield the lines written since the last call, of one rank or of all."""
         wanted = None if rank is None else f'"rank": {rank}, "stream"'.encode()
         try:
             file = self._path.open("rb")
@@ -42,7 +42,7 @@ class JournalReader:
 
 
 def _line(record: bytes) -> Iterator[LogLine]:
-    """Yield the line of a record; nothing for a record that a power cut has torn."""
+    """Yield the line in a record; nothing for a record that a power failure has damaged."""
     try:
         data = json.loads(record)
     except ValueError:
@@ -51,13 +51,13 @@ def _line(record: bytes) -> Iterator[LogLine]:
 
 
 def steps_of(folder: RunFolder) -> dict[int, float]:
-    """Return the newest step of each rank whose script reports steps there."""
+    """Map each rank to its newest step. Only ranks whose script reports steps are included."""
     found = {}
     try:
         entries = [entry for entry in os.scandir(folder.steps) if entry.name.isdecimal()]
     except OSError:
         return {}
     for entry in entries:
-        with suppress(OSError, ValueError):  # it is being written
+        with suppress(OSError, ValueError):  # the file is being written
             found[int(entry.name)] = float(Path(entry.path).read_text("ascii"))
     return found

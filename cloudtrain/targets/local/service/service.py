@@ -1,4 +1,4 @@
-"""Runs on this machine: folders, each owned by a detached supervisor."""
+"""The service for runs on this machine. Each run is a folder and a detached supervisor."""
 
 from __future__ import annotations
 
@@ -36,19 +36,20 @@ from cloudtrain.targets.local.service.work import NAME, working_files
 from cloudtrain.targets.local.settings import Local
 
 _FOLLOW_EVERY = 0.05
-"""Seconds between two looks at a followed run."""
+"""Seconds between two reads of a followed run's output."""
 
 _NOT_INHERITED = (
     "RANK LOCAL_RANK GROUP_RANK NODE_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE "
     "MASTER_ADDR MASTER_PORT TF_CONFIG"
 ).split()
 _NOT_INHERITED_PREFIXES = ("CLOUDTRAIN_", "TORCHELASTIC_", "OMPI_", "PMIX_", "PRTE_")
-"""Variables that the submitter inherited from a launcher (a run that submits a run). They describe that launcher's
-processes."""
+"""Prefixes of variables that a submitter has if it is itself part of a run. They describe this outer run's processes,
+so a new run does not inherit them."""
 
 
 class LocalService:
-    """The service of the local target. It needs no account and no network; everything is a file below `state_dir`."""
+    """The service of the local target. It needs no account and no network, and keeps all data in files below
+    `state_dir`."""
 
     in_flight = 0.0
     names_are_unique = True
@@ -62,12 +63,12 @@ class LocalService:
         return []
 
     def can_check(self, settings: Local) -> bool:  # noqa: ARG002 - the promise's
-        """Return True, because the checks of this target need nothing."""
+        """Return True, because this target's checks have no requirements."""
         return True
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:  # noqa: ARG002
-        """Write the archive where the plan says, then build the job's environment if it is needed and missing. Return
-        False when the archive is already there.
+        """Write the bundle to the path in the plan, then build the job's environment if the job needs one. Return False
+        if the bundle already existed.
 
         Raises:
             TargetError: the archive or the environment cannot be written, or a requirement cannot be installed.
@@ -94,10 +95,10 @@ class LocalService:
             raise self._unwritable("the environment", error) from error
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Write the launch specification and start a supervisor. Return once the supervisor has taken over.
+        """Write the launch specification and start a supervisor. Return when the supervisor has taken over the run.
 
         Raises:
-            NameTaken: a run of that name exists already.
+            NameTaken: a run of that name already exists.
             TargetError: the supervisor cannot start.
         """
         folder = self._folder(plan.run_name)
@@ -126,7 +127,7 @@ class LocalService:
         return _is_taken_over(self._folder(run_name))
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Return the status of the run. A run that lost its supervisor is cleaned up first."""
+        """Return the status of the run. If its supervisor has died, finish the run first."""
         status = self._status(self._folder_of(ref))
         return RunStatus(
             state=RunState(status["state"]),
@@ -150,7 +151,7 @@ class LocalService:
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield the output so far. With `follow`, go on until the run has ended and its last line is out."""
+        """Yield the output so far. With `follow`, go on until the run has ended and all its lines are out."""
         folder = self._folder_of(ref)
         lines = self._lines(ref, folder, follow=follow, rank=rank, on_status=on_status)
         return lines if instance is None else (line for line in lines if line.instance == instance)
@@ -166,7 +167,7 @@ class LocalService:
     ) -> Iterator[LogLine]:
         reader, told = JournalReader(Path(folder.journal)), None
         while True:
-            status = self.status(ref)  # before the journal, which is whole when the status is final
+            status = self.status(ref)  # before the journal, which is complete when the status is final
             if on_status is not None:
                 status = replace(status, steps=steps_of(folder))
                 if status != told:
@@ -178,7 +179,7 @@ class LocalService:
             time.sleep(_FOLLOW_EVERY)
 
     def stop(self, ref: RunRef) -> None:
-        """Send SIGTERM to the supervisor, which passes it on. Do nothing for a run that has ended."""
+        """Send SIGTERM to the supervisor, which then stops the run's processes. Do nothing for a run that has ended."""
         status = self._status(self._folder_of(ref))
         if status["state"] not in FINAL:
             try:
@@ -187,17 +188,17 @@ class LocalService:
                 return
 
     def queue(self) -> list[QueuedRun]:
-        """Return the runs that have a place, then the waiting runs, both in queue order."""
+        """Return the runs that hold GPUs or slots, then the waiting runs, both in queue order."""
         return list(queued.listed(str(self._state_dir), self._ref))
 
     def move(self, ref: RunRef, *, before: RunRef | None = None, last: bool = False) -> None:
-        """Move a waiting run before another one, or to the front, or to the end."""
+        """Move a waiting run before the run `before`, to the front (`before` is None), or to the end."""
         self._folder_of(ref)
         other = None if before is None else Path(self._folder_of(before).path).name
         queued.move(str(self._state_dir), ref.name, other, last=last)
 
     def drop(self, ref: RunRef) -> None:
-        """Stop a waiting run. A run that has started is left alone."""
+        """Stop a waiting run. Refuse to stop a run that has started."""
         self._folder_of(ref)
         queued.drop(str(self._state_dir), ref.name)
 
@@ -219,7 +220,7 @@ class LocalService:
             yield ListedRun(self._ref(name), self.status(self._ref(name)))
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Yield the run's code folder, then the archive."""
+        """Yield folders with the run's code: first the code folders of the run, then the unpacked bundle."""
         spec = self._read_launch(ref)
         if spec is not None:
             yield from (Path(folder) for folder in (spec.code.directory, *(spec.code.copies or ())) if folder)
@@ -231,7 +232,7 @@ class LocalService:
         return None
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
-        """Copy what the run wrote; see `copy_places`."""
+        """Copy the files that the run wrote; see `copy_places`."""
         folder = self._folder_of(ref)
         spec = folder.read_launch()
         is_wanted = path.strip("/").partition("/")[0] in ("", NAME, "outputs")
@@ -255,14 +256,14 @@ class LocalService:
             RunNotFound: the run does not exist, or runs on another machine that shares the folder.
         """
         if ref.place != host_name():
-            hint = f"log in to `{ref.place}` and ask there"
+            hint = f"log in to `{ref.place}` and run the command there"
             raise RunNotFound(f"the run `{ref.name}` belongs to the machine `{ref.place}`", hint=hint, code="CT934")
         if not self._has(ref.name):
-            raise RunNotFound(f"there is no run `{ref.name}` on this machine", hint="`cloudtrain ps` lists the runs")
+            raise RunNotFound(f"this machine has no run `{ref.name}`", hint="`cloudtrain ps` lists the runs")
         return self._folder(ref.name)
 
     def _status(self, folder: RunFolder) -> dict[str, Any]:
-        """Return the status. Where the state is not final and the run's lock is free, finish the run first."""
+        """Return the run's status. If the state is not final and the run's lock is free, finish the run first."""
         status = _read(folder)
         if status["state"] in FINAL or is_held(Path(folder.lock)):
             return status | queued.standing(folder.path) if status["state"] == "queued" else status
@@ -293,7 +294,7 @@ def _inherit(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
-    """Write `launch.json` whole, and only once. Return False where an earlier process of this submission wrote it.
+    """Write `launch.json` in one atomic step. Return False if an earlier process of this submission already wrote it.
 
     Raises:
         NameTaken: another submission wrote the file.
@@ -307,7 +308,7 @@ def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
     except FileExistsError:
         if not again or Path(folder.launch).read_bytes() != content:
             name = Path(folder.path).name
-            raise NameTaken(f"there is a run `{name}` already", hint="give the job another name") from None
+            raise NameTaken(f"a run `{name}` already exists", hint="give the job another name") from None
         return False
     finally:
         temporary.unlink()
@@ -315,8 +316,8 @@ def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
 
 
 def _start_supervisor(folder: RunFolder, environ: Mapping[str, str], *how: str) -> None:
-    """Start a supervisor and return when this supervisor, or one that was quicker, has the run. A run that is to wait
-    is then in the queue.
+    """Start a supervisor. Return when this supervisor, or another that was quicker, has taken over the run. A run that
+    must wait is then in the queue.
 
     Raises:
         TargetError: the supervisor could not start; the message is its output.

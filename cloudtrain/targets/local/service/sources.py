@@ -1,6 +1,6 @@
-"""The files that receive the output of a run's processes, and the process behind each file."""
+"""The files that receive the output of a run's processes, and the process that writes each file."""
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH110, PTH116, PTH208
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from cloudtrain.launch.specification import LaunchSpecification, StartedProcess
 
     RankOf = Callable[[int, int], int | None]
-    """(instance, local rank) to global rank, as far as it is known."""
+    """Maps an instance and a local rank to the global rank; None if it is not yet known."""
 
 STREAMS = ("stdout", "stderr")
 
 _KNOWN_SOON = 10.0
-"""Seconds to wait for the process of a new file, because the rank is in the environment of that process."""
+"""Seconds to wait until the process that writes a new file is found. Its environment has the rank."""
 
 
 def launched_log(logs: str, process: StartedProcess, index: int, stream: str) -> str:
-    """Return the file for the output of a process that the supervisor starts itself. `index` is the process's place in
-    the list."""
+    """Return the path of the output file of a process that the supervisor starts. `index` is the process's position in
+    the launch specification."""
     return f"{logs}/instance_{process.instance}/{process.role}_{index}.{stream}.log"
 
 
 class Source:
-    """One file, read from `offset` on."""
+    """One output file, with the position `offset` up to which it was read."""
 
     def __init__(self, path: str, *, instance: int, rank: int | None, stream: str, attempt: int = 0) -> None:
         self.path = path
@@ -46,17 +46,17 @@ class Source:
 
     @property
     def consumed(self) -> int:
-        """Return the bytes of whole lines that were read. Another reader can continue there."""
+        """Return the number of bytes in complete lines that were read. Another reader can continue at this position."""
         return self.offset - len(self.lines.pending)
 
     def read(self, limit: int) -> bytes:
-        """Return the next bytes, at most `limit`; nothing at the end."""
+        """Return the next bytes, at most `limit`. Return an empty result at the end of the file."""
         chunk = os.pread(self._descriptor, limit, self.offset)
         self.offset += len(chunk)
         return chunk
 
     def erase(self, start: int, secrets: Iterable[bytes]) -> None:
-        """Write stars over secrets in the file, between `start` and `consumed`."""
+        """Overwrite secrets with stars in the file, between the positions `start` and `consumed`."""
         found = data = os.pread(self._descriptor, self.consumed - start, start)
         for secret in secrets:
             data = data.replace(secret, b"*" * len(secret))
@@ -70,12 +70,12 @@ class Source:
 
 
 class SourceFinder:
-    """Finds the files as they appear: those of launched processes, and those of ranks, attempt by attempt.
+    """Finds new output files: files of launched processes, and files of ranks, attempt by attempt.
 
-    Ranks of mpirun write `logs/instance_0/rank_<r>.stdout.log`, those of torchrun
-    `logs/instance_<i>/<random>/attempt_<n>/<local rank>/stdout.log`, and so do forked ones. When another instance makes
-    torchrun repeat an attempt, torchrun removes that attempt's folder and creates it again. So path and inode together
-    identify a file.
+    Ranks of mpirun write `logs/instance_0/rank_<r>.stdout.log`. Ranks of torchrun and forked ranks write
+    `logs/instance_<i>/<random>/attempt_<n>/<local rank>/stdout.log`. When another instance makes torchrun repeat an
+    attempt, torchrun removes that attempt's folder and creates it again. So a file is identified by path and inode
+    together.
     """
 
     def __init__(self, logs: str, spec: LaunchSpecification, rank_of: RankOf) -> None:
@@ -88,11 +88,11 @@ class SourceFinder:
 
     @property
     def restarts(self) -> int:
-        """Return how often the ranks were started again, judged by their files."""
+        """Return how often the ranks were restarted, according to their files."""
         return max(self._attempts.values(), default=1) - 1
 
     def launched(self) -> Iterator[Source]:
-        """Yield the existing files of the processes that the supervisor starts."""
+        """Yield new output files of the processes that the supervisor starts."""
         for index, process in enumerate(self._spec.processes):
             for stream in STREAMS:
                 path = launched_log(self._logs, process, index, stream)
@@ -102,7 +102,8 @@ class SourceFinder:
                     yield source
 
     def new_ranks(self, *, at_once: bool = False) -> Iterator[Source]:
-        """Yield the files of ranks that appeared since the last call. `at_once`: do not wait to learn a rank."""
+        """Yield the output files of ranks that appeared since the last call. `at_once`: do not wait until a rank is
+        known."""
         if self._spec.launcher == "mpirun":
             for rank in range(self._spec.world_size):
                 yield from self._streams(f"{self._logs}/instance_0/rank_{rank}.", 0, rank, rank)
@@ -130,8 +131,8 @@ class SourceFinder:
             yield source
 
     def _rank(self, instance: int, local_rank: int, folder: str, at_once: bool) -> int | None:
-        """Return the global rank. With one instance it equals the local rank, and forks follow the instances; torchrun
-        decides it at each rendezvous."""
+        """Return the global rank of a folder's process; None if it is not yet known. With one instance it equals the
+        local rank. Forked ranks are numbered by instance. torchrun decides the ranks at each rendezvous."""
         per_instance = self._spec.world_size // self._spec.instances
         usual = instance * per_instance + local_rank
         if self._spec.instances == 1 or self._spec.launcher == "fork":
@@ -144,7 +145,7 @@ class SourceFinder:
 
 
 def rank_folders(folder: str) -> Iterator[tuple[int, str]]:
-    """Yield the local ranks of one instance with the folders of their output, attempt by attempt."""
+    """Yield each local rank of one instance with the folder of its output, attempt by attempt."""
     found = [
         f"{folder}/{run}/{attempt}"
         for run in _names(folder)

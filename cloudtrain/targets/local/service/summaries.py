@@ -1,4 +1,4 @@
-"""What the launchers report about failed ranks: rank and exit code, read from their stderr."""
+"""Read the launchers' reports about failed ranks, rank and exit code, from their stderr."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MPIRUN_CODE = re.compile(r"\s*Exit code:\s+(\d+)")
 _MPIRUN_SIGNAL = re.compile(
     r"noticed that process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)".replace(" ", r"\s+")
 )
-"""Open MPI 5 breaks the sentence at the width of its line."""
+"""Open MPI 5 wraps this sentence at its line width, so any white space may stand between two words."""
 
 _FORK = re.compile(r"cloudtrain: rank (\d+) ended with exit code (-?\d+)$")
 
@@ -23,8 +23,8 @@ _PAIRS = ((_TORCHRUN_RANK, _TORCHRUN_CODE), (_MPIRUN_NAME, _MPIRUN_CODE))
 
 
 def failed_ranks(lines: Sequence[str]) -> dict[int, int]:
-    """Map rank to exit code, negative for a signal, as torchrun (2.x), mpirun (Open MPI 4 and 5) or our own launcher
-    reports it."""
+    """Map each failed rank to its exit code, which is negative for a signal. Read the reports of torchrun (2.x), mpirun
+    (Open MPI 4 and 5) and cloudtrain's own launcher."""
     found: dict[int, int] = {}
     rank = None
     for line in lines:

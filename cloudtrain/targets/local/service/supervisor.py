@@ -1,16 +1,16 @@
 """The supervisor: one detached process per run, which starts, watches and ends the run's processes.
 
-    queued       where the run is to wait: until the runs that it reads from have ended (`chained.py`) and it has its
-                 place (`waiting.py`), or is asked to stop
-    preparing    takes the lock, unpacks the code, makes folders, picks ports
-    running      starts the processes; follows their output; sees who ends, and how
-    stopping     asked to stop, or out of time: SIGTERM, and SIGKILL after the grace period
-    final        kills whatever is left, drains the output, writes the last status
+    queued       only for runs that must wait: waits for other runs to succeed (`chained.py`), then for GPUs or CPU
+                 slots (`waiting.py`), or until it is asked to stop
+    preparing    unpacks the code, makes folders, picks ports
+    running      starts the processes, copies their output, and watches which process ends, and how
+    stopping     after a stop request or `max_runtime`: sends SIGTERM, and SIGKILL after the grace period
+    final        kills remaining processes, reads the rest of the output, and writes the final status
 
-The supervisor has to start quickly, so imports that the start does not need come after the processes run.
+The supervisor must start quickly, so it imports modules only when it needs them.
 """
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH110
 from __future__ import annotations
 
@@ -35,20 +35,21 @@ if TYPE_CHECKING:
     from cloudtrain.targets.local.service.waiting import Place
 
 _TICK = 0.05
-"""Seconds between two looks at the output. The end of a process wakes the supervisor at once."""
+"""Seconds between two reads of the output. The end of a process wakes the supervisor at once."""
 
 _FAILURE_GRACE = 3.0
 """Seconds from SIGTERM to SIGKILL once the run has failed."""
 
 _FINISHED_GRACE = 5.0
-"""Seconds from SIGTERM to SIGKILL for processes that serve for ever, once the others have succeeded."""
+"""Seconds from SIGTERM to SIGKILL for processes that never exit, such as parameter servers, once the others have
+succeeded."""
 
 _PUBLISH_EVERY = 0.5
-"""Seconds between two statuses that differ only in metrics."""
+"""Minimum number of seconds between two status updates that change only metrics."""
 
 
 QUEUED = "queued"
-"""The argument that makes the run wait for its place."""
+"""The command-line argument for a run that waits in the queue or for other runs."""
 
 
 _SOON = ("failures", "killing", "launched", "output", "ranks")
@@ -56,34 +57,34 @@ _SOON = ("failures", "killing", "launched", "output", "ranks")
 
 
 class CannotStart(Exception):
-    """The processes cannot be started. The message becomes the run's reason."""
+    """The run's processes cannot be started. The message becomes the reason in the run's status."""
 
 
 class Cancelled(Exception):
-    """What the run waited for will never exist. The message becomes the run's reason."""
+    """A run that this run waited for did not succeed. The message becomes the reason in the run's status."""
 
 
 _ENDED = {"failed": "failed", "stopped": "was stopped", "lost": "was lost", "gone": "is gone"}
 
 
 class Ending:
-    """How the run is being ended: its future state, the reason, and the time at which patience ends."""
+    """How the run will end: its final state, the reason, and the time at which remaining processes are killed."""
 
     def __init__(self, state: str, reason: str | None, kill_at: float) -> None:
         self.state = state
         self.reason = reason
         self.kill_at = kill_at
         self.killed = 0
-        """Processes that had to be killed."""
+        """Number of processes that had to be killed."""
 
 
 class Supervisor:
-    """The life of one run."""
+    """Supervises one run from start to end."""
 
     def __init__(self, folder: RunFolder, umask: int, *, is_queued: bool = False) -> None:
         self.folder = folder
         self.umask = umask
-        """The submitter's umask, which the run's processes have."""
+        """The submitter's umask, which the run's processes get."""
         self.is_queued = is_queued
         self.status = new_status(os.getpid(), time.time(), is_queued=is_queued)
         self.spec: LaunchSpecification
@@ -103,15 +104,15 @@ class Supervisor:
         self._gpus: tuple[str, ...] = ()
 
     def ask_to_stop(self, _number: int, _frame: FrameType | None) -> None:
-        """Note the request to stop, from a signal handler. The watch loop acts on it."""
+        """Record a request to stop. This is a signal handler; the watch loop acts on the request."""
         self._asked_to_stop = True
         if self._place is not None:
             self._place.ring()
 
     def enter_queue(self) -> None:
-        """Take the next place in the queue before the submitter is told that the run exists. `run` reports a failure.
+        """Enter the queue, before the submitter learns that the run exists. If that fails, `run` reports the error.
 
-        A run that waits for other runs enters the queue when they have ended.
+        A run that waits for other runs enters the queue only after these runs have ended.
         """
         try:
             self.spec = self.folder.read_launch()
@@ -130,7 +131,7 @@ class Supervisor:
         self._place.enter(self.spec.queue)
 
     def run(self) -> None:
-        """Supervise the run from taking over to the final status."""
+        """Supervise the run until it has its final status."""
         try:
             if self.is_queued and not self._wait():
                 self._close("stopped", reason="stopped on request while it was queued; nothing had started")
@@ -147,14 +148,14 @@ class Supervisor:
             import traceback
 
             _say(traceback.format_exc())
-            reason = f"the supervisor had to give up: {_words(error)}"
+            reason = f"the supervisor failed: {_words(error)}"
             self._close("failed", reason=reason, details=traceback.format_exc().splitlines()[-5:])
 
     # queued
 
     def _wait(self) -> bool:
-        """Unpack the code, then wait for the place. Return False where the run is to stop instead. The code is unpacked
-        first, so that it is kept however long the run waits, and the run then starts at once."""
+        """Unpack the code, then wait for GPUs or slots. Return False if the run is asked to stop. The code is unpacked
+        first, so that the bundle may be removed while the run waits, and the run then starts at once."""
         if self._not_queued is not None:
             raise CannotStart(self._not_queued)
         if self.spec.after:
@@ -176,10 +177,10 @@ class Supervisor:
         return True
 
     def _wait_for_runs(self) -> bool:
-        """Wait until the other runs have succeeded. Return False where the run is to stop instead.
+        """Wait until the runs in `after` have succeeded. Return False if this run is asked to stop.
 
         Raises:
-            Cancelled: one of them did not succeed.
+            Cancelled: one of these runs did not succeed.
         """
         from cloudtrain.targets.local.service.chained import wait_for_end
 
@@ -232,7 +233,7 @@ class Supervisor:
             self._stop_at = time.monotonic() + self.spec.max_runtime
 
     def _look_up_secrets(self, environments: list[dict[str, str]]) -> None:
-        """Put the job's secrets into the environments of the processes, and hide them in the output."""
+        """Add the job's secrets to the environments of the processes, and mask them in the output."""
         if not any("CLOUDTRAIN_SECRETS" in environment for environment in environments):
             return
         import site
@@ -240,7 +241,7 @@ class Supervisor:
         from cloudtrain.runtime.errors import SetupError
         from cloudtrain.runtime.secret_values import forms_of, resolved
 
-        site.main()  # an SDK may have to be asked, and this process was started without installed packages
+        site.main()  # a secret may need an SDK, and this process started without installed packages
         try:
             secrets = next(found for environment in environments if (found := resolved(environment)))
         except SetupError as error:
@@ -250,7 +251,7 @@ class Supervisor:
         self.output.hidden = forms_of(secrets)
 
     def _tell_queue(self, environments: list[dict[str, str]]) -> None:
-        """Tell the waiting runs which GPUs this run uses, although it did not wait for them."""
+        """Record in the queue which GPUs this run uses without having waited for them."""
         from cloudtrain.targets.local.service.taken import taken_gpus
 
         gpus = taken_gpus(self.spec, environments)
@@ -262,7 +263,7 @@ class Supervisor:
         try:
             place.hold(gpus)
         except OSError as error:
-            _say(f"the queue cannot know of this run: {error}")
+            _say(f"this run could not be recorded in the queue: {error}")
             return
         self._place = place
 
@@ -299,8 +300,8 @@ class Supervisor:
             self._publish_news()
 
     def _someone_is_leaving(self) -> bool:
-        """Return whether a group that was asked to leave outlives its leader; the group has until the end of the grace
-        period."""
+        """Return whether a process, or a member of its group, still runs after SIGTERM. The grace period limits how
+        long."""
         return self.ending is not None and any(item.is_leaving() for item in self.launched)
 
     def _discover(self) -> None:
@@ -341,7 +342,8 @@ class Supervisor:
                 self._end("succeeded", None, _FINISHED_GRACE)
 
     def _has_finished(self) -> bool:
-        """Return whether the essential processes have all succeeded, while the remaining ones would serve for ever."""
+        """Return whether all processes that decide the run's end have succeeded. The others, such as parameter servers,
+        never exit."""
         roles = self.spec.finishes
         return bool(roles) and all(item.exit_code == 0 for item in self.launched if item.role in roles)
 
@@ -397,12 +399,12 @@ class Supervisor:
         return "; the script saved and left" + (f" at step {step}" if step is not None else "")
 
     def _someone_failed(self) -> bool:
-        """Return whether a rank ended badly. The exit code of the launcher does not tell: it is bad whenever ranks
-        leave on SIGTERM."""
+        """Return whether a rank failed. The launcher's exit code does not show it, because it is nonzero even if the
+        ranks exit on SIGTERM as asked."""
         return any(death.exit_code != -signal.SIGTERM for death in self.deaths.of_newest_attempt(self.output))
 
     def _close(self, state: str, **changes: Any) -> None:
-        """Write the final status: no process runs any more, and the journal is complete."""
+        """Kill remaining processes, complete the journal, and write the final status."""
         self._sweep()
         try:
             if hasattr(self, "output"):
@@ -425,7 +427,7 @@ class Supervisor:
         known = [item.pid for item in self.launched if not item.is_empty]
         return killing.kill_run(self.folder.path, [*known, *self.ranks.pids()])
 
-    # telling others
+    # status updates
 
     def _publish(self, **changes: Any) -> None:
         self.status.update(changes)
@@ -443,16 +445,16 @@ class Supervisor:
             return
         try:
             os.write(self._guard, f"{line}\n".encode("ascii"))
-        except OSError:  # it was killed; the next to ask for the status will sweep instead
+        except OSError:  # the guard was killed; the next status request will do its work
             os.close(self._guard)
             self._guard = None
 
 
 def main(arguments: list[str]) -> None:
-    """Supervise the run. The arguments are `RUN_DIR DESCRIPTOR [queued]`. One byte into the descriptor says which
-    supervisor has the run: `1` this one, `0` another."""
+    """Supervise the run. The arguments are `RUN_DIR DESCRIPTOR [queued]`. The supervisor writes `1` to the descriptor
+    when it has taken over the run, or `0` if another supervisor has."""
     if os.fork():
-        os._exit(0)  # the submitter collects this one; nobody has to collect the other
+        os._exit(0)  # the submitter waits for this process; nobody needs to wait for the other
     from pathlib import Path
 
     from cloudtrain.system.lock import ProcessLock
@@ -469,7 +471,7 @@ def main(arguments: list[str]) -> None:
         return
     if not os.path.exists(folder.launch):
         return  # the submitter died, and the submission was withdrawn (`withdraw.py`)
-    folder.write_status(supervisor.status)  # from here on the run exists, whether anybody hears the answer or not
+    folder.write_status(supervisor.status)  # from here on the run exists, even if the submitter has died
     if supervisor.is_queued:
         supervisor.enter_queue()
     _answer(ready, b"1")
@@ -479,7 +481,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _answer(ready: int, word: bytes) -> None:
-    """Tell the submitter, if it is still there."""
+    """Write the answer to the submitter's pipe. Ignore a submitter that has ended."""
     try:
         os.write(ready, word)
     except BrokenPipeError:
@@ -487,7 +489,7 @@ def _answer(ready: int, word: bytes) -> None:
 
 
 def _start_guard(run_dir: str) -> int:
-    """Start the guard and return the end of its pipe that must stay open."""
+    """Start the guard. Return the writing end of its pipe, which must stay open."""
     import subprocess
 
     from cloudtrain.targets.local.service.own_processes import command
@@ -505,7 +507,7 @@ def _start_guard(run_dir: str) -> int:
 
 
 def _say(text: str) -> None:
-    """Write to supervisor.log, and do nothing where the disk is too full for that."""
+    """Write a line to supervisor.log. Ignore a full disk."""
     try:
         sys.stderr.write(f"{text}\n")
     except OSError:
@@ -513,7 +515,7 @@ def _say(text: str) -> None:
 
 
 def _words(error: Exception) -> str:
-    """Describe an error in one line: message and hint of our own errors, the system's text otherwise."""
+    """Describe an error in one line: message and hint of cloudtrain's own errors, otherwise the error's text."""
     hint = getattr(error, "hint", None)
     message = str(getattr(error, "message", error)) or type(error).__name__
     return f"{message}; {hint}" if hint else message

@@ -1,4 +1,4 @@
-"""Which GPUs a run uses that started outside the queue, judged by its variables."""
+"""Find the GPUs of a run that started outside the queue, from its environment variables."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def taken_gpus(spec: LaunchSpecification, environments: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """Return the first GPUs that each instance sees, one for each of its ranks: rank n of an instance uses the n-th.
+    """Return the GPUs that the instances use. In each instance, rank n uses the n-th GPU that the instance sees.
 
-    A process whose own variables name GPUs uses those, whether this machine shows them or not.
+    If a process sets CUDA_VISIBLE_DEVICES itself, its GPUs count even if this machine does not have them.
     """
     ranks = max(1, spec.world_size // spec.instances)
     found = dict[str, None]()

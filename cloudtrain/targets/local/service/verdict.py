@@ -1,4 +1,4 @@
-"""Why a run failed, in words: which rank failed, how it ended, and its last lines of output."""
+"""Describe why a run failed: the rank that failed first, how it ended, and its last lines of output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from cloudtrain.targets.common.tracebacks import PEER_LOST
 
 
 class Death(NamedTuple):
-    """A rank that ended badly. `order` numbers the ends; `attempt` numbers the starts of the rank."""
+    """A rank that failed. `order`: its position among all ranks that ended. `attempt`: the number of
+    starts of the rank."""
 
     rank: int
     instance: int
@@ -23,7 +24,7 @@ class Death(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What the status of a failed run says."""
+    """The explanation of a failed run, for its status."""
 
     reason: str
     details: list[str]
@@ -32,12 +33,12 @@ class Verdict(NamedTuple):
 
 
 DETAILS = 20
-"""Most lines of output in an explanation."""
+"""Maximum number of output lines in an explanation."""
 
 _LONGEST_REASON = 400
 
 FAILURE_LIMIT = 1024
-"""Characters of a failure file that SageMaker shows."""
+"""Number of characters that SageMaker shows of a failure file."""
 
 _RANK_PREFIX = re.compile(r"\[rank\d+\]: ?")
 _NO_TORCH = re.compile(r"No module named '?torch\b")
@@ -45,11 +46,11 @@ _HEADER = "Traceback (most recent call last):"
 
 
 def first_failure(deaths: Iterable[Death], lines_of: Callable[[Death], list[str]]) -> Death | None:
-    """Return the rank that failed first: the first to end, unless it was asked to leave or reports that it lost another
-    rank.
+    """Return the rank whose failure caused the others: the first to end that was not terminated and did not just lose
+    contact with another rank.
 
-    The rank with the original error can end after the ranks that lost it, because taking a process group down takes
-    time.
+    The rank with the original error can end after the ranks that lost contact with it, because shutting down its
+    process group takes time.
     """
     in_order = sorted(deaths, key=lambda death: death.order)
     own = (death for death in in_order if not _is_consequence(death, lines_of(death)))
@@ -65,7 +66,7 @@ def rank_verdict(death: Death, lines: list[str], *, instances: int) -> Verdict:
     message, details = explain(lines)
     if death.exit_code < 0:
         reason = f"{who} was killed by {_signal_name(-death.exit_code)} (exit code {death.exit_code})"
-        if death.exit_code == -signal.SIGABRT and message:  # torch may abort while it takes down what an error left
+        if death.exit_code == -signal.SIGABRT and message:  # torch may abort while it cleans up after an error
             reason += f" after {message}"
         if death.exit_code == -signal.SIGKILL:
             reason += "; unless someone sent it, the machine most likely ran out of memory"
@@ -75,7 +76,7 @@ def rank_verdict(death: Death, lines: list[str], *, instances: int) -> Verdict:
 
 
 def launcher_verdict(role: str, instance: int, argv: Sequence[str], exit_code: int, lines: list[str]) -> Verdict:
-    """Describe the failure of a launcher where no rank is known to have failed."""
+    """Describe the failure of a launcher, if no rank is known to have failed."""
     message, details = explain(lines)
     if _NO_TORCH.search(message):
         reason = (
@@ -90,9 +91,9 @@ def launcher_verdict(role: str, instance: int, argv: Sequence[str], exit_code: i
 
 
 def in_own_words(verdict: Verdict, failure_files: Iterable[str]) -> Verdict:
-    """Return the verdict, with the content of the first failure file as its reason.
+    """Return the verdict with the content of the oldest failure file as its reason, if such a file exists.
 
-    SageMaker reads 1,024 characters of `/opt/ml/output/failure`, from the container that failed first.
+    SageMaker reads 1,024 characters of `/opt/ml/output/failure` from the container that failed first.
     """
     files = [path for path in map(Path, failure_files) if path.is_file()]
     found = sorted(files, key=lambda path: path.stat().st_mtime)
@@ -104,7 +105,7 @@ def in_own_words(verdict: Verdict, failure_files: Iterable[str]) -> Verdict:
 
 
 def explain(lines: list[str]) -> tuple[str, list[str]]:
-    """Return the line that names the error, and the last lines that belong to it."""
+    """Return the line of the output that names the error, and the last lines around it."""
     clean = [_RANK_PREFIX.sub("", line, count=1) if line.startswith("[rank") else line for line in lines]
     clean = [line.rstrip() for line in clean if line.strip()]
     starts = [index for index, line in enumerate(clean) if line.strip() == _HEADER]

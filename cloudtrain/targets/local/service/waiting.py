@@ -1,11 +1,11 @@
-"""A supervisor's own place in the queue: waiting for it, holding it, and leaving it.
+"""A supervisor's own entry in the queue: enter the queue, wait for GPUs or slots, hold them, and leave.
 
-Waiting costs nothing: the supervisor sleeps in the kernel until a byte comes, or until a run that it watches
-(`Order.watched`) ends. Only the head of the queue also checks once a minute, in case the kernel of this machine does
-not report a death.
+Waiting needs no CPU time: the supervisor sleeps until it receives a byte or a run that it watches (`Order.watched`)
+ends. Only the first run of the queue also checks once a minute, in case the kernel does not report the end of a
+process.
 """
 
-# Paths are strings here: this has to start, and to poll, in no time.
+# Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH108, PTH112
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from cloudtrain.targets.local.service.order import Order
 
 _LOOK_EVERY = 60.0
-"""Seconds between two checks by the head of the queue, if nothing wakes it."""
+"""Seconds between two checks by the first run of the queue, if nothing wakes it."""
 
 _FULL_DISK_PAUSE = 1.0
-"""Seconds between two tries to write a table on a full disk."""
+"""Seconds between two attempts to write the table on a full disk."""
 
 
 class Place:
-    """One supervisor's view of the queue."""
+    """The entry of one supervisor's run in the queue."""
 
     def __init__(self, run_dir: str) -> None:
         self._run = os.path.basename(run_dir)  # noqa: PTH119
@@ -43,7 +43,7 @@ class Place:
         self._watched: dict[str, int] = {}
 
     def enter(self, need: QueueNeed) -> None:
-        """Enter the queue.
+        """Add the run to the queue.
 
         Raises:
             OSError: the queue cannot be written.
@@ -53,7 +53,7 @@ class Place:
         self._queue.change(self._enter)
 
     def hold(self, gpus: tuple[str, ...]) -> None:
-        """Record in the queue which GPUs a run uses that does not wait for them.
+        """Record in the queue which GPUs the run uses without having waited for them.
 
         Raises:
             OSError: the queue cannot be written.
@@ -62,8 +62,8 @@ class Place:
         self._queue.change(lambda order: order.hold(Held(self._run, gpus, 0, time.time())))
 
     def wait(self, is_asked_to_stop: Callable[[], bool]) -> tuple[str, ...] | None:
-        """Return the GPUs that the run got; an empty list for a run that needs CPU slots. None where the run is to stop
-        instead: it was asked to, or was dropped from the queue."""
+        """Wait for the run's turn. Return its GPUs, or an empty tuple if it got CPU slots. Return None if the run is
+        asked to stop or dropped from the queue."""
         try:
             while not is_asked_to_stop():
                 try:
@@ -83,15 +83,15 @@ class Place:
             self._watch(frozenset())
 
     def ring(self) -> None:
-        """Wake the supervisor itself. Its signal handler calls this."""
+        """Wake this supervisor. Its signal handler calls this method."""
         if self._bell is not None:
             try:
                 os.write(self._bell, b".")
-            except BlockingIOError:  # it is full of reasons to wake up
+            except BlockingIOError:  # the FIFO is full, so it wakes the supervisor anyway
                 return
 
     def leave(self) -> None:
-        """Give back what the run holds, so that the next run starts. Where the table cannot be written, the waiting
+        """Give back the run's GPUs or slots, so that the next run starts. If the table cannot be written, the waiting
         runs notice the end of this process instead."""
         try:
             self._queue.change(lambda order: order.leave(self._run))
@@ -100,7 +100,7 @@ class Place:
             return
 
     def _finish(self, run: str) -> None:
-        """Finish a run without a supervisor. Until then its place is taken."""
+        """Finish a run whose supervisor died, so that its GPUs or slots become free."""
         if not os.path.isdir(self._queue.run_dir(run)):
             return
         try:
@@ -109,20 +109,20 @@ class Place:
             time.sleep(_FULL_DISK_PAUSE)
 
     def _enter(self, order: Order) -> None:
-        """Enter the queue, also where the table was removed meanwhile."""
+        """Add the run to the queue, unless it is already in the queue."""
         if self._need is not None and self._run not in order.runs():
             order.enter(Waiting.of(self._run, self._need, time.time()))
 
     def _hang_bell(self) -> None:
-        """Open the FIFO for reading and writing, so that it never reaches its end. The kernel closes it with the
-        process."""
+        """Create and open the FIFO, for reading and writing, so that a reader never sees its end while this process
+        lives. The kernel closes it when the process ends."""
         os.mkfifo(self._fifo, 0o600)
         self._bell = os.open(self._fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def _sleep(self, watched: frozenset[str], *, is_head: bool) -> list[str]:
-        """Sleep until there is something to do. Return the runs that ended meanwhile without leaving the queue."""
+        """Sleep until a byte arrives or a watched run ends. Return the runs that ended without leaving the queue."""
         missing = self._watch(watched)
-        # A supervisor that was dead before it could be watched: nobody tells of that any more.
+        # If a supervisor died before it was watched, the kernel no longer reports its end.
         missing += [run for run in self._watched if not self._queue.is_alive(run)]
         if missing:
             return missing
@@ -130,14 +130,14 @@ class Place:
         assert self._bell is not None
         poll.register(self._bell, select.POLLIN)
         for descriptor in self._watched.values():
-            poll.register(descriptor, 0)  # only the end of its writers
+            poll.register(descriptor, 0)  # report only the end of its writers
         happened = dict(poll.poll(_LOOK_EVERY * 1000 if is_head else None))
         if self._bell in happened:
             os.read(self._bell, 1 << 16)
         return [run for run, descriptor in self._watched.items() if descriptor in happened]
 
     def _watch(self, runs: frozenset[str]) -> list[str]:
-        """Watch exactly these runs. Return those that cannot be watched, because their folder is gone."""
+        """Watch exactly the given runs. Return the runs that cannot be watched because their FIFO is missing."""
         for run in self._watched.keys() - runs:
             os.close(self._watched.pop(run))
         missing = []

@@ -1,4 +1,4 @@
-"""Withdraw a run whose submitter died before a supervisor took over, so that it can never begin."""
+"""Withdraw a run whose submitter died before a supervisor took over, so that the run can never start."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from cloudtrain.system.lock import ProcessLock
 from cloudtrain.targets.local.service.folder import RunFolder
 
 _PATIENCE = 60.0
-"""Seconds in which a supervisor that holds the lock must have written its status, which is one file."""
+"""Seconds to wait until a supervisor that holds the lock has written the status file."""
 
 
 def withdraw(folder: RunFolder) -> bool:
-    """Remove the launch specification that a supervisor would start from. Return False where a supervisor has taken
-    over.
+    """Remove the launch specification, which a supervisor needs to start. Return False if a supervisor has already
+    taken over.
 
-    A supervisor may just be starting. This function holds the lock under which the supervisor reads the specification.
+    A supervisor may be starting at the same time, so this function holds the lock under which it reads the
+    specification.
 
     Raises:
-        TargetUnreachable: a supervisor holds the lock and writes no status.
+        TargetUnreachable: a supervisor holds the lock but writes no status.
     """
     deadline = time.monotonic() + _PATIENCE
     if not Path(folder.path).is_dir():
@@ -29,8 +30,10 @@ def withdraw(folder: RunFolder) -> bool:
         if Path(folder.status).exists():
             return False
         if time.monotonic() > deadline:
-            hint = f"look at its processes, and at `{folder.log}`"
-            raise TargetUnreachable(f"the supervisor of `{Path(folder.path).name}` hangs at its start", hint=hint)
+            hint = f"look at its process, and at `{folder.log}`"
+            raise TargetUnreachable(
+                f"the supervisor of `{Path(folder.path).name}` does not respond at its start", hint=hint
+            )
         time.sleep(0.01)
     try:
         if Path(folder.status).exists():

@@ -1,7 +1,8 @@
-"""Files that a script wrote into its working folder, beside the code: `out/last.pt`, for example.
+"""The files that a script wrote into its working folder, such as `out/last.pt`.
 
-The working folder is the code folder, so files newer than the unpacked code are the script's. A file's change time,
-which programs cannot set, is compared with that of a file made right after unpacking.
+The working folder is the code folder, so files newer than the unpacked code come from the script. This module compares
+the change time of each file, which programs cannot set, with the change time of the file `unpacked`, which was created
+after unpacking.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from pathlib import Path
 from cloudtrain.launch.specification import LaunchSpecification
 
 NAME = "work"
-"""The name under which these files are downloaded."""
+"""The name of these files for `cloudtrain download`."""
 
 _NOT_RESULTS = frozenset(("__pycache__", ".ipynb_checkpoints", ".mypy_cache", ".pytest_cache", ".ruff_cache"))
 
 
 def working_files(spec: LaunchSpecification, unpacked: Path) -> dict[str, Path]:
-    """Return new and changed files by their names below the working folder. Where each emulated host has such a folder,
-    the last one counts. `unpacked` is the file that was made right after unpacking; without it the result is empty."""
+    """Map the paths of new and changed files, relative to the working folder, to the files. If several emulated hosts
+    have a file of the same path, the last host's file counts. Without the file `unpacked` the result is empty."""
     code = spec.code
     folders = [folder for folder in (code.directory, *(code.copies or ())) if folder is not None]
     try:
@@ -33,8 +34,8 @@ def working_files(spec: LaunchSpecification, unpacked: Path) -> dict[str, Path]:
 
 
 def _newer(root: str, since: int, places: Iterable[str]) -> Iterator[tuple[str, Path]]:
-    """Yield the newer files. Folders that are places themselves are skipped, and so are links to folders, which can
-    lead anywhere."""
+    """Yield the files below `root` that changed after `since`. Skip the folders in `places`, and links to folders,
+    which can lead out of `root`."""
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name not in _NOT_RESULTS and f"{folder}/{name}" not in places)
         for name in sorted(names):

@@ -1,4 +1,4 @@
-"""Where the files of one run are, and the environment of its processes."""
+"""The paths of a run's files, and the command and environment of its processes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def is_mpi(job: TrainingJob) -> bool:
 
 
 def is_plug_in(mpi: str) -> bool:
-    """Return whether `srun --mpi=NAME` starts the ranks, instead of a program called mpirun."""
+    """Return whether the setting `mpi` names a plug-in of `srun --mpi`, not an `mpirun` program."""
     return "mpirun" not in mpi and "mpiexec" not in mpi and "/" not in mpi
 
 
 @dataclass(frozen=True)
 class ClusterRun:
-    """One run on the cluster."""
+    """One run on the cluster, as its job, settings and context define it."""
 
     job: TrainingJob
     settings: Slurm
@@ -37,7 +37,7 @@ class ClusterRun:
 
     @property
     def account(self) -> SlurmAccount:
-        """Return where runs are."""
+        """Return the login node and the shared folder."""
         found: SlurmAccount = self.context.account
         return found
 
@@ -48,12 +48,12 @@ class ClusterRun:
 
     @property
     def bundle(self) -> str:
-        """Return the archive with the user's code."""
+        """Return the path of the archive with the user's code."""
         return bundle_path(self.account.shared_dir, self.context.bundle.sha256)
 
     @cached_property
     def paths(self) -> dict[str, str]:
-        """Map reference to path: `inputs.train`, `outputs.model`, `checkpoint`."""
+        """Map references such as `inputs.train`, `outputs.model` and `checkpoint` to paths on the cluster."""
         job, run = self.job, self.folder.path
         found = {f"inputs.{name}": value_for(item, NAME) or f"{run}/inputs/{name}" for name, item in job.inputs.items()}
         found["outputs.model"] = f"{run}/model"
@@ -71,7 +71,7 @@ class ClusterRun:
 
     @property
     def image(self) -> str | None:
-        """Return the container image; None where the script runs directly on the nodes."""
+        """Return the container image; None if the script runs directly on the nodes."""
         image = self.job.environment.image
         return value_for(image, NAME) if image is not None and self.settings.container is not None else None
 
@@ -82,12 +82,12 @@ class ClusterRun:
 
     @property
     def gpus(self) -> int:
-        """Return the GPUs of each instance."""
+        """Return the number of GPUs of each instance."""
         return self.job.resources.gpus_per_instance or 0
 
     @property
     def processes(self) -> int:
-        """Return the ranks of each instance. Default: one per GPU."""
+        """Return the number of ranks on each instance. Default: one per GPU."""
         distribution = self.job.distribution
         if isinstance(distribution, TensorFlow):
             return -(-sum(self.tasks) // self.nodes)
@@ -97,7 +97,7 @@ class ClusterRun:
 
     @property
     def tasks(self) -> tuple[int, int]:
-        """Return the number of workers, including the chief, and of parameter servers of a TensorFlow job."""
+        """Return a TensorFlow job's number of workers (with the chief) and number of parameter servers."""
         distribution = self.job.distribution
         assert isinstance(distribution, TensorFlow), "only such jobs have tasks"
         workers = distribution.workers or self.nodes
@@ -107,7 +107,7 @@ class ClusterRun:
 
     @property
     def program(self) -> list[str]:
-        """Return the script with its arguments, and the interpreter or shell that runs it."""
+        """Return the command of a rank: interpreter or shell, script and arguments."""
         if self.job.command is not None:
             return ["bash", "-c", resolve_text(self.job.command, self.paths)]
         script = self.job.entry_point or ""
@@ -118,7 +118,7 @@ class ClusterRun:
 
     @cached_property
     def variables(self) -> dict[str, str]:
-        """Return the variables that every process gets, beside those of the cluster and of `setup`."""
+        """Return the environment variables that cloudtrain and the job set for every process."""
         variables = self.job.environment.variables
         given = {name: resolve_text(text, self.paths) for name, text in variables.items()}
         found = {

@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from cloudtrain.core.processing import AnyJob
 
 _OURS = ("job-name", "comment", "output", "open-mode", "export", "parsable", "array", "wrap")
-"""Options that the service relies on."""
+"""Options of sbatch that the service relies on. A job cannot override them."""
 
 
 def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> SlurmPlan:
-    """Return the plan of a job on a Slurm cluster. `context.account` is a `SlurmAccount`. `request` has
+    """Return the plan of a job on a Slurm cluster. `context.account` must be a `SlurmAccount`. The plan's `request` has
 
         argv        the command line of sbatch
-        script      the batch script; the last word of `argv` stands for it
+        script      the text of the batch script; the last word of `argv` is its path
         options     the options in `argv`, by name
-        folder      of the run
-        outputs     where the run writes
+        folder      the run's folder
+        outputs     the folders that the run writes to, by name
 
     Raises:
-        JobError: the job asks for something that a Slurm cluster does not have, with the alternative.
+        JobError: the job asks for something that a Slurm cluster does not have; the hint names an alternative.
     """
     view = job if isinstance(job, TrainingJob) else job.as_training()
     problems = Problems(job_problems(view, settings))
@@ -50,7 +50,7 @@ def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> Slur
 
 
 def _as_processing(plan: SlurmPlan) -> SlurmPlan:
-    """Return the plan of a processing job, which has neither a model nor checkpoints."""
+    """Return the plan without the model and the checkpoint, which a processing job does not have."""
     outputs = {name: path for name, path in plan.request["outputs"].items() if name.startswith("outputs/")}
     summary = tuple(pair for pair in plan.summary if pair[0] not in ("distribution", "checkpoint"))
     return replace(plan, request=plan.request | {"outputs": outputs}, summary=summary)
@@ -86,18 +86,18 @@ def _plan(run: ClusterRun) -> SlurmPlan:
 
 
 def _apply_overrides(options: Options, overrides: Mapping[str, Any]) -> Options:
-    """Return sbatch's options with the job's own on top. A null removes an option.
+    """Return `options` with the job's `slurm_overrides` applied. A null removes an option.
 
     Raises:
-        JobError: an override is not an option, or is an option by which cloudtrain finds the run.
+        JobError: an override is not a text, a number or `true`, or changes an option by which cloudtrain finds the run.
     """
     problems = []
     for name, value in overrides.items():
         if name in _OURS:
-            message = f"cloudtrain finds the run by `{name}`, so it cannot be changed"
-            problems.append(Problem((NAME + OVERRIDES, name), message, "leave it out of the overrides", code="CT035"))
+            message = f"cloudtrain sets `{name}` itself, so you cannot change it"
+            problems.append(Problem((NAME + OVERRIDES, name), message, "remove it from the overrides", code="CT035"))
         elif not (value is None or isinstance(value, str | int | bool)):
-            message = f"`{name}` must be the value after `--{name}=`"
+            message = f"`{name}` must be a single value for the option `--{name}`"
             problems.append(
                 Problem((NAME + OVERRIDES, name), message, "write a text, a number or `true`", code="CT035")
             )
@@ -111,7 +111,7 @@ def _apply_overrides(options: Options, overrides: Mapping[str, Any]) -> Options:
 
 
 def _output_name(reference: str) -> str:
-    """Return `outputs/scores` for `outputs.scores`. The model and the checkpoint keep their names."""
+    """Convert a reference to an output name: `outputs.scores` to `outputs/scores`, `outputs.model` to `model`."""
     return {"outputs.model": "model"}.get(reference, reference.replace(".", "/", 1))
 
 
@@ -131,7 +131,7 @@ def _summary(run: ClusterRun, started: Launch, options: Options) -> list[tuple[s
     if run.image is not None:
         pairs.insert(2, ("image", f"{run.image} ({run.settings.container})"))
     if job.spot:
-        pairs.append(("spot", "starts again after its nodes were taken away"))
+        pairs.append(("spot", "starts again after it loses its nodes"))
     if job.max_runtime:
         pairs.append(("max runtime", format_duration(job.max_runtime)))
     return pairs

@@ -1,6 +1,6 @@
-"""The command that starts the ranks of a job, by distribution, and the description of it in a plan.
+"""The command that starts the ranks of a job, by distribution, and the processes that a plan shows for the command.
 
-`$head` is the host of the first node and `$port` a port there; the batch script (`script.py`) sets both.
+`$head` is the host of the first node and `$port` is a port of this host. The batch script (`script.py`) sets both.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from cloudtrain.targets.slurm.compile.snippets import AGENT, ALONE, MPI_RANK, TA
 
 @dataclass(frozen=True)
 class Launch:
-    """How the ranks start.
+    """The command that starts the ranks.
 
     Attributes:
-        title: the launcher's name in the plan.
-        before: lines of the batch script that the command needs.
-        command: the command of the batch script.
-        started: what the command starts on the nodes.
-        ranks: the processes that a launcher starts in turn.
+        title: the launcher's name in the plan, such as `torchrun`.
+        before: lines of the batch script that prepare the command.
+        command: the command line in the batch script.
+        started: the processes that the command starts on the nodes.
+        ranks: the ranks, where a launcher such as torchrun starts them.
     """
 
     title: str
@@ -38,7 +38,7 @@ class Launch:
 
 
 def launch(run: ClusterRun) -> Launch:
-    """Return how the job's ranks start."""
+    """Return the command that starts the job's ranks."""
     if is_mpi(run.job):
         return _mpi(run)
     return _LAUNCHERS[run.job.distribution.type](run)
@@ -98,7 +98,7 @@ def _mpi_ranks(run: ClusterRun, program: Sequence[str]) -> Alike:
 
 
 def _ranks(run: ClusterRun, program: Sequence[str]) -> Alike:
-    """Return ranks that srun starts directly."""
+    """Return the ranks of an MPI job that srun starts directly."""
 
     def rank(number: int) -> Process:
         node, local = divmod(number, run.processes)
@@ -159,8 +159,8 @@ _LAUNCHERS: dict[str, Callable[[ClusterRun], Launch]] = {
 
 
 def _srun(run: ClusterRun, *options: str, tasks: int, per_node: int) -> list[str]:
-    """Return the srun command as shell words. Every task may use all CPUs of the node: torch and the user's script
-    divide them."""
+    """Return the srun command as quoted shell words. With `exclusive`, every task may use all CPUs of
+    its node."""
     settings = run.settings
     words = ["srun", f"--nodes={run.nodes}", f"--ntasks={tasks}", f"--ntasks-per-node={per_node}"]
     words += ["--kill-on-bad-exit=1", "--input=none", *map(quote, options)]

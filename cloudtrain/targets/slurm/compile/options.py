@@ -1,4 +1,4 @@
-"""sbatch's options, by their long names. The value True stands for an option without a value."""
+"""The options of sbatch, by long name. An option without a value has the value True."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cloudtrain.targets.slurm.compile.cluster_run import NAME, ClusterRun, is_mp
 Options = dict[str, "str | bool"]
 
 COMMENT = "cloudtrain:"
-"""The beginning of the comment of cloudtrain's jobs. The folder of the run follows."""
+"""The beginning of every job's `--comment`. The path of the run's folder follows."""
 
 
 def sbatch_options(run: ClusterRun) -> Options:
-    """Return the options with which the job is submitted."""
+    """Return the options of sbatch for the job, by long name."""
     settings, job = run.settings, run.job
     options: Options = {
         "job-name": run.context.run_name,
@@ -25,7 +25,7 @@ def sbatch_options(run: ClusterRun) -> Options:
         "output": run.folder.output,
         "open-mode": "append",
         "chdir": run.account.shared_dir,
-        "export": "NIL",  # the run depends on nothing that happens to be set where it is sent
+        "export": "NIL",  # the run does not depend on variables of the submitting shell
         "signal": f"B:TERM@{settings.grace_period}",
         ("requeue" if settings.requeue or job.spot else "no-requeue"): True,
     }
@@ -48,7 +48,7 @@ def sbatch_options(run: ClusterRun) -> Options:
 
 
 def sbatch_argv(options: Mapping[str, object], script: str) -> list[str]:
-    """Return the command line that sends the batch script."""
+    """Return the sbatch command line that submits the batch script at the path `script`."""
     words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value]
     return ["sbatch", "--parsable", *words, script]
 
@@ -62,8 +62,7 @@ def time_limit(seconds: int) -> str:
 
 
 def _tasks(run: ClusterRun) -> Options:
-    """Return how many tasks Slurm counts on a node, and the CPUs of each. mpirun starts as many ranks as there are
-    tasks."""
+    """Return the options for the tasks per node and the CPUs per task. mpirun starts one rank per task."""
     alone = isinstance(run.job.distribution, TensorFlow) or is_mpi(run.job)
     tasks, cpus = run.processes if alone else 1, run.settings.cpus_per_instance
     share = {"cpus-per-task": str(max(1, cpus // tasks))} if cpus and not run.settings.exclusive else {}
@@ -71,8 +70,7 @@ def _tasks(run: ClusterRun) -> Options:
 
 
 def _constraint(run: ClusterRun) -> str | None:
-    """Return the features from the settings, plus the job's instance type, which nodes of that type have as a
-    feature."""
+    """Return the features that nodes must have: `constraint` of the settings and the job's instance type."""
     named = run.job.resources.instance_type
     words = [word for word in (run.settings.constraint, value_for(named, NAME) if named is not None else None) if word]
     return (

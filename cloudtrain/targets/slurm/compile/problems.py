@@ -1,4 +1,4 @@
-"""What a Slurm cluster cannot do, each with an alternative."""
+"""Find what a job asks for that a Slurm cluster cannot do. Each problem's hint names an alternative."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def job_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
-    """Yield everything that keeps the job from running on the cluster."""
+    """Yield each problem that prevents the job from running on a Slurm cluster."""
     yield from option_problems(job)
     if job.entry_point is None and job.command is None:
-        message = "the job runs its image's own entry point, and a Slurm cluster runs a command of yours"
+        message = "the job runs its image's own entry point, but a Slurm cluster needs a script or command"
         yield Problem(("entry_point",), message, "add `entry_point: train.py`", code="CT036")
     yield from _distribution_problems(job)
     yield from _container_problems(job, settings)
@@ -28,10 +28,10 @@ def job_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
     for name in job.environment.variables:
         if not _VARIABLE.fullmatch(name):
             message = f"`{name}` cannot be the name of an environment variable in a batch script"
-            hint = "use letters, digits and `_`, and begin with no digit"
+            hint = "use letters, digits and `_`, and do not begin with a digit"
             yield Problem(("environment", "variables", name), message, hint, code="CT031")
     if job.resources.instance_groups:
-        message = "`instance_groups` is a heterogeneous cluster of SageMaker, and a Slurm job has equal nodes"
+        message = "`instance_groups` works only on SageMaker; all nodes of a Slurm job are of the same type"
         yield Problem(("resources", "instance_groups"), message, "use `instance_count`", code="CT031")
 
 
@@ -45,7 +45,7 @@ def _distribution_problems(job: TrainingJob) -> Iterator[Problem]:
         message = f"`{kind}` is SageMaker's own library and does not exist on a Slurm cluster"
         yield Problem(("distribution", "type"), message, hint, code="CT030")
     if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "launcher":
-        message = "the `deepspeed` command reaches other nodes through ssh, and a job reaches its nodes through `srun`"
+        message = "the `deepspeed` command starts ranks through ssh, but a Slurm job must start them through `srun`"
         yield Problem(("distribution", "launch"), message, "use `launch: torch` or `launch: mpi`", code="CT030")
 
 
@@ -53,12 +53,12 @@ def _container_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
     image = job.environment.image
     named = value_for(image, NAME) if image is not None else None
     if named is not None and settings.container is None:
-        message = f"no setting says what runs the image `{named}` on the cluster"
-        hint = '`container = "pyxis"` or `"apptainer"` in `[slurm]` of `cloudtrain.toml`; or leave the image out'
+        message = f"the job names the image `{named}`, but `[slurm]` has no `container` to run it"
+        hint = 'set `container` to `"pyxis"` or `"apptainer"` in `[slurm]` of `cloudtrain.toml`, or remove the image'
         yield Problem(("environment", "image"), message, hint, code="CT034")
     elif named is not None and is_mpi(job) and not is_plug_in(settings.mpi):
-        message = f"`mpirun` starts the ranks outside of the container `{named}`"
-        hint = '`mpi = "pmix"` in `[slurm]`, so that `srun` starts them: `srun --mpi=list` shows what the cluster has'
+        message = f"`mpirun` would start the ranks outside the container `{named}`"
+        hint = 'set `mpi = "pmix"` in `[slurm]`, so that `srun` starts them; `srun --mpi=list` shows the choices'
         yield Problem(("environment", "image"), message, hint, code="CT031")
 
 
@@ -68,7 +68,7 @@ def _place_problems(job: TrainingJob) -> Iterator[Problem]:
             place = value_for(item, NAME)
             if place is None and field == "inputs":
                 message, hint = (
-                    f"input `{name}` has no place on the cluster",
+                    f"input `{name}` has no path on the cluster",
                     f"add `slurm: /PATH` under `inputs.{name}`",
                 )
                 yield Problem((field, name), message, hint, code="CT032")
@@ -77,13 +77,16 @@ def _place_problems(job: TrainingJob) -> Iterator[Problem]:
         yield from _path_problems(("checkpoint", NAME), value_for(job.checkpoint, NAME))
     for name, item in job.inputs.items():
         if item.shard:
-            message = "a Slurm cluster gives every node the whole input, and `shard` asks for a part"
+            message = "`shard` has no effect on a Slurm cluster: every node sees the whole input"
             yield Problem(
-                ("inputs", name, "shard"), message, "let the script take its share, by its rank", code="CT031"
+                ("inputs", name, "shard"),
+                message,
+                "remove `shard`, and let the script choose its part by its rank",
+                code="CT031",
             )
 
 
 def _path_problems(path: tuple[str, ...], place: str | None) -> Iterator[Problem]:
     if place is not None and not place.startswith("/"):
-        message = f"`{place}` is not an absolute path, and a Slurm cluster has files and folders only"
+        message = f"`{place}` is not an absolute path of the cluster's file system"
         yield Problem(path, message, "write for example `/data/train`, a path that every node sees", code="CT031")

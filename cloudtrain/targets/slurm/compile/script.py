@@ -1,7 +1,7 @@
 """The batch script, which runs on the first node of the job.
 
-The script is self-contained, so `sbatch` accepts it from a file too. A restarted job runs the script again with a
-higher restart count, and its processes continue from their checkpoint.
+The script is self-contained, so you can also save it to a file and submit it with `sbatch FILE`. A restarted job runs
+the script again with a higher restart count. Its processes continue from their checkpoint.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ fi
 """
 
 _SIGNAL = '  scancel --signal=TERM "$SLURM_JOB_ID"\n'
-"""Sends a signal to every process of the job except the batch script."""
+"""The command that sends SIGTERM to every process of the job except the batch script."""
 
 
 def batch_script(run: ClusterRun, launch: Launch) -> str:
@@ -150,6 +150,6 @@ def batch_script(run: ClusterRun, launch: Launch) -> str:
 
 
 def _hosts(override: str | None) -> str:
-    """Return the command that prints the host of each node of the job."""
+    """Return a shell command that prints the host name of each node of the job."""
     command = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
     return command if override is None else f"{command} | while read -r _; do echo {quote(override)}; done"

@@ -1,13 +1,13 @@
-"""Pieces of bash that run on the nodes in place of a rank, around the user's program, which is `"$0" "$@"`.
+"""Bash scripts that launchers start on the nodes. Each script runs the user's program as `"$0" "$@"`.
 
-Every rank writes its output to its own files, so that no launcher mixes the lines of several ranks.
+Every rank writes to its own output files, so that no launcher mixes the lines of several ranks.
 """
 
 from __future__ import annotations
 
 
 def _to_files(name: str) -> str:
-    """Return the redirection of a process to its output files."""
+    """Return the shell redirection of a process's stdout and stderr to its output files."""
     file = f"$CLOUDTRAIN_LOGS/node_${{SLURM_NODEID:-0}}.{name}"
     return f'>>"{file}.stdout.log" 2>>"{file}.stderr.log"'
 
@@ -15,28 +15,29 @@ def _to_files(name: str) -> str:
 _BEGIN = """\
 trap : TERM
 [ ! -e "$CLOUDTRAIN_LOGS/stopping" ] || exit 0"""
-"""The beginning of what srun starts. A SIGTERM may have come before there was a process to receive it."""
+"""The beginning of each script. It exits at once if the job was asked to stop before the script had started."""
 
 _WAIT = """
 wait $!
 status=$?
 while kill -0 $! 2>/dev/null; do wait $!; status=$?; done"""
-"""Waits for the program. A SIGTERM ends bash's `wait`, while the program may go on to save."""
+"""Waits for the program to exit. A SIGTERM interrupts bash's `wait`, so it is repeated while the program saves."""
 
 _LEAVE = """
 [ ! -e "$CLOUDTRAIN_LOGS/stopping" ] || status=0
 [ $status = 0 ] || (set -C; echo $status >"$CLOUDTRAIN_LOGS/failed") 2>/dev/null
 exit $status"""
-"""The end of what srun starts. srun kills all tasks when one ends badly, while a task that was asked to stop may still
-be saving. The first failure is written down, because srun ends with the highest exit code: that of a killed task."""
+"""The end of each script. A task that was asked to stop exits with 0, because srun kills all tasks when one task fails,
+and other tasks may still be saving. The script writes the first failure's exit code to a file, because srun returns the
+highest exit code, which is the one of a killed task."""
 
 AGENT = f"""\
 {_BEGIN}
 "$0" -m torch.distributed.run --node-rank "$SLURM_NODEID" "$@" {_to_files("launcher")} &{_WAIT}{_LEAVE}"""
-"""For `bash -c` on each node: torchrun with the node's number. $0 is the interpreter."""
+"""The script for `bash -c` on each node: torchrun with the node's number. `$0` is the interpreter."""
 
 TORCH_RANK = f'exec "$0" "$@" {_to_files("rank_$RANK")}'
-"""For `bash -c` in place of a rank that torchrun starts."""
+"""The script for `bash -c` that torchrun starts as a rank."""
 
 ALONE = f"""\
 {_BEGIN}
@@ -44,7 +45,7 @@ number=$SLURM_PROCID
 export CLOUDTRAIN_INSTANCE=$SLURM_NODEID CLOUDTRAIN_INSTANCE_COUNT=$SLURM_NNODES
 unset SLURM_PROCID SLURM_LOCALID
 "$0" "$@" {_to_files("rank_$number")} &{_WAIT}{_LEAVE}"""
-"""For `bash -c` on each node: a process that runs independently of the other nodes."""
+"""The script for `bash -c` on each node: a process that runs independently of the other nodes."""
 
 MPI_RANK = f"""\
 {_BEGIN}
@@ -53,8 +54,8 @@ while kill -0 $! 2>/dev/null; do
   if [ -e "$CLOUDTRAIN_LOGS/stopping" ]; then kill -TERM $!; break; fi
   sleep 1
 done{_WAIT}{_LEAVE}"""
-"""For `bash -c` in place of a rank of MPI. mpirun would kill its ranks a second after a SIGTERM, so each rank checks
-for itself whether it is to stop."""
+"""The script for `bash -c` as an MPI rank. mpirun would kill its ranks one second after a SIGTERM, so each rank checks
+the file `stopping` itself."""
 
 TASK = f"""\
 {_BEGIN}
@@ -72,4 +73,5 @@ while [ $kind != chief ] && [ "$CLOUDTRAIN_SERVERS" != 0 ] && kill -0 $! 2>/dev/
   sleep 1
 done{_WAIT}
 [ $kind != chief ] || touch "$CLOUDTRAIN_LOGS/chief_ended"{_LEAVE}"""
-"""For `bash -c` in place of a task of TensorFlow. Servers run for ever, so they end when the chief has ended."""
+"""The script for `bash -c` as a TensorFlow task. Parameter servers never exit, so the script stops them when the chief
+has ended."""

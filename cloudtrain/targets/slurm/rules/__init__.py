@@ -1,1 +1,1 @@
-"""Rules about Slurm jobs: `SL101`."""
+"""Rules about Slurm jobs, with codes such as `SL101`."""

@@ -1,6 +1,6 @@
-"""Rules that only the cluster can check: `SlurmService.check` asks it.
+"""Rules that need an answer from the cluster. `SlurmService.check` applies them.
 
-The rules are declared here for their codes, levels and pages, so that `explain` and `--ignore` know them.
+This module declares only their codes, levels and explanations, for `explain` and `--ignore`.
 """
 
 from __future__ import annotations
@@ -15,35 +15,36 @@ declare(
     Level.ERROR,
     """Slurm would refuse the job.
 
-    `sbatch --test-only` was given the very request that a submit would send, and said no. The message is Slurm's own.
+    `sbatch --test-only` refused the request that a submit would send. The message is Slurm's own.
     """,
 )
 
 declare(
     "SL902",
     Level.WARNING,
-    """The cluster could not be asked.
+    """cloudtrain could not check the job with the cluster.
 
-    The login node or the controller does not answer, or has no such command. The job may be right all the same, so this
-    stops nothing.
+    The login node or Slurm's controller does not answer, or the login node lacks Slurm's commands. The job may still be
+    valid, so you can submit it.
     """,
 )
 
 declare(
     "SL903",
     Level.ERROR,
-    """The cluster has no partition of that name, or it is down.
+    """The job's partition does not exist or is down.
 
-    sbatch refuses such a job, or it waits for ever. `sinfo` lists the partitions and their states.
+    sbatch refuses such a job, or the job waits for ever. `sinfo` lists the partitions and their states.
     """,
 )
 
 declare(
     "SL904",
     Level.NOTICE,
-    """When the job would start, by what the cluster knows now.
+    """The time at which Slurm expects to start the job.
 
-    From `sbatch --test-only`. Jobs that end early, and jobs of a higher priority, move the time.
+    `sbatch --test-only` reports this time. It changes when other jobs end early, or when jobs with a higher priority
+    arrive.
     """,
 )
 
@@ -52,25 +53,26 @@ declare(
     Level.ERROR,
     """The job asks for more than its partition allows.
 
-    Slurm takes such a job, and lets it wait for ever (`PartitionTimeLimit`, `PartitionNodeLimit`).
+    Slurm accepts such a job, but never starts it (`PartitionTimeLimit`, `PartitionNodeLimit`).
     """,
 )
 
 declare(
     "SL906",
     Level.ERROR,
-    """The shared folder is not there, or you may not write to it.
+    """The shared folder does not exist, or you may not write to it.
 
-    The bundle and the outputs go there. The login node must see it under the same path as the nodes.
+    cloudtrain stores the bundle and the outputs in this folder. The login node must see the folder at the same path as
+    the nodes.
     """,
 )
 
 declare(
     "SL907",
     Level.ERROR,
-    """No node of the partition has such GPUs.
+    """No node of the partition has the GPUs that the job asks for.
 
-    `sinfo -o '%P %G'` shows the generic resources of each partition: `gpu:a100:8` is `gpu_type = "a100"` with
-    `gpus_per_instance: 8`.
+    `sinfo -o '%P %G'` shows the GPUs of each partition: for `gpu:a100:8`, set `gpu_type = "a100"` and
+    `gpus_per_instance: 8` or less.
     """,
 )

@@ -1,4 +1,4 @@
-"""Copy what a run wrote, as one stream of tar."""
+"""Copy the outputs of a run as one tar stream."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _NOTHING = 3
 
 
 def download(runner: Runner, folder: RunFolder, path: str, destination: Path) -> list[Path]:
-    """Copy the files under `path` into `destination`. With an empty path, every place gets a folder there.
+    """Copy the files of the output `path` into `destination`. With an empty path, copy each output to its own folder.
 
     Raises:
-        UsageError: the place does not exist; the hint names the existing places.
-        TargetError: the run has written nothing there.
+        UsageError: the run has no such output; the hint names its outputs.
+        TargetError: the run has written nothing to the output.
     """
     known: dict[str, str] = {**json.loads(runner.run(scripts.OUTPUTS, folder.path)), "logs": f"{folder.path}/logs"}
     wanted = path.strip("/")
@@ -33,15 +33,15 @@ def download(runner: Runner, folder: RunFolder, path: str, destination: Path) ->
         if wanted:
             source = _find(wanted, known)
             if not _copy(runner, source, staging, ""):
-                hint = f"what a run writes: {', '.join(f'`{name}/`' for name in known)}"
-                raise TargetError(f"the run has written no `{wanted}`", hint=hint)
+                hint = f"the run's outputs: {', '.join(f'`{name}/`' for name in known)}"
+                raise TargetError(f"the run has not written `{wanted}`", hint=hint)
         for name, source in known.items() if not wanted else ():
             _copy(runner, source, staging, f"{name}/")
         return staging.move()
 
 
 def fetch(runner: Runner, source: str, target: Path) -> bool:
-    """Copy one file. Return False where the file does not exist."""
+    """Copy one file. Return False if the file does not exist."""
     with landing(target.parent, odd_names=True) as staging:
         found = _copy(runner, source, staging, "")
         staging.move()
@@ -50,23 +50,23 @@ def fetch(runner: Runner, source: str, target: Path) -> bool:
 
 def _find(wanted: str, known: Mapping[str, str]) -> str:
     parts = wanted.split("/")
-    for length in (2, 1):  # `outputs/scores` may be a place of its own beside `outputs`
+    for length in (2, 1):  # an output's name can have two parts, as `outputs/scores`
         name, rest = "/".join(parts[:length]), parts[length:]
         if name in known and ".." not in rest:
             return "/".join([known[name], *rest])
     if wanted == "outputs":
         names = [name for name in known if name.startswith("outputs/")]
         raise UsageError(
-            "`outputs` is not the name of one output", hint=f"name one: {', '.join(names) or '`model`'}", code="CT935"
+            "`outputs` is not the name of an output", hint=f"name one: {', '.join(names) or '`model`'}", code="CT935"
         )
-    raise UsageError(f"a run has no `{wanted}`", hint=did_you_mean(wanted, known), code="CT935")
+    raise UsageError(f"a run has no output `{wanted}`", hint=did_you_mean(wanted, known), code="CT935")
 
 
 def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
-    """Copy a place. Return False where it is missing.
+    """Copy a file or folder of the cluster. Return False if it does not exist.
 
     Raises:
-        TargetUnreachable: the stream ended before the archive did.
+        TargetUnreachable: the stream ended in the middle of the archive.
     """
     broken: list[str] = []
 
@@ -88,5 +88,5 @@ def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
             return False
         raise
     if broken:
-        raise TargetUnreachable(f"the copy of `{source}` broke off: {broken[0]}", hint="download it again")
+        raise TargetUnreachable(f"the download of `{source}` was interrupted: {broken[0]}", hint="download it again")
     return True

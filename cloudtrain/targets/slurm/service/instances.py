@@ -14,7 +14,7 @@ _IDLE = ("idle", "idle~", "idle#")
 
 
 def list_nodes(runner: Runner) -> list[NodeKind]:
-    """Return the kinds of nodes, those with the most GPUs first."""
+    """Return the types of nodes in the cluster, sorted by number of GPUs, highest first."""
     found = parse_nodes(runner.run(NODES).decode("utf-8", "replace").splitlines())
     return sorted(found, key=lambda kind: (-kind.gpus, -kind.cpus, -kind.memory))
 
@@ -23,7 +23,7 @@ def parse_nodes(lines: Iterable[str]) -> list[NodeKind]:
     """Parse the lines of `sinfo -N -o '%N|%R|%T|%c|%m|%G|%f'`: one for each node and partition."""
     kinds: dict[tuple[object, ...], NodeKind] = {}
     seen: set[str] = set()
-    for line in sorted(lines):  # sinfo has no order of its own: it asks for all partitions at once
+    for line in sorted(lines):  # sinfo asks for all partitions at the same time, so its lines have no order
         name, partition, state, cpus, memory, gres, features = line.split("|", 6)
         gpus = [(kind, count) for what, kind, count in parse_gres(gres) if what == "gpu"]
         named = () if features == "(null)" else tuple(features.split(","))

@@ -1,4 +1,4 @@
-"""The output of a run's processes over all restarts. Each call reads on from where the last one stopped."""
+"""The output of a run's processes over all restarts. Each call continues where the previous call stopped."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _FILE = re.compile(
 )
 
 _MOST = 4 * 2**20
-"""Most bytes read of one file at a time."""
+"""Maximum number of bytes read from one file in one step."""
 
 _AT_ONCE = 16 * 2**20
-"""Most bytes read of all files at a time."""
+"""Maximum number of bytes read from all files in one step."""
 
 _MOST_FILES = 400
-"""Most files named in one command line."""
+"""Maximum number of files in one command line."""
 
 _LONGEST = 32 * 1024
-"""Most bytes of a line. A longer line is split."""
+"""Maximum length of a line in bytes. A longer line is split."""
 
 
 @dataclass
 class _File:
-    """One file, and the position up to which it was read."""
+    """One log file, and how many of its bytes were read."""
 
     name: str
     restart: int
@@ -42,13 +42,13 @@ class _File:
 
     @property
     def order(self) -> tuple[int, int, int, str]:
-        """Sort key: restarts in order, and ranks within each restart."""
+        """Return the sort key of the file: by restart, then by node and rank."""
         return (self.restart, self.node, -1 if self.rank is None else self.rank, self.stream)
 
 
 @dataclass
 class RunLog:
-    """The log of one run. The time of a line is the last time at which its file was written."""
+    """The log of one run. The time of a line is the modification time of its file."""
 
     runner: Runner
     folder: str
@@ -57,7 +57,7 @@ class RunLog:
     streams: dict[str, _File] = field(default_factory=dict)
 
     def new_lines(self) -> Iterator[LogLine]:
-        """Yield the lines since the last call. An error in between neither loses nor repeats a line."""
+        """Yield the lines written since the last call. An error in between neither loses nor repeats lines."""
         while True:
             grown = self._grown()
             wanted = [(file, min(size - file.read, _MOST), time) for file, size, time in grown]
@@ -71,7 +71,7 @@ class RunLog:
                 yield from (_line(file, text, time) for text in lines)
 
     def rest(self) -> Iterator[LogLine]:
-        """Yield the text after the last end of a line, once nothing is written any more."""
+        """Yield the last line of each file that does not end with a newline. Call this after the run has ended."""
         for file in sorted(self.streams.values(), key=lambda one: one.order):
             if file.pending:
                 text, file.pending = _text(file.pending), b""
@@ -81,7 +81,7 @@ class RunLog:
         self._times: dict[str, float] = {}
 
     def _grown(self) -> list[tuple[_File, int, float]]:
-        """Return the files with unread bytes, with their size and time."""
+        """Return the files with unread bytes, each with its size and modification time."""
         found = []
         for line in self.runner.run(scripts.SIZES, self.folder).decode("utf-8", "replace").splitlines():
             size, time, name = line.split(" ", 2)
@@ -112,7 +112,8 @@ class RunLog:
             start += length
         if start != len(answer):
             raise TargetError(
-                "a log file is shorter than it was", hint="`cloudtrain logs` again reads it from the beginning"
+                "a log file became shorter while it was read",
+                hint="run `cloudtrain logs` again to read it from the beginning",
             )
         return found
 
@@ -127,7 +128,7 @@ def _take_lines(file: _File, piece: bytes) -> list[str]:
 
 
 def _text(line: bytes) -> str:
-    """Return a line as a terminal would show it: the last state of a progress bar."""
+    """Decode a line as a terminal would show it: of a progress bar, only the last state."""
     return line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
 
 

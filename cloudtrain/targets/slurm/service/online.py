@@ -1,4 +1,4 @@
-"""Checks that ask the cluster and change nothing. What cloudtrain may not read becomes a warning."""
+"""Checks that ask the cluster and change nothing. A failed query becomes a warning."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _GRES = re.compile(r"(?P<name>[^:(]+)(?::(?P<kind>[A-Za-z][^:(]*))?(?::(?P<count
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition of the cluster, with one kind of its nodes."""
+    """One line of `sinfo`: a partition, and one type of its nodes."""
 
     name: str
     is_default: bool
     is_up: bool
     longest: int | None
-    """Return the seconds that a job may run; None without a limit."""
+    """The time limit of a job in seconds; None without a limit."""
     nodes: int
     gres: str
 
 
 def check(runner: Runner, plan: Plan) -> list[Finding]:
-    """Return the cluster's findings about a plan."""
+    """Return the findings of the online rules (SL9..) about a plan."""
     shared_dir = str(plan.request["folder"]).rpartition("/runs/")[0]
     argv = [word for word in plan.request["argv"][:-1] if word != "--parsable"]
     script = str(plan.request["script"]).encode()
@@ -47,8 +47,8 @@ def _judge(lines: Sequence[str], options: Mapping[str, Any], shared_dir: str) ->
     said = {word: rest for word, _, rest in (line.partition(" ") for line in lines)}
     partitions = [parse_partition(line.removeprefix("@partition ")) for line in lines if line.startswith("@partition ")]
     if said.get("@folder") != "yes":
-        message = f"`{shared_dir}` is not there, or you may not write to it"
-        yield _finding("SL906", message, "make it, or set another `shared_dir` in `[slurm]`")
+        message = f"`{shared_dir}` does not exist, or you may not write to it"
+        yield _finding("SL906", message, "create the folder, or set another `shared_dir` in `[slurm]`")
     found = list(_partition_findings(partitions, options))
     yield from found
     start = _STARTS.search(said.get("@test", ""))
@@ -56,7 +56,7 @@ def _judge(lines: Sequence[str], options: Mapping[str, Any], shared_dir: str) ->
         yield _finding("SL904", f"the job would start at {start['time'].replace('T', ' ')}", None)
     elif not found:
         message = said.get("@test", "").removeprefix("sbatch: error: ").removeprefix("allocation failure: ")
-        hint = "look at `[slurm]` in `cloudtrain.toml`; `sinfo` and `sacctmgr show assoc user=$USER` show what there is"
+        hint = "look at `[slurm]` in `cloudtrain.toml`; `sinfo` and `sacctmgr show assoc user=$USER` show what exists"
         yield _finding("SL901", f"Slurm would refuse the job: {message}", hint)
 
 
@@ -71,7 +71,7 @@ def _partition_findings(partitions: Sequence[Partition], options: Mapping[str, A
         yield _finding("SL903", f"the partition `{mine[0].name}` is down", "choose another one: `sinfo` lists them")
     nodes, longest = sum(one.nodes for one in mine), mine[0].longest
     if int(options.get("nodes", 1)) > nodes:
-        message = f"the job asks for {options['nodes']} nodes, and `{mine[0].name}` has {nodes}"
+        message = f"the job asks for {options['nodes']} nodes, but the partition `{mine[0].name}` has {nodes}"
         yield _finding("SL905", message, f"write `instance_count: {nodes}` or less", ("resources", "instance_count"))
     asked = parse_time(str(options["time"])) if "time" in options else None
     if asked is not None and longest is not None and asked > longest:
@@ -101,8 +101,8 @@ def parse_partition(line: str) -> Partition:
 
 
 def parse_time(text: str) -> int | None:
-    """Return the seconds of `DAYS-HOURS:MINUTES:SECONDS`, `HOURS:MINUTES:SECONDS`, `MINUTES:SECONDS` or `MINUTES`; None
-    for `infinite`."""
+    """Convert a time limit of Slurm to seconds: `DAYS-HOURS:MINUTES:SECONDS`, `HOURS:MINUTES:SECONDS`,
+    `MINUTES:SECONDS` or `MINUTES`. Return None for `infinite`."""
     days, dash, rest = text.rpartition("-")
     parts = rest.split(":")
     if not all(part.isdecimal() for part in parts) or (dash and not days.isdecimal()):
@@ -118,7 +118,7 @@ def parse_time(text: str) -> int | None:
 
 
 def parse_gres(text: str) -> list[tuple[str, str, int]]:
-    """Return name, kind and number of each entry of `gpu:a100:8(S:0-1),shard:4`."""
+    """Parse generic resources, such as `gpu:a100:8(S:0-1),shard:4`. Return name, type and number of each."""
     found = []
     for part in re.sub(r"\([^)]*\)", "", text).split(","):
         match = _GRES.fullmatch(part.strip())

@@ -1,4 +1,4 @@
-"""What the cluster knows about a run: the journal of its batch script, and Slurm's data about its job."""
+"""The records of runs: the journal of a run's batch script, and Slurm's data about its job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Note:
-    """A line of the journal: a time and an event."""
+    """A line of the journal: time, job number, event (`word`) and details (`rest`)."""
 
     time: float
     job: str
@@ -19,17 +19,17 @@ class Note:
 
 @dataclass
 class Record:
-    """Everything that the cluster knows about one run.
+    """The data of one run on the cluster.
 
     Attributes:
         name: the run's name.
-        job: the number of its job; empty where the run has no job.
-        sent: when the request was sent.
-        stop_asked: whether the run was asked to stop.
-        notes: the journal.
-        state: Slurm's word for the state; None where Slurm no longer knows the job.
-        why: Slurm's reason for the state.
-        created: when Slurm took the job.
+        job: the number of the run's job; empty if the run has no job.
+        sent: when cloudtrain sent the request.
+        stop_asked: whether the user asked the run to stop.
+        notes: the lines of the journal.
+        state: the job's state, such as `PENDING`; None if Slurm has forgotten the job.
+        why: Slurm's reason for the state, such as `Priority`.
+        created: when Slurm accepted the job.
         ended: when the job ended, according to Slurm.
     """
 
@@ -44,17 +44,17 @@ class Record:
     ended: float | None = None
 
     def last(self, *words: str) -> Note | None:
-        """Return the last note with one of the words."""
+        """Return the journal's last note whose event is one of `words`."""
         return next((note for note in reversed(self.notes) if note.word in words), None)
 
     @property
     def starts(self) -> list[Note]:
-        """Return one note for each start of the job."""
+        """Return the journal's notes about starts of the job, one per start."""
         return [note for note in self.notes if note.word == "started"]
 
 
 def parse_records(answer: bytes) -> Iterator[Record]:
-    """Parse the records that the script STATUS prints."""
+    """Parse the output of the script STATUS: one record per run."""
     record: Record | None = None
     for line in answer.decode("utf-8", "replace").splitlines():
         word, _, rest = line.partition(" ")
@@ -82,12 +82,12 @@ def _take(record: Record, word: str, rest: str) -> None:
         record.created, record.ended = _time(created), _time(ended)
     elif word == "@account":
         name, state, _code, created, _start, ended = rest.rsplit("|", 5)
-        if name == record.name:  # of a job that was requeued the last row counts
+        if name == record.name:  # a requeued job has several rows, and the last one counts
             record.state, record.created, record.ended = state, _time(created), _time(ended)
 
 
 def _notes(line: str) -> list[Note]:
-    """Return the note of a line; None for an incomplete line."""
+    """Parse a line of the journal. Return an empty list for an incomplete line."""
     parts = line.split(" ", 3)
     time = _time(parts[0])
     if len(parts) < 3 or time is None:
@@ -96,7 +96,7 @@ def _notes(line: str) -> list[Note]:
 
 
 def _time(text: str) -> float | None:
-    """Return seconds since the epoch. Slurm prints `N/A`, `Unknown` or `None` where it does not know the time."""
+    """Return seconds since the epoch; None for `N/A`, `Unknown` or `None`, which Slurm prints for an unknown time."""
     with suppress(ValueError):
         return float(text) or None
     return None

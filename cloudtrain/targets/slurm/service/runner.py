@@ -1,5 +1,5 @@
-"""Run shell scripts on the machine that has Slurm's commands: this machine, or a login node through the system's
-ssh."""
+"""Run shell scripts on the machine that has Slurm's commands: this machine, or a login node that the system's `ssh`
+reaches."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from cloudtrain.targets.common.tracebacks import shorten_line
 from cloudtrain.targets.slurm.service.ssh import ssh_argv
 
 _MARK = b"\x01cloudtrain\x01\n"
-"""Printed before a script's own output, because a login shell may print a greeting."""
+"""The text that a script prints first, to separate its output from a greeting of the login shell."""
 
 _PREFIX = "printf '\\001cloudtrain\\001\\n'\n"
 
 TIMEOUT = 180.0
-"""Seconds that a script may take that transfers no file."""
+"""Time limit in seconds for a script that transfers no file."""
 
 _UNREACHABLE = (
     "Unable to contact slurm controller",
@@ -37,7 +37,7 @@ _UNREACHABLE = (
     "Resource temporarily unavailable",
     "slurm_load_jobs error: Unable",
 )
-"""Words in the errors of Slurm's commands that mean the cluster does not answer at the moment."""
+"""Parts of error messages of Slurm's commands that mean that the cluster does not answer at the moment."""
 
 _COMMAND = re.compile(r"^(?:\w+: )?error: ")
 """The prefix of a message: `sbatch: error: `."""
@@ -46,7 +46,7 @@ _SSH_FAILED, _NOT_FOUND = 255, 127
 
 
 class CommandFailed(TargetError):
-    """A script ended with an exit code other than 0."""
+    """A script ended with a nonzero exit code."""
 
     def __init__(self, code: int, said: str, *, hint: str) -> None:
         super().__init__(said or f"a command of Slurm ended with exit code {code}", hint=hint)
@@ -54,7 +54,7 @@ class CommandFailed(TargetError):
 
 
 class Runner:
-    """Runs scripts. `host` is a name that ssh knows; None means this machine."""
+    """Runs scripts on `host`, a name that ssh knows, or on this machine (`host` is None)."""
 
     def __init__(self, host: str | None, environ: Mapping[str, str], state_dir: Path) -> None:
         self.host = host
@@ -62,12 +62,12 @@ class Runner:
         self._state_dir = state_dir
 
     def run(self, script: str, *arguments: str, stdin: bytes = b"", timeout: float = TIMEOUT) -> bytes:
-        """Run a script and return its output. Its arguments are `$1` and so on, whatever they contain.
+        """Run a script and return its output. The script reads `arguments` as `$1`, `$2` and so on.
 
         Raises:
             TargetUnreachable: the login node or the cluster does not answer.
-            TargetUnavailable: the machine lacks the command.
-            CommandFailed: the script ended with an exit code other than 0; the message is its error output.
+            TargetUnavailable: the machine lacks a command, such as ssh or sbatch.
+            CommandFailed: the script ended with a nonzero exit code; the message is its error output.
         """
         argv = self._argv(script, arguments)
         try:
@@ -83,7 +83,7 @@ class Runner:
         return self._answer(done.stdout)
 
     def send(self, script: str, *arguments: str, chunks: Iterable[bytes], on_sent: Callable[[int], None]) -> bytes:
-        """Run a script that reads a file. `on_sent` receives the number of bytes of every chunk."""
+        """Run a script that reads `chunks` from stdin. Call `on_sent` with the number of bytes of each sent chunk."""
         with self._open(script, arguments, subprocess.PIPE) as process:
             assert process.stdin is not None, "it is a pipe"
             said, errors = _drain(process.stdout), _drain(process.stderr)
@@ -134,7 +134,7 @@ class Runner:
     def _answer(self, output: bytes) -> bytes:
         _, mark, answer = output.partition(_MARK)
         if not mark:
-            raise TargetUnreachable(f"{self._where} gave no answer", hint=self._hint)
+            raise TargetUnreachable(f"{self._where} did not answer", hint=self._hint)
         return answer
 
     def _judge(self, code: int, errors: bytes) -> None:
@@ -146,9 +146,9 @@ class Runner:
         if any(word in said for word in _UNREACHABLE):
             raise TargetUnreachable(f"the Slurm cluster does not answer: {said}", hint="try again in a minute")
         if code == _NOT_FOUND or "command not found" in said:
-            raise self._unavailable(said or "a command is not there")
+            raise self._unavailable(said or "a command is missing")
         raise CommandFailed(
-            code, said, hint="the message is Slurm's own; `sinfo` and `scontrol` on the cluster show more"
+            code, said, hint="this message comes from Slurm; run `sinfo` or `scontrol` on the cluster for details"
         )
 
     @property
@@ -159,7 +159,9 @@ class Runner:
     def _hint(self) -> str:
         if self.host is None:
             return "`sinfo` shows whether the cluster answers"
-        return f"`ssh {self.host} sinfo` must work without a question: keys, and a name that ssh knows"
+        return (
+            f"`ssh {self.host} sinfo` must work without a password prompt: set up keys, and a host name that ssh knows"
+        )
 
     def _unavailable(self, message: str) -> TargetUnavailable:
         hint = "set `host` in `[slurm]` of `cloudtrain.toml` to the login node of your cluster"
@@ -169,20 +171,20 @@ class Runner:
 
 
 def _is_of_a_job(name: str) -> bool:
-    """Return whether a variable belongs to a job around this process, or is one that sbatch takes for an option. A plan
-    does not show those."""
+    """Return whether sbatch would read the environment variable as an option, or a surrounding Slurm job has set it. A
+    plan does not show such variables."""
     return name != "SLURM_CONF" and name.startswith(("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_"))
 
 
 def _find_errors(text: str) -> str:
-    """Return the errors in the output of Slurm's commands, in one line; without any, the last line."""
+    """Return the errors in the output of Slurm's commands, joined to one line. Without errors, return the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [_COMMAND.sub("", line) for line in lines if "error" in line or "failure" in line]
     return shorten_line("; ".join(dict.fromkeys(errors or lines[-1:])))
 
 
 def _drain(stream: IO[bytes] | None) -> Callable[[], bytes]:
-    """Read a stream in a thread. The returned function waits for its end."""
+    """Read a stream in a thread. The returned function waits for the stream's end and returns its content."""
     parts: list[bytes] = []
     assert stream is not None, "it is a pipe"
     thread = Thread(target=lambda: parts.append(stream.read()), daemon=True)

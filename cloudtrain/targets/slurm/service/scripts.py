@@ -1,8 +1,8 @@
-"""The shell scripts that talk to Slurm. All their data comes as arguments or on stdin, so that no user's text is ever
-read as a command.
+"""The shell scripts that talk to Slurm. They get all data as arguments or on stdin, so that no user's text is ever
+executed as a command.
 
-Times are seconds since the epoch (`SLURM_TIME_FORMAT`), whatever the time zone of the login node. The scripts' own exit
-codes: 20 another process holds the lock, 21 the run is another user's, 22 the request was withdrawn, 23 sbatch refused.
+Times are seconds since the epoch (`SLURM_TIME_FORMAT`), in every time zone. The scripts' exit codes: 20 another process
+holds the lock, 21 the run belongs to another user, 22 the request was withdrawn, 23 sbatch refused the job.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LOCK = r"""
 mkdir -p "$run" || exit 1
 exec 9>"$run/lock" && flock --wait 90 9 || { echo "error: another command holds $run/lock" >&2; exit 20; }
 """
-"""sbatch inherits the lock, so the lock becomes free only when no request can be on its way any more."""
+"""sbatch inherits the lock, so the lock becomes free only when no request is in transit."""
 
 FIND = _COMMON + "run=$1 name=$2\n" + _FIND + "find_job\n"
 
@@ -61,7 +61,7 @@ if [ -z "$found" ]; then touch "$run/sending.$token" || exit 1; fi
 printf '%s\n' "$found"
 """
 )
-"""Opens the run for the request with this token. Prints the job that already has the run."""
+"""Opens the run for the request with this token. Prints the run's job if it already has one."""
 
 SEND = (
     _COMMON
@@ -162,7 +162,7 @@ cd "$1/logs" || exit 1
 shift
 while [ $# -gt 0 ]; do tail -c "+$(($2 + 1))" "$1" | head -c "$3"; shift 3; done
 """
-"""Prints pieces of files, one after the other. The arguments are name, offset and length of each."""
+"""Prints pieces of files, one after another. The arguments are name, offset and length of each piece."""
 
 UPLOAD = r"""
 umask 077
@@ -198,4 +198,4 @@ sinfo --noheader --format='%P|%a|%l|%D|%G' | sed 's/^/@partition /'
 printf '@test %s\n' "$("$@" --chdir=/ --test-only 2>&1 | tail -n 1)"
 """
 )
-"""Prints what the cluster would do with a request, and which partitions it has. The batch script comes on stdin."""
+"""Prints the result of `sbatch --test-only`, and the cluster's partitions. Reads the batch script from stdin."""

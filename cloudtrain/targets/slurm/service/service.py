@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 PACE = Pace(every=2.0, per_stream=0.0, settle=4.0)
 
 _AT_ONCE = 50
-"""Most runs in one status command."""
+"""Maximum number of runs in one status command."""
 
 
 class SlurmService(Service):
-    """Slurm clusters. The reference of a run holds its login node and its shared folder."""
+    """Submits and manages runs on Slurm clusters. A run's reference holds its login node and its shared folder."""
 
     in_flight = 0.0
-    """Seconds that a request may be on its way: 0, because sbatch holds the run's lock for that time; see
-    `submission`."""
+    """Seconds for which a sent request may still be in transit: 0, because sbatch holds the run's lock for that time;
+    see `submission`."""
     names_are_unique = False
 
     def __init__(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace = PACE) -> None:
@@ -47,30 +47,30 @@ class SlurmService(Service):
         self._pace = pace
 
     def check(self, job: TrainingJob, settings: Slurm, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the request says it
-        """Ask the cluster about the request: `sbatch --test-only`, and which partitions exist."""
+        """Check the request on the cluster: run `sbatch --test-only`, and check partition and shared folder."""
         from cloudtrain.targets.slurm.service.online import check
 
         return check(self._runner(SlurmAccount.parse(plan.place)), plan)
 
     def can_check(self, settings: Slurm) -> bool:
-        """Return whether the settings say where runs are."""
+        """Return whether the settings have a shared folder, which a check needs."""
         return settings.shared_dir is not None
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Put the archive into the shared folder. Return False when it is already there."""
+        """Upload the bundle to the shared folder. Return False if the cluster already has it."""
         return upload(self._runner(SlurmAccount.parse(plan.place)), plan, bundle, on_bytes)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Send the batch script with sbatch, unless a job has the run."""
+        """Submit the batch script with sbatch, unless the run already has a job."""
         submission.send(self._runner(SlurmAccount.parse(plan.place)), plan, again=again)
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
-        """Return whether a job has the run."""
+        """Return whether the run has a job."""
         return bool(submission.find(*self._at(ref), ref))
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Make sure that the run gets no job any more. Return False where it has one."""
+        """Make sure that the run never gets a job. Return False if it already has a job."""
         return submission.withdraw(*self._at(ref), ref)
 
     def status(self, ref: RunRef) -> RunStatus:
@@ -88,7 +88,7 @@ class SlurmService(Service):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield the output of the run's processes, over all restarts. With `follow`, go on until the run has ended."""
+        """Yield the output of the run's processes, over all restarts. With `follow`, go on until the run ends."""
         runner, folder = self._at(ref)
         self._record(runner, folder, ref)
         return self._lines(ref, RunLog(runner, folder.path, rank, instance), is_followed=follow, on_status=on_status)
@@ -100,7 +100,7 @@ class SlurmService(Service):
             yield from follow(log, lambda: self.status(ref), on_status, self._pace)
             yield from log.rest()
             return
-        status = self.status(ref)  # before the log, which is whole when the status is final
+        status = self.status(ref)  # before the log, which is complete when the status is final
         if on_status is not None:
             on_status(status)
         yield from log.new_lines()
@@ -108,14 +108,14 @@ class SlurmService(Service):
             yield from log.rest()
 
     def stop(self, ref: RunRef) -> None:
-        """Send SIGTERM to the batch script, which passes it on and kills the remaining processes after the grace
-        period."""
+        """Send SIGTERM to the batch script. The script sends SIGTERM to its processes, and kills those that still run
+        after the grace period."""
         if not self.status(ref).state.is_final:
             runner, folder = self._at(ref)
             runner.run(scripts.STOP, folder.path)
 
     def runs(self, place: str) -> Iterator[ListedRun]:
-        """Yield the runs of the shared folder, newest first. The error of a failed rank is read only by `status`."""
+        """Yield the runs of the shared folder, newest first. Only `status` also reads the error of a failed rank."""
         account = SlurmAccount.parse(place)
         runner = self._runner(account)
         names = runner.run(scripts.LIST, account.shared_dir).decode().split()
@@ -125,11 +125,11 @@ class SlurmService(Service):
                 yield ListedRun(RunRef("slurm", place, record.name), status_of(record, lambda: ""))
 
     def instances(self, place: str) -> list[NodeKind]:
-        """Return the nodes that the cluster has now: GPUs, memory, partitions, and how many are idle."""
+        """Return the types of nodes in the cluster: GPUs, memory, partitions, and how many nodes are idle now."""
         return list_nodes(self._runner(SlurmAccount.parse(place)))
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Yield the archive in the shared folder."""
+        """Yield the folder with the unpacked bundle; nothing if the shared folder lacks it."""
         from cloudtrain.targets.common.archives import unpacked
         from cloudtrain.targets.slurm.service.download import fetch
 
@@ -139,23 +139,23 @@ class SlurmService(Service):
             yield from unpacked(archive, upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
-        """Copy what the run wrote."""
+        """Copy the run's output `path` into `destination`. With an empty path, copy all outputs."""
         runner, folder = self._at(ref)
         self._record(runner, folder, ref)
         return download(runner, folder, path, destination)
 
     def _record(self, runner: Runner, folder: RunFolder, ref: RunRef) -> Record:
-        """Return what the cluster knows about the run.
+        """Return the run's record: its journal and Slurm's data about its job.
 
         Raises:
-            RunNotFound: no job has the run.
+            RunNotFound: the run has no job.
         """
         runs = folder.path.rpartition("/")[0]
         for _ in range(2):
             found = next(parse_records(runner.run(scripts.STATUS, runs, ref.name)), Record(ref.name))
             if found.job:
                 return found
-            if not submission.find(runner, folder, ref):  # its sender may have died before it took a note
+            if not submission.find(runner, folder, ref):  # the sender may have died before it recorded the job
                 break
         raise RunNotFound(f"there is no run `{ref.name}` at `{ref.place}`", hint="`cloudtrain ps` lists the runs")
 

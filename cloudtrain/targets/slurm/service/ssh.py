@@ -1,4 +1,5 @@
-"""The system's ssh. One connection serves all commands of some minutes, so that ssh asks for a key only once."""
+"""The command line of the system's ssh. One connection serves all commands of a few minutes, so that ssh asks for a
+key only once."""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ from tempfile import gettempdir
 from cloudtrain.system.private import make_private_folder, require_own
 
 _LONGEST = 100
-"""Most bytes in the path of a socket. ssh adds 17 to it while it opens the socket."""
+"""Maximum length of a socket's path in bytes. ssh appends 17 bytes while it opens the socket."""
 
 _NAME = 40 + 17 + 1
 
 
 def ssh_argv(state_dir: Path) -> list[str]:
-    """Return the beginning of the command line. ssh asks no questions: keys, names and jumps come from the user's own
-    configuration.
+    """Return the beginning of the ssh command line. ssh asks no questions; keys, host names and jump hosts come from
+    the user's own configuration.
 
     Raises:
         OSError: the folder of the sockets belongs to another user.
@@ -33,8 +34,8 @@ def ssh_argv(state_dir: Path) -> list[str]:
 
 
 def _socket_folder(state_dir: Path) -> Path:
-    """Return a folder that only the user can access. Where the state folder's path is too long for a socket, the folder
-    is a temporary one."""
+    """Return a folder for sockets that only the user can access. If the state folder's path is too long for a socket,
+    return a temporary folder."""
     folder = state_dir / "ssh"
     if len(os.fsencode(folder)) + _NAME > _LONGEST:
         folder = Path(gettempdir(), f"cloudtrain-{os.getuid()}")

@@ -1,4 +1,4 @@
-"""Slurm's states of a job, and what they mean. From `squeue(1)`, JOB STATE CODES, of Slurm 22.05 to 25.05."""
+"""Slurm's job states, and the run states that they mean. From `squeue(1)`, JOB STATE CODES, of Slurm 22.05 to 25.05."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cloudtrain.core.states import RunState
 
 
 class Meaning(NamedTuple):
-    """The state of the run, and the reason where the cluster ended it."""
+    """The state of the run, and a reason if the cluster ended the job."""
 
     state: RunState
     reason: str | None = None
@@ -51,7 +51,7 @@ MEANINGS: dict[str, Meaning] = {
 
 
 def meaning_of(word: str) -> Meaning:
-    """Return what a state of Slurm means, also in the forms `CANCELLED by 0` and `CANCELLED+`. An unknown state counts
-    as running."""
+    """Return the meaning of a Slurm state, also for forms such as `CANCELLED by 0` and `CANCELLED+`. An unknown state
+    counts as running."""
     parts = word.split()
     return MEANINGS.get(parts[0].rstrip("+") if parts else "", _RUNNING)

@@ -1,4 +1,4 @@
-"""Derive the status of a run, and the reason of a failure, from the cluster's data."""
+"""Derive the status of a run, and the reason of its failure, from its record."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from cloudtrain.targets.slurm.service.records import Record
 from cloudtrain.targets.slurm.service.states import Meaning, meaning_of
 
 _BROKEN = {
-    "code": "the bundle could not be unpacked on the first node",
-    "folders": "the folders of the run could not be made on the first node",
+    "code": "the first node could not unpack the bundle",
+    "folders": "the first node could not create the run's folders",
 }
 _RANK = re.compile(r"node_\d+\.rank_(\d+)\.stderr\.log")
 _DETAILS = 12
-"""Most lines of output in an explanation of a failure."""
+"""Maximum number of output lines in the explanation of a failure."""
 
 
 def status_of(record: Record, tails: Callable[[], str]) -> RunStatus:
-    """Return the status of a run. `tails` reads the ends of its error output, and is called for a failed run only.
+    """Return the status of a run. `tails` reads the last lines of its error output; it is called only for a failed run.
 
-    Times and the exit code come from the journal where it has them, so that they do not change when Slurm forgets the
-    job.
+    Times and the exit code come from the journal if possible, so that they do not change when Slurm forgets the job.
     """
     state, reason = _judge(record)
     starts, ended = record.starts, record.last("ended", "stopped", "left", "broken")
@@ -43,7 +42,7 @@ def status_of(record: Record, tails: Callable[[], str]) -> RunStatus:
 
 
 def _judge(record: Record) -> Meaning:
-    """Return the state and its reason."""
+    """Return the run's state and its reason, from Slurm's state and the journal."""
     if record.state is None:
         return _judge_by_journal(record)
     found, last = meaning_of(record.state), record.last("ended", "stopped", "left", "broken")
@@ -51,7 +50,7 @@ def _judge(record: Record) -> Meaning:
         if record.stop_asked or record.last("stopping") is not None:
             return Meaning(RunState.STOPPING)
         if found.state is RunState.RUNNING and (not record.starts or _is_left(record)):
-            return Meaning(RunState.PREPARING)  # the nodes are there, and the batch script is about to begin
+            return Meaning(RunState.PREPARING)  # the job has its nodes, and the batch script is about to start
         return Meaning(found.state, _waiting(record) if found.state is RunState.PENDING else None)
     if last is not None and last.word == "stopped":
         return Meaning(RunState.STOPPED, "it was asked to stop")
@@ -63,13 +62,13 @@ def _judge(record: Record) -> Meaning:
 
 
 def _judge_by_journal(record: Record) -> Meaning:
-    """Judge a job that Slurm no longer knows. A killed script has not noted its end, but perhaps why it had to
-    leave."""
+    """Return the state of a run whose job Slurm has forgotten. A killed batch script did not record its end in the
+    journal, but perhaps recorded why it had to stop."""
     last = record.last("started", "stopping", "interrupted", "timeout", "ended", "stopped", "left", "broken")
     if last is None and record.stop_asked:
         return Meaning(RunState.STOPPED, "it was asked to stop before it started")
     if last is None or last.word == "started":
-        return Meaning(RunState.LOST, f"Slurm knows the job {record.job} no more, and the job has noted no end")
+        return Meaning(RunState.LOST, f"Slurm no longer lists the job {record.job}, and the job recorded no end")
     if last.word in ("stopped", "stopping"):
         return Meaning(RunState.STOPPED, "it was asked to stop")
     if last.word == "ended" and last.rest == "0":
@@ -80,13 +79,13 @@ def _judge_by_journal(record: Record) -> Meaning:
 
 
 def _is_of_last_start(record: Record) -> bool:
-    """Return whether the journal's end belongs to the last start. A requeued job has several starts."""
+    """Return whether the end in the journal belongs to the job's last start. A requeued job has several starts."""
     last = record.last("started", "ended", "stopped", "left", "broken")
     return last is not None and last.word != "started"
 
 
 def _is_left(record: Record) -> bool:
-    """Return whether the journal ends with a start whose nodes were taken away."""
+    """Return whether the job lost its nodes after its last start, according to the journal."""
     last = record.last("started", "left")
     return last is not None and last.word == "left"
 
@@ -99,7 +98,7 @@ def _reason_of_journal(record: Record) -> str | None:
         return _BROKEN.get(last.rest, last.rest)
     if last.word == "timeout" or (last.word == "left" and record.last("timeout") is not None):
         return "the time limit was reached"
-    return "it was ended from outside" if last.word == "left" else f"exit code {last.rest}"
+    return "a signal from outside ended it" if last.word == "left" else f"exit code {last.rest}"
 
 
 def _exit_code(record: Record) -> int | None:
@@ -108,13 +107,13 @@ def _exit_code(record: Record) -> int | None:
 
 
 def _waiting(record: Record) -> str | None:
-    """Return why the job waits, in Slurm's words."""
+    """Return Slurm's reason why the job waits."""
     return f"it waits: {record.why}" if record.why and record.why != "None" else None
 
 
 def _with_cause(status: RunStatus, tails: str) -> RunStatus:
-    """Add the rank whose error came first, if an error names a rank. The other ranks report only that this one is
-    gone."""
+    """Add the rank whose error came first, if an error names a rank. Later errors of other ranks report only that they
+    lost contact with this rank."""
     found = []
     for file, lines in _files(tails):
         error, match = error_in(lines), _RANK.fullmatch(file)

@@ -1,8 +1,8 @@
 """Submit exactly one job for each run, although Slurm accepts any number of jobs of one name.
 
-Each run has a folder with a lock, which sbatch itself holds while a request is on its way. Under the lock, a request is
-sent only where no job has the run: the link `job` is missing, and neither `squeue` nor `sacct` knows a job of that name
-and comment. Each submission first opens the run with its own token. Withdrawing the run removes the token, and a
+Each run has a folder with a lock, which sbatch itself holds while a request is in transit. Under the lock, a request is
+sent only if the run has no job: the link `job` is missing, and neither `squeue` nor `sacct` has a job with the run's
+name and comment. Each submission first opens the run with its own token. Withdrawing the run removes the token, and a
 request without its token is never sent, however late it arrives. If two jobs exist nevertheless, the batch script lets
 only one of them run.
 """
@@ -21,11 +21,11 @@ from cloudtrain.targets.slurm.service.runner import CommandFailed, Runner
 
 
 def send(runner: Runner, plan: Plan, *, again: bool) -> None:
-    """Send the request. When this returns, the run has a job.
+    """Submit the run's job. After this call, the run has a job.
 
     Raises:
-        NameTaken: there is a run of that name, and this submission cannot have made it.
-        TargetError: sbatch refused.
+        NameTaken: a run of this name exists, and this submission cannot have created it.
+        TargetError: sbatch refused the job.
         TargetUnreachable: the cluster or another sender did not answer.
     """
     folder, token = str(plan.request["folder"]), secrets.token_hex(16)
@@ -33,11 +33,11 @@ def send(runner: Runner, plan: Plan, *, again: bool) -> None:
     if not found:
         found = _send(runner, plan, folder, token)
     if found and not again:
-        raise NameTaken(f"there is a run `{plan.run_name}` already: job {found}", hint="give the job another name")
+        raise NameTaken(f"a run `{plan.run_name}` already exists: job {found}", hint="give the job another name")
 
 
 def _send(runner: Runner, plan: Plan, folder: str, token: str) -> str:
-    """Send the request. Where another sender was quicker, return the number of its job; otherwise an empty text."""
+    """Send the request. If another process already sent it, return that job's number; otherwise an empty text."""
     outputs = json.dumps(plan.request["outputs"])
     script = str(plan.request["script"]).encode()
     argv = plan.request["argv"]
@@ -47,16 +47,16 @@ def _send(runner: Runner, plan: Plan, folder: str, token: str) -> str:
 
 
 def find(runner: Runner, folder: RunFolder, ref: RunRef) -> str:
-    """Return the number of the run's job; empty where the run has none.
+    """Return the number of the run's job; empty if the run has none.
 
     Raises:
-        NameTaken: the run is another user's.
+        NameTaken: the run belongs to another user.
     """
     return _call(runner, scripts.FIND, folder.path, ref.name)
 
 
 def withdraw(runner: Runner, folder: RunFolder, ref: RunRef) -> bool:
-    """Make sure that no request of the run is sent any more. Return False where the run has a job."""
+    """Make sure that no request of the run is sent from now on. Return False if the run already has a job."""
     return not _call(runner, scripts.WITHDRAW, folder.path, ref.name)
 
 
@@ -71,11 +71,11 @@ def _explain(error: CommandFailed, name: str) -> TargetError:
     if error.exit_status == scripts.FOREIGN:
         return NameTaken(f"the run `{name}` belongs to another user", hint="give the job another name")
     if error.exit_status == scripts.BUSY:
-        return TargetUnreachable(f"another command is sending `{name}`", hint="run the same command again in a minute")
+        return TargetUnreachable(f"another command submits `{name}`", hint="run the same command again in a minute")
     if error.exit_status == scripts.WITHDRAWN:
-        return TargetUnreachable(f"`{name}` was withdrawn while it was sent", hint="run the same command again")
+        return TargetUnreachable(f"another command withdrew `{name}`", hint="run the same command again")
     if error.exit_status == scripts.REFUSED:
         return TargetError(
-            f"Slurm refused the job: {error.message}", hint="`cloudtrain check` asks the cluster what fits"
+            f"Slurm refused the job: {error.message}", hint="run `cloudtrain check` to see what the cluster accepts"
         )
     return error

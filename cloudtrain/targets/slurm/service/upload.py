@@ -15,7 +15,7 @@ _CHUNK = 2**20
 
 
 def upload(runner: Runner, plan: Plan, bundle: BundleWriter, on_bytes: ByteProgress | None) -> bool:
-    """Put the archive where the plan says; it appears there whole. Return False where it was already there."""
+    """Upload the archive to the path in the plan, in one atomic step. Return False if the path already exists."""
     place = plan.uploads[0].destination
     if runner.run(scripts.EXISTS, place).strip():
         return False
