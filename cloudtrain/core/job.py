@@ -40,8 +40,9 @@ _REFERENCE = re.compile(r"[a-z]+:\S.*")
 
 
 def _environment_rules(environment: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield a problem for each secret that is not a reference. No message repeats the value, because it may be the
-    secret."""
+    """Yield a problem for each secret whose value is not a location. No message repeats the value, which may be the
+    secret itself.
+    """
     secrets, variables = environment.get("secrets"), environment.get("variables")
     for name, value in secrets.items() if isinstance(secrets, Mapping) else ():
         path = ("secrets", name)
@@ -61,7 +62,7 @@ def _environment_rules(environment: Mapping[str, Any]) -> Iterator[Problem]:
 
 @per_target(str | None, default=None)
 class Environment(Model):
-    """The environment of the script: a framework and version that each target knows, or an image per target.
+    """The environment of the script: a framework and version for all targets, or an image for each target.
 
     The field named after a target holds the name of an environment that is registered on that target.
     """
@@ -151,7 +152,7 @@ def _job_rules(job: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield a problem if a job names nothing to run, or more than one thing."""
+    """Yield a problem unless a job names exactly one program to run: a script, a command or an image's program."""
     script, command = job.get("entry_point"), job.get("command")
     if script is None and command is None and not _has_image(job):
         message = "a job needs something to run: `entry_point` or `command`"
@@ -174,7 +175,7 @@ def one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _has_image(job: Mapping[str, Any]) -> bool:
-    """Return whether the job names an image. The image's entry point can then be what runs."""
+    """Return whether the job names an image, whose entry point can be the program to run."""
     environment = job.get("environment")
     image = environment.get("image") if isinstance(environment, Mapping) else getattr(environment, "image", None)
     return image is not None
@@ -183,7 +184,7 @@ def _has_image(job: Mapping[str, Any]) -> bool:
 def same_names(job: Mapping[str, Any], *, outputs: Sequence[str] = ()) -> Iterator[Problem]:
     """Yield the inputs or outputs whose names differ only in case: `CLOUDTRAIN_INPUT_TRAIN` would be ambiguous.
 
-    `outputs` are the outputs that every such job has without declaring them.
+    `outputs` are outputs that the job has without declaring them.
     """
     for field, implicit in (("inputs", ()), ("outputs", outputs)):
         declared = job.get(field)
@@ -216,7 +217,7 @@ def unsendable(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem
 
 
 def _no_text(text: str) -> Iterator[tuple[str, str]]:
-    """Yield why a text is not a valid argument or not valid UTF-8, and how to correct it."""
+    """Yield a message and a hint if a text is not a valid argument or not valid UTF-8."""
     if "\0" in text:
         yield "a NUL character, which ends every argument", "remove it"
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
@@ -225,7 +226,7 @@ def _no_text(text: str) -> Iterator[tuple[str, str]]:
 
 @per_target(dict[str, JsonValue], suffix=OVERRIDES, default_factory=dict)
 class TrainingJob(FromFile):
-    """One distributed training job. The same job runs on this machine, on SageMaker and on Azure ML.
+    """One distributed training job. The same job runs on every target: this machine, SageMaker, Azure ML or Slurm.
 
     Raises:
         JobError: listing every problem at once, each with a hint.
@@ -271,8 +272,7 @@ class TrainingJob(FromFile):
             fields: fields of the job. They take precedence.
 
         Raises:
-            UsageError: there is no such script, or it is not Python.
-            JobError: a field is wrong.
+            UsageError: the script does not exist, or is not a Python file. JobError: a field is wrong.
         """
         from cloudtrain.core.script import fields_of_script
 

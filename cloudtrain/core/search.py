@@ -81,7 +81,7 @@ def _bound_rules(kind: str, value: Any, step: Any) -> Iterator[Problem]:
 
 
 def _is_number(item: Any) -> bool:
-    """Return whether a bound is a number that a script can get; a whole number may be too large for a float."""
+    """Return whether a bound is a finite number. An integer may be too large for a float."""
     return isinstance(item, float | int) and not isinstance(item, bool) and abs(item) <= float_info.max
 
 
@@ -94,7 +94,7 @@ class Drawing(Protocol):
 
 
 class Range(Model):
-    """The possible values of one hyperparameter. Both bounds belong to the range."""
+    """The possible values of one hyperparameter. Both bounds are included."""
 
     log: _Bounds | None = None
     """A number drawn log-uniformly: each order of magnitude is equally likely."""
@@ -111,7 +111,7 @@ class Range(Model):
 
     @property
     def kind(self) -> Kind:
-        """The kind of the range."""
+        """The field that is set: `log`, `uniform`, `int` or `choice`."""
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
     @property
@@ -129,7 +129,7 @@ class Range(Model):
         return self.choice
 
     def draw(self, source: Drawing) -> JsonValue:
-        """Draw a value."""
+        """Return a random value from the range."""
         share = source.random()
         if self.uniform is not None:
             return self.uniform[0] + share * (self.uniform[1] - self.uniform[0])
@@ -162,23 +162,25 @@ class Range(Model):
 
 
 class Space:
-    """All ranges, in the order of their names."""
+    """The ranges of all hyperparameters, sorted by name."""
 
     def __init__(self, ranges: Mapping[str, Range]) -> None:
         self.ranges = dict(sorted(ranges.items()))
 
     @property
     def grid_size(self) -> int:
-        """Return the number of combinations. All ranges must be discrete."""
+        """The number of combinations in the grid. All ranges must be discrete."""
         return prod(len(item.values or ()) for item in self.ranges.values())
 
     @property
     def grid_words(self) -> str:
-        """Return that number for a sentence. Python does not write numbers of more than 4300 digits."""
+        """`grid_size` as text for a message. Very large numbers are abbreviated, because Python refuses to print more
+        than 4300 digits.
+        """
         return f"{self.grid_size:,}" if self.grid_size < 10**12 else "more than a trillion"
 
     def grid_point(self, index: int) -> dict[str, JsonValue]:
-        """Return the combination with that number, from 0. The last hyperparameter changes fastest."""
+        """Return the combination number `index` of the grid, from 0. The last hyperparameter changes fastest."""
         point: dict[str, JsonValue] = {}
         for name, item in reversed(self.ranges.items()):
             values = item.values
@@ -188,5 +190,5 @@ class Space:
         return dict(sorted(point.items()))
 
     def draw(self, source: Drawing) -> dict[str, JsonValue]:
-        """Draw one value for each hyperparameter."""
+        """Return one random value for each hyperparameter."""
         return {name: item.draw(source) for name, item in self.ranges.items()}

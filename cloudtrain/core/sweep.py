@@ -30,7 +30,7 @@ Whole = Annotated[int, Field(strict=True)]
 
 
 def _choice_or_range(value: Any) -> Any:
-    """Expand `[32, 64]` to `{choice: [32, 64]}`."""
+    """Convert `[32, 64]` to `{choice: [32, 64]}`."""
     if isinstance(value, str | int | float):
         message = f"a range is a list or a mapping, not {describe_value(value)}"
         raise wrong(message, "list the values, `[1, 2]`, or write the one value into the job", code="CT060")
@@ -49,7 +49,7 @@ def _objective_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 class Objective(Model):
-    """The metric that decides which trial is best, by the last value that the script reports under this name."""
+    """The metric that decides which trial is best. The last value that the script reports for the metric counts."""
 
     maximize: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_./-]*$", max_length=255)
     """The metric to maximize."""
@@ -69,7 +69,7 @@ class Objective(Model):
         return "maximize" if self.maximize else "minimize"
 
     def better(self, one: float, other: float) -> bool:
-        """Return whether the first value is better than the second."""
+        """Return whether `one` is better than `other`."""
         return one > other if self.maximize else one < other
 
     if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Median(Model):
 
 
 class Bandit(Model):
-    """Stop a trial that is worse than the best trial by more than the slack, at the same report."""
+    """Stop a trial whose value is worse than the best trial's value at the same report by more than the slack."""
 
     slack: FiniteFloat = Field(gt=0)
     """The allowed fraction of the best value: with 0.1, a trial may be a tenth worse."""
@@ -131,8 +131,9 @@ def _hyperband_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 class Hyperband(Model):
-    """The number of reports of the metric that hyperband lets a trial make: at least for the weakest, at most for the
-    best."""
+    """The minimum and maximum number of reports of the metric that hyperband allows a trial, for the worst and the best
+    trials.
+    """
 
     min: Whole = Field(default=1, ge=1)
     max: Whole = Field(ge=2, le=20_000)
@@ -235,7 +236,7 @@ class Sweep(FromFile):
     @model_validator(mode="before")
     @classmethod
     def _name_the_job(cls, data: Any) -> Any:
-        """Name an inline job without a name after the sweep."""
+        """Give an inline job without a name the name of the sweep."""
         job = data.get("job") if isinstance(data, Mapping) else None
         if isinstance(job, Mapping) and "name" not in job and "name" in data:
             return {**data, "job": {"name": data["name"], **job}}

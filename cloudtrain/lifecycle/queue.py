@@ -1,4 +1,4 @@
-"""cloudtrain's queue for a target without its own: the settings that use it, and the runs in it."""
+"""cloudtrain's queue for a target without a queue of its own: the settings that use the queue, and its runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ def queued_settings(target: TargetSettings, queue: bool | None, priority: int | 
     """Return the target's settings with the given queue options.
 
     Raises:
-        UsageError: cloudtrain keeps no queue for the target.
-        JobError: a priority is given without the queue.
+        UsageError: cloudtrain has no queue for the target. JobError: a priority is given without the queue.
     """
     given = {name: value for name, value in (("queue", queue), ("priority", priority)) if value is not None}
     if given and not given.keys() <= type(target).model_fields.keys():

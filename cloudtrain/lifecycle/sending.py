@@ -1,4 +1,4 @@
-"""The step that all ways of sending a plan share."""
+"""The check before a plan is sent, shared by all commands that send one."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def stop_on_errors(plan: Plan) -> None:
         raise PreflightError(
             f"{count} check{'s' if count > 1 else ''} found an error, so nothing was sent",
             findings=plan.findings,
-            hint=f"`cloudtrain explain {code}` says more, `--ignore {code}` goes on anyway",
+            hint=f"`cloudtrain explain {code}` explains it, and `--ignore {code}` ignores it",
         )

@@ -1,4 +1,4 @@
-"""Parts of a job with overrides applied: the code that the request views of several targets share."""
+"""Helpers that apply overrides to parts of a job, shared by the request views of several targets."""
 
 from __future__ import annotations
 

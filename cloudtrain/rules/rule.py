@@ -1,4 +1,4 @@
-"""The type of a rule, and the register of all rules."""
+"""The class of a rule, and the registry of all rules."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Rule(NamedTuple):
 
     @property
     def module(self) -> str | None:
-        """The module of the check."""
+        """The name of the module that defines the check; None if the rule has no check."""
         return None if self.check is None else self.check.__module__
 
     def findings(self, subject: Subject) -> Iterator[Finding]:

@@ -14,8 +14,8 @@ def instances_do_the_same(subject: Subject) -> Iterator[Fault]:
     """A processing job has several instances and no sharded input.
 
     Every instance runs the whole script. Unless an input has `shard: true`, all of them read the same data, do the same
-    work, and write files of the same names to the same location, where only the last one remains. A script that divides
-    the work itself, by `CLOUDTRAIN_INSTANCE`, can ignore this.
+    work, and write files of the same names to the same location, where only the last one remains. Ignore this rule if
+    the script divides the work itself by `CLOUDTRAIN_INSTANCE`.
     """
     job = subject.processing
     count = instance_count(subject)
@@ -32,9 +32,9 @@ def instances_do_the_same(subject: Subject) -> Iterator[Fault]:
 
 @rule("CT522", Level.NOTICE)
 def shard_of_one(subject: Subject) -> Iterator[Fault]:
-    """An input is sharded, and there is only one instance.
+    """An input is sharded, but the job has only one instance.
 
-    With one instance its shard is all of the data: `shard: true` does nothing.
+    With one instance, the shard contains all of the data, so `shard: true` has no effect.
     """
     job = subject.processing
     if job is None or instance_count(subject) > 1:

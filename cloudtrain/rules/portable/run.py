@@ -1,4 +1,4 @@
-"""Rules about earlier runs that a job reads from. The target is asked about them before a submit."""
+"""Rules about earlier runs whose output a job reads. Before a submit, cloudtrain asks the target for their states."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ declare(
 
 
 def not_succeeded(path: tuple[str | int, ...], name: str, state: str | None) -> Finding:
-    """Return the finding for an input whose run did not succeed. `state` is None if the target does not have the
-    run."""
+    """Return the finding for an input whose run did not succeed. `state` is None if the run does not exist on the
+    target.
+    """
     message = f"the run `{name}` is {state}" if state else f"the run `{name}` is gone"
     hint = f"wait for it: `cloudtrain wait {name}`" if state in ("pending", "queued", "preparing", "running") else None
     level = registered["CT531"].level
