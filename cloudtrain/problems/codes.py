@@ -1,7 +1,8 @@
-"""The codes of errors in job files, settings, command lines, runs and targets, as opposed to the findings of rules.
+"""Codes of errors in job files, settings, command lines, runs and targets. Findings of rules have other codes.
 
-A rule's code (`CT101`, `SM104`) names a check that you can ignore. A code in this table names an error that you cannot
-ignore. CT0xx are errors of the job, CT9xx are all others. `cloudtrain explain` and docs/rules.md print the texts.
+A rule's code (`CT101`, `SM104`) names a check that you can ignore with `--ignore`. A code in this module names an error
+that you cannot ignore: CT0xx for errors in a job, CT9xx for all others. `cloudtrain explain` and docs/rules.md show the
+texts.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 
 class ErrorCode(NamedTuple):
-    """A kind of error: a one-line summary, and one or two paragraphs with the cause and what to do."""
+    """A type of error: its code, a one-line summary, and an explanation of the cause and the correction."""
 
     code: str
     summary: str

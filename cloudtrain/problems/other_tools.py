@@ -1,4 +1,4 @@
-"""Hints for terms of other tools: names from SageMaker, Azure ML, torchrun and Slurm, and short forms."""
+"""Hints for field names of other tools, such as SageMaker, Azure ML, torchrun and Slurm, and for short forms."""
 
 from __future__ import annotations
 
@@ -76,12 +76,14 @@ _TRAINING = {
 
 
 def training_hint(name: str, parent: SchemaNode) -> str | None:
-    """Return why a processing job lacks this field; None for other jobs and names."""
+    """Return a hint for a field that only training jobs have; None for other fields, and if `parent` is not a
+    processing job.
+    """
     return _TRAINING.get(name) if list(parent.models) == ["ProcessingJob"] else None
 
 
 def other_tool_hint(name: str, parent: SchemaNode, root: SchemaNode, known: Iterable[str]) -> str | None:
-    """Return our name for the thing that other tools call `name`; None if they have no such name."""
+    """Return a hint with cloudtrain's name for the field that other tools call `name`; None if no tool uses `name`."""
     meant = _MEANT.get(_word(name)) or _place_meant(_word(name))
     if meant is None:
         return None
@@ -90,12 +92,14 @@ def other_tool_hint(name: str, parent: SchemaNode, root: SchemaNode, known: Iter
 
 
 def _place_meant(name: str) -> str | None:
-    """Return the target for whose locations other tools use that name."""
+    """Return the target whose locations have the field `name` in other tools; None if no target has."""
     return next((own for own in target_names() if name in find_target(own).place_aliases), None)
 
 
 def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
-    """Return where `name` is a field: elsewhere in the job, or in the settings of a target; None if nowhere."""
+    """Return a hint to the correct position of the field `name`, in the job or in a target's settings; None if no such
+    field exists.
+    """
     home = _home(_word(name), parent, root)
     if home is None:
         return _ACCOUNT_HINT if _is_setting(_word(name)) else None
@@ -108,7 +112,7 @@ def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | Non
 
 
 def other_type_hint(path: tuple[str | int, ...], root: SchemaNode) -> str | None:
-    """Return what to do with a field that only other types of the same choice have; None if none has it."""
+    """Return a hint for a field that belongs to another `type` of the same choice; None if no type has the field."""
     holder: SchemaNode | None = root
     for part in path[:-1]:
         holder = holder.child(part) if holder is not None else None
@@ -129,7 +133,7 @@ def _home(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
 
 
 def distribution_hint(name: str) -> str | None:
-    """Return the distribution that other tools call `name`."""
+    """Return a hint with cloudtrain's name for the distribution that other tools call `name`."""
     ours = _DISTRIBUTION.get(name.casefold())
     return f"did you mean `{ours}`?" if ours else None
 
@@ -145,7 +149,7 @@ def _paths(node: SchemaNode) -> list[str]:
 
 
 def mapping_hint(node: SchemaNode, name: str, value: Any) -> str | None:
-    """Return how to write the mapping that `value`, a shorter form, probably means."""
+    """Return a hint with the mapping that `value`, a short form, probably stands for."""
     if isinstance(value, str) and node.kind == "choice":
         near = get_close_matches(_DISTRIBUTION.get(value.casefold(), value.casefold()), node.options, n=1)
         return f"write `{name}: {{type: {near[0] if near else node.options[0]}}}`"

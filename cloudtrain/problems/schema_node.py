@@ -1,5 +1,6 @@
-"""The allowed content at each path of a job, read from the models' fields, for error paths, overrides and the
-schema."""
+"""The allowed content at each path of a job, derived from the models' fields. Error messages, overrides and the schema
+use it.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ class SchemaNode:
     """The schema at one path of a job.
 
     Attributes:
-        kind: model (fields), choice (models told apart by `type`), map (any key), list, json (anything), value.
-        words: what to write at this path: `a whole number`.
+        kind: model (fields), choice (several models, selected by `type`), map (any key), list, json (any value), value.
+        words: a description of the allowed values: `a whole number`.
         models: the model, or the models of a choice by the text of their `type`.
         inner: the node of the items of a map or list.
         options: the allowed values, if they can be listed.
-        parsed: whether the field's own parser reads text (`2h`), or text stands for a whole mapping.
+        parsed: whether the field has its own parser for text, such as `2h` or a short form of a mapping.
     """
 
     kind: Kind
@@ -43,8 +44,9 @@ class SchemaNode:
         return self.models.get(tag) if isinstance(tag, str) else None
 
     def child(self, part: str | int, tag: object = None) -> SchemaNode | None:
-        """Return the node under `part`; None if nothing can be there. `tag` is the `type` that was chosen at this
-        node."""
+        """Return the node for the key or index `part`; None if it is not allowed. `tag` is the value of `type` at this
+        node.
+        """
         if self.kind in ("map", "list"):
             return self.inner
         if self.kind == "json":
@@ -120,7 +122,7 @@ def _either(words: list[str]) -> str:
 
 
 def tag_of(model: type[BaseModel]) -> str:
-    """Return the text of `type` that selects this model."""
+    """Return the value of `type` that selects this model."""
     return str(model.model_fields["type"].default)
 
 
@@ -129,10 +131,10 @@ def _quote_all(values: tuple[Any, ...]) -> str:
 
 
 def plain_path(location: Path, root: type[BaseModel]) -> tuple[Path, SchemaNode | None, SchemaNode | None]:
-    """Return a pydantic location as the path that a user sees, without the tags of unions and the marks of keys.
+    """Convert a pydantic location to the path that a user sees, without union tags and key markers.
 
     Returns:
-        The path, the node of the value at its end, and the node that holds it.
+        The path, the node at the end of the path, and the parent of that node.
     """
     path: list[str | int] = []
     node: SchemaNode | None = node_of_model(root)

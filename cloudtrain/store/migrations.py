@@ -1,5 +1,6 @@
-"""The schema of the database as numbered steps. Each step runs once, in order, and is recorded. Steps are never
-edited."""
+"""The schema of the database as numbered steps. Each step runs once, in order, and is recorded. Existing steps are
+never edited.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +64,8 @@ def _m003_written(db: sqlite3.Connection) -> None:
 def _m004_order_and_identity(db: sqlite3.Connection) -> None:
     """Order runs by `seq`, which does not depend on a clock; record the store of each row and the boot of each stage.
 
-    The key of earlier rows does not contain the job's name, so it never equals a new key. Such a run is listed, and
-    found again after an interrupted submission, but never mistaken for the run of a new submission.
+    The keys of earlier rows do not contain the job's name, so they never equal new keys. The run of such a row is
+    listed, and found again after an interrupted submission, but never mistaken for the run of a new submission.
     """
     db.execute("ALTER TABLE runs RENAME TO runs_before")
     db.execute(
@@ -147,7 +148,9 @@ def _m005_origins_and_removal(db: sqlite3.Connection) -> None:
 
 
 def _m006_history(db: sqlite3.Connection) -> None:
-    """Record what was sent, without its secrets, and what it cost. Runs of earlier versions have neither."""
+    """Record what was sent for each run, without secrets, and the run's cost. Runs of earlier versions have neither
+    record.
+    """
     db.execute(
         """
         CREATE TABLE sent (
