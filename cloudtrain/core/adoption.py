@@ -138,7 +138,7 @@ class Adopter(Protocol):
         ...
 
     def context(self, original: Original, settings: Any) -> CompileContext:
-        """Return the context to compile a draft with: the original's name, and the account that the request names."""
+        """Return the context for compiling a draft: the original's name, and the account in the original's request."""
         ...
 
     def comparable(
@@ -159,7 +159,7 @@ class Adopter(Protocol):
         ...
 
     def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
-        """Return the jobs that a hook recorded, and their code (tar, gzip) from the script's uploads."""
+        """Return the jobs that a hook recorded, and an archive (tar, gzip) of their code from the script's uploads."""
         ...
 
     def reason(self, path: Path) -> str:

@@ -24,7 +24,7 @@ ABSENT: Final = _Absent()
 
 @dataclass(frozen=True)
 class Change:
-    """One value that differs."""
+    """One value that differs between two JSON documents."""
 
     path: Path
     before: Any
@@ -36,17 +36,18 @@ class Change:
         return dotted(self.path)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the change as JSON data. Missing values are left out."""
+        """Return the change as JSON data. A value that is missing on one side is left out."""
         values = {"before": self.before, "after": self.after}
         return {"field": self.name, **{key: value for key, value in values.items() if value is not ABSENT}}
 
 
 @dataclass(frozen=True)
 class FileChange:
-    """One file that differs.
+    """One file that differs between two versions of the code.
 
     Attributes:
-        added, removed: numbers of lines; None for a binary file, or if the content is unavailable.
+        added, removed: the numbers of added and removed lines; None for a binary file, or if the content is
+            unavailable.
         lines: the unified diff, without line ends.
     """
 

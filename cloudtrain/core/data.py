@@ -47,7 +47,7 @@ class _Places(Model):
     """One location per target, in a field with the target's name."""
 
     def of(self, target: str) -> str | None:
-        """Return the location on one target, or None."""
+        """Return the location on one target, or None if the job has none."""
         return value_for(self, target)
 
     if TYPE_CHECKING:

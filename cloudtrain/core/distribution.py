@@ -128,7 +128,7 @@ class MPI(_Processes):
 
 
 class Horovod(_Processes):
-    """Horovod, started by mpirun."""
+    """Horovod: processes that mpirun starts."""
 
     type: Literal["horovod"] = "horovod"
     options: str = ""
@@ -143,7 +143,7 @@ def _tensorflow_rules(tensorflow: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 class TensorFlow(Model):
-    """tf.distribute: processes that find each other through `TF_CONFIG`."""
+    """tf.distribute (TensorFlow): processes that find each other through the variable `TF_CONFIG`."""
 
     type: Literal["tensorflow"] = "tensorflow"
     strategy: Literal["multi_worker_mirrored", "parameter_server"] = "multi_worker_mirrored"

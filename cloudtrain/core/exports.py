@@ -45,7 +45,7 @@ class Exports:
         raise self._refusal("to_yaml")
 
     def _refusal(self, method: str) -> UsageError:
-        """Return the error that names the targets whose plans have the method."""
+        """Return the error for an unsupported method, which names the targets whose plans support it."""
         from cloudtrain.core.targets import all_targets
 
         names = [target.name for target in all_targets() if method in target.exports]

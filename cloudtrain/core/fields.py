@@ -14,7 +14,7 @@ TRAINING, PROCESSING, SWEEP = "training", "processing", "sweep"
 
 
 def kind_of_job(job: AnyJob | Sweep) -> str:
-    """Return `training`, `processing` or `sweep`."""
+    """Return the kind of a job as a job file names it: `training`, `processing` or `sweep`."""
     if getattr(job, "kind", None) == SWEEP:
         return SWEEP
     return TRAINING if isinstance(job, TrainingJob) else PROCESSING

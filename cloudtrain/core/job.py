@@ -1,4 +1,4 @@
-"""The training job that the user writes: portable between targets, immutable, and free of I/O."""
+"""The training job that the user writes: portable between targets and immutable. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -198,7 +198,9 @@ def same_names(job: Mapping[str, Any], *, outputs: Sequence[str] = ()) -> Iterat
 
 
 def unsendable(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem]:
-    """Yield the values that no target accepts: NaN and infinity, which JSON cannot express, and malformed text."""
+    """Yield a problem for each value that no target accepts: NaN and infinity, which JSON cannot express, and malformed
+    text.
+    """
     if isinstance(value, str):
         yield from (Problem(path, f"`{path[-1]}` holds {what}", hint, code="CT017") for what, hint in _no_text(value))
     elif isinstance(value, float) and not isfinite(value):

@@ -164,17 +164,19 @@ class Plan(Exports):
 
     @property
     def ref(self) -> RunRef:
-        """The reference that the run will have."""
+        """The reference of the planned run."""
         return RunRef(self.target, self.place, self.run_name)
 
     @property
     def request_json(self) -> str:
-        """Return the request as canonical JSON (sorted keys, no white space, UTF-8): the bytes that the hash covers."""
+        """Return the request as canonical JSON (sorted keys, no white space, UTF-8): the text that `sha256` is computed
+        from.
+        """
         return canonical_json(self.request)
 
     @property
     def sha256(self) -> str:
-        """Hash of the target, the request and the uploads."""
+        """The SHA-256 hash of the target, the request and the uploads."""
         content = {
             "target": self.target,
             "request": self.request,
@@ -184,7 +186,7 @@ class Plan(Exports):
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that stop a submit."""
+        """The findings of level error, which stop a submit."""
         return tuple(finding for finding in self.findings if finding.level is Level.ERROR)
 
     def with_findings(self, findings: tuple[Finding, ...]) -> Plan:

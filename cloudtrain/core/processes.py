@@ -50,7 +50,7 @@ class Alike:
 
     @classmethod
     def listed(cls, processes: Sequence[Process]) -> Alike:
-        """Return a group of processes that already exist."""
+        """Return the group that consists of the given processes."""
         spread = ((instance, len(list(same))) for instance, same in groupby(process.instance for process in processes))
         return cls(processes[0].role, tuple(spread), processes.__getitem__, uniform=False)
 
@@ -74,7 +74,7 @@ class Alike:
 
     @cached_property
     def examples(self) -> tuple[Process, ...]:
-        """Processes that together show every difference within the group."""
+        """A few processes that together show every difference within the group."""
         if not self.uniform:
             return tuple(self)
         between = (self.make(1),) if self.count > 2 else ()
@@ -222,7 +222,7 @@ def _whole(process: Process) -> dict[str, Any]:
 
 
 def _own(process: Process, shared: Mapping[str, str], begins: Mapping[str, str], same_argv: bool) -> dict[str, Any]:
-    """Return the values that only this process has."""
+    """Return the values in which a process differs from its group."""
     env = {name: value for name, value in process.env.items() if name not in shared}
     return {
         "instance": process.instance,

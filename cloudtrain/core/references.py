@@ -1,6 +1,7 @@
 """References inside a job: `${{inputs.train}}`, `${{outputs.model}}` and `${{checkpoint}}` to its own data, and
-`run:prep/output/volumes` to the output of an earlier run. This module finds and checks them; compilers replace them
-with real paths."""
+`run:prep/output/volumes` to the output of an earlier run. This module finds and checks references; compilers replace
+them with real paths.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +144,7 @@ def replace_references(text: str, path_of: Callable[[str], str]) -> str:
 
 
 def references_in(text: str) -> list[str]:
-    """Return the inner texts of all references: `["inputs.train", "checkpoint"]`."""
+    """Return the inner texts of all references in a text: `["inputs.train", "checkpoint"]`."""
     return [found.inner for found in find_references(text)]
 
 

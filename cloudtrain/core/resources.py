@@ -1,4 +1,4 @@
-"""The machines of a job."""
+"""The instance types and counts of a job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PerTarget(Model):
     """A value that differs between targets: `{sagemaker: ml.p4d.24xlarge, azureml: Standard_ND96asr_v4}`."""
 
     def of(self, target: str) -> str | None:
-        """Return the value for one target, or None."""
+        """Return the value for one target, or None if the job has none."""
         return value_for(self, target)
 
     if TYPE_CHECKING:

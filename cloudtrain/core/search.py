@@ -123,7 +123,7 @@ class Range(Model):
 
     @property
     def values(self) -> Sequence[JsonValue] | None:
-        """All possible values; None for a continuous range."""
+        """All possible values of a discrete range; None for a continuous range."""
         if self.int is not None:
             return range(self.int[0], self.int[1] + 1, self.step or 1)
         return self.choice

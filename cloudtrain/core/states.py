@@ -1,5 +1,4 @@
-"""The states of a run, its reference, and the status that its target reports. The terms are the same on every
-target."""
+"""The state, the reference and the status of a run, in the same terms for every target."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ REHEARSAL = "-rehearsal"
 
 
 class RunState(str, Enum):
-    """The state of a run. Each target maps its provider's states to these."""
+    """The state of a run. Each target maps its provider's states to these values."""
 
     PENDING = "pending"
     QUEUED = "queued"

@@ -1,4 +1,5 @@
-"""The sweep: many runs of one training job with different hyperparameters. Portable, immutable, without I/O.
+"""The sweep: many runs of one training job with different hyperparameters. A sweep is portable and immutable. This
+module does no I/O.
 
 Ranges are written as the values that the script receives. Each target translates them into its service's terms.
 """
@@ -107,7 +108,7 @@ def _stop_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 class StopEarly(Model):
-    """The rule for stopping trials early when others are clearly better."""
+    """The rule for stopping a trial early when other trials are clearly better."""
 
     median: Median | None = None
     bandit: Bandit | None = None
@@ -256,7 +257,7 @@ class Sweep(FromFile):
         return min(self.trials or self.space.grid_size, self.space.grid_size)
 
     def trial_job(self, values: Mapping[str, JsonValue]) -> TrainingJob:
-        """Return the job of one trial."""
+        """Return the training job of the trial with the given hyperparameter values."""
         return self.job.model_copy(update={"hyperparameters": {**self.job.hyperparameters, **values}})
 
     if TYPE_CHECKING:

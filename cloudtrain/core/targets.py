@@ -54,7 +54,7 @@ def find_target(name: str) -> Any:
 
 
 def all_targets() -> list[Any]:
-    """Import and return every target, in display order."""
+    """Import and return every installed target, in display order."""
     return sorted(map(find_target, target_names()), key=lambda target: (target.order, target.name))
 
 

@@ -1,4 +1,4 @@
-"""Counts, durations and sizes with units: `2h`, `1h30m`, `90` seconds; `64g`, `512m`, plain bytes."""
+"""Durations and sizes with units, and counts: `2h`, `1h30m`, `90` seconds; `64g`, `512m`, plain bytes."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def format_duration(seconds: float) -> str:
 
 
 def exact_duration(seconds: int) -> str:
-    """Format seconds with all units, `1h1m30s`, as a job file can hold them."""
+    """Format seconds exactly with all units, in the syntax of job files: `1h1m30s`."""
     return "".join(_parts(seconds))
 
 

@@ -24,7 +24,7 @@ def launcher_argv(
     grace_period: int,
     log_dir: str,
 ) -> list[str]:
-    """Return the arguments of the launcher. `program` is the script and its arguments; `grace_period` is in seconds."""
+    """Return the launcher's command line. `program` is the script and its arguments; `grace_period` is in seconds."""
     return [
         python, "-u", "-m", "cloudtrain.runtime.fork_launcher",
         "--instances", str(instance_count),

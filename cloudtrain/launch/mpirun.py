@@ -26,13 +26,14 @@ _REDIRECT = 'exec "$@" >"$0/rank_$OMPI_COMM_WORLD_RANK.stdout.log" 2>"$0/rank_$O
 
 
 def mpirun_argv(program: Sequence[str], *, mpirun: str, processes: int, options: str, log_dir: str) -> list[str]:
-    """Return the arguments that start `processes` ranks on this machine, each with its output in files below
-    `log_dir`."""
+    """Return the command line that starts `processes` ranks on this machine, which write their output to files in
+    `log_dir`.
+    """
     return [mpirun, *mpirun_options(processes, options), *redirected(program, log_dir)]
 
 
 def redirected(program: Sequence[str], log_dir: str) -> list[str]:
-    """Return the arguments of a rank that writes to `rank_N.stdout.log` and `rank_N.stderr.log` below `log_dir`."""
+    """Return the command line of a rank that writes to `rank_N.stdout.log` and `rank_N.stderr.log` in `log_dir`."""
     return ["sh", "-c", _REDIRECT, log_dir, *program]
 
 

@@ -158,7 +158,7 @@ class LaunchSpecification:
         """Read a specification from the output of `to_json`.
 
         Raises:
-            ValueError: the data is damaged; the message says where.
+            ValueError: the data is damaged; the message names the position.
         """
         read: LaunchSpecification = _read(cls, data, "")
         return read
@@ -170,8 +170,9 @@ class LaunchSpecification:
         return {name: content[name] for name in sorted(content, key=last.__contains__)}
 
     def downloads(self) -> "dict[str, tuple[Path, ...]]":
-        """Return the downloads by name: one folder, or several that are combined (an emulated job writes its model on
-        every host)."""
+        """Return the folders of each download by name. A download of several folders combines their contents, because
+        an emulated job writes its model on every host.
+        """
         from pathlib import Path
 
         found = self.places

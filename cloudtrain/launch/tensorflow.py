@@ -1,4 +1,4 @@
-"""tf.distribute: the tasks of a job, and the `TF_CONFIG` that tells each task about the others."""
+"""tf.distribute: the tasks of a job, and the variable `TF_CONFIG`, which lists all tasks for each of them."""
 
 from __future__ import annotations
 

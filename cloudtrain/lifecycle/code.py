@@ -73,7 +73,7 @@ class SameCode:
 
     @property
     def sha256(self) -> str:
-        """Hash of the content."""
+        """The hash of the bundle's content."""
         return self._kept.bundle
 
     def write(self, path: Path) -> None:

@@ -62,7 +62,7 @@ class Sum:
         return self.billed + self.estimated
 
     def add(self, run: RunCost) -> None:
-        """Count one run."""
+        """Add the cost of one run."""
         self.runs += 1
         self.billed += run.billed or 0.0
         self.estimated += run.estimated or 0.0
@@ -109,7 +109,7 @@ def grouping(by: str) -> Callable[[RunCost], str] | None:
 
 
 def sums(runs: Iterable[RunCost], group_of: Callable[[RunCost], str]) -> list[Sum]:
-    """Return the sum of each group, the most expensive first; months in chronological order."""
+    """Return the sum of each group, the most expensive first. Months are in chronological order."""
     found: dict[str, Sum] = {}
     for run in runs:
         group = group_of(run)
@@ -118,7 +118,7 @@ def sums(runs: Iterable[RunCost], group_of: Callable[[RunCost], str]) -> list[Su
 
 
 def together(groups: Sequence[Sum]) -> Sum:
-    """Return the sum of all groups."""
+    """Return the total of all groups."""
     whole = Sum("all")
     for item in groups:
         for field in ("runs", "billed", "estimated", "billed_runs", "estimated_runs", "free_runs", "without_price"):

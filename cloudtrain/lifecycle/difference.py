@@ -1,4 +1,4 @@
-"""Differences between two jobs, plans or runs: the job by field, the request, and the code."""
+"""Differences between two jobs, plans or runs: in the job's fields, the request, and the code."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Difference:
 
 
 def difference(before: Side, after: Side, settings: Settings) -> Difference:
-    """Compare two sides. If the code differs and is not on this machine, it is fetched from the run's target."""
+    """Compare two sides. If the code differs, code that is not on this machine is fetched from the run's target."""
     targets = before.plan["target"], after.plan["target"]
     changed = [Change(("target",), *targets)] if targets[0] != targets[1] else []
     job, code, notes = None, None, list[str]()

@@ -44,8 +44,7 @@ class Sent:
         return dict(self.kept.plan)
 
     def to_job_file(self) -> str:
-        """Return a job file in YAML that can be submitted from any folder. You have to fill in the values of
-        secrets."""
+        """Return a job file in YAML that can be submitted from any folder. Fill in the values of secrets yourself."""
         from cloudtrain.jobfile.script import yaml_text
         from cloudtrain.render.escape import on_one_line
 

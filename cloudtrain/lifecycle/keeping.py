@@ -140,7 +140,7 @@ def _hidden_ways(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
 
 
 class _Written(NamedTuple):
-    """A job as the user wrote it."""
+    """A job as the user wrote it: its file and the overrides."""
 
     file: str | None
     text: str | None

@@ -111,7 +111,7 @@ def _place_data(
 
 
 def _code_of(job: AnyJob, settings: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]]:
-    """Return the job with its file names in the bundle, the code on disk, and notes for the reader of the plan."""
+    """Return the job with file names as in the bundle, the code on disk, and notes for the plan."""
     source = _source_of(job, settings)
     job, beside, more = _environment_beside(job, source)
     if source.file is not None:
@@ -145,7 +145,7 @@ class PreparedJob:
 
     @cached_property
     def service(self) -> Service:
-        """The service that talks to the target."""
+        """The service object that sends requests to the target."""
         return service_of(self.where.name, self.settings)
 
     @property

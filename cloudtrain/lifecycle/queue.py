@@ -26,11 +26,7 @@ def queued_settings(target: TargetSettings, queue: bool | None, priority: int | 
 
 
 def queue_of(target: str, settings: Settings) -> KeepsQueue:
-    """Return the queue of a target.
-
-    Raises:
-        UsageError: cloudtrain keeps no queue for the target.
-    """
+    """Return the queue of a target. Raises: UsageError: cloudtrain has no queue for the target."""
     service = service_of(target, settings)
     if not isinstance(service, KeepsQueue):
         others = " or ".join(f"`cloudtrain queue --target {name}`" for name in _with_queue(settings))

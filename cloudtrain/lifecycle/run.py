@@ -109,13 +109,13 @@ class Run:
 
     @property
     def directory(self) -> Path | None:
-        """The run's folder on this machine; None on other targets."""
+        """The run's folder on this machine; None for runs on other targets."""
         return target_of(self.target).run_folder(self.name, self._settings.state_dir)
 
     @property
     def working_files(self) -> dict[str, Path]:
-        """New and changed files in the script's working folder, by name, outside the model and the outputs.
-        `download("work/")` copies them. Empty on other targets."""
+        """New and changed files in the script's working folder, by name, except the model and the outputs.
+        `download("work/")` copies them. Empty for runs on other targets."""
         return target_of(self.target).working_files(self.name, self._settings.state_dir)
 
     def status(self) -> RunStatus:
@@ -145,7 +145,7 @@ class Run:
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield the output so far, of one rank, one instance or all. With `follow`, continue until the run ends."""
+        """Yield the log lines so far of one rank, one instance or all. With `follow`, continue until the run ends."""
         return self._service.logs(self.ref, follow=follow, rank=rank, instance=instance, on_status=on_status)
 
     def metrics(self) -> list[dict[str, float]]:
@@ -280,7 +280,7 @@ class Run:
 
     @property
     def size(self) -> int | None:
-        """Return the size in bytes of the run's folder on this machine; None on other targets."""
+        """Return the size in bytes of the run's folder on this machine; None for runs on other targets."""
         return None if self.directory is None else folder_size(self.directory)
 
     def download(self, path: str = "", destination: str | Path = ".") -> list[Path]:

@@ -74,5 +74,5 @@ def signatures_in(value: Any) -> Iterator[str]:
 
 
 def is_hidden(value: Any) -> bool:
-    """Return whether any part of JSON data is hidden."""
+    """Return whether any part of JSON data was hidden, that is, replaced by `***`."""
     return any(HIDDEN in text for _, text in texts_of(value))

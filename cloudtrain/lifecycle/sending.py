@@ -7,7 +7,7 @@ from cloudtrain.errors import PreflightError
 
 
 def stop_on_errors(plan: Plan) -> None:
-    """Raise if a check found an error, so that nothing is sent.
+    """Raise PreflightError if the plan has errors, so that it is not sent.
 
     Raises:
         PreflightError: a check found an error.

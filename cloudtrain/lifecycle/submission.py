@@ -201,7 +201,7 @@ def _take_over(store: Store, record: RunRecord) -> Iterator[RunRecord | None]:
 
 
 def _start(store: Store, submission: Submission, unreported: tuple[RunRecord, ...]) -> Submitted:
-    """Start a run under the next number whose name is unused in the store and on the target."""
+    """Start a new run with the next number whose run name is unused in the store and on the target."""
     beyond = 0
     while True:
         counter = max(store.next_counter(submission.key, submission.submitter), beyond + 1)

@@ -32,7 +32,7 @@ Rules = Callable[[Mapping[str, Any]], Iterable[Problem]]
 
 
 class ProblemsFound(ValueError):
-    """Raised in a validator that finds several problems. It carries their paths and hints through pydantic."""
+    """Raised by a validator that finds several problems. Carries their paths and hints through pydantic."""
 
     def __init__(self, problems: Sequence[Problem], fields: tuple[ValidationError, type[BaseModel]] | None = None):
         self.problems = tuple(problems)

@@ -62,13 +62,13 @@ _TITLES = {"TrainingJob": "a job", "ProcessingJob": "a processing job", "Sweep":
 
 
 def label(path: Path) -> str:
-    """Return the last name of a path with its indexes: `instance_groups[0]`."""
+    """Return the last name of a path with the indexes after it: `instance_groups[0]`."""
     start = max((i for i, part in enumerate(path) if isinstance(part, str)), default=0)
     return shortened(dotted(path[start:])) or "the job"
 
 
 def explain(item: ErrorDetails, path: Path, node: SchemaNode | None, parent: SchemaNode | None, source: Source) -> Said:
-    """Return the text for one error of pydantic."""
+    """Return the message, hint and code for one error of pydantic."""
     kind, value, name = item["type"], item["input"], label(path)
     context = item.get("ctx", {})
     if kind == "extra_forbidden" and parent is not None:

@@ -1,4 +1,4 @@
-"""The rules for names that users choose in a job, as patterns and in words."""
+"""The rules for names that users choose in a job: regular expressions and their descriptions."""
 
 from __future__ import annotations
 

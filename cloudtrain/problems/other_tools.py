@@ -127,7 +127,7 @@ def _word(name: str) -> str:
 
 
 def _home(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
-    """Return the path of a field with that name: below `parent`, at the top of the job, or one level below."""
+    """Return the path of the field `name`: in `parent`, at the top level of the job, or one level below the top."""
     homes = [*_paths(parent), *root.field_names(), *_paths(root)]
     return next((path for path in homes if f".{path}".endswith(f".{name}")), None)
 

@@ -58,7 +58,7 @@ class SchemaNode:
         return None
 
     def field_names(self, tag: object = None) -> list[str]:
-        """Return the fields that can be written at this node."""
+        """Return the names of the fields that are allowed at this node."""
         chosen = self.model(tag)
         models = [chosen] if chosen else list(self.models.values())
         return list(dict.fromkeys(name for model in models for name in model.model_fields))
@@ -116,7 +116,7 @@ def _union(options: list[Any], parsed: bool) -> SchemaNode:
 
 
 def _either(words: list[str]) -> str:
-    """Return alternatives as text: `text, a number or a list`."""
+    """Join alternatives to one text: `text, a number or a list`."""
     words = sorted(words, key=lambda word: " or " in word)
     return ", ".join(words) if " or " in words[-1] else f"{', '.join(words[:-1])} or {words[-1]}"
 

@@ -23,7 +23,7 @@ class KeyProblem(Problem):
 
 @dataclass(frozen=True)
 class MissingProblem(Problem):
-    """A missing field. It is not reported if another problem reports that its name is misspelt."""
+    """A problem for a missing field. Not reported if another problem reports that the field's name is misspelt."""
 
     alternatives: tuple[str, ...] = ()
     """Other fields, each of which is an alternative to this one."""

@@ -24,7 +24,7 @@ def fabric(known: InstanceType) -> str:
 
 
 def last_day(known: InstanceType | None) -> str | None:
-    """Return the ISO date from which a type is not offered; None if no date is announced."""
+    """Return the ISO date from which a type is no longer offered; None if no date is announced."""
     return (known.retired or known.retires or None) if known else None
 
 

@@ -45,12 +45,12 @@ class DataPlace(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """The address without a slash at its end."""
+        """The address without query and without a slash at its end."""
         return self.address.partition("?")[0].rstrip("/")
 
 
 def data_place(kind: str, name: str, address: str, parts: tuple[str, ...], path: Path) -> DataPlace:
-    """Return the location of an `input`, an `output` or the `checkpoint`."""
+    """Return the `DataPlace` for an `input`, an `output` or the `checkpoint`, as named by `kind`."""
     told = "the checkpoint" if kind == "checkpoint" else f"{kind} `{name}`"
     return DataPlace(told, name, address, parts, path, is_written=kind != "input")
 

@@ -67,8 +67,9 @@ def missing_framework(subject: Subject, made_for: str | None) -> Framework | Non
 
 
 def _says(name: str, words: re.Pattern[str]) -> bool:
-    """Return whether a repository or tag contains one of these words. The registry is ignored, because users choose its
-    name."""
+    """Return whether an image's repository or tag contains one of `words`. The registry is ignored, because users
+    choose its name.
+    """
     return any(words.fullmatch(word) for word in re.split(r"[^a-z0-9]+", _without_registry(name).casefold()))
 
 

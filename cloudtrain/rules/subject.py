@@ -42,7 +42,7 @@ class Where(Protocol):
 
 
 class RequestView:
-    """Reads one target's requests for the rules."""
+    """Reads values from one target's requests for the rules."""
 
     distribution_key = "distribution"
     """The key of the overrides that determines how the processes start."""
@@ -65,7 +65,8 @@ class RequestView:
     def change(self, subject: Subject) -> dict[str, Any]:
         """Return the fields of the job that the overrides change, with the values of the finished request.
 
-        A request with overrides may contain anything. Values of a wrong type are left out; other rules report them.
+        A request with overrides may contain anything. Values of a wrong type are left out, because other rules report
+        them.
         """
         return {}
 

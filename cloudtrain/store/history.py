@@ -142,7 +142,7 @@ def kept(db: Connection, name: str) -> Kept | None:
 
 
 def money(db: Connection) -> dict[str, Money]:
-    """Return the known costs of each run."""
+    """Return the known costs of each run, by the run's name."""
     return {name: Money(*rest) for name, *rest in db.execute("SELECT name, hourly, billable_seconds, cost FROM money")}
 
 

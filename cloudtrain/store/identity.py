@@ -38,7 +38,9 @@ def salt_of_new_store(folder: Path) -> str:
 
 
 def location_of(file: Path) -> str:
-    """Return the location of a database: host, path and inode. A copy differs in one of them; a reboot changes none."""
+    """Return the location of a database: host, path and inode. A copy differs in at least one of them; a reboot changes
+    none.
+    """
     return _hash(_host(), os.path.realpath(file), str(file.stat().st_ino))
 
 

@@ -107,8 +107,9 @@ def _m004_order_and_identity(db: sqlite3.Connection) -> None:
 
 
 def _m005_origins_and_removal(db: sqlite3.Connection) -> None:
-    """Record the origin of each submission, for `last`; the labels by which runs are found; and the names of removed
-    runs, which are never used again."""
+    """Record the origin of each submission for `last`, the labels for finding runs, and the names of removed runs,
+    which are never used again.
+    """
     db.execute(
         """
         CREATE TABLE origins (
@@ -199,7 +200,7 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
 
 
 def version_of(db: sqlite3.Connection) -> int:
-    """Return the number of migrations that were applied to the database."""
+    """Return how many migrations were applied to the database."""
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 

@@ -22,7 +22,7 @@ class Label(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """A comparison with a label: `learning_rate<0.01`. If both sides are numbers, they are compared as numbers."""
+    """A comparison with a label: `learning_rate<0.01`. Two numbers are compared as numbers, other values as text."""
 
     kind: str
     key: str
@@ -62,7 +62,7 @@ def condition_of(text: str) -> Condition:
 
 
 def number(text: object) -> float | None:
-    """Return the number in a text, or None."""
+    """Return a text as a number, or None if it is not a finite number."""
     try:
         found = float(str(text))
     except ValueError:
@@ -91,7 +91,7 @@ NOWHERE = Origin()
 
 
 def origin_here(folder: Path, *, project: Path | None = None, labels: Iterable[Label] = ()) -> Origin:
-    """Return the origin of jobs that this process submits from a folder."""
+    """Return the origin of a job that this process submits from `folder`."""
     return Origin(
         os.path.realpath(folder), "" if project is None else os.path.realpath(project), terminal(), tuple(labels)
     )

@@ -1,4 +1,4 @@
-"""The store in SQLite (WAL mode): safe with several processes at once, and readable without writing a byte."""
+"""The run store in SQLite (WAL mode). Several processes can use it at once, and reading writes nothing to disk."""
 
 from __future__ import annotations
 
@@ -204,15 +204,15 @@ class Store:
             history.keep_difference(self._db, name, difference)
 
     def kept(self, name: str) -> Kept | None:
-        """Return what was sent for a run; None if the store has nothing about it."""
+        """Return the data that was sent for a run; None if the store has no record of it."""
         return history.kept(self._db, name)
 
     def money(self) -> dict[str, Money]:
-        """Return the known costs of each run."""
+        """Return the known costs of each run, by the run's name."""
         return history.money(self._db)
 
     def tags(self) -> dict[str, dict[str, str]]:
-        """Return the tags of each run that has tags."""
+        """Return the tags of each run that has tags, by the run's name."""
         found: dict[str, dict[str, str]] = {}
         for name, key, value in self._db.execute("SELECT name, key, value FROM labels WHERE kind = 'tag'"):
             found.setdefault(name, {})[key] = value
@@ -239,7 +239,7 @@ class Store:
         return self._select("WHERE key = ? ORDER BY seq DESC", (key,))
 
     def of_sweep(self, beginning: str) -> list[RunRecord]:
-        """Return the runs whose key starts with `beginning` (the trials of a sweep), oldest first."""
+        """Return the runs whose key starts with `beginning`, such as the trials of a sweep, oldest first."""
         return self._select("WHERE key >= ? AND key < ? ORDER BY seq", (beginning, beginning + "\U0010ffff"))
 
     def newest(
@@ -288,7 +288,7 @@ class Store:
         return found[0] if found else None
 
     def newest_in(self, terminal: str) -> RunRecord | None:
-        """Return the newest run of a terminal, from any folder."""
+        """Return the newest run that was submitted in a terminal, from any folder."""
         found = self._select(
             "NATURAL JOIN origins WHERE terminal = ? AND terminal != '' ORDER BY seq DESC LIMIT 1", (terminal,)
         )
@@ -302,7 +302,9 @@ class Store:
         return Origin(folder, project, terminal, tuple(Label(*label) for label in labels))
 
     def unfinished(self) -> list[RunRecord]:
-        """Return submissions whose outcome was not reported to the user yet: in progress now, or interrupted."""
+        """Return submissions whose run was not reported to the user yet, because they are in progress or were
+        interrupted.
+        """
         return self._select("WHERE stage != 'reported' ORDER BY seq", ())
 
     def outputs_of(self, name: str) -> dict[str, str]:
@@ -368,7 +370,7 @@ def open_store(folder: Path) -> Iterator[Store]:
     """Open the store in `folder` for reading and writing. Creates or migrates it if needed.
 
     Raises:
-        StoreError: the folder cannot be written, the store is broken, or a newer cloudtrain made it.
+        StoreError: the folder cannot be written, the store is damaged, or it was created by a newer cloudtrain.
     """
     try:
         salt = salt_of_new_store(folder)  # before the folder is created, as in a dry run
@@ -471,8 +473,9 @@ def _location_in(folder: Path) -> str:
 
 
 def _write_ahead(db: sqlite3.Connection, folder: Path) -> None:
-    """Switch to write-ahead logging, one process at a time. While a new file changes its mode, SQLite does not wait for
-    other processes."""
+    """Switch to write-ahead logging, one process at a time. SQLite does not wait for other processes while a new file
+    changes to this mode.
+    """
     if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -28,7 +28,8 @@ def entry_point_in_bundle(subject: Subject) -> Iterator[Fault]:
 def environment_files_in_bundle(subject: Subject) -> Iterator[Fault]:
     """A requirements or conda file is not in the source folder.
 
-    `environment.requirements` is a path inside `source_dir`. `environment.conda_file` is a path relative to it.
+    `environment.requirements` is a path inside `source_dir`. `environment.conda_file` is a path relative to
+    `source_dir`.
     """
     environment = subject.job.environment
     for field, suffixes in (("requirements", (".txt",)), ("conda_file", (".yml", ".yaml"))):

@@ -27,7 +27,7 @@ _PARAMETER_NAME = re.compile(r"[^\s=-][^\s=]*")
 
 @rule("CT201", Level.ERROR)
 def parameter_name(subject: Subject) -> Iterator[Fault]:
-    """A hyperparameter's name cannot be an option of a command line.
+    """A hyperparameter's name is not valid as a command-line option.
 
     Hyperparameters reach the script as `--name value`. A name that is empty, starts with a dash, or contains white
     space or `=` arrives as a different option. Write the name without dashes: `learning_rate`, not `--learning_rate`.
@@ -213,8 +213,8 @@ def toy_on_paid_machine(subject: Subject) -> Iterator[Fault]:
 def spot_without_checkpoint(subject: Subject) -> Iterator[Fault]:
     """A spot job has no checkpoint.
 
-    Spot instances can be reclaimed at any time. Without a checkpoint, the interrupted job starts again from the
-    beginning, and you pay for the same hours again.
+    Spot instances can be reclaimed at any time. Without a checkpoint, an interrupted job starts again from the
+    beginning, and you pay for the same hours twice.
     """
     if subject.effective.spot is not None and subject.effective.checkpoint is None:
         yield Fault(

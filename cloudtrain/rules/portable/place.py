@@ -66,8 +66,9 @@ def _same(first: DataPlace, second: DataPlace) -> str:
 
 
 def _apart(first: DataPlace, second: DataPlace) -> str:
-    """Return the hint to separate two locations: two folders for two outputs, or a folder for the output beside the
-    input."""
+    """Return the hint to separate two locations: two folders for two outputs, or a folder for the output next to the
+    input.
+    """
     if first.is_written and second.is_written:
         return f"write `{first.folder}/{first.word}` and `{first.folder}/{second.word}`"
     read, written = (second, first) if first.is_written else (first, second)
@@ -80,6 +81,6 @@ def _beside(read: DataPlace, written: DataPlace) -> str:
 
 
 def _own_folder(outer: DataPlace, inner: DataPlace) -> str:
-    """Return the hint to give the outer location a folder that does not contain the inner one."""
+    """Return the hint to move the outer location to a folder that does not contain the inner location."""
     word = outer.word if inner.parts[len(outer.parts)] != outer.word else f"{outer.word}-only"
     return f"give {outer.name} a folder of its own: `{outer.folder}/{word}`"

@@ -1,4 +1,4 @@
-"""Portable rules about processing jobs: whether the instances share the work."""
+"""Portable rules about processing jobs: the instances should share the work."""
 
 from __future__ import annotations
 

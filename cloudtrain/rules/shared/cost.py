@@ -47,7 +47,7 @@ def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
 def over_budget(subject: Subject) -> Iterator[Fault]:
     """The job could cost more than the budget.
 
-    `max_cost` is compared with the list price of all instances over the whole `max_runtime`.
+    The rule compares `max_cost` with the list price of all instances for the whole `max_runtime`.
     """
     budget, run = subject.target.max_cost, subject.view.longest_run(subject)
     price = subject.view.machines(subject).price
