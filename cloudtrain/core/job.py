@@ -274,7 +274,8 @@ class TrainingJob(FromFile):
             fields: fields of the job. They take precedence.
 
         Raises:
-            UsageError: the script does not exist, or is not a Python file. JobError: a field is wrong.
+            UsageError: the script does not exist, or is not a Python file.
+            JobError: a field is wrong.
         """
         from cloudtrain.core.script import fields_of_script
 

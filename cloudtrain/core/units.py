@@ -38,8 +38,8 @@ def parse_duration(value: Any) -> int:
     """Return the seconds of `2h`, `1h30m`, `1.5d`, `"90"` or 90.
 
     Raises:
-        ValueError: the value is not a duration, not a whole number of seconds, less than one second or more than 68
-        years.
+        ValueError: the value is not a duration, not a whole number of seconds, less than one second or more than
+            68 years.
     """
     if isinstance(value, str):
         if not _DURATION.fullmatch(value):

@@ -120,13 +120,18 @@ class LaunchSpecification:
         world_size: total number of ranks.
         ports: names of loopback ports; `${{ports.NAME}}` in argv and environment becomes a free one at start,
             `${{env.NAME}}` the value of the submitter's variable (or nothing), `${{gpus.N}}` the N-th instance's share
-            of the run's GPUs. processes: the processes that the supervisor starts. finishes: the roles whose success
-            ends the run, for runs with servers that never exit. Empty if all processes must exit. patience: seconds
-            that a launcher has to detect and report the death of a rank. grace_period: seconds from SIGTERM to SIGKILL.
-            max_runtime: the maximum run time in seconds, or None. metrics: maps a metric's name to a regular expression
-            with one group, which is applied to the output of the ranks. queue: the slots that the run waits for; None
-            if it starts immediately. environment: the environment to build before the start, if it is missing. after:
-            other runs on this machine that must succeed before the start.
+            of the run's GPUs.
+        processes: the processes that the supervisor starts.
+        finishes: the roles whose success ends the run, for runs with servers that never exit. Empty if all processes
+            must exit.
+        patience: seconds that a launcher has to detect and report the death of a rank.
+        grace_period: seconds from SIGTERM to SIGKILL.
+        max_runtime: the maximum run time in seconds, or None.
+        metrics: maps a metric's name to a regular expression with one group, which is applied to the output of the
+            ranks.
+        queue: the slots that the run waits for; None if it starts immediately.
+        environment: the environment to build before the start, if it is missing.
+        after: other runs on this machine that must succeed before the start.
     """
 
     name: str

@@ -16,7 +16,8 @@ def queued_settings(target: TargetSettings, queue: bool | None, priority: int | 
     """Return the target's settings with the given queue options.
 
     Raises:
-        UsageError: cloudtrain has no queue for the target. JobError: a priority is given without the queue.
+        UsageError: cloudtrain has no queue for the target.
+        JobError: a priority is given without the queue.
     """
     given = {name: value for name, value in (("queue", queue), ("priority", priority)) if value is not None}
     if given and not given.keys() <= type(target).model_fields.keys():

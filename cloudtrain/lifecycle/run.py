@@ -221,8 +221,8 @@ class Run:
 
         Raises:
             RunNotFound: the store has nothing about the submission, as for a run submitted elsewhere.
-            UsageError: the run had secrets, which are not kept, and `overrides` do not supply them. TargetError: the
-            target refused the request, or the code no longer exists.
+            UsageError: the run had secrets, which are not kept, and `overrides` do not supply them.
+            TargetError: the target refused the request, or the code no longer exists.
         """
         from cloudtrain.lifecycle.rerun import Again
         from cloudtrain.lifecycle.submission import Submitted
@@ -246,7 +246,8 @@ class Run:
 
         Raises:
             RunNotFound: the store has nothing about the submission, as for a run submitted elsewhere.
-            UsageError: the folder is not empty. TargetError: the code no longer exists.
+            UsageError: the folder is not empty.
+            TargetError: the code no longer exists.
         """
         from cloudtrain.lifecycle.code import code_of, write_code
 
