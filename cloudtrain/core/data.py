@@ -61,10 +61,10 @@ def _input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
     if data.get("value") is not None:
         for name in target_names():
             if data.get(name) is not None:
-                message = f"an input is either a `value` or a place, and this one has `{name}` too"
+                message = f"an input has either a `value` or locations, but this one has `{name}` too"
                 yield Problem((name,), message, "remove one of them", code="CT018")
     elif all(data.get(target) is None for target in target_names()):
-        message = "an input needs a place on at least one target"
+        message = "an input needs a location on at least one target"
         yield KeyProblem((), message, f"add for example {_examples()}", code="CT011")
 
 

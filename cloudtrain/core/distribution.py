@@ -178,7 +178,7 @@ def no_ray(distribution: Distribution, where: str) -> Iterator[Problem]:
     message.
     """
     if isinstance(distribution, Ray):
-        message = f"nothing starts Ray {where}; only Azure ML has it as a distribution"
+        message = f"nothing starts Ray {where}; only Azure ML supports Ray as a distribution"
         hint = "use `distribution: {type: torch}`, or a `command` that starts Ray itself"
         yield Problem(("distribution", "type"), message, hint, code="CT030")
 

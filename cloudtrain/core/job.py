@@ -50,12 +50,12 @@ def _environment_rules(environment: Mapping[str, Any]) -> Iterator[Problem]:
             message = f"`{name}` cannot be a variable's name"
             yield KeyProblem(path, message, "write for example `HF_TOKEN`", code="CT070")
         if isinstance(variables, Mapping) and name in variables:
-            message = f"`{name}` is a secret and a variable"
+            message = f"`{name}` names both a secret and a variable"
             yield Problem(path, message, f"remove `variables.{name}`", code="CT071")
         places = {(target,): text for target, text in value.items()} if isinstance(value, Mapping) else {(): value}
         for where, text in places.items():
             if isinstance(text, str) and not _REFERENCE.fullmatch(text):
-                message = f"the secret `{name}` does not name the place of its value"
+                message = f"the secret `{name}` must be the location of its value"
                 hint = f"write for example `env:{name}` or `file:~/.secrets/{name}`"
                 yield Problem((*path, *where), message, hint, code="CT070")
 
@@ -170,7 +170,7 @@ def one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
         message = "a job runs either an `entry_point` or a `command`, not both"
         yield Problem(("command",), message, "remove one of them", code="CT018")
     if command is not None and script is None and job.get("hyperparameters"):
-        message = "`hyperparameters` go to an `entry_point`, and this job runs a `command`"
+        message = "only an `entry_point` gets `hyperparameters`, but this job runs a `command`"
         yield Problem(("hyperparameters",), message, "write them into the command", code="CT018")
 
 
@@ -206,7 +206,7 @@ def unsendable(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem
     elif isinstance(value, float) and not isfinite(value):
         word, name = str(value), dotted(path[-2:] if isinstance(path[-1], int) else path[-1:])
         yield Problem(
-            path, f"`{name}` cannot be `{word}`: no service takes it", f'write `"{word}"`, as text', code="CT017"
+            path, f"`{name}` cannot be `{word}`: no service accepts it", f'write `"{word}"`, as text', code="CT017"
         )
     elif isinstance(value, Mapping | BaseModel):
         for key, inner in value.items() if isinstance(value, Mapping) else value:

@@ -55,7 +55,7 @@ def _place_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
         hint = "it begins with `/opt/ml/processing/`"
         yield Problem(
             ("path",),
-            f"{describe_value(path)} is not a place that a processing container shares with S3",
+            f"{describe_value(path)} is not a folder that a processing container shares with S3",
             hint,
             code="CT032",
         )

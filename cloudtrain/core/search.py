@@ -30,7 +30,7 @@ def _range_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
     if not given and any(name not in (*KINDS, "step") for name in data):
         return  # an unknown field, which is reported already
     if len(given) != 1:
-        message = "a range is of one kind" if given else "the range says no values"
+        message = "a range has only one of `log`, `uniform`, `int` and `choice`" if given else "the range has no values"
         yield Problem((), message, _HINT, code="CT060")
         return
     kind, value = given[0], data[given[0]]
@@ -73,10 +73,10 @@ def _bound_rules(kind: str, value: Any, step: Any) -> Iterator[Problem]:
         message, hint = f"a step of {step} leads beyond the range from {low} to {high}", "write a smaller step"
         yield Problem(("step",), message, hint, code="CT060")
     elif kind == "log" and low <= 0:
-        message = f"a logarithmic range has positive bounds, and {low} is none"
+        message = f"a logarithmic range needs positive bounds, not {low}"
         yield Problem((kind,), message, "raise the lower bound, or use `uniform`", code="CT060")
     elif not isfinite(float(high) - float(low)):
-        message = f"the range from {low} to {high} is wider than any number"
+        message = f"the range from {low} to {high} is too wide for a number"
         yield Problem((kind,), message, "bring the bounds closer together", code="CT060")
 
 

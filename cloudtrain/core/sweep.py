@@ -164,17 +164,22 @@ def _sweep_rules(sweep: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem(("objective",), f"`{strategy}` needs an objective", hint, code="CT011")
     if sweep.get("stop_early") is not None and sweep.get("objective") is None:
         hint = "add `objective: {maximize: accuracy}`"
-        yield Problem(("stop_early",), "`stop_early` compares an objective, and the sweep has none", hint, code="CT018")
+        yield Problem(
+            ("stop_early",), "`stop_early` compares objectives, but the sweep has no objective", hint, code="CT018"
+        )
     if sweep.get("stop_early") is not None and strategy == "hyperband":
         message = "hyperband stops trials itself, so `stop_early` contradicts it"
         yield Problem(("stop_early",), message, "remove one of them", code="CT018")
     if strategy == "hyperband" and sweep.get("hyperband") is None:
-        message = "hyperband needs to know how many reports a trial makes at most"
+        message = "hyperband needs the maximum number of reports of a trial"
         yield Problem(("hyperband",), message, "add for example `hyperband: {min: 1, max: 27}`", code="CT011")
     if strategy != "hyperband" and sweep.get("hyperband") is not None:
         hint = "write `strategy: hyperband`, or remove it"
         yield Problem(
-            ("hyperband",), f"`hyperband` applies to that strategy, and this is `{strategy}`", hint, code="CT018"
+            ("hyperband",),
+            f"`hyperband` applies only to `strategy: hyperband`, and this is `{strategy}`",
+            hint,
+            code="CT018",
         )
     job = sweep.get("job")
     command = job.get("command") if isinstance(job, Mapping) else getattr(job, "command", None)

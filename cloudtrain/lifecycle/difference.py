@@ -155,7 +155,7 @@ def difference(before: Side, after: Side, settings: Settings) -> Difference:
     changed = [Change(("target",), *targets)] if targets[0] != targets[1] else []
     job, code, notes = None, None, list[str]()
     if changed:
-        notes.append("the requests are those of two targets, and are not compared")
+        notes.append("the requests are for different targets and are not compared")
     if before.kept is not None and after.kept is not None:
         job = tuple(changes_between(dict(before.kept.job), dict(after.kept.job)))
         code = tuple(_code_changes(before, after, settings, notes))
@@ -163,7 +163,7 @@ def difference(before: Side, after: Side, settings: Settings) -> Difference:
         if not changed and not {"settings"} & {*before.kept.hidden, *after.kept.hidden}:
             changed += changes_between(dict(before.kept.settings), dict(after.kept.settings))
         if versions[0] != versions[1]:
-            notes.append(f"`{before.title}` is of cloudtrain {versions[0]}, `{after.title}` of {versions[1]}")
+            notes.append(f"`{before.title}` was made with cloudtrain {versions[0]}, `{after.title}` with {versions[1]}")
     return Difference(
         before=before.title,
         after=after.title,

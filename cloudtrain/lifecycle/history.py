@@ -133,7 +133,7 @@ class Sent:
         elif kept.dirty:
             yield "with files that git does not track"
         elif kept.dirty is None and kept.commit is not None:
-            yield "git did not say whether the code differs from it"
+            yield "git did not report whether the code differs from this commit"
 
     def _hidden_ways(self) -> list[str]:
         names = {"settings": "a value of the target's settings", "request": "a value of the request"}

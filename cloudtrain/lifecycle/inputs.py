@@ -133,7 +133,7 @@ class _Search:
             return self._best(found)
         if len(found) > 1:
             names = ", ".join(f"`{row.name}`" for row in found[:5])
-            message = f"`{name}` is the beginning of {len(found)} runs"
+            message = f"`{name}` is the beginning of the names of {len(found)} runs"
             raise CloudtrainError(message, hint=f"type more of the name: {names}", code="CT021")
         state = self._state(found[0])
         if state in _BAD:
@@ -203,7 +203,7 @@ def _place(store: Store | None, row: RunRecord, wanted: RunInput) -> str:
     places = store.outputs_of(row.name)
     place = places.get(wanted.what.lower())
     if not places and row.key.startswith((SWEEP, TUNER)):
-        hint = f"name its run, `run:RUN/model`: `cloudtrain trials {row.name}` lists them"
+        hint = f"name the run of a trial, `run:RUN/model`: `cloudtrain trials {row.name}` lists them"
         raise CloudtrainError(f"the best trial of the sweep `{row.name}` is not known", hint=hint, code="CT021")
     if place is None and "outputs" in places:
         raise CloudtrainError(
@@ -233,7 +233,7 @@ def _notes(name: str, written: str, row: RunRecord, place: str, state: RunState)
     if not state.is_final and target_of(row.target).waits_for_runs:
         notes.append(f"the run waits for `{row.name}`, which is {state}")
     elif not state.is_final:
-        notes.append(f"`{row.name}` had not ended when it was last seen: `cloudtrain status {row.name}`")
+        notes.append(f"`{row.name}` had not ended at the last check: `cloudtrain status {row.name}`")
     if place.endswith(".tar.gz"):
         notes.append(f"input `{name}` is an archive, which the script has to unpack")
     return notes

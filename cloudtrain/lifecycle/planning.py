@@ -471,7 +471,7 @@ def _environment_beside(job: AnyJob, source: _Source) -> tuple[AnyJob, dict[str,
         if not (os.path.isdir(place) if field == "build" else os.path.isfile(place)):  # noqa: PTH112, PTH113
             continue  # compile reports this with all other mistakes
         changes[field], beside[name] = name, place
-        notes.append(f"`{written}` stands outside of the code, and is `{name}` in the bundle")
+        notes.append(f"`{written}` is outside of the code; its name in the bundle is `{name}`")
     if not changes:
         return job, {}, []
     return job.model_copy(update={"environment": job.environment.model_copy(update=changes)}), beside, notes

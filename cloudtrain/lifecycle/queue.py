@@ -21,17 +21,23 @@ def queued_settings(target: TargetSettings, queue: bool | None, priority: int | 
     """
     given = {name: value for name, value in (("queue", queue), ("priority", priority)) if value is not None}
     if given and not given.keys() <= type(target).model_fields.keys():
-        hint = f"leave out `{next(iter(given))}`: runs wait there by the target's own rules"
+        hint = f"leave out `{next(iter(given))}`: the target has its own queue"
         raise UsageError(f"`{target.type}` does not use cloudtrain's queue", hint=hint, code="CT902")
     return target.replace(**given) if given else target
 
 
 def queue_of(target: str, settings: Settings) -> KeepsQueue:
-    """Return the queue of a target. Raises: UsageError: cloudtrain has no queue for the target."""
+    """Return the queue of a target.
+
+    Raises:
+        UsageError: cloudtrain has no queue for the target.
+    """
     service = service_of(target, settings)
     if not isinstance(service, KeepsQueue):
         others = " or ".join(f"`cloudtrain queue --target {name}`" for name in _with_queue(settings))
-        hint = f"`cloudtrain ps --target {target}` shows its runs that wait; {others} is cloudtrain's own queue"
+        hint = (
+            f"`cloudtrain ps --target {target}` shows the target's waiting runs; {others} shows cloudtrain's own queue"
+        )
         raise UsageError(f"`{target}` does not use cloudtrain's queue", hint=hint, code="CT902")
     return service
 

@@ -252,7 +252,7 @@ def _send_again(
     left = _may_arrive_for(store, submission.service, record)
     if left > 0 and not submission.service.names_are_unique:
         raise TargetUnreachable(
-            f"`{record.name}` was sent by a command that was cut off, and may still arrive",
+            f"`{record.name}` was sent by an interrupted command and may still arrive",
             hint=f"run the same command again in {math.ceil(left)} s",
         )
     _send(store, submission, submission.plan_of(record.counter), record)

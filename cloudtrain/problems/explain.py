@@ -80,7 +80,7 @@ def explain(item: ErrorDetails, path: Path, node: SchemaNode | None, parent: Sch
     if node is None or kind == "value_error":
         return Said(item["msg"].removeprefix("Value error, "), "write another value, or remove the line", "CT013")
     if value is None:
-        return Said(f"`{name}` has no value", "give it one, or remove the line", "CT011")
+        return Said(f"`{name}` has no value", "write a value, or remove the line", "CT011")
     written = source.written(path) if source.written else None
     if kind == "invalid-json-value":  # a date in TOML, or an object in Python
         words = "text, a number, `true`, `false`, a list or a mapping"
@@ -197,7 +197,7 @@ def _pattern(name: str, value: Any, context: Mapping[str, Any]) -> Said:
     pattern = context["pattern"]
     hint = f"write for example `{mend_name(value, pattern, 40) or 'my-job'}`"
     rule = rule_of(pattern) or f"what matches {pattern}"
-    return Said(f"`{name}` may hold {rule}; {describe_value(value)} does not fit", hint, "CT016")
+    return Said(f"`{name}` may contain only {rule}; {describe_value(value)} is not valid", hint, "CT016")
 
 
 def _bad_key(key: str, context: Mapping[str, Any], path: Path) -> Said:

@@ -66,7 +66,7 @@ _ACCOUNT_HINT = "put it in `cloudtrain.toml`: it is a setting of the target, not
 
 
 _TRAINING = {
-    "distribution": "every instance runs the script on its own; `shard: true` under an input deals out its files",
+    "distribution": "every instance runs the script independently; `shard: true` under an input divides its files",
     "checkpoint": "add an output with `mode: mount`, which is copied while the script runs",
     "spot": "SageMaker runs only training jobs on spot capacity; for Azure ML add "
     "`azureml_overrides: {queueSettings: {jobTier: Spot}}`",
@@ -107,7 +107,7 @@ def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | Non
     holder = root.child(above) if above else None
     if holder is not None and holder.kind == "choice":
         kind = next(kind for kind, model in holder.models.items() if field in model.model_fields)
-        return f"it belongs under `{above}`, beside a `type` that has it: `type: {kind}`"
+        return f"it belongs under `{above}` with a `type` that has it: `type: {kind}`"
     return f"it belongs under `{above}`" if above else f"`{field}` belongs at the top of the job"
 
 

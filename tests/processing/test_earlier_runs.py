@@ -157,7 +157,7 @@ def test_a_beginning_of_several_runs_is_an_error(prepare: Callable[..., ct.Run])
     """It names them."""
     names = {prepare(name="prep-a").name, prepare(name="prep-b").name}
     message, hint = problem_of(use("run:pre/model"))
-    assert message == "`pre` is the beginning of 2 runs"
+    assert message == "`pre` is the beginning of the names of 2 runs"
     assert all(f"`{name}`" in hint for name in names)
 
 
@@ -253,7 +253,7 @@ def test_a_run_elsewhere_that_was_last_seen_running_is_told(state_dir: Path, sou
     """It may have ended since: a dry run asks nobody, and says so."""
     prep = sent(state_dir, processing(source), RunState.RUNNING)
     notes = ct.plan(training(source, "run:prep/output/volumes"), CLOUD).notes
-    told = f"`{prep.run_name}` had not ended when it was last seen: `cloudtrain status {prep.run_name}`"
+    told = f"`{prep.run_name}` had not ended at the last check: `cloudtrain status {prep.run_name}`"
     assert told in notes
 
 

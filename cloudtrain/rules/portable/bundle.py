@@ -108,9 +108,9 @@ def _credentials(source: str) -> Iterator[Fault]:
     found = [f"{escape_path(file.path)}: {what}" for file in files if (what := secret_path(file.path)) is not None]
     if found:
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        hint = "take it out of the folder, or accept it with `--ignore CT304`"
+        hint = "remove it from the folder, or accept it with `--ignore CT304`"
         yield Fault(
-            f"the data in `{source}` has a file of credentials ({found[0]}){more}", hint, ("inputs",), (*found,)
+            f"the data in `{source}` contains a credentials file ({found[0]}){more}", hint, ("inputs",), (*found,)
         )
 
 
@@ -124,11 +124,11 @@ def _missing(subject: Subject, file: str, path: tuple[str, ...], *, suffixes: tu
     )
     if ignored is not None:
         yield Fault(
-            f"`{file}` is left out of the bundle by `{ignored.rule}`", f"add `!{name}` to `.cloudtrainignore`", path
+            f"`{file}` is excluded from the bundle by `{ignored.rule}`", f"add `!{name}` to `.cloudtrainignore`", path
         )
         return
     candidates = [found for found in files if found.endswith(suffixes) and not found.startswith("cloudtrain/")]
-    hint = did_you_mean(name, candidates[:50]) or "check `source_dir`: nothing like it is there"
+    hint = did_you_mean(name, candidates[:50]) or "check `source_dir`: it has no file with a similar name"
     yield Fault(f"there is no file `{file}` in the source folder", hint, path)
 
 

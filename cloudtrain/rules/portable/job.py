@@ -66,7 +66,7 @@ def variable_name(subject: Subject) -> Iterator[Fault]:
     for name, _, path in variables(subject):
         if not _VARIABLE_NAME.fullmatch(name):
             hint = f"write `{re.sub(r'[^A-Za-z0-9_]', '_', name).lstrip('0123456789') or 'NAME'}`"
-            yield Fault(f"`{name}` is not a name for an environment variable", hint, path)
+            yield Fault(f"`{name}` is not a valid name for an environment variable", hint, path)
 
 
 @rule("CT204", Level.ERROR)
@@ -138,7 +138,7 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
         pipelined = pipelined or torch_names.uses_pipelining(source)
         for name, first in torch_names.too_new(source, version):
             yield Fault(
-                f"`{entry.path}` imports `{name}`, which PyTorch has from {first[0]}.{first[1]} on, not in {here}",
+                f"`{entry.path}` imports `{name}`, which needs PyTorch {first[0]}.{first[1]} or newer, not {here}",
                 f'set `environment.version` to "{first[0]}.{first[1]}" or newer',
                 ("environment", "version"),
             )
@@ -146,8 +146,8 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
     since = torch_names.SCHEDULES.get(schedule, (0, 0))
     if pipelined and since > version:
         yield Fault(
-            f"the schedule `{schedule}` exists in PyTorch from {since[0]}.{since[1]} on, not in {here}",
-            f'set `environment.version` to "{since[0]}.{since[1]}" or newer, or take the schedule `1f1b`',
+            f"the schedule `{schedule}` needs PyTorch {since[0]}.{since[1]} or newer, not {here}",
+            f'set `environment.version` to "{since[0]}.{since[1]}" or newer, or use the schedule `1f1b`',
             ("hyperparameters", "schedule"),
         )
 
@@ -203,8 +203,8 @@ def toy_on_paid_machine(subject: Subject) -> Iterator[Fault]:
     key, value = TOY
     if subject.where.is_paid and subject.job.tags.get(key) == value:
         yield Fault(
-            "this job is a demonstration of a few seconds, and the machine is paid for",
-            "take the `job_gpu.yaml` beside it, or remove the tag `size: toy` to send this one",
+            "this job is a demonstration of a few seconds, but the machine costs money",
+            "use `job_gpu.yaml` in the same folder, or remove the tag `size: toy` to run this job",
             ("tags", key),
         )
 
@@ -328,7 +328,7 @@ def parameter_servers_need_workers(subject: Subject) -> Iterator[Fault]:
         and distribution.workers == 1
     ):
         yield Fault(
-            "one worker is only the chief, which trains nothing itself",
+            "the only worker is the chief, which does not train itself",
             "set `distribution.workers` to 2 or more",
             ("distribution", "workers"),
         )

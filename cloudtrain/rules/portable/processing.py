@@ -22,7 +22,7 @@ def instances_do_the_same(subject: Subject) -> Iterator[Fault]:
     if job is None or count == 1 or any(item.shard for item in job.inputs.values()):
         return
     name = next(iter(job.inputs), None)
-    hint = f"add `shard: true` under `inputs.{name}`" if name else "use one instance, or deal out an input"
+    hint = f"add `shard: true` under `inputs.{name}`" if name else "use one instance, or shard an input"
     yield Fault(
         f"all {count} instances would do the same work",
         f"{hint}; `--ignore CT521` if the script divides the work itself",
@@ -42,7 +42,7 @@ def shard_of_one(subject: Subject) -> Iterator[Fault]:
     for name, item in job.inputs.items():
         if item.shard:
             yield Fault(
-                f"input `{name}` is dealt out over one instance, which gets all of it",
+                f"input `{name}` is sharded over a single instance, which gets all of the data",
                 "set `resources.instance_count` to 2 or more",
                 ("inputs", name, "shard"),
             )

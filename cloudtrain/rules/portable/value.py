@@ -98,7 +98,7 @@ def _hint(subject: Subject, found: SecretValue) -> str:
     name = str(found.path[-1]) if found.path[:2] == ("environment", "variables") else "NAME"
     example = next(iter(subject.where.secret_places.values())).replace("NAME", name)
     place = f'`environment.secrets: {{{name}: {{{subject.where.name}: "{example}"}}}}`'
-    return f"let the job look it up with {place}; `cloudtrain explain CT305` says why"
+    return f"let the job look it up with {place}; `cloudtrain explain CT305` explains why"
 
 
 def secret_values(job: TrainingJob) -> list[SecretValue]:

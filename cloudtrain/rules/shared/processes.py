@@ -103,7 +103,7 @@ def _more(subject: Subject, accelerators: int) -> tuple[str, Path]:
     number of processes, otherwise in the job.
     """
     if subject.effective.distribution.type == "none" and subject.job.distribution.type == "none":
-        hint = "use `distribution: {type: torch}` for a process on each, or an instance type with fewer"
+        hint = "use `distribution: {type: torch}` for one process on each, or an instance type with fewer of them"
         return hint, ("distribution",)
     key = subject.view.distribution_key
     if _requested_processes(subject) is None and is_written(subject.view.overrides(subject), key):
