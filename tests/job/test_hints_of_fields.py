@@ -116,7 +116,7 @@ def follow(data: dict[str, Any], problem: Problem) -> dict[str, Any] | None:
             job[found[2]]
             if found[2]
             else holder[name]
-            if "needs a place" in problem.message and isinstance(holder.get(name), dict)
+            if "needs a location" in problem.message and isinstance(holder.get(name), dict)
             else holder
         )
         home.update({key: {} if "..." in str(value) else value for key, value in text.items()})
