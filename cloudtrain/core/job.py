@@ -152,7 +152,9 @@ def _job_rules(job: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield a problem unless a job names exactly one program to run: a script, a command or an image's program."""
+    """Yield the problems of a job that names no program to run (script, command or image), or both a script and a
+    command.
+    """
     script, command = job.get("entry_point"), job.get("command")
     if script is None and command is None and not _has_image(job):
         message = "a job needs something to run: `entry_point` or `command`"
@@ -182,7 +184,8 @@ def _has_image(job: Mapping[str, Any]) -> bool:
 
 
 def same_names(job: Mapping[str, Any], *, outputs: Sequence[str] = ()) -> Iterator[Problem]:
-    """Yield the inputs or outputs whose names differ only in case: `CLOUDTRAIN_INPUT_TRAIN` would be ambiguous.
+    """Yield a problem for inputs or outputs whose names differ only in case: `CLOUDTRAIN_INPUT_TRAIN` would be
+    ambiguous.
 
     `outputs` are outputs that the job has without declaring them.
     """

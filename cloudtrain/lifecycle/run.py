@@ -40,7 +40,7 @@ class Run:
         created: when the run was submitted, in seconds since the epoch.
         adopted: True if the submit started no new run, but returned this run of an interrupted command, which may not
             have reported it.
-        unreported: names of earlier runs of the same job whose names cloudtrain may never have shown you.
+        unreported: names of earlier runs of the same job that cloudtrain may never have shown you.
         elsewhere: the folder that the run was submitted from, if `last` found only a run of another folder; empty if
             the folder is unknown. None for a run of the working directory, or one found by name.
     """
