@@ -1,1 +1,3 @@
-"""The vocabulary of cloudtrain: job, distribution, resources, data, plan and states. This package names no target."""
+"""The models that all parts of cloudtrain share: job, distribution, resources, data, plan and states. This package
+contains no code for a specific target.
+"""

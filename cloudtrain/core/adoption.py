@@ -17,7 +17,9 @@ UNREAD = "0" * 64
 
 
 class Search(NamedTuple):
-    """The search that a tuner makes: the fields of a sweep beside its job, and what an adopted job alone would lose."""
+    """A tuner's search: the fields of the sweep other than its job, and the parts of the search that a job without a
+    sweep would lose.
+    """
 
     fields: Mapping[str, Any]
     lost: Mapping[str, str]
@@ -25,7 +27,7 @@ class Search(NamedTuple):
 
 @dataclass(frozen=True)
 class Original:
-    """One job as another tool sends it: the whole request, and what the files beside it say."""
+    """One job as another tool sends it: the whole request, and the settings, files and code that accompany it."""
 
     target: str
     request: Mapping[str, Any]
@@ -70,14 +72,14 @@ class Draft:
 
 @dataclass(frozen=True)
 class Unknown:
-    """An expression in a script whose value cannot be read from the text."""
+    """An expression in a script whose value cannot be determined from the script's text."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class StaticCall:
-    """A call in the text of a script: its dotted name, and the known arguments."""
+    """A call in the text of a script: the dotted name of the function, and the arguments."""
 
     name: str
     arguments: list[Any]
@@ -85,7 +87,7 @@ class StaticCall:
 
 
 def said(value: Any, path: str, unknown: dict[str, str]) -> Any:
-    """Return the known part of a value, and note the unknown parts in `unknown`."""
+    """Return a value without its unknown parts, and add the path and text of each unknown part to `unknown`."""
     if isinstance(value, Unknown | StaticCall):
         unknown[path.lstrip(".")] = value.text if isinstance(value, Unknown) else f"{value.name}(...)"
         return None
@@ -100,7 +102,7 @@ def said(value: Any, path: str, unknown: dict[str, str]) -> Any:
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """What the options of a batch script say beside the job."""
+    """The settings in the options of a batch script that are not part of the job."""
 
     settings: dict[str, Any]
     """The target's table of `cloudtrain.toml`."""
@@ -112,8 +114,7 @@ class BatchSettings:
 
 @dataclass(frozen=True)
 class Comparable:
-    """A request without the values that cloudtrain renews at each submission: the run's name and the code's
-    location."""
+    """A request without the values that change with each submission: the run's name and the code's location."""
 
     request: dict[str, Any]
     renewed: tuple[tuple[str, str], ...] = ()
@@ -121,33 +122,35 @@ class Comparable:
 
 
 class Adopter(Protocol):
-    """The part of a target that adopts jobs: it reads requests of the target's service."""
+    """The part of a target that converts requests of the target's service into jobs."""
 
     def originals(self, data: Any, folder: str | None) -> list[Original]:
-        """Return the jobs in a document of this target: a request, an event or a description. Empty for other
+        """Return the jobs in a request, an event or a description of this target's service; an empty list for other
         documents.
 
         Raises:
-            UsageError: the document is this target's, but no training job can be made from it.
+            UsageError: the document is for this target, but cannot be converted into a training job.
         """
         ...
 
     def drafts(self, original: Original) -> Iterator[Draft]:
-        """Yield jobs that mean the same as the original, the most portable first."""
+        """Yield jobs that are equivalent to the original, the most portable first."""
         ...
 
     def context(self, original: Original, settings: Any) -> CompileContext:
-        """Return the context to compile a draft with: the original's name, and the account that the request names."""
+        """Return the context for compiling a draft: the original's name, and the account in the original's request."""
         ...
 
     def comparable(
         self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
-        """Return a request without the values that each submission renews. `plan` is None for the original request."""
+        """Return a request without the values that change with each submission. `plan` is None for the original
+        request.
+        """
         ...
 
     def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the overrides that turn our comparable request into theirs, as far as a job can express them."""
+        """Return the overrides that turn the request `ours` into `theirs`, as far as a job can express them."""
         ...
 
     def hook(self) -> str | None:
@@ -156,9 +159,9 @@ class Adopter(Protocol):
         ...
 
     def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
-        """Return the jobs that a hook recorded, and their code (tar, gzip) from the script's uploads."""
+        """Return the jobs that a hook recorded, and an archive (tar, gzip) of their code from the script's uploads."""
         ...
 
     def reason(self, path: Path) -> str:
-        """Return why the two requests still differ at this path."""
+        """Return why the draft's request and the original request still differ at this path."""
         ...

@@ -24,7 +24,7 @@ ABSENT: Final = _Absent()
 
 @dataclass(frozen=True)
 class Change:
-    """One value that differs."""
+    """One value that differs between two JSON documents."""
 
     path: Path
     before: Any
@@ -32,21 +32,22 @@ class Change:
 
     @property
     def name(self) -> str:
-        """The path of the value: `hyperparameters.learning_rate`."""
+        """The path of the value as text: `hyperparameters.learning_rate`."""
         return dotted(self.path)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the change as JSON data. Missing values are left out."""
+        """Return the change as JSON data. A value that is missing on one side is left out."""
         values = {"before": self.before, "after": self.after}
         return {"field": self.name, **{key: value for key, value in values.items() if value is not ABSENT}}
 
 
 @dataclass(frozen=True)
 class FileChange:
-    """One file that differs.
+    """One file that differs between two versions of the code.
 
     Attributes:
-        added, removed: numbers of lines; None for a binary file, or if the content is unavailable.
+        added, removed: the numbers of added and removed lines; None for a binary file, or if the content is
+            unavailable.
         lines: the unified diff, without line ends.
     """
 
@@ -58,7 +59,7 @@ class FileChange:
 
     @property
     def amount(self) -> str:
-        """The size of the change: `+3 -1`, or a word if lines cannot be counted."""
+        """The size of the change: `+3 -1`, or the kind of change, such as `added`, if no lines are compared."""
         if self.change == "changed" and self.added is not None:
             return f"+{self.added} -{self.removed}"
         return self.change
@@ -70,7 +71,9 @@ class FileChange:
 
 
 def changes_between(before: Any, after: Any, path: Path = ()) -> Iterator[Change]:
-    """Yield the values that differ, in the order of `before`. Entries of two lists are matched with each other."""
+    """Yield the values that differ, in the order of `before`. Entries of two lists are aligned first, so an inserted
+    entry is one change.
+    """
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in dict.fromkeys((*before, *after)):
             yield from changes_between(before.get(key, ABSENT), after.get(key, ABSENT), (*path, key))
@@ -96,8 +99,7 @@ def _between_lists(before: Sequence[Any], after: Sequence[Any], path: Path) -> I
 
 
 def _is_same(before: Any, after: Any) -> bool:
-    """Compare two values strictly: `True` differs from `1`, and `1` from `1.0`, because a script can tell them
-    apart."""
+    """Return whether two values are equal in value and type: a script can tell `True` from `1`, and `1` from `1.0`."""
     return type(before) is type(after) and bool(before == after)
 
 
@@ -108,8 +110,9 @@ Content = Callable[[str], bytes | None]
 def file_changes(
     before: Mapping[str, Any], after: Mapping[str, Any], old: Content, new: Content, *, names: tuple[str, str]
 ) -> Iterator[FileChange]:
-    """Yield the files that differ, by path. Two files are equal if the mappings hold equal values for them. `names` are
-    the names of the two sides in the lines of the diff."""
+    """Yield the files that differ, by path. Two files are equal if `before` and `after` map their path to equal values.
+    `names` are the names of the two versions in the diff.
+    """
     for path in sorted({*before, *after}):
         if path not in after:
             yield FileChange(path, "removed")

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def _path_text(value: Any) -> Any:
-    """Return a `pathlib.Path` as text. One made of a URI stays and is refused: of `s3://bucket` it keeps one slash."""
+    """Convert a `pathlib.Path` to text. A path made from a URI is returned unchanged, so that validation refuses it,
+    because `Path("s3://bucket")` loses a slash.
+    """
     if not isinstance(value, os.PathLike):
         return value
     text = os.fspath(value)
@@ -42,10 +44,10 @@ Channel = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 
 @per_target(FilledPath | None, default=None)
 class _Places(Model):
-    """One location per target, in the field that has the target's name."""
+    """One location per target, in a field with the target's name."""
 
     def of(self, target: str) -> str | None:
-        """Return the location on one target, or None."""
+        """Return the location on one target, or None if the job has none."""
         return value_for(self, target)
 
     if TYPE_CHECKING:
@@ -59,21 +61,21 @@ def _input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
     if data.get("value") is not None:
         for name in target_names():
             if data.get(name) is not None:
-                message = f"an input is either a `value` or a place, and this one has `{name}` too"
+                message = f"an input has either a `value` or locations, but this one has `{name}` too"
                 yield Problem((name,), message, "remove one of them", code="CT018")
     elif all(data.get(target) is None for target in target_names()):
-        message = "an input needs a place on at least one target"
+        message = "an input needs a location on at least one target"
         yield KeyProblem((), message, f"add for example {_examples()}", code="CT011")
 
 
 def _examples() -> str:
-    """Return how to write a location, on two of the targets as examples."""
+    """Return example locations for two targets, as text for a hint."""
     found = [f"`{target.name}: {target.place_example}`" for target in all_targets() if target.place_example]
     return " or ".join(found[:2])
 
 
 class Input(_Places):
-    """Data that the script reads. `${{inputs.NAME}}` becomes its path."""
+    """Data that the script reads. `${{inputs.NAME}}` becomes the path of the data."""
 
     value: str | bool | int | float | None = None
     """A plain value instead of a location (Azure ML's literal input). `${{inputs.NAME}}` becomes this value."""
@@ -129,7 +131,7 @@ class Input(_Places):
 
 
 class Output(_Places):
-    """Data that the script writes. `${{outputs.NAME}}` becomes its path; the target keeps it after the run."""
+    """Data that the script writes and the target keeps after the run. `${{outputs.NAME}}` becomes its path."""
 
     mode: Literal["upload", "mount", "direct"] = "mount"
     """upload: copied when the script ends. mount: written through while the script runs. direct: Azure ML passes the
@@ -157,8 +159,9 @@ class Output(_Places):
 
 
 class Checkpoint(_Places):
-    """The location of checkpoints. A run that finds complete checkpoints there resumes; `${{checkpoint}}` becomes the
-    path."""
+    """The location of checkpoints. A run resumes if the location contains a complete checkpoint. `${{checkpoint}}`
+    becomes the path of the location.
+    """
 
     keep: int = Field(default=3, ge=1, strict=True)
     """How many checkpoints the runtime keeps."""

@@ -12,7 +12,9 @@ ABSENT = "(absent)"
 
 
 def paths_that_differ(theirs: Any, ours: Any, path: Path = ()) -> Iterator[tuple[Path, Any, Any]]:
-    """Yield each path at which two JSON values differ, with both values. Descends as long as both are mappings."""
+    """Yield each path at which two JSON values differ, with both values. Compares mappings key by key, and all other
+    values as a whole.
+    """
     if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
         for key in [*theirs, *(key for key in ours if key not in theirs)]:
             yield from paths_that_differ(theirs.get(key, ABSENT), ours.get(key, ABSENT), (*path, key))
@@ -36,7 +38,7 @@ def overrides_between(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dic
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Compare two JSON values, with `true` different from 1."""
+    """Return whether two JSON values are equal. `true` differs from 1."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):

@@ -1,4 +1,4 @@
-"""How the processes of a job are launched and find each other. Each distribution has a model, selected by `type`."""
+"""The distributions: how the processes of a job are launched and find each other. `type` selects the model."""
 
 from __future__ import annotations
 
@@ -108,7 +108,9 @@ class SMP(_Processes):
 
 
 class DeepSpeed(_Processes):
-    """DeepSpeed. `launch` selects what starts the processes. The script calls `deepspeed.initialize` in every case."""
+    """DeepSpeed. `launch` selects the launcher of the processes. With every launcher, the script calls
+    `deepspeed.initialize`.
+    """
 
     type: Literal["deepspeed"] = "deepspeed"
     launch: Literal["torch", "mpi", "launcher"] = "torch"
@@ -126,7 +128,7 @@ class MPI(_Processes):
 
 
 class Horovod(_Processes):
-    """Horovod, started by mpirun."""
+    """Horovod: processes that mpirun starts."""
 
     type: Literal["horovod"] = "horovod"
     options: str = ""
@@ -141,7 +143,7 @@ def _tensorflow_rules(tensorflow: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 class TensorFlow(Model):
-    """tf.distribute: processes that find each other through `TF_CONFIG`."""
+    """tf.distribute (TensorFlow): processes that find each other through the variable `TF_CONFIG`."""
 
     type: Literal["tensorflow"] = "tensorflow"
     strategy: Literal["multi_worker_mirrored", "parameter_server"] = "multi_worker_mirrored"
@@ -154,8 +156,9 @@ class TensorFlow(Model):
 
 
 class Ray(Model):
-    """A Ray cluster that Azure ML starts: the head on the first instance, where the script runs, and a worker on each
-    other instance. Azure ML chooses the value of every field that you leave out."""
+    """A Ray cluster that Azure ML starts. The head and the script run on the first instance, and a worker on each other
+    instance. Azure ML chooses the value of every field that you leave out.
+    """
 
     type: Literal["ray"] = "ray"
     port: int | None = Field(default=None, ge=1, le=65535, strict=True)
@@ -171,9 +174,11 @@ class Ray(Model):
 
 
 def no_ray(distribution: Distribution, where: str) -> Iterator[Problem]:
-    """Yield a problem if the job uses Ray on a target that cannot start it. `where` is the target in words."""
+    """Yield a problem if the job uses Ray on a target that cannot start it. `where` describes the target in the
+    message.
+    """
     if isinstance(distribution, Ray):
-        message = f"nothing starts Ray {where}; only Azure ML has it as a distribution"
+        message = f"nothing starts Ray {where}; only Azure ML supports Ray as a distribution"
         hint = "use `distribution: {type: torch}`, or a `command` that starts Ray itself"
         yield Problem(("distribution", "type"), message, hint, code="CT030")
 

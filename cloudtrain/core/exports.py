@@ -1,7 +1,7 @@
 """Methods that convert a plan into an object or code of a service's SDK.
 
-Every plan has these methods, so that an editor and a type checker find them on the result of `ct.plan`. A method that
-the plan's target does not support raises an error that names the targets that do.
+Every plan has all of these methods, so editors and type checkers find them on the result of `ct.plan`. If the plan's
+target does not support a method, the method raises an error that names the targets that support it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Exports:
         raise self._refusal("train_arguments")
 
     def to_command(self) -> Any:
-        """Return a command job, which the SDK's client can create."""
+        """Return a command job, which `ml_client.jobs.create_or_update` accepts."""
         raise self._refusal("to_command")
 
     def to_python(self, *_: Any, **__: Any) -> str:
@@ -45,7 +45,7 @@ class Exports:
         raise self._refusal("to_yaml")
 
     def _refusal(self, method: str) -> UsageError:
-        """Return the error that names the targets whose plans have the method."""
+        """Return the error for an unsupported method, which names the targets whose plans support it."""
         from cloudtrain.core.targets import all_targets
 
         names = [target.name for target in all_targets() if method in target.exports]

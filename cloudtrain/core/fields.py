@@ -14,15 +14,14 @@ TRAINING, PROCESSING, SWEEP = "training", "processing", "sweep"
 
 
 def kind_of_job(job: AnyJob | Sweep) -> str:
-    """Return `training`, `processing` or `sweep`."""
+    """Return the kind of a job as a job file names it: `training`, `processing` or `sweep`."""
     if getattr(job, "kind", None) == SWEEP:
         return SWEEP
     return TRAINING if isinstance(job, TrainingJob) else PROCESSING
 
 
 def fields_of(job: AnyJob | Sweep) -> dict[str, Any]:
-    """Return the fields that a job file needs for the same job, as JSON data. Fields with default values are left
-    out."""
+    """Return the fields of the job as a job file writes them, as JSON data. Fields with default values are left out."""
     data = job.model_dump(mode="json", exclude_defaults=True)
     if kind_of_job(job) == SWEEP:
         return {"kind": SWEEP, **data, "job": fields_of(job.job)}  # type: ignore[union-attr]  # only a sweep is of that kind
@@ -32,7 +31,7 @@ def fields_of(job: AnyJob | Sweep) -> dict[str, Any]:
 
 
 def model_of_kind(kind: str) -> Any:
-    """Return the model of that kind of job. It validates the result of `fields_of`."""
+    """Return the model for jobs of a kind. The model can validate the result of `fields_of`."""
     if kind == TRAINING:
         return TrainingJob
     if kind == SWEEP:

@@ -1,4 +1,4 @@
-"""Hiding of secrets: values that may be sent but must not appear in output or logs."""
+"""Functions that hide secrets, which may be sent but must not appear in output or logs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ HIDDEN = "***"
 
 
 def hide(value: Shown, secrets: Iterable[str]) -> Shown:
-    """Return the same texts, mappings and sequences with every secret replaced. A secret is also found inside a longer
-    text, in the form in which JSON writes it, and in JSON inside JSON."""
+    """Return texts, mappings or sequences with every secret replaced. A secret is also found inside a longer text, with
+    JSON escapes, and in JSON inside JSON.
+    """
     forms = sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
     return _hide(value, forms) if forms else value
 
 
 def _forms(secret: str) -> Iterable[str]:
-    """Yield the forms in which a secret can be written. A text of several lines is hidden line by line, as it is
-    printed."""
+    """Yield the forms in which a secret can be written. For a secret of several lines, also yield each line, because
+    output is printed line by line.
+    """
     lines = [line for line in secret.splitlines() if len(line) > _SHORT] or [secret]
     for form in (secret, *lines):
         yield form

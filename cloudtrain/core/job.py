@@ -1,4 +1,4 @@
-"""The training job that the user writes: portable between targets, immutable, and free of I/O."""
+"""The training job that the user writes: portable between targets and immutable. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ _REFERENCE = re.compile(r"[a-z]+:\S.*")
 
 
 def _environment_rules(environment: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield a problem for each secret that is not a reference. No message repeats the value, because it may be the
-    secret."""
+    """Yield a problem for each secret whose value is not a location. No message repeats the value, which may be the
+    secret itself.
+    """
     secrets, variables = environment.get("secrets"), environment.get("variables")
     for name, value in secrets.items() if isinstance(secrets, Mapping) else ():
         path = ("secrets", name)
@@ -49,19 +50,19 @@ def _environment_rules(environment: Mapping[str, Any]) -> Iterator[Problem]:
             message = f"`{name}` cannot be a variable's name"
             yield KeyProblem(path, message, "write for example `HF_TOKEN`", code="CT070")
         if isinstance(variables, Mapping) and name in variables:
-            message = f"`{name}` is a secret and a variable"
+            message = f"`{name}` names both a secret and a variable"
             yield Problem(path, message, f"remove `variables.{name}`", code="CT071")
         places = {(target,): text for target, text in value.items()} if isinstance(value, Mapping) else {(): value}
         for where, text in places.items():
             if isinstance(text, str) and not _REFERENCE.fullmatch(text):
-                message = f"the secret `{name}` does not name the place of its value"
+                message = f"the secret `{name}` must be the location of its value"
                 hint = f"write for example `env:{name}` or `file:~/.secrets/{name}`"
                 yield Problem((*path, *where), message, hint, code="CT070")
 
 
 @per_target(str | None, default=None)
 class Environment(Model):
-    """The environment of the script: a framework and version that each target knows, or an image per target.
+    """The environment of the script: a framework and version for all targets, or an image for each target.
 
     The field named after a target holds the name of an environment that is registered on that target.
     """
@@ -151,7 +152,9 @@ def _job_rules(job: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield a problem if a job names nothing to run, or more than one thing."""
+    """Yield the problems of a job that names no program to run (script, command or image), or both a script and a
+    command.
+    """
     script, command = job.get("entry_point"), job.get("command")
     if script is None and command is None and not _has_image(job):
         message = "a job needs something to run: `entry_point` or `command`"
@@ -169,21 +172,22 @@ def one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
         message = "a job runs either an `entry_point` or a `command`, not both"
         yield Problem(("command",), message, "remove one of them", code="CT018")
     if command is not None and script is None and job.get("hyperparameters"):
-        message = "`hyperparameters` go to an `entry_point`, and this job runs a `command`"
+        message = "only an `entry_point` gets `hyperparameters`, but this job runs a `command`"
         yield Problem(("hyperparameters",), message, "write them into the command", code="CT018")
 
 
 def _has_image(job: Mapping[str, Any]) -> bool:
-    """Return whether the job names an image. The image's entry point can then be what runs."""
+    """Return whether the job names an image, whose entry point can be the program to run."""
     environment = job.get("environment")
     image = environment.get("image") if isinstance(environment, Mapping) else getattr(environment, "image", None)
     return image is not None
 
 
 def same_names(job: Mapping[str, Any], *, outputs: Sequence[str] = ()) -> Iterator[Problem]:
-    """Yield the inputs or outputs whose names differ only in case: `CLOUDTRAIN_INPUT_TRAIN` would be ambiguous.
+    """Yield a problem for inputs or outputs whose names differ only in case: `CLOUDTRAIN_INPUT_TRAIN` would be
+    ambiguous.
 
-    `outputs` are the outputs that every such job has without declaring them.
+    `outputs` are outputs that the job has without declaring them.
     """
     for field, implicit in (("inputs", ()), ("outputs", outputs)):
         declared = job.get(field)
@@ -197,13 +201,15 @@ def same_names(job: Mapping[str, Any], *, outputs: Sequence[str] = ()) -> Iterat
 
 
 def unsendable(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem]:
-    """Yield the values that no target accepts: NaN and infinity, which JSON cannot express, and malformed text."""
+    """Yield a problem for each value that no target accepts: NaN and infinity, which JSON cannot express, and malformed
+    text.
+    """
     if isinstance(value, str):
         yield from (Problem(path, f"`{path[-1]}` holds {what}", hint, code="CT017") for what, hint in _no_text(value))
     elif isinstance(value, float) and not isfinite(value):
         word, name = str(value), dotted(path[-2:] if isinstance(path[-1], int) else path[-1:])
         yield Problem(
-            path, f"`{name}` cannot be `{word}`: no service takes it", f'write `"{word}"`, as text', code="CT017"
+            path, f"`{name}` cannot be `{word}`: no service accepts it", f'write `"{word}"`, as text', code="CT017"
         )
     elif isinstance(value, Mapping | BaseModel):
         for key, inner in value.items() if isinstance(value, Mapping) else value:
@@ -216,7 +222,7 @@ def unsendable(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem
 
 
 def _no_text(text: str) -> Iterator[tuple[str, str]]:
-    """Yield why a text is not a valid argument or not valid UTF-8, and how to correct it."""
+    """Yield a message and a hint if a text is not a valid argument or not valid UTF-8."""
     if "\0" in text:
         yield "a NUL character, which ends every argument", "remove it"
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
@@ -225,7 +231,7 @@ def _no_text(text: str) -> Iterator[tuple[str, str]]:
 
 @per_target(dict[str, JsonValue], suffix=OVERRIDES, default_factory=dict)
 class TrainingJob(FromFile):
-    """One distributed training job. The same job runs on this machine, on SageMaker and on Azure ML.
+    """One distributed training job. The same job runs on every target: this machine, SageMaker, Azure ML or Slurm.
 
     Raises:
         JobError: listing every problem at once, each with a hint.
@@ -271,7 +277,7 @@ class TrainingJob(FromFile):
             fields: fields of the job. They take precedence.
 
         Raises:
-            UsageError: there is no such script, or it is not Python.
+            UsageError: the script does not exist, or is not a Python file.
             JobError: a field is wrong.
         """
         from cloudtrain.core.script import fields_of_script

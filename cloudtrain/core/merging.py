@@ -7,8 +7,9 @@ from typing import Any
 
 
 def merged(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `request` with `overrides` applied: mappings are merged key by key, a null removes its key, and any other
-    value replaces the old one. Neither argument is changed."""
+    """Return `request` with `overrides` applied: mappings are merged key by key, null removes a key, and any other
+    value replaces the old value. Neither argument is changed.
+    """
     result = dict(request)
     for key, value in overrides.items():
         if value is None:

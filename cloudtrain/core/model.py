@@ -1,4 +1,4 @@
-"""The base of every job model: frozen, strict about unknown fields, with errors that say how to fix them."""
+"""The base class of all job models: frozen, strict about unknown fields, with errors that suggest a correction."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field, PrivateAttr))
     class _Meta(ModelMetaclass):
-        """Tells type checkers that models are frozen. They cannot read that from `model_config`."""
+        """Tells type checkers that models are frozen, which type checkers cannot derive from `model_config`."""
 
 else:
 
     class _Meta(type(BaseModel)):
-        """Turns pydantic's error into a JobError where a person calls a model: `ct.Resources(instance_cout=2)`.
+        """Converts pydantic's error to a JobError when the user creates a model: `ct.Resources(instance_cout=2)`.
 
-        Only the outermost call comes through here; nested models are validated by pydantic itself, so all
-        problems of a job arrive together, each with its full path.
+        Only the outermost call uses this metaclass. Pydantic validates nested models itself, so all problems of a job
+        are reported together, each with its full path.
         """
 
         def __call__(cls, /, *args, **kwargs):
@@ -37,7 +37,7 @@ else:
 def all_at_once(rules: Rules) -> Any:
     """Return a model validator that applies `rules` to the fields as they were written, valid or not.
 
-    Its problems are reported together with those of the fields.
+    Problems found by the rules are reported together with problems of the fields.
     """
 
     @classmethod  # type: ignore[misc]  # model_validator takes a classmethod, which mypy allows only in a class
@@ -48,7 +48,9 @@ def all_at_once(rules: Rules) -> Any:
 
 
 class Model(BaseModel, metaclass=_Meta):
-    """Frozen. Unknown fields are errors, and numbers and strings are never converted into each other."""
+    """Base class of frozen models. Unknown fields are errors, and numbers and strings are never converted into each
+    other.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=False, defer_build=True)
 

@@ -1,4 +1,6 @@
-"""The origin of a job: the folder of its file. The settings of that folder's project apply wherever the job is used."""
+"""The origin of a job: the folder of its file. The settings of the project in that folder apply even if the job is used
+from another folder.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ class FromFile(Model):
         return self._folder
 
     def from_folder(self, folder: Path | None) -> Self:
-        """Return the same job, as if it had been read from a file in that folder."""
+        """Return a copy of the job that counts as read from a file in `folder`."""
         same = self.model_copy()
         same._folder = folder  # type: ignore[misc]  # only fields are frozen
         return same

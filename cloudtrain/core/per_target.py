@@ -32,7 +32,7 @@ def per_target(annotation: Any, *, suffix: str = "", **field: Any) -> Callable[[
 
 
 def is_widened(model: type[BaseModel]) -> bool:
-    """Return whether `per_target` made the class. Such a class has no source code."""
+    """Return whether the class was created by `per_target`. Such a class has no source code."""
     base = model.__bases__[0]
     return (model.__name__, model.__module__) == (base.__name__, base.__module__)
 

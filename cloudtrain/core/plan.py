@@ -1,4 +1,4 @@
-"""The compiled job: the exact request, the uploads and the findings. Pure data: nothing in this module does I/O."""
+"""The compiled job: the exact request, the uploads and the findings. This module holds pure data and does no I/O."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Level(str, Enum):
-    """Severity of a finding. Errors stop a submit; warnings and notices do not."""
+    """Severity of a finding. Only errors stop a submit; warnings and notices do not."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -35,8 +35,9 @@ class Level(str, Enum):
 
 
 class Finding(NamedTuple):
-    """One preflight result. `path` is the path of the value in the job; `place` is the value's position in the job's
-    file."""
+    """One result of the preflight checks. `path` is the path of the value in the job; `place` is the value's position
+    in the job file.
+    """
 
     code: str
     level: Level
@@ -47,7 +48,7 @@ class Finding(NamedTuple):
     details: tuple[str, ...] = ()
 
     def notice(self) -> Notice:
-        """Return the finding as a notice for the reader."""
+        """Return the finding as a `Notice` of a document."""
         from cloudtrain.errors import dotted
         from cloudtrain.render.document import Notice
 
@@ -56,8 +57,9 @@ class Finding(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """A file that must be at `destination` before the request is sent. The destination is content-addressed: same
-    bytes, same destination."""
+    """A file that must be at `destination` before the request is sent. The destination contains the hash of the
+    content, so equal files have equal destinations.
+    """
 
     kind: str
     sha256: str
@@ -75,7 +77,7 @@ class Upload(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """The identity of the user's code: the part of the archive that compile may use."""
+    """The identity of the user's code, which is all that compile uses of the archive."""
 
     sha256: str
     size: int
@@ -100,7 +102,9 @@ class Machine(NamedTuple):
 
 
 class CompileContext(NamedTuple):
-    """Everything that compile may not look up itself. The same job, target and context give the same bytes."""
+    """The data that compile must not look up itself, so that the same job, target and context always give the same
+    request.
+    """
 
     run_name: str
     bundle: Bundle
@@ -121,19 +125,19 @@ class CompileContext(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan(Exports):
-    """What a submit would send. The submit sends exactly the body in `request`.
+    """The data that a submit sends. The submit sends exactly the body in `request`.
 
     Attributes:
         target: the name of the target.
         run_name: the name that the run will have.
         request: the body, JSON data only.
-        uploads: what must be in place before the request is sent.
+        uploads: the files that must be uploaded before the request is sent.
         processes: every process that will run.
-        findings: what the checks found.
+        findings: the results of the checks.
         summary: pairs of label and text that introduce the plan to a reader.
-        place: where the run will be; the middle part of its reference.
-        written: where the run will write: maps `model`, `checkpoint` and `outputs/NAME` to locations on the target. A
-            target whose request already holds the locations overrides `outputs` instead.
+        place: the region, workspace or host of the run, which is the middle part of the run's reference.
+        written: maps `model`, `checkpoint` and `outputs/NAME` to the locations on the target that the run will write
+            to. A target whose request already contains the locations overrides `outputs` instead.
         settings: the files on this machine, other than the job's, that influenced the plan: `cloudtrain.toml`,
             `instances.toml`, and files of the target's tools.
     """
@@ -155,22 +159,24 @@ class Plan(Exports):
 
     @property
     def outputs(self) -> dict[str, str]:
-        """Where the run will write: maps `model`, `checkpoint` and `outputs/NAME` to locations on the target."""
+        """Maps `model`, `checkpoint` and `outputs/NAME` to the locations on the target that the run will write to."""
         return dict(self.written)
 
     @property
     def ref(self) -> RunRef:
-        """The reference that the run will have."""
+        """The reference of the planned run."""
         return RunRef(self.target, self.place, self.run_name)
 
     @property
     def request_json(self) -> str:
-        """Return the request as canonical JSON (sorted keys, no white space, UTF-8): the bytes that the hash covers."""
+        """Return the request as canonical JSON (sorted keys, no white space, UTF-8): the text that `sha256` is computed
+        from.
+        """
         return canonical_json(self.request)
 
     @property
     def sha256(self) -> str:
-        """Hash of the target, the request and the uploads."""
+        """The SHA-256 hash of the target, the request and the uploads."""
         content = {
             "target": self.target,
             "request": self.request,
@@ -180,7 +186,7 @@ class Plan(Exports):
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that stop a submit."""
+        """The findings of level error, which stop a submit."""
         return tuple(finding for finding in self.findings if finding.level is Level.ERROR)
 
     def with_findings(self, findings: tuple[Finding, ...]) -> Plan:
@@ -188,8 +194,9 @@ class Plan(Exports):
         return replace(self, findings=findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole plan as JSON data, with secrets hidden. Values that many processes share are written once:
-        `processes_data`."""
+        """Return the whole plan as JSON data, with secrets hidden. Values that many processes share are written only
+        once, as in `processes_data`.
+        """
         content = {
             "target": self.target,
             "run_name": self.run_name,
@@ -210,12 +217,15 @@ class Plan(Exports):
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     def forms(self) -> dict[str, Callable[[], str]]:
-        """Return the other formats of the request, by name: texts for tools of the target (`Target.plan_formats`)."""
+        """Return functions that write the request in formats for other tools of the target, by name of the format
+        (`Target.plan_formats`).
+        """
         return {}
 
     def document(self, *, whole: bool = True) -> Document:
-        """Return the plan for a reader: what it will do, what the checks found, errors first, and then, if `whole`, the
-        uploads, the processes and the request. Secrets are hidden."""
+        """Return the plan as a document: the summary and the findings, errors first. If `whole`, the uploads, the
+        processes and the request follow. Secrets are hidden.
+        """
         from cloudtrain.render.document import Document, Heading, Pairs, Section
 
         used = [("settings", "\n".join(self.settings))] if self.settings else []
@@ -231,8 +241,9 @@ class Plan(Exports):
         return hide(Document(blocks), self.hidden)
 
     def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
-        """Return the plan as text. Command lines are wrapped to `width` columns; data and paths are never cut. Of a
-        very long request, the middle lines are replaced by their number."""
+        """Return the plan as text. Command lines are wrapped to `width` columns; data and paths are never cut. The
+        middle lines of a very long request are replaced by the number of omitted lines.
+        """
         from cloudtrain.render.text import to_text
 
         return to_text(self.document(), width=width, color=color)
@@ -260,7 +271,7 @@ def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def canonical_json(value: Any) -> str:
-    """Return the one canonical text of a value: sorted keys, no white space, no NaN.
+    """Return a value as canonical JSON: sorted keys, no white space, no NaN.
 
     Raises:
         ValueError: the value holds NaN or infinity, which JSON cannot express.
@@ -283,8 +294,9 @@ def _amount(upload: Upload) -> str:
 
 
 def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | Command | Pairs]:
-    """Yield every process that will run. Ranks that differ only in their number are shown as one. Of many instances
-    that start the same program, the first two and the last are shown."""
+    """Yield blocks that show the processes. Ranks that differ only in their number are shown as one. If many instances
+    start the same program, only the first two and the last are shown.
+    """
     from cloudtrain.render.document import Command, Heading, Pairs, Text
 
     groups = Processes.of(processes).groups
@@ -304,7 +316,7 @@ def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | C
 
 
 def _shown(group: Alike) -> Iterator[Process | str]:
-    """Yield the processes of a group to show, and a line of text in place of the omitted ones."""
+    """Yield the processes of a group to show, and a line of text in place of the omitted processes."""
     if group.role == "rank":
         yield group.first
     elif group.count <= _WORTH_SHOWING:
@@ -335,8 +347,9 @@ def _places(numbers: Sequence[int]) -> str:
 
 
 def request_blocks(request: dict[str, Any]) -> Iterator[Lines | Text]:
-    """Yield a request for the reader: as JSON, with scripts as YAML writes them. In a very long request, the middle
-    lines are replaced by their number."""
+    """Yield a request as JSON, with scripts as blocks of lines. The middle lines of a very long request are replaced by
+    the number of omitted lines.
+    """
     from cloudtrain.render.document import Lines, Text
 
     text = json.dumps(request, indent=2, ensure_ascii=False)
@@ -352,7 +365,7 @@ def request_blocks(request: dict[str, Any]) -> Iterator[Lines | Text]:
 
 
 def _readable(line: str) -> list[str]:
-    """Return a line of JSON, or the lines of the script that it holds."""
+    """Return a line of JSON, or several lines if its value is a script."""
     script = re.fullmatch(r'(\s*)("[^"]*": )("#!(?:[^"\\]|\\.)*"),?', line)
     if script is None:
         return [line]
@@ -366,7 +379,7 @@ thousand instances on this machine mean a thousand lists of arguments and variab
 
 
 def _within(lines: Sequence[str], most: int) -> int:
-    """Return how many of the lines fit into that many characters."""
+    """Return how many of the lines fit into `most` characters."""
     return bisect_right(list(accumulate(len(line) + 1 for line in lines)), most)
 
 

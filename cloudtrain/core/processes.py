@@ -1,7 +1,7 @@
-"""The processes of a job in a plan. Each is made on demand, because a large job has a million of them.
+"""The processes of a job in a plan. They are created on demand, because a large job has a million processes.
 
-Processes of one kind form one `Alike`, which makes its n-th process when asked. So the cost of a plan depends on how
-many processes you look at, not on how many the job starts.
+Similar processes form an `Alike`, which creates its n-th process on request. So the cost of a plan depends on the
+number of processes that you look at, and not on the number that the job starts.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any, overload
 class Process:
     """One process that the job will start: its instance, rank, arguments and environment.
 
-    `rank` is None for launchers (torchrun, mpirun) and other processes without a rank. `env` holds the variables that
-    are set for this process in addition to the instance's.
+    `rank` is None for launchers (torchrun, mpirun) and other processes without a rank. `env` holds the variables of
+    this process in addition to the variables of its instance.
     """
 
     instance: int
@@ -37,9 +37,9 @@ class Alike:
 
     Attributes:
         role: the role of the processes.
-        spread: each instance and its number of these processes, in order.
-        make: makes the n-th process, from 0.
-        uniform: whether everything that the first, second and last process share is shared by all. If not, every
+        spread: each instance with its number of processes of this group, in order.
+        make: creates the process with a number, from 0.
+        uniform: whether all processes share everything that the first, second and last process share. If False, every
             process is examined.
     """
 
@@ -50,7 +50,7 @@ class Alike:
 
     @classmethod
     def listed(cls, processes: Sequence[Process]) -> Alike:
-        """Return a group of processes that already exist."""
+        """Return the group that consists of the given processes."""
         spread = ((instance, len(list(same))) for instance, same in groupby(process.instance for process in processes))
         return cls(processes[0].role, tuple(spread), processes.__getitem__, uniform=False)
 
@@ -64,7 +64,7 @@ class Alike:
 
     @cached_property
     def first(self) -> Process:
-        """The process that represents the group."""
+        """The first process, which represents the group."""
         return self.make(0)
 
     @cached_property
@@ -74,7 +74,7 @@ class Alike:
 
     @cached_property
     def examples(self) -> tuple[Process, ...]:
-        """Processes that together show every difference within the group."""
+        """A few processes that together show every difference within the group."""
         if not self.uniform:
             return tuple(self)
         between = (self.make(1),) if self.count > 2 else ()
@@ -87,14 +87,16 @@ class Alike:
 
 
 class Processes(Sequence[Process]):
-    """All processes of a job, in the order in which a plan shows them."""
+    """All processes of a job, in the order of the plan."""
 
     def __init__(self, groups: Iterable[Alike] = ()) -> None:
         self.groups = tuple(group for group in groups if group.count)
 
     @classmethod
     def of(cls, processes: Iterable[Process]) -> Processes:
-        """Group the given processes: neighbours of one role form a group, ranks only if they run the same program."""
+        """Group the given processes. Consecutive processes with the same role form a group; ranks must also run the
+        same program.
+        """
         if isinstance(processes, Processes):
             return processes
         neighbours = groupby(
@@ -114,7 +116,7 @@ class Processes(Sequence[Process]):
 
     @property
     def examples(self) -> Iterator[Process]:
-        """Yield enough processes that any other differs from one of them only in numbers."""
+        """Yield example processes such that every other process differs from an example only in its numbers."""
         return (process for group in self.groups for process in group.examples)
 
     @staticmethod
@@ -164,7 +166,7 @@ def _kind(process: Process) -> tuple[object, ...]:
 
 
 def common_variables(envs: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Return the variables that all of these environments share."""
+    """Return the variables that have the same value in all environments."""
     first, *others = envs
     return {key: value for key, value in first.items() if all(env.get(key) == value for env in others)}
 
@@ -181,11 +183,12 @@ _LONG = 200
 
 
 def processes_data(processes: Iterable[Process]) -> list[dict[str, Any]]:
-    """Return all processes as JSON data: one entry per process, or one per kind with more than `LISTED` processes.
+    """Return all processes as JSON data: one entry per process, or one entry per group with more than `LISTED`
+    processes.
 
-    The entry of a kind has the `count` of its processes, their common `role`, `argv` and `env`, and a list `each` of
-    their differences. `env_begins` holds the common beginning of a variable's texts, if it is long. `each` has `count`
-    items, up to `TOLD_APART`. Above that it has the first two and the last, whose numbers determine the others.
+    The entry of a group has the `count` of processes, their common `role`, `argv` and `env`, and a list `each` of their
+    differences. `env_begins` holds long common beginnings of a variable's values. `each` has `count` items, if `count`
+    is at most `TOLD_APART`. Otherwise it has only the first two and the last item, from which the others follow.
     """
     return [entry for group in Processes.of(processes).groups for entry in _entries(group)]
 
@@ -219,7 +222,7 @@ def _whole(process: Process) -> dict[str, Any]:
 
 
 def _own(process: Process, shared: Mapping[str, str], begins: Mapping[str, str], same_argv: bool) -> dict[str, Any]:
-    """Return the values that only this process has."""
+    """Return the values in which a process differs from its group."""
     env = {name: value for name, value in process.env.items() if name not in shared}
     return {
         "instance": process.instance,
@@ -231,7 +234,9 @@ def _own(process: Process, shared: Mapping[str, str], begins: Mapping[str, str],
 
 
 def _beginnings(group: Alike) -> dict[str, str]:
-    """Return the long common beginnings of variables that differ: TF_CONFIG names all hosts first, then the task."""
+    """Return the long common beginnings of variables whose values differ, such as TF_CONFIG, which lists all hosts
+    before the task.
+    """
     names = group.first.env.keys() - group.env.keys()
     found = {name: _beginning([process.env.get(name, "") for process in group.examples]) for name in sorted(names)}
     # Do not split a number: the other texts may continue with another digit.

@@ -55,7 +55,7 @@ def _place_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
         hint = "it begins with `/opt/ml/processing/`"
         yield Problem(
             ("path",),
-            f"{describe_value(path)} is not a place that a processing container shares with S3",
+            f"{describe_value(path)} is not a folder that a processing container shares with S3",
             hint,
             code="CT032",
         )
@@ -176,7 +176,7 @@ class ProcessingJob(FromFile):
     @model_validator(mode="before")
     @classmethod
     def _take_plain_places(cls, data: Any) -> Any:
-        """Accept `ct.Input` and `ct.Output` in place of the processing models."""
+        """Convert `ct.Input` and `ct.Output` to the processing models."""
         if not isinstance(data, Mapping):
             return data
         widened = dict(data)
@@ -208,7 +208,7 @@ class ProcessingJob(FromFile):
 
     def as_training(self) -> TrainingJob:
         """Return the same script, data and machines as a training job without a distribution, for checks and compilers.
-        It is not validated again, because its references may name what this job declares."""
+        The result is not validated again, because its references may name items that only this job declares."""
         shared = {name: getattr(self, name) for name in self.model_fields_set & TrainingJob.model_fields.keys()}
         defaults = {
             name: getattr(self, name) for name in ("source_dir", "resources", "environment") if name not in shared

@@ -1,6 +1,7 @@
 """References inside a job: `${{inputs.train}}`, `${{outputs.model}}` and `${{checkpoint}}` to its own data, and
-`run:prep/output/volumes` to the output of an earlier run. This module finds and checks them; compilers replace them
-with real paths."""
+`run:prep/output/volumes` to the output of an earlier run. This module finds and checks references; compilers replace
+them with real paths.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ IMPLICIT = ("outputs.model", "checkpoint")
 
 
 def reference_problems(job: Mapping[str, Any], implicit: Sequence[str] = IMPLICIT) -> list[Problem]:
-    """Return every reference in a raw job that names nothing. Works on jobs that have other errors too.
+    """Return a problem for each reference in a raw job that names nothing. Works also for jobs with other errors.
 
     `job` holds the fields as written: mappings, lists and texts, or models if the job is written in Python.
     `implicit` are references that are valid without a declaration.
@@ -51,7 +52,9 @@ _RUN_HINT = "write `run:NAME/output/OUTPUT` or `run:NAME/model`; NAME is a job, 
 
 
 class RunInput(NamedTuple):
-    """Output of an earlier run: `run:prep/output/volumes/train` is `train` below the output `volumes` of `prep`."""
+    """The output of an earlier run: `run:prep/output/volumes/train` is the path `train` in the output `volumes` of the
+    run `prep`.
+    """
 
     run: str
     """A run name, the beginning of one, a job name, or `last`."""
@@ -72,7 +75,7 @@ def is_local_path(place: str | None) -> bool:
 
 
 def run_input(place: str) -> RunInput | None:
-    """Return the parts of `run:NAME/output/OUTPUT`, or None for text of another form."""
+    """Parse `run:NAME/output/OUTPUT` and similar locations; return None for text of another form."""
     match = re.fullmatch(_RUN, place)
     if match is None or ".." in (match["below"] or "").split("/"):
         return None
@@ -81,7 +84,7 @@ def run_input(place: str) -> RunInput | None:
 
 
 def _value_problems(inputs: Any) -> Iterator[Problem]:
-    """Yield a problem for each reference in a plain value. Azure ML would pass it on unchanged."""
+    """Yield a problem for each reference in a plain value, because Azure ML would not replace the reference."""
     for path, text in _texts(inputs, ("inputs",)):
         for found in find_references(text) if path[2:] == ("value",) else ():
             message = f"`{found.text}` is in a plain value, where references are not replaced"
@@ -89,7 +92,7 @@ def _value_problems(inputs: Any) -> Iterator[Problem]:
 
 
 def _run_problems(inputs: Any) -> Iterator[Problem]:
-    """Yield a problem for each location that starts like an earlier run's and is malformed."""
+    """Yield a problem for each location that starts with `run:` but is malformed."""
     for path, text in _texts(inputs, ("inputs",)):
         if is_run_input(text) and path[-1] in target_names() and run_input(text) is None:
             yield Problem(path, f"`{text}` does not name an output of a run", _RUN_HINT, code="CT021")
@@ -105,10 +108,10 @@ class Reference(NamedTuple):
 
 
 def find_references(text: str) -> Iterator[Reference]:
-    """Yield everything between `${{` and the next `}}` that stands on one line, apart from the space around it.
+    """Yield each text between `${{` and the next `}}` on the same line, without surrounding white space.
 
-    This is a single pass over the text. A regular expression backtracks over the spaces and searches for an end from
-    each start, which took 8 seconds for 3,000 blanks.
+    This is a single pass over the text. A regular expression would backtrack over the spaces and search for an end from
+    each start, which took 8 seconds for 3,000 spaces.
     """
     close = stop = line_end = -1  # the next `}}`, the end of the text before it, and the next end of a line
     start = text.find("${{")
@@ -141,7 +144,7 @@ def replace_references(text: str, path_of: Callable[[str], str]) -> str:
 
 
 def references_in(text: str) -> list[str]:
-    """Return the inner texts of all references: `["inputs.train", "checkpoint"]`."""
+    """Return the inner texts of all references in a text: `["inputs.train", "checkpoint"]`."""
     return [found.inner for found in find_references(text)]
 
 
@@ -157,7 +160,7 @@ def _texts(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str 
 
 
 def _fault(inner: str, job: Mapping[str, Any], implicit: Sequence[str]) -> tuple[str, str | None] | None:
-    """Return what is wrong with one reference, and a hint; None if it is valid."""
+    """Return the error of one reference and a hint; None if the reference is valid."""
     names = {kind: _names(job, kind) for kind in ("inputs", "outputs")}
     known = sorted({*implicit, *(f"{kind}.{name}" for kind in names for name in names[kind])})
     if inner in known:

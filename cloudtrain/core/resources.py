@@ -1,4 +1,4 @@
-"""The machines of a job."""
+"""The instance types and counts of a job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PerTarget(Model):
     """A value that differs between targets: `{sagemaker: ml.p4d.24xlarge, azureml: Standard_ND96asr_v4}`."""
 
     def of(self, target: str) -> str | None:
-        """Return the value for one target, or None."""
+        """Return the value for one target, or None if the job has none."""
         return value_for(self, target)
 
     if TYPE_CHECKING:
@@ -52,7 +52,9 @@ class InstanceGroup(Model):
 
 
 class InstancePreference(Model):
-    """One of several instance types (SageMaker), with the count and the training plan of that type."""
+    """One of several alternative instance types (SageMaker), with the instance count and the training plan for that
+    type.
+    """
 
     instance_type: str
     instance_count: Count | None = None
@@ -62,7 +64,7 @@ class InstancePreference(Model):
 
     @model_serializer(mode="wrap")
     def _in_short(self, as_mapping: SerializerFunctionWrapHandler) -> Any:
-        """Return the type alone where nothing else is said."""
+        """Serialize as the instance type alone if no other field is set."""
         alone = self.instance_count is None and self.training_plan is None
         return self.instance_type if alone else as_mapping(self)
 
@@ -101,7 +103,7 @@ def _resource_rules(resources: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _counts(groups: Any) -> Iterator[int]:
-    """Yield the valid counts of the groups as written. An invalid count is reported at its own position."""
+    """Yield the valid counts in the raw groups. Invalid counts are reported elsewhere, at their own positions."""
     for group in groups if isinstance(groups, list | tuple) else ():
         count = group.get("instance_count") if isinstance(group, Mapping) else getattr(group, "instance_count", None)
         if isinstance(count, int):
@@ -109,7 +111,9 @@ def _counts(groups: Any) -> Iterator[int]:
 
 
 class Resources(Model):
-    """The number and type of instances. Name a type per target, or describe it by GPU and let the catalogue choose."""
+    """The number and type of instances. Name a type for each target, or describe its GPUs and let cloudtrain choose
+    from the catalogue.
+    """
 
     instance_count: Count = 1
     """Instances (machines, nodes) of the job."""

@@ -1,4 +1,4 @@
-"""The job of a script without a job file, as in `cloudtrain submit train.py --epochs 3`."""
+"""Jobs for scripts without a job file, as in `cloudtrain submit train.py --epochs 3`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fields_of_script(script: Path, arguments: Sequence[str], folder: Path) -> di
     If all arguments are `--name value`, they become hyperparameters; otherwise the job gets a command.
 
     Raises:
-        UsageError: there is no such script, or it is not Python.
+        UsageError: the script does not exist, or is not a Python file.
     """
     place, root = os.path.realpath(script), os.path.realpath(folder)
     inside = os.path.relpath(place, root)
@@ -59,7 +59,7 @@ def fields_of_script(script: Path, arguments: Sequence[str], folder: Path) -> di
 def read_hyperparameters(arguments: Sequence[str]) -> dict[str, Any] | None:
     """Return the values of `--name value` and `--name=value`, or None if an argument has another form.
 
-    Integers and decimal numbers that Python would print identically become numbers; everything else is text.
+    Integers and decimal numbers become numbers if Python would print them identically; all other values stay text.
     """
     found: dict[str, Any] = {}
     waiting = list(arguments)
@@ -77,7 +77,7 @@ def read_hyperparameters(arguments: Sequence[str]) -> dict[str, Any] | None:
 
 
 def job_name_from(text: str) -> str:
-    """Return a job name made of the letters, digits and hyphens of a text."""
+    """Convert a text to a valid job name of letters, digits and hyphens."""
     words = re.findall(r"[a-zA-Z0-9]+", text)
     return "-".join(words)[:MAX_JOB_NAME].rstrip("-") or "training"
 
@@ -101,7 +101,7 @@ def distribution_of(script: Path) -> str | None:
     """Return the distribution that the script's imports suggest, or None.
 
     Raises:
-        UsageError: the script cannot be read, or is not Python.
+        UsageError: the script cannot be read, or is not a Python file.
     """
     from cloudtrain.documents.document import Unreadable
     from cloudtrain.documents.reading import read_text
@@ -110,7 +110,9 @@ def distribution_of(script: Path) -> str | None:
         tree = ast.parse(read_text(script))
     except OSError as error:
         raise UsageError(
-            f"`{script}` cannot be read: {error.strerror}", hint="name a script that you may read", code="CT903"
+            f"`{script}` cannot be read: {error.strerror}",
+            hint="name a script that you can read",
+            code="CT903",
         ) from None
     except Unreadable as error:
         raise UsageError(f"`{script}`: {error.problem.message}", hint=error.problem.hint, code="CT903") from None
@@ -124,7 +126,7 @@ def distribution_of(script: Path) -> str | None:
 
 
 def _imports(tree: ast.AST) -> Mapping[str, None]:
-    """Return the packages that a module imports anywhere."""
+    """Return the packages that a module imports, at its top level or inside functions."""
     found: dict[str, None] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""The options of a script that reads its arguments with argparse, where its text alone tells all of them."""
+"""The options of a script that uses argparse, if they can all be determined from the script's text."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _HARMLESS = frozenset((_READS, "set_defaults", "get_default", "error", "exit", "
 
 
 class _NotCertain(Exception):
-    """The text does not tell all options."""
+    """The options cannot all be determined from the script's text."""
 
 
 def options_of_script(text: str) -> frozenset[str] | None:
-    """Return the names of the options without their dashes, or None where the script may know others.
+    """Return the names of the script's options without dashes, or None if the script may have other options.
 
-    The text is certain if it makes a single `argparse.ArgumentParser`, adds each option by literal names, passes the
-    parser to nothing, and calls `parse_args()` in the module itself or in a function that the module calls by name.
+    The options are certain if the script creates a single `argparse.ArgumentParser`, adds each option by literal names,
+    passes the parser to no function, and calls `parse_args()` at module level or in a function that is called by name.
     """
     try:
         return frozenset(_read(ast.parse(text)))
@@ -56,7 +56,7 @@ def _read(tree: ast.Module) -> set[str]:
 
 
 def _require_plain(nodes: list[ast.AST]) -> None:
-    """Refuse what can give the script another parser, other arguments, or a life after a wrong one."""
+    """Raise `_NotCertain` if the script may use another parser or other arguments, or may survive an unknown option."""
     for node in nodes:
         is_star = isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
         is_argv = isinstance(node, ast.Attribute) and node.attr in ("argv", "orig_argv", "parse_known_args")
@@ -71,7 +71,7 @@ _EXITS = ("SystemExit", "BaseException")
 
 
 def _imported(nodes: list[ast.AST]) -> set[str]:
-    """Return how the script calls argparse's parser: `argparse.ArgumentParser`, or the name that it imports."""
+    """Return the script's names for argparse's parser: `argparse.ArgumentParser`, or an imported name."""
     whole = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     found = {f"{alias.asname or alias.name}.ArgumentParser" for alias in whole if alias.name == "argparse"}
     for node in nodes:
@@ -85,7 +85,7 @@ def _is_parser(call: ast.Call, names: set[str]) -> bool:
 
 
 def _holder(call: ast.Call, nodes: list[ast.AST]) -> str:
-    """Return the only name that is bound to the result of a call, and to nothing else."""
+    """Return the name that is bound to the result of a call. The name must be bound only once."""
     for node in nodes:
         if isinstance(node, ast.Assign) and node.value is call and len(node.targets) == 1:
             target = node.targets[0]
@@ -95,7 +95,7 @@ def _holder(call: ast.Call, nodes: list[ast.AST]) -> str:
 
 
 def _bindings(name: str, nodes: list[ast.AST]) -> int:
-    """Count the places where a name is bound."""
+    """Count the statements and parameters that bind a name."""
     return sum(
         (isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load))
         or (isinstance(node, ast.arg) and node.arg == name)
@@ -106,7 +106,9 @@ def _bindings(name: str, nodes: list[ast.AST]) -> int:
 
 
 def _calls_of(holders: set[str], nodes: list[ast.AST]) -> Iterator[tuple[str, ast.Call]]:
-    """Yield the calls of methods of the parser and its groups. Any other use of them is not certain."""
+    """Yield the method calls on the parser and its groups. Raise `_NotCertain` for any other use of the parser or a
+    group.
+    """
     called = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
     methods = {
         id(node.value): node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
@@ -121,7 +123,7 @@ def _calls_of(holders: set[str], nodes: list[ast.AST]) -> Iterator[tuple[str, as
 
 
 def _names(call: ast.Call) -> Iterator[str]:
-    """Yield the names of one `add_argument`."""
+    """Yield the option names of one `add_argument` call."""
     words = {word.arg: word.value for word in call.keywords}
     if None in words or not isinstance(words.get("nargs", ast.Constant("?")), ast.Constant):
         raise _NotCertain
@@ -136,7 +138,7 @@ def _names(call: ast.Call) -> Iterator[str]:
 
 
 def _is_reached(call: ast.Call, tree: ast.Module, nodes: list[ast.AST]) -> bool:
-    """Return whether the call stands in the module itself, or in a function that is called by its name."""
+    """Return whether the call is at module level, or in a function that is called by its name."""
     names = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     for node in tree.body:
         if any(inner is call for inner in ast.walk(node)):

@@ -30,7 +30,7 @@ def _range_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
     if not given and any(name not in (*KINDS, "step") for name in data):
         return  # an unknown field, which is reported already
     if len(given) != 1:
-        message = "a range is of one kind" if given else "the range says no values"
+        message = "a range has only one of `log`, `uniform`, `int` and `choice`" if given else "the range has no values"
         yield Problem((), message, _HINT, code="CT060")
         return
     kind, value = given[0], data[given[0]]
@@ -73,15 +73,15 @@ def _bound_rules(kind: str, value: Any, step: Any) -> Iterator[Problem]:
         message, hint = f"a step of {step} leads beyond the range from {low} to {high}", "write a smaller step"
         yield Problem(("step",), message, hint, code="CT060")
     elif kind == "log" and low <= 0:
-        message = f"a logarithmic range has positive bounds, and {low} is none"
+        message = f"a logarithmic range needs positive bounds, not {low}"
         yield Problem((kind,), message, "raise the lower bound, or use `uniform`", code="CT060")
     elif not isfinite(float(high) - float(low)):
-        message = f"the range from {low} to {high} is wider than any number"
+        message = f"the range from {low} to {high} is too wide for a number"
         yield Problem((kind,), message, "bring the bounds closer together", code="CT060")
 
 
 def _is_number(item: Any) -> bool:
-    """Return whether a bound is a number that a script can get; a whole number may be too large for a float."""
+    """Return whether a bound is a finite number. An integer may be too large for a float."""
     return isinstance(item, float | int) and not isinstance(item, bool) and abs(item) <= float_info.max
 
 
@@ -94,7 +94,7 @@ class Drawing(Protocol):
 
 
 class Range(Model):
-    """The possible values of one hyperparameter. Both bounds belong to the range."""
+    """The possible values of one hyperparameter. Both bounds are included."""
 
     log: _Bounds | None = None
     """A number drawn log-uniformly: each order of magnitude is equally likely."""
@@ -111,7 +111,7 @@ class Range(Model):
 
     @property
     def kind(self) -> Kind:
-        """The kind of the range."""
+        """The field that is set: `log`, `uniform`, `int` or `choice`."""
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
     @property
@@ -123,13 +123,13 @@ class Range(Model):
 
     @property
     def values(self) -> Sequence[JsonValue] | None:
-        """All possible values; None for a continuous range."""
+        """All possible values of a discrete range; None for a continuous range."""
         if self.int is not None:
             return range(self.int[0], self.int[1] + 1, self.step or 1)
         return self.choice
 
     def draw(self, source: Drawing) -> JsonValue:
-        """Draw a value."""
+        """Return a random value from the range."""
         share = source.random()
         if self.uniform is not None:
             return self.uniform[0] + share * (self.uniform[1] - self.uniform[0])
@@ -162,23 +162,25 @@ class Range(Model):
 
 
 class Space:
-    """All ranges, in the order of their names."""
+    """The ranges of all hyperparameters, sorted by name."""
 
     def __init__(self, ranges: Mapping[str, Range]) -> None:
         self.ranges = dict(sorted(ranges.items()))
 
     @property
     def grid_size(self) -> int:
-        """Return the number of combinations. All ranges must be discrete."""
+        """The number of combinations in the grid. All ranges must be discrete."""
         return prod(len(item.values or ()) for item in self.ranges.values())
 
     @property
     def grid_words(self) -> str:
-        """Return that number for a sentence. Python does not write numbers of more than 4300 digits."""
+        """`grid_size` as text for a message. Very large numbers are abbreviated, because Python refuses to print more
+        than 4300 digits.
+        """
         return f"{self.grid_size:,}" if self.grid_size < 10**12 else "more than a trillion"
 
     def grid_point(self, index: int) -> dict[str, JsonValue]:
-        """Return the combination with that number, from 0. The last hyperparameter changes fastest."""
+        """Return the combination number `index` of the grid, from 0. The last hyperparameter changes fastest."""
         point: dict[str, JsonValue] = {}
         for name, item in reversed(self.ranges.items()):
             values = item.values
@@ -188,5 +190,5 @@ class Space:
         return dict(sorted(point.items()))
 
     def draw(self, source: Drawing) -> dict[str, JsonValue]:
-        """Draw one value for each hyperparameter."""
+        """Return one random value for each hyperparameter."""
         return {name: item.draw(source) for name, item in self.ranges.items()}

@@ -1,5 +1,4 @@
-"""The states of a run, its reference, and the status that its target reports. The terms are the same on every
-target."""
+"""The state, the reference and the status of a run, in the same terms for every target."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ REHEARSAL = "-rehearsal"
 
 
 class RunState(str, Enum):
-    """The state of a run. Each target maps its provider's states to these."""
+    """The state of a run. Each target maps its provider's states to these values."""
 
     PENDING = "pending"
     QUEUED = "queued"
@@ -35,7 +34,7 @@ class RunState(str, Enum):
 
     @property
     def is_final(self) -> bool:
-        """Whether the state is final: the run will never change again."""
+        """Whether the state is final, which means that the run will never change again."""
         return self in _FINAL
 
     def __str__(self) -> str:
@@ -62,7 +61,7 @@ class RunRef(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> RunRef:
-        """Parse a reference that `str` wrote.
+        """Parse a reference, as `str` of a `RunRef` writes it.
 
         Raises:
             UsageError: the text is not a run reference.
@@ -86,17 +85,17 @@ class Transition(NamedTuple):
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A target's current knowledge of a run. Times are seconds since the epoch (UTC).
+    """The status of a run, as the target reports it. Times are seconds since the epoch (UTC).
 
-    `created` is when the provider accepted the job; `started` is when the job began to run. `billable_seconds` is the
-    time that each instance is billed for so far, `cost` the price in US dollars of all instances at the catalogue's
-    list prices, and `saved` the fraction saved by spot capacity, once the provider reports it. Unknown values are None.
+    `created` is the time when the provider accepted the job; `started` is the time when the job began to run.
+    `billable_seconds` is the time billed for each instance so far. `cost` is the list price in US dollars for all
+    instances. `saved` is the fraction saved by spot capacity, once the provider reports it. Unknown values are None.
 
     `reason` is one line that says why a run failed, stopped or was lost: the provider's reason, and for a failed
     rank its number, its exit code and the last line of its traceback. `details` holds the last lines of output that
-    explain it. `page` is the address of the run's page at the provider. `queue_place` is the position, from 1, of a
-    run that waits in a queue of cloudtrain. `steps` is the newest step of each rank, for
-    followers of a local run whose script calls `runtime.report(step=...)` on every rank.
+    explain the reason. `page` is the URL of the run's web page at the provider. `queue_place` is the position, from 1,
+    of a run that waits in a queue of cloudtrain. `steps` holds the newest step of each rank of a local run whose script
+    calls `runtime.report(step=...)` on every rank.
     """
 
     state: RunState
@@ -119,10 +118,11 @@ class RunStatus:
 
 
 class QueuedRun(NamedTuple):
-    """A run in a queue of cloudtrain: a waiting run, or a run that occupies a slot that others wait for.
+    """A run in a queue of cloudtrain: a waiting run, or a run that occupies slots that other runs wait for.
 
-    `place` is the position from 1, or None for a run that does not wait. `needs` is what the run waits for, `has` what
-    it got. `since` is when the run began to wait or got its slot, in seconds since the epoch.
+    `place` is the position from 1, or None for a run that does not wait. `needs` describes the slots that the run waits
+    for, `has` the slots that it occupies. `since` is the time when the run began to wait or got its slots, in seconds
+    since the epoch.
     """
 
     ref: RunRef
@@ -134,7 +134,7 @@ class QueuedRun(NamedTuple):
 
 
 class ListedRun(NamedTuple):
-    """A run in a list of runs. Its status may lack details that only a separate query returns."""
+    """A run in a list of runs. The status may lack details that only a query for the single run returns."""
 
     ref: RunRef
     status: RunStatus
@@ -144,8 +144,8 @@ class ListedRun(NamedTuple):
 class LogLine:
     """One line of output of one process. `rank` is None for lines of the launcher itself.
 
-    `values` holds the values that the job's `metrics` found in the line. It is None if they found none, or if the
-    target does not apply them.
+    `values` holds the values that the job's `metrics` patterns found in the line. It is None if the patterns found
+    nothing, or if the target does not apply them.
     """
 
     time: float
@@ -162,20 +162,21 @@ class LogLine:
 
     @property
     def metrics(self) -> dict[str, float] | None:
-        """The values of a `[metrics]` line, or those that the job's `metrics` found in another line."""
+        """The values of a `[metrics]` line, or the values that the job's `metrics` patterns found in another line."""
         parsed = parse_metrics(self.text) if PREFIX in self.text else None
         return self.values if parsed is None else parsed
 
 
 class Metrics:
-    """The metrics of a run, line by line. If several ranks print a line that a pattern matches, the lowest rank
-    counts."""
+    """Collects the metrics of a run, line by line. If several ranks print lines that a pattern matches, only the lowest
+    rank counts.
+    """
 
     def __init__(self) -> None:
         self._rank_of: dict[str, tuple[bool, int]] = {}
 
     def of(self, line: LogLine) -> dict[str, float] | None:
-        """Return the values of a line that count, or None."""
+        """Return the values of a line, without metrics that a lower rank also prints; None if no value is left."""
         if line.values is None or line.is_metrics:
             return line.metrics
         rank = (line.rank is None, line.instance if line.rank is None else line.rank)
@@ -184,7 +185,9 @@ class Metrics:
         return self._keep(line.values, rank)
 
     def every(self, lines: Iterable[LogLine]) -> list[dict[str, float]]:
-        """Return the values of all lines. A lower rank that prints late counts from the start."""
+        """Return the values of all lines that count. A lower rank that prints late takes precedence from the first line
+        on.
+        """
         found = [line for line in lines if self.of(line)]
         return [values for line in found if (values := self.of(line))]
 

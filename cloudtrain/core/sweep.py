@@ -1,4 +1,5 @@
-"""The sweep: many runs of one training job with different hyperparameters. Portable, immutable, without I/O.
+"""The sweep: many runs of one training job with different hyperparameters. A sweep is portable and immutable. This
+module does no I/O.
 
 Ranges are written as the values that the script receives. Each target translates them into its service's terms.
 """
@@ -30,7 +31,7 @@ Whole = Annotated[int, Field(strict=True)]
 
 
 def _choice_or_range(value: Any) -> Any:
-    """Expand `[32, 64]` to `{choice: [32, 64]}`."""
+    """Convert `[32, 64]` to `{choice: [32, 64]}`."""
     if isinstance(value, str | int | float):
         message = f"a range is a list or a mapping, not {describe_value(value)}"
         raise wrong(message, "list the values, `[1, 2]`, or write the one value into the job", code="CT060")
@@ -49,7 +50,7 @@ def _objective_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 class Objective(Model):
-    """The metric that decides which trial is best, by the last value that the script reports under this name."""
+    """The metric that decides which trial is best. The last value that the script reports for the metric counts."""
 
     maximize: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_./-]*$", max_length=255)
     """The metric to maximize."""
@@ -69,7 +70,7 @@ class Objective(Model):
         return "maximize" if self.maximize else "minimize"
 
     def better(self, one: float, other: float) -> bool:
-        """Return whether the first value is better than the second."""
+        """Return whether `one` is better than `other`."""
         return one > other if self.maximize else one < other
 
     if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Median(Model):
 
 
 class Bandit(Model):
-    """Stop a trial that is worse than the best trial by more than the slack, at the same report."""
+    """Stop a trial whose value is worse than the best trial's value at the same report by more than the slack."""
 
     slack: FiniteFloat = Field(gt=0)
     """The allowed fraction of the best value: with 0.1, a trial may be a tenth worse."""
@@ -107,7 +108,7 @@ def _stop_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 class StopEarly(Model):
-    """The rule for stopping trials early when others are clearly better."""
+    """The rule for stopping a trial early when other trials are clearly better."""
 
     median: Median | None = None
     bandit: Bandit | None = None
@@ -131,8 +132,9 @@ def _hyperband_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 class Hyperband(Model):
-    """The number of reports of the metric that hyperband lets a trial make: at least for the weakest, at most for the
-    best."""
+    """The minimum and maximum number of reports of the metric that hyperband allows a trial, for the worst and the best
+    trials.
+    """
 
     min: Whole = Field(default=1, ge=1)
     max: Whole = Field(ge=2, le=20_000)
@@ -162,17 +164,22 @@ def _sweep_rules(sweep: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem(("objective",), f"`{strategy}` needs an objective", hint, code="CT011")
     if sweep.get("stop_early") is not None and sweep.get("objective") is None:
         hint = "add `objective: {maximize: accuracy}`"
-        yield Problem(("stop_early",), "`stop_early` compares an objective, and the sweep has none", hint, code="CT018")
+        yield Problem(
+            ("stop_early",), "`stop_early` compares objectives, but the sweep has no objective", hint, code="CT018"
+        )
     if sweep.get("stop_early") is not None and strategy == "hyperband":
         message = "hyperband stops trials itself, so `stop_early` contradicts it"
         yield Problem(("stop_early",), message, "remove one of them", code="CT018")
     if strategy == "hyperband" and sweep.get("hyperband") is None:
-        message = "hyperband needs to know how many reports a trial makes at most"
+        message = "hyperband needs the maximum number of reports of a trial"
         yield Problem(("hyperband",), message, "add for example `hyperband: {min: 1, max: 27}`", code="CT011")
     if strategy != "hyperband" and sweep.get("hyperband") is not None:
         hint = "write `strategy: hyperband`, or remove it"
         yield Problem(
-            ("hyperband",), f"`hyperband` applies to that strategy, and this is `{strategy}`", hint, code="CT018"
+            ("hyperband",),
+            f"`hyperband` applies only to `strategy: hyperband`, and this is `{strategy}`",
+            hint,
+            code="CT018",
         )
     job = sweep.get("job")
     command = job.get("command") if isinstance(job, Mapping) else getattr(job, "command", None)
@@ -235,7 +242,7 @@ class Sweep(FromFile):
     @model_validator(mode="before")
     @classmethod
     def _name_the_job(cls, data: Any) -> Any:
-        """Name an inline job without a name after the sweep."""
+        """Give an inline job without a name the name of the sweep."""
         job = data.get("job") if isinstance(data, Mapping) else None
         if isinstance(job, Mapping) and "name" not in job and "name" in data:
             return {**data, "job": {"name": data["name"], **job}}
@@ -255,7 +262,7 @@ class Sweep(FromFile):
         return min(self.trials or self.space.grid_size, self.space.grid_size)
 
     def trial_job(self, values: Mapping[str, JsonValue]) -> TrainingJob:
-        """Return the job of one trial."""
+        """Return the training job of the trial with the given hyperparameter values."""
         return self.job.model_copy(update={"hyperparameters": {**self.job.hyperparameters, **values}})
 
     if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The names of the installed targets, and how to load them: the entry points of the group `cloudtrain.targets`.
 
-Built-in targets and those of other packages are found in the same way. A target's module is imported when the target
+Built-in targets and targets of other packages are found in the same way. A target's module is imported when the target
 is first used, so listing the names only scans the installed packages (2 ms for 150 packages).
 """
 
@@ -38,7 +38,7 @@ def find_target(name: str) -> Any:
     """Import and return the target with that name.
 
     Raises:
-        KeyError: no installed package has a target of that name.
+        KeyError: no installed package has a target with that name.
         SettingsError: the target's package is broken.
     """
     if name not in LOADED:
@@ -54,7 +54,7 @@ def find_target(name: str) -> Any:
 
 
 def all_targets() -> list[Any]:
-    """Import and return every target, in display order."""
+    """Import and return every installed target, in display order."""
     return sorted(map(find_target, target_names()), key=lambda target: (target.order, target.name))
 
 

@@ -42,7 +42,7 @@ class Trial:
 
     @property
     def counts(self) -> bool:
-        """Whether the trial can be the best: it succeeded and has a value."""
+        """Whether the trial can be the best trial, because it succeeded and has a value."""
         return self.value is not None and self.state is RunState.SUCCEEDED
 
     @property
@@ -52,7 +52,7 @@ class Trial:
         return is_cut_off or self.state in (RunState.FAILED, RunState.LOST)
 
     def row(self) -> dict[str, Any]:
-        """Return the trial as one flat row."""
+        """Return the trial as one flat row of a table."""
         return {
             "trial": self.number,
             "run": self.run,

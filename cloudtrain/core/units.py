@@ -1,4 +1,4 @@
-"""Counts, durations and sizes with units: `2h`, `1h30m`, `90` seconds; `64g`, `512m`, plain bytes."""
+"""Durations and sizes with units, and counts: `2h`, `1h30m`, `90` seconds; `64g`, `512m`, plain bytes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def parse_duration(value: Any) -> int:
     """Return the seconds of `2h`, `1h30m`, `1.5d`, `"90"` or 90.
 
     Raises:
-        ValueError: not a duration, not a whole number of seconds, less than one second or more than 68 years.
+        ValueError: the value is not a duration, not a whole number of seconds, less than one second or more than
+            68 years.
     """
     if isinstance(value, str):
         if not _DURATION.fullmatch(value):
@@ -55,7 +56,7 @@ def parse_size(value: Any) -> int:
     """Return the bytes of `64g`, `512m`, `1.5t`, `"1024"` or 1024. Units are powers of 1024, as in docker.
 
     Raises:
-        ValueError: not a size, not a whole number of bytes, less than one byte or more than 8 EiB.
+        ValueError: the value is not a size, not a whole number of bytes, less than one byte or more than 8 EiB.
     """
     if isinstance(value, str):
         match = _SIZE.match(value) if re.fullmatch(SIZE_PATTERN, value) else None
@@ -87,15 +88,16 @@ def _whole(written: Any, number: Decimal | int, most: int, words: tuple[str, str
 
 
 def format_duration(seconds: float) -> str:
-    """Format seconds as `2h`, `1h30m` or `45s`, with the two largest units. Below ten seconds with one decimal:
-    `2.4s`."""
+    """Format seconds as `2h`, `1h30m` or `45s`, with the two largest units. Durations below ten seconds have one
+    decimal: `2.4s`.
+    """
     if seconds < 10 and seconds != int(seconds):
         return f"{seconds:.1f}s"
     return "".join(_parts(round(seconds))[:2])
 
 
 def exact_duration(seconds: int) -> str:
-    """Format seconds with all units, `1h1m30s`, as a job file can hold them."""
+    """Format seconds exactly with all units, in the syntax of job files: `1h1m30s`."""
     return "".join(_parts(seconds))
 
 

@@ -1,2 +1,1 @@
-"""The processes that the machines execute: pure functions from a request to arguments and environment of each
-process."""
+"""Pure functions that compute the arguments and environment of each process of a run from a request."""

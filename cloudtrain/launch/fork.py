@@ -1,4 +1,4 @@
-"""fork: the command line of the launcher that forks the ranks, and the ranks. See `cloudtrain.runtime.fork_launcher`.
+"""The launcher `fork`: its command line, and the ranks that it forks. See `cloudtrain.runtime.fork_launcher`.
 
 One launcher forks the ranks of all simulated instances, so torch is imported once and a restart affects all ranks.
 """
@@ -24,7 +24,7 @@ def launcher_argv(
     grace_period: int,
     log_dir: str,
 ) -> list[str]:
-    """Return the arguments of the launcher. `program` is the script and its arguments; `grace_period` is in seconds."""
+    """Return the launcher's command line. `program` is the script and its arguments; `grace_period` is in seconds."""
     return [
         python, "-u", "-m", "cloudtrain.runtime.fork_launcher",
         "--instances", str(instance_count),
@@ -38,7 +38,7 @@ def launcher_argv(
 
 
 def ranks(program: Sequence[str], *, instance_count: int, processes_per_instance: int, max_restarts: int) -> Alike:
-    """Return the forked processes, with every variable that the launcher gives them."""
+    """Return the forked processes, with all variables that the launcher sets."""
 
     def rank(number: int) -> Process:
         env = rank_environment(

@@ -8,5 +8,5 @@ OPEN_MPI = {"OMPI_MCA_btl": "^tcp"}
 
 
 def loopback_variables(interface: str) -> dict[str, str]:
-    """Return the variables with the interface that gloo, NCCL and torch's RPC (TensorPipe) listen on."""
+    """Return the variables that set the interface for gloo, NCCL and torch's RPC (TensorPipe)."""
     return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface, "TP_SOCKET_IFNAME": interface}

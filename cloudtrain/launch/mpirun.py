@@ -1,10 +1,11 @@
-"""mpirun: its command line, and the ranks that it starts. Written for Open MPI 4 and 5.
+"""The launcher `mpirun`: its command line, and the ranks that it starts. Supports Open MPI 4 and 5.
 
-Each rank writes its output to its own files. mpirun's --tag-output marks every piece of output instead of every line,
-so that the lines of several ranks are mixed (seen with Open MPI 4.1 and an unbuffered Python).
+Each rank writes its output to its own files. mpirun's --tag-output would mark every write instead of every line, so
+lines of several ranks would be mixed (seen with Open MPI 4.1 and an unbuffered Python).
 
-On SIGTERM, mpirun kills its ranks after one second (Open MPI 4) or a fifth of a second (5), and the setting for that
-time also delays the SIGTERM. So cloudtrain stops a job by sending SIGTERM to the ranks, and mpirun then ends by itself.
+On SIGTERM, mpirun kills its ranks after one second (Open MPI 4) or a fifth of a second (Open MPI 5). The setting for a
+longer time also delays the SIGTERM to the ranks. So cloudtrain stops a job by sending SIGTERM to the ranks, and mpirun
+then ends by itself.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ _REDIRECT = 'exec "$@" >"$0/rank_$OMPI_COMM_WORLD_RANK.stdout.log" 2>"$0/rank_$O
 
 
 def mpirun_argv(program: Sequence[str], *, mpirun: str, processes: int, options: str, log_dir: str) -> list[str]:
-    """Return the arguments that start `processes` ranks on this machine, each with its output in files below
-    `log_dir`."""
+    """Return the command line that starts `processes` ranks on this machine, which write their output to files in
+    `log_dir`.
+    """
     return [mpirun, *mpirun_options(processes, options), *redirected(program, log_dir)]
 
 
 def redirected(program: Sequence[str], log_dir: str) -> list[str]:
-    """Return the arguments of a rank that writes to `rank_N.stdout.log` and `rank_N.stderr.log` below `log_dir`."""
+    """Return the command line of a rank that writes to `rank_N.stdout.log` and `rank_N.stderr.log` in `log_dir`."""
     return ["sh", "-c", _REDIRECT, log_dir, *program]
 
 

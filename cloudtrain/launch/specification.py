@@ -1,8 +1,9 @@
 """The launch specification: the processes that a run's supervisor starts on this machine, and everything they need.
 
-A plan and `launch.json` hold it as JSON data; all other code uses a `LaunchSpecification`. `from_json` reads the output
-of `to_json` from this or an earlier version. The supervisor reads it too, so this module imports only the standard
-library. It does not import `annotations` from `__future__`, because the JSON reader needs the types of the fields.
+Plans and `launch.json` contain the specification as JSON data; all other code uses a `LaunchSpecification`. `from_json`
+reads the output of `to_json` from this or an earlier version. The supervisor uses this module too, so the module
+imports only the standard library. It does not import `annotations` from `__future__`, because the JSON reader needs the
+types of the fields.
 """
 
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -22,8 +23,8 @@ _OUTPUT = "CLOUDTRAIN_OUTPUT_"
 class CodePlace:
     """The location of the bundle, the hash of its content, and the folder to unpack it into.
 
-    `directory` is None if the launchers of emulated hosts unpack the bundle. An emulation may have more folders:
-    `copies`.
+    `directory` is None if the launchers of emulated hosts unpack the bundle. `copies` are further folders to unpack it
+    into, for emulations.
     """
 
     archive: str
@@ -34,8 +35,9 @@ class CodePlace:
 
 @dataclass(frozen=True)
 class BuiltEnvironment:
-    """The location of the environment with the job's requirements, its interpreter, and the requirements file in the
-    bundle."""
+    """The environment with the job's requirements: its folder, its interpreter, and the path of the requirements file
+    in the bundle.
+    """
 
     folder: str
     python: str
@@ -49,7 +51,9 @@ class BuiltEnvironment:
 
 @dataclass(frozen=True)
 class Link:
-    """A link at `path`. With `shard` (number, count), a folder of links to every count-th file of the target."""
+    """A link at `path` to `target`. With `shard`, a pair of number and count, `path` becomes a folder of links to every
+    count-th file of `target`.
+    """
 
     path: str
     target: str
@@ -60,8 +64,8 @@ class Link:
 class StartedProcess:
     """One process that the supervisor starts. `rank` is None for a launcher.
 
-    `signal` says which processes get SIGTERM first: the `leader`, which passes it on, the whole `group`, or the `ranks`
-    that the leader has started. `directory` is None for the folder of the code.
+    `signal` selects the processes that get SIGTERM first: the `leader`, which passes it on, the whole `group`, or the
+    `ranks` that the leader has started. `directory` is the working directory; None for the folder of the code.
     """
 
     instance: int
@@ -74,13 +78,13 @@ class StartedProcess:
 
     @classmethod
     def of(cls, process: "Process", signal: str, directory: str | None = None) -> "StartedProcess":
-        """Return a process of the plan as a process to start."""
+        """Convert a process of the plan to a process to start."""
         return cls(process.instance, process.role, process.rank, process.argv, process.env, signal, directory)
 
 
 @dataclass(frozen=True)
 class QueueNeed:
-    """The slots that a run waits for: `count` of its usable GPUs, or of the machine's CPU slots if `gpus` is empty.
+    """The slots that a run waits for: `count` of the GPUs in `gpus`, or of the machine's CPU slots if `gpus` is empty.
 
     Waiting runs with the highest priority come first.
     """
@@ -97,31 +101,34 @@ class QueueNeed:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSpecification:
-    """One run. Fields with a default value are not needed by most runs.
+    """The launch specification of one run. Most runs do not need the fields with default values.
 
     Attributes:
-        name: the run.
+        name: the run's name.
         run_dir: the run's folder, an absolute path.
-        emulates: the service that is emulated.
+        emulates: the name of the emulated service, if any.
         code: the user's code.
-        directories: folders that must exist before the start.
-        files: maps paths to texts.
-        programs: the executable files among `files`.
-        links: made before the start.
-        failure_files: where emulated hosts write the reason of a failure.
-        places: the downloads: maps a name to folders that are combined. None if the variables name them.
+        directories: the folders to create before the start.
+        files: the text files to write before the start: maps paths to texts.
+        programs: the paths in `files` to make executable.
+        links: the links to create before the start.
+        failure_files: the files in which emulated hosts write the reason for a failure.
+        places: the folders to download: maps a name to folders whose contents are combined. None if environment
+            variables contain them.
         launcher: torchrun | fork | mpirun | processes
         instances: number of simulated instances.
         world_size: total number of ranks.
         ports: names of loopback ports; `${{ports.NAME}}` in argv and environment becomes a free one at start,
-            `${{env.NAME}}` the submitter's own value (or nothing), `${{gpus.N}}` the N-th instance's share of the
-            GPUs that the run got.
+            `${{env.NAME}}` the value of the submitter's variable (or nothing), `${{gpus.N}}` the N-th instance's share
+            of the run's GPUs.
         processes: the processes that the supervisor starts.
-        finishes: roles whose success ends the run, when the others serve for ever; empty: all must finish.
-        patience: seconds for a launcher to detect and report the death of its rank.
+        finishes: the roles whose success ends the run, for runs with servers that never exit. Empty if all processes
+            must exit.
+        patience: seconds that a launcher has to detect and report the death of a rank.
         grace_period: seconds from SIGTERM to SIGKILL.
-        max_runtime: seconds, or None.
-        metrics: maps a name to a regular expression with one group, which is applied to the output of the ranks.
+        max_runtime: the maximum run time in seconds, or None.
+        metrics: maps a metric's name to a regular expression with one group, which is applied to the output of the
+            ranks.
         queue: the slots that the run waits for; None if it starts immediately.
         environment: the environment to build before the start, if it is missing.
         after: other runs on this machine that must succeed before the start.
@@ -156,20 +163,21 @@ class LaunchSpecification:
         """Read a specification from the output of `to_json`.
 
         Raises:
-            ValueError: the data is damaged; the message says where.
+            ValueError: the data is damaged; the message names the position.
         """
         read: LaunchSpecification = _read(cls, data, "")
         return read
 
     def to_json(self) -> "dict[str, Any]":
-        """Return the specification as JSON data. Links and places of a job that emulates nothing come last."""
+        """Return the specification as JSON data. Without an emulation, `links` and `places` come last."""
         content: dict[str, Any] = {"version": 1, **_written(self)}
         last = () if self.emulates else ("links", "places")
         return {name: content[name] for name in sorted(content, key=last.__contains__)}
 
     def downloads(self) -> "dict[str, tuple[Path, ...]]":
-        """Return the downloads by name: one folder, or several that are combined (an emulated job writes its model on
-        every host)."""
+        """Return the folders of each download by name. A download of several folders combines their contents, because
+        an emulated job writes its model on every host.
+        """
         from pathlib import Path
 
         found = self.places
@@ -197,7 +205,7 @@ def _written(value: "Any") -> "Any":
 
 
 def _read(kind: "Any", data: "Any", where: str) -> "Any":
-    """Return JSON data as a value of a type. Unknown keys are ignored."""
+    """Convert JSON data to the type `kind`. Unknown keys are ignored."""
     if isinstance(kind, UnionType):
         return None if data is None else _read(kind.__args__[0], data, where)
     if isinstance(kind, GenericAlias):

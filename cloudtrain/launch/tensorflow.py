@@ -1,4 +1,4 @@
-"""tf.distribute: the tasks of a job, and the `TF_CONFIG` that tells each task about the others."""
+"""tf.distribute: the tasks of a job, and the variable `TF_CONFIG`, which lists all tasks for each of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from cloudtrain.core.plan import canonical_json
 
 
 def tasks(*, workers: int, parameter_servers: int) -> list[tuple[str, int]]:
-    """Return task types and indices in rank order: workers, or with parameter servers chief, workers and servers."""
+    """Return the type and index of each task in rank order: workers, or with parameter servers chief, workers and
+    servers.
+    """
     if not parameter_servers:
         return [("worker", index) for index in range(workers)]
     return [
@@ -25,7 +27,8 @@ def port_name(task: str, index: int) -> str:
 
 def tf_configs(all_tasks: Sequence[tuple[str, int]]) -> Iterator[str]:
     """Yield the `TF_CONFIG` of each task. Every task is on loopback at a port that is chosen at start. The common part
-    is written once, because each of a thousand tasks names all thousand."""
+    is serialized only once, because each `TF_CONFIG` lists all tasks, possibly thousands.
+    """
     cluster: dict[str, list[str]] = {}
     for kind, number in all_tasks:
         cluster.setdefault(kind, []).append("127.0.0.1:${{ports." + port_name(kind, number) + "}}")

@@ -1,4 +1,4 @@
-"""torchrun: the command line of each agent, and the ranks that it starts.
+"""The launcher `torchrun`: the command line of each agent, and the ranks that the agents start.
 
 Verified against torch 2.13 (`torch/distributed/run.py`). Each instance is one agent. `cloudtrain.runtime.torchrun`
 starts torchrun's agents. The agents meet through a file in the run's folder and the ranks through a store on loopback,
@@ -17,8 +17,8 @@ from cloudtrain.runtime.torchrun_words import guard_program
 def agent_env(*, grace_period: int) -> dict[str, str]:
     """Return the environment variables of every agent. `grace_period` is in seconds.
 
-    TORCH_ELASTIC_SHUTDOWN_TIMEOUT: the time that ranks have after the agent passes SIGTERM on to them; default: 30.
-    It is a variable instead of `--shutdown-timeout`, because older versions of torch refuse that flag.
+    TORCH_ELASTIC_SHUTDOWN_TIMEOUT is the time in seconds that ranks have to exit after the agent passes on SIGTERM;
+    default: 30. The flag `--shutdown-timeout` is not used, because older versions of torch refuse it.
     """
     return {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_period)}
 

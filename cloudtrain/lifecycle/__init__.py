@@ -1,1 +1,1 @@
-"""From a job to a run: planning, exactly-once submission, the run, and what later runs read from it."""
+"""The way from a job to a run: planning, exactly-once submission, the run, and the use of its output by later runs."""

@@ -1,4 +1,4 @@
-"""Cleaning of the state folder: archives that no submit uses, and interrupted removals."""
+"""Cleanup of the state folder: unused archives and environments, and interrupted removals."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ENVIRONMENT_AGE = 14 * ARCHIVE_AGE
 
 
 def clean(state_dir: Path) -> None:
-    """Remove archives of code that no submit has requested for a day and environments that none has requested for two
-    weeks, and finish interrupted removals.
+    """Remove archives of code that no submit has used for a day and environments that no submit has used for two weeks,
+    and finish interrupted removals.
 
     Raises:
         OSError: a folder cannot be removed.
@@ -39,8 +39,9 @@ def clean(state_dir: Path) -> None:
 
 
 def _clean_environments(parent: Path, *, are_used: bool) -> None:
-    """Remove environments that were not requested for two weeks, unless runs may still use them, and the remains of
-    interrupted builds. Broken links go last."""
+    """Remove environments that no submit has used for two weeks, unless runs may still use them. Also remove the
+    remains of interrupted builds, and finally broken links.
+    """
     links = [item for item in parent.glob("*") if item.is_symlink()]
     linked = {link.resolve().parent for link in links}
     for folder in _folders(parent):

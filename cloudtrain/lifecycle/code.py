@@ -1,4 +1,4 @@
-"""Finding the code of a run again: where it ran, or where it was uploaded to."""
+"""Functions that find the code of an earlier run, in the run's folder or in the location of the upload."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def code_of(kept: Kept, ref: RunRef, service: Service, *, only: Iterable[str] | 
     """Yield the files of a run's code, each with its original content. With `only`, yield the files at those paths.
 
     Raises:
-        TargetError: a file is gone or changed (CT972), or the target cannot be asked.
+        TargetError: a file was deleted or changed (CT972), or the target does not answer.
     """
     wanted = set(only) if only is not None else None
     entries = [Entry(*file) for file in kept.files if wanted is None or file.path in wanted]
@@ -50,12 +50,12 @@ def code_upload(kept: Kept, ref: RunRef) -> Upload:
     """
     uploads = [Upload(**item) for item in kept.plan["uploads"] if item["sha256"] == kept.bundle]
     if not uploads:
-        raise TargetError(f"`{ref.name}` was sent without code", hint="its code is in the image", code="CT972")
+        raise TargetError(f"`{ref.name}` was submitted without code", hint="its code is in the image", code="CT972")
     return next((item for item in uploads if item.kind == "code"), uploads[0])
 
 
 def gone(ref: RunRef, what: str) -> TargetError:
-    """Return the error that says that some code is no longer available."""
+    """Return the error for code that no longer exists. `what` names the missing file or the cause."""
     return TargetError(
         f"the code of `{ref.name}` is gone: {what}",
         hint="submit the job from its source folder; `cloudtrain show` names its commit",
@@ -64,7 +64,7 @@ def gone(ref: RunRef, what: str) -> TargetError:
 
 
 class SameCode:
-    """The bundle of one run, used for another run. It is fetched only if the target no longer has it."""
+    """The bundle of one run, used for another run. The code is fetched only if the target no longer has the bundle."""
 
     def __init__(self, kept: Kept, ref: RunRef, service: Service) -> None:
         self._kept = kept
@@ -73,14 +73,14 @@ class SameCode:
 
     @property
     def sha256(self) -> str:
-        """Hash of the content."""
+        """The hash of the bundle's content."""
         return self._kept.bundle
 
     def write(self, path: Path) -> None:
         """Write the archive.
 
         Raises:
-            TargetError: the code is gone.
+            TargetError: the code no longer exists.
         """
         with code_of(self._kept, self._ref, self._service) as tree:
             try:
@@ -90,7 +90,8 @@ class SameCode:
 
 
 def write_code(tree: Tree, destination: Path) -> list[str]:
-    """Write the user's files of some code into a folder, which must be empty or not exist. Either all appear, or none.
+    """Write the user's files of a code tree into a folder, which must be empty or not exist. If one file fails, none is
+    written.
 
     Raises:
         UsageError: the folder is not empty.
@@ -107,8 +108,9 @@ def write_code(tree: Tree, destination: Path) -> list[str]:
 
 
 def _places(entries: Iterable[Entry], folders: Iterator[Path]) -> dict[str, str]:
-    """Return the location of each file that still has its original content. Folders are searched one after the other
-    while files are missing."""
+    """Return the location of each file that still has its original content. Searches the folders one after the other
+    until all files are found.
+    """
     left, places = [entry for entry in entries if entry.target is None], dict[str, str]()
     while left:
         folder = next(folders, None)

@@ -1,4 +1,4 @@
-"""Sums of what runs cost: by the bills of their targets, and by list prices for runs without a bill."""
+"""Sums of the costs of runs: from the bills of the targets, or from list prices for runs without a bill."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ UNKNOWN = "(none)"
 
 
 class RunCost(NamedTuple):
-    """What one run cost, in US dollars at list prices.
+    """The cost of one run, in US dollars at list prices.
 
     Attributes:
         tags: the run's tags; None if unknown.
-        billed: the cost of the seconds that the target billed.
+        billed: the cost of the billed seconds, as reported by the target.
         estimated: the cost of the time from the run's start to its end, or to now, if no bill is known.
         is_free: whether the target is free.
     """
@@ -62,7 +62,7 @@ class Sum:
         return self.billed + self.estimated
 
     def add(self, run: RunCost) -> None:
-        """Count one run."""
+        """Add the cost of one run."""
         self.runs += 1
         self.billed += run.billed or 0.0
         self.estimated += run.estimated or 0.0
@@ -73,7 +73,7 @@ class Sum:
 
 
 def cost_of(run: Run, status: RunStatus, money: Money | None, tags: dict[str, str] | None, now: float) -> RunCost:
-    """Return what a run cost: from its bill, else from the price at submission and the time that the run took."""
+    """Return the cost of a run: from its bill, or if unknown, from the price at submission and the duration."""
     known = money or Money()
     cost = RunCost(run.job_name, run.target, run.created, tags)
     if not target_of(run.target).is_paid:
@@ -94,7 +94,9 @@ def cost_of(run: Run, status: RunStatus, money: Money | None, tags: dict[str, st
 
 
 def grouping(by: str) -> Callable[[RunCost], str] | None:
-    """Return a function from a run to its group by `job`, `month`, `target` or `tag:KEY`; None for another text."""
+    """Return a function that maps a run to its group by `job`, `month`, `target` or `tag:KEY`; None if `by` is another
+    text.
+    """
     simple: dict[str, Callable[[RunCost], str]] = {
         "job": lambda run: run.job,
         "month": lambda run: datetime.fromtimestamp(run.created).astimezone().strftime("%Y-%m"),
@@ -107,7 +109,7 @@ def grouping(by: str) -> Callable[[RunCost], str] | None:
 
 
 def sums(runs: Iterable[RunCost], group_of: Callable[[RunCost], str]) -> list[Sum]:
-    """Return the sum of each group, the most expensive first; months in chronological order."""
+    """Return the sum of each group, the most expensive first. Months are in chronological order."""
     found: dict[str, Sum] = {}
     for run in runs:
         group = group_of(run)
@@ -116,7 +118,7 @@ def sums(runs: Iterable[RunCost], group_of: Callable[[RunCost], str]) -> list[Su
 
 
 def together(groups: Sequence[Sum]) -> Sum:
-    """Return the sum of all groups."""
+    """Return the total of all groups."""
     whole = Sum("all")
     for item in groups:
         for field in ("runs", "billed", "estimated", "billed_runs", "estimated_runs", "free_runs", "without_price"):

@@ -1,4 +1,4 @@
-"""Differences between two jobs, plans or runs: the job by field, the request, and the code."""
+"""Differences between two jobs, plans or runs: in the job's fields, the request, and the code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Side:
     Attributes:
         title: the user's name for this side.
         plan: the plan as JSON data.
-        kept: what the store has for a run, or would have for a job; None for a plan, which has no other data.
+        kept: the data that the store keeps for a run, or would keep for a job; None for a plan, which has no such data.
         tree: the code on disk; None for a run.
         ref: the run's reference.
     """
@@ -49,12 +49,12 @@ class Side:
 
     @classmethod
     def of_run(cls, title: str, ref: RunRef, kept: Kept) -> Side:
-        """Return the side of a run."""
+        """Return the side that describes a run."""
         return cls(title, kept.plan, kept, ref=ref)
 
     @classmethod
     def of_job(cls, title: str, prepared: PreparedJob, job: AnyJob) -> Side:
-        """Return the side of a job, as the job would be sent."""
+        """Return the side that describes a job as a submit would send it."""
         plan = prepared.plan(1, "")
         kept = keep_plan(prepared, job, plan, Commit(None, None), file=None, text=None, overrides=())
         return cls(title, kept.plan, kept, tree=prepared.tree)
@@ -78,9 +78,10 @@ class Difference:
 
     Attributes:
         before, after: the user's names for the two sides.
-        target, job, request: values that differ. `job` is None if one side is a plan, because a plan has no job.
-        code: files that differ; None if one side is a plan.
-        notes: what could not be compared, and why.
+        target, job, request: the values that differ. `job` is None if one side is a plan, because a plan contains no
+            job.
+        code: the files that differ; None if one side is a plan.
+        notes: parts that could not be compared, with the reasons.
     """
 
     before: str
@@ -149,12 +150,12 @@ class Difference:
 
 
 def difference(before: Side, after: Side, settings: Settings) -> Difference:
-    """Compare two sides. If the code differs and is not on this machine, it is fetched from the run's target."""
+    """Compare two sides. If the code differs, code that is not on this machine is fetched from the run's target."""
     targets = before.plan["target"], after.plan["target"]
     changed = [Change(("target",), *targets)] if targets[0] != targets[1] else []
     job, code, notes = None, None, list[str]()
     if changed:
-        notes.append("the requests are those of two targets, and are not compared")
+        notes.append("the requests are for different targets and are not compared")
     if before.kept is not None and after.kept is not None:
         job = tuple(changes_between(dict(before.kept.job), dict(after.kept.job)))
         code = tuple(_code_changes(before, after, settings, notes))
@@ -162,7 +163,7 @@ def difference(before: Side, after: Side, settings: Settings) -> Difference:
         if not changed and not {"settings"} & {*before.kept.hidden, *after.kept.hidden}:
             changed += changes_between(dict(before.kept.settings), dict(after.kept.settings))
         if versions[0] != versions[1]:
-            notes.append(f"`{before.title}` is of cloudtrain {versions[0]}, `{after.title}` of {versions[1]}")
+            notes.append(f"`{before.title}` was made with cloudtrain {versions[0]}, `{after.title}` with {versions[1]}")
     return Difference(
         before=before.title,
         after=after.title,
@@ -176,7 +177,7 @@ def difference(before: Side, after: Side, settings: Settings) -> Difference:
 
 
 def _request_changes(before: Side, after: Side) -> Iterator[Change]:
-    """Yield the changes between two requests. Requests of two targets share no field with the same meaning."""
+    """Yield the changes between two requests; none for different targets, which have no fields in common."""
     if before.plan["target"] == after.plan["target"]:
         yield from changes_between(before.request, after.request)
 

@@ -1,4 +1,4 @@
-"""What was sent for a run, in a readable form: the job, the plan and the source."""
+"""The job, plan and source that were sent for a run, in a readable form."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sent:
-    """What was sent for a run. Secrets are replaced by `***`.
+    """The job, plan and source that were sent for a run. Secrets are replaced by `***`.
 
     Attributes:
         name: the name of the run.
         ref: the run's reference.
         created: when it was submitted, in seconds since the epoch.
-        kept: everything that the store has about the submission.
+        kept: all data of the submission in the store.
     """
 
     name: str
@@ -44,8 +44,7 @@ class Sent:
         return dict(self.kept.plan)
 
     def to_job_file(self) -> str:
-        """Return a job file in YAML that can be submitted from any folder. You have to fill in the values of
-        secrets."""
+        """Return a job file in YAML that can be submitted from any folder. Fill in the values of secrets yourself."""
         from cloudtrain.jobfile.script import yaml_text
         from cloudtrain.render.escape import on_one_line
 
@@ -54,7 +53,7 @@ class Sent:
         return "".join(f"# {on_one_line(' '.join(line.split()))}\n" for line in lines) + yaml_text(self.job)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON data."""
+        """Return the job, plan and source as JSON data."""
         kept = self.kept
         return {
             "name": self.name,
@@ -80,7 +79,7 @@ class Sent:
         }
 
     def document(self) -> Document:
-        """Return everything as a document."""
+        """Return the job, plan and source as a document."""
         from cloudtrain.core.plan import request_blocks
         from cloudtrain.jobfile.script import yaml_text
         from cloudtrain.render.document import Document, Heading, Lines, Notice, Pairs, Section
@@ -93,7 +92,7 @@ class Sent:
         return Document(blocks)
 
     def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
-        """Return everything as text."""
+        """Return the job, plan and source as text."""
         from cloudtrain.render.text import to_text
 
         return to_text(self.document(), width=width, color=color)
@@ -134,7 +133,7 @@ class Sent:
         elif kept.dirty:
             yield "with files that git does not track"
         elif kept.dirty is None and kept.commit is not None:
-            yield "git did not say whether the code differs from it"
+            yield "git did not report whether the code differs from this commit"
 
     def _hidden_ways(self) -> list[str]:
         names = {"settings": "a value of the target's settings", "request": "a value of the request"}
@@ -146,7 +145,7 @@ def sent_of(store: Store | None, row: RunRecord) -> Sent:
     """Return what was sent for a run.
 
     Raises:
-        RunNotFound: the store has nothing about the submission (CT971).
+        RunNotFound: the store has no record of the submission (CT971).
     """
     kept = None if store is None else store.kept(row.name)
     if kept is None:

@@ -1,8 +1,8 @@
-"""Jobs that read the output of earlier runs: `run:prep/output/volumes` becomes the location of that run's output.
+"""Jobs that read the output of earlier runs: `run:prep/output/volumes` becomes the location of the output of `prep`.
 
 All locations come from the store, which records them when a run's name is taken. So a dry run needs no network and
-shows the exact URI that a submit sends. The name is that of a run, the beginning of a run's name, `last`, or the name
-of a job. A job name means the job's newest run that succeeded, else its newest unfinished run.
+shows the exact URI that a submit sends. The name after `run:` is a run's name, its beginning, `last`, or a job's name.
+A job's name stands for the job's newest run that succeeded, or if none did, for the job's newest unfinished run.
 """
 
 from __future__ import annotations
@@ -34,20 +34,19 @@ _LOOKED_AT = 200
 
 
 def outputs_of(plan: Plan) -> dict[str, str]:
-    """Return the outputs of a run of this plan and their locations. Names are in lower case, as `run:...` is
-    compared."""
+    """Return the location of each output of a plan. Names are in lower case, because `run:...` ignores case."""
     return {name.lower(): place for name, place in plan.outputs.items()}
 
 
 class Awaited(NamedTuple):
-    """An input from a run that had not ended when it was last seen."""
+    """An input from a run that was unfinished when its state was last recorded."""
 
     path: tuple[str | int, ...]
     ref: RunRef
 
 
 class Resolved(NamedTuple):
-    """A job with locations in place of `run:...`.
+    """A job whose `run:...` inputs are replaced with locations.
 
     Attributes:
         notes: notes for the reader of the plan.
@@ -62,7 +61,7 @@ class Resolved(NamedTuple):
 
 
 def resolve_run_inputs(job: AnyJob, target: str, settings: Settings) -> Resolved:
-    """Return the job with locations in place of `run:...`.
+    """Return the job with each `run:...` input replaced with a location.
 
     Raises:
         JobError: a run does not exist, has failed, or has no such output.
@@ -96,8 +95,9 @@ def resolve_run_inputs(job: AnyJob, target: str, settings: Settings) -> Resolved
 
 
 def states_of(awaited: Sequence[Awaited], settings: Settings) -> dict[RunRef, RunState | None]:
-    """Return the state of each run now; None for a run that is gone. A run that cannot be asked about counts as one
-    that goes on."""
+    """Return the current state of each run; None if the run no longer exists, and `PENDING` if its target does not
+    answer.
+    """
     from cloudtrain.chains.service import ChainService
 
     service = ChainService(settings.environ, settings.state_dir)
@@ -113,7 +113,7 @@ def states_of(awaited: Sequence[Awaited], settings: Settings) -> dict[RunRef, Ru
 
 
 class _Search:
-    """A search for runs on one target."""
+    """Finds the runs that `run:NAME` inputs name, on one target."""
 
     def __init__(self, store: Store | None, target: str, settings: Settings) -> None:
         self._store = store
@@ -121,10 +121,10 @@ class _Search:
         self._settings = settings
 
     def row(self, name: str) -> tuple[RunRecord, RunState]:
-        """Return the run that a name means, and its state as far as this machine knows.
+        """Return the run that a name stands for, and the run's last known state.
 
         Raises:
-            CloudtrainError: the name fits no run or several, or the run did not succeed.
+            CloudtrainError: the name matches no run or several runs, or the run did not succeed.
         """
         found, is_job = self._candidates(name)
         if not found:
@@ -133,7 +133,7 @@ class _Search:
             return self._best(found)
         if len(found) > 1:
             names = ", ".join(f"`{row.name}`" for row in found[:5])
-            message = f"`{name}` is the beginning of {len(found)} runs"
+            message = f"`{name}` is the beginning of the names of {len(found)} runs"
             raise CloudtrainError(message, hint=f"type more of the name: {names}", code="CT021")
         state = self._state(found[0])
         if state in _BAD:
@@ -141,7 +141,7 @@ class _Search:
         return found[0], state
 
     def _candidates(self, name: str) -> tuple[list[RunRecord], bool]:
-        """Return the runs that a name can mean, newest first, and whether the name is a job's."""
+        """Return the runs that match a name, newest first, and whether the name is a job's name."""
         if self._store is None:
             return [], False
         if name == NEWEST:
@@ -166,8 +166,9 @@ class _Search:
         raise _unusable(row, f"is {state}, as are the others of `{row.job_name}`" if rows[1:] else f"is {state}")
 
     def _state(self, row: RunRecord) -> RunState:
-        """Return the run's state as last seen. On a target where runs wait for others, return the current state: lost
-        if nothing is left of the run."""
+        """Return the run's last recorded state. On a target where runs wait for other runs, return the current state,
+        which is `lost` if the run no longer exists.
+        """
         state = RunState(row.state)
         if row.key.startswith((SWEEP, TUNER)):  # a stopped sweep still has a best trial
             has_best = state is RunState.STOPPED and self._store is not None and self._store.outputs_of(row.name)
@@ -192,7 +193,7 @@ class _Search:
 def _unusable(row: RunRecord, why: str) -> CloudtrainError:
     return CloudtrainError(
         f"the run `{row.name}` {why}, so its output is incomplete",
-        hint=f"`cloudtrain status {row.name}` says why",
+        hint=f"`cloudtrain status {row.name}` shows the reason",
         code="CT021",
     )
 
@@ -202,13 +203,14 @@ def _place(store: Store | None, row: RunRecord, wanted: RunInput) -> str:
     places = store.outputs_of(row.name)
     place = places.get(wanted.what.lower())
     if not places and row.key.startswith((SWEEP, TUNER)):
-        hint = f"name its run, `run:RUN/model`: `cloudtrain trials {row.name}` lists them"
+        hint = f"name the run of a trial, `run:RUN/model`: `cloudtrain trials {row.name}` lists them"
         raise CloudtrainError(f"the best trial of the sweep `{row.name}` is not known", hint=hint, code="CT021")
     if place is None and "outputs" in places:
         raise CloudtrainError(
             f"{target_of(row.target).title} keeps all outputs of the training job `{row.name}` in one archive, "
             f"`{places['outputs']}`",
-            hint=f"use `run:{wanted.run}/model`, or write `{wanted.what.partition('/')[2]}` in a processing job",
+            hint=f"use `run:{wanted.run}/model`, or produce `{wanted.what.partition('/')[2]}` with a processing job, "
+            "which does not put its outputs into one archive",
             code="CT021",
         )
     if place is None:
@@ -231,7 +233,7 @@ def _notes(name: str, written: str, row: RunRecord, place: str, state: RunState)
     if not state.is_final and target_of(row.target).waits_for_runs:
         notes.append(f"the run waits for `{row.name}`, which is {state}")
     elif not state.is_final:
-        notes.append(f"`{row.name}` had not ended when it was last seen: `cloudtrain status {row.name}`")
+        notes.append(f"`{row.name}` had not ended at the last check: `cloudtrain status {row.name}`")
     if place.endswith(".tar.gz"):
         notes.append(f"input `{name}` is an archive, which the script has to unpack")
     return notes

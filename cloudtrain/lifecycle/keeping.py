@@ -1,4 +1,4 @@
-"""What the store keeps of a submission: the job, its plan and the commit of its code, with every secret hidden."""
+"""The record of a submission in the store: the job, its plan and the commit of its code, with every secret hidden."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Keeper:
-    """Collects what to keep of one submission while the submission proceeds."""
+    """Collects the record of one submission for the store while the submission proceeds."""
 
     def __init__(self, prepared: PreparedJob, job: AnyJob | Sweep, file: JobFile | None) -> None:
         self.prepared = prepared
@@ -39,7 +39,7 @@ class Keeper:
         self._differences = Differences(prepared.tree.root) if self._commit.commit else None
 
     def kept_of(self, plan: Plan) -> Kept:
-        """Return what to keep of a plan. Whether the code differs from its commit is determined later."""
+        """Return the record of a plan for the store. `finish` adds later whether the code differs from its commit."""
         file = self._file
         return keep_plan(
             self.prepared,
@@ -52,7 +52,7 @@ class Keeper:
         )
 
     def finish(self, store: Store, name: str) -> None:
-        """Record whether the code differs from its commit, if git answers in time."""
+        """Record whether the code differs from its commit. Skipped if git does not answer in time."""
         found = None if self._differences is None else self._differences.close(git_timeout())
         if found is not None:
             store.keep_difference(name, found)
@@ -68,8 +68,9 @@ def keep_plan(
     text: str | None,
     overrides: Sequence[str],
 ) -> Kept:
-    """Return what to keep of the plan of a job or sweep. For a sweep, the prepared job is the first trial, whose values
-    are never secret, and the price is left to the trials."""
+    """Return the record of the plan of a job or sweep. For a sweep, `prepared` is the first trial, whose values are
+    never secret, and the trials' own records hold the prices.
+    """
     import cloudtrain
     from cloudtrain.rules.portable.value import named_secrets
 
@@ -106,7 +107,7 @@ def keep_plan(
 
 
 def shown_fields(prepared: PreparedJob, job: AnyJob, plan: Plan) -> dict[str, Any]:
-    """Return a job's fields as the store keeps them."""
+    """Return a job's fields as the store keeps them, with secrets hidden."""
     from cloudtrain.rules.portable.value import named_secrets
 
     fields = fields_of(job)
@@ -114,7 +115,7 @@ def shown_fields(prepared: PreparedJob, job: AnyJob, plan: Plan) -> dict[str, An
 
 
 def settings_fields(target: TargetSettings) -> dict[str, Any]:
-    """Return a target's settings as they were given, as JSON data."""
+    """Return the settings that the user gave for a target, as JSON data."""
     return {"type": target.type, **target.model_dump(mode="json", exclude_unset=True)}
 
 
@@ -127,7 +128,7 @@ def settings_of(kept: Kept) -> TargetSettings | None:
 
 
 def _hidden_ways(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
-    """Yield the paths of hidden values: those of the job as `--set` takes them, others under their names here."""
+    """Yield the paths, as for `--set`, of hidden values in the job, and the names of other parts with hidden values."""
     if not any(secrets):
         return
     for part, value in raw.items():
@@ -139,14 +140,14 @@ def _hidden_ways(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
 
 
 class _Written(NamedTuple):
-    """A job as the user wrote it."""
+    """A job as the user wrote it: its file and the overrides."""
 
     file: str | None
     text: str | None
     overrides: Sequence[str]
 
     def overridden_secrets(self) -> Iterator[str]:
-        """Yield secrets that an override replaces: in the job's file, or in an earlier override."""
+        """Yield the secrets in the job file or in an earlier override that a later override replaces."""
         if not self.overrides:
             return
         from cloudtrain.rules.portable.value import secret_texts
@@ -158,8 +159,9 @@ class _Written(NamedTuple):
         yield from secret_texts([item for item in values if any(isinstance(part, str) for part in item[0])])
 
     def hidden_text(self, secrets: Secrets) -> str | None:
-        """Return the text of the job's file without its secrets, including those in comments. None if a secret is
-        written in a form that cannot be found, such as with escapes or over several lines."""
+        """Return the text of the job file without secrets, also in comments. None if a secret has a form that cannot be
+        found in the text, such as with escapes or over several lines.
+        """
         if self.text is None:
             return None
         secrets = secrets._replace(values=(*secrets.values, *_secrets_in_file(self.text)))

@@ -1,4 +1,4 @@
-"""Inputs from this machine: `azureml: ./data` becomes the location that a submit uploads the data to.
+"""Inputs on this machine: `azureml: ./data` becomes the location that a submit uploads the data to.
 
 The location contains the hash of the content, so a plan is complete before anything is sent, and the same data is sent
 only once.
@@ -28,7 +28,7 @@ _MONTHLY = 0.023
 
 
 class Placed(NamedTuple):
-    """A job with locations in place of paths, the uploads it needs, and notes for the reader of the plan."""
+    """A job whose local paths are replaced with locations, the uploads that it needs, and notes for the plan."""
 
     job: AnyJob
     uploads: tuple[Upload, ...] = ()
@@ -36,12 +36,12 @@ class Placed(NamedTuple):
 
 
 def is_uploaded(item: Input, target: Target) -> bool:
-    """Return whether an input is data on this machine that the target uploads."""
+    """Return whether an input is data on this machine that a submit uploads for the target."""
     return target.uploads_data and is_local_path(item.of(target.name))
 
 
 def place_data(job: AnyJob, target: Target, place_of: Callable[[str, str, bool], tuple[str, str]]) -> Placed:
-    """Return the job with the locations of its data.
+    """Return the job with local data replaced by the locations of the uploads.
 
     Args:
         place_of: maps the hash, the name and whether the data is a file to the folder of the upload and the location to
@@ -77,7 +77,9 @@ def place_data(job: AnyJob, target: Target, place_of: Callable[[str, str, bool],
 
 
 def emulated_here(job: AnyJob, emulated: Target) -> AnyJob:
-    """Return the job of a local run that emulates another target: data that would be uploaded is read in place."""
+    """Return the job of a local run that emulates another target. Data that the other target would upload is read
+    directly from its path.
+    """
     changes: dict[str, Any] = {
         name: item.model_copy(
             update={emulated.name: None, DEFAULT_TARGET: item.of(DEFAULT_TARGET) or item.of(emulated.name)}

@@ -1,4 +1,4 @@
-"""From a job and the user's environment to a plan: reads the files and the settings, then compiles and checks."""
+"""Planning: reads the job's files and the settings, then compiles the job to a plan and checks the plan."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def prepare_job(
     place_of: PlaceOf | None,
     tree: Tree | None = None,
 ) -> PreparedJob:
-    """Read what compile needs: the target's settings, the source folder, the account, and the outputs of earlier runs.
+    """Read the data that compile needs: the target's settings, the source folder, the account, and the outputs of
+    earlier runs.
 
     With a `tree`, its files are the code, and the source folder is not read.
     """
@@ -92,7 +93,7 @@ def prepare_job(
 def _place_data(
     job: AnyJob, where: Target, own: TargetSettings, account: Account, place_of: PlaceOf | None
 ) -> tuple[AnyJob, tuple[Upload, ...], tuple[str, ...]]:
-    """Return the job with locations in place of data on this machine; see `local_data.Placed`."""
+    """Return the job with data on this machine replaced by locations; see `local_data.Placed`."""
     emulated = getattr(own, "emulate", None)
     name = emulated if emulated is not None else where.name
     if not any(is_local_path(item.of(name)) for item in job.inputs.values()):
@@ -110,7 +111,7 @@ def _place_data(
 
 
 def _code_of(job: AnyJob, settings: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]]:
-    """Return the job with its file names in the bundle, the code on disk, and notes for the reader of the plan."""
+    """Return the job with file names as in the bundle, the code on disk, and notes for the plan."""
     source = _source_of(job, settings)
     job, beside, more = _environment_beside(job, source)
     if source.file is not None:
@@ -144,22 +145,26 @@ class PreparedJob:
 
     @cached_property
     def service(self) -> Service:
-        """The service that talks to the target."""
+        """The service object that sends requests to the target."""
         return service_of(self.where.name, self.settings)
 
     @property
     def can_check(self) -> bool:
-        """Whether the target can be asked, as far as this machine knows."""
+        """Whether the target can probably be asked to check a plan, for example because credentials exist."""
         return self.service.can_check(self.target)
 
     @cached_property
     def key(self) -> str:
-        """Hash of the job's name and of the plan without its run name. Two submissions with equal keys are the same."""
+        """Hash of the job's name and of the plan without its run name. Submissions with equal keys are for the same
+        job.
+        """
         return submission_key(self._compile(_NAMELESS))
 
     @cached_property
     def _conda(self) -> str | None:
-        """The text of the conda file. Compile reports a missing file. Raises: JobError."""
+        """The text of the conda file; None if the file is missing, which compile reports. Raises JobError if it is
+        unreadable.
+        """
         name = self.job.environment.conda_file
         entry = next((entry for entry in self.tree.entries if entry.path == name), None)
         if entry is None:
@@ -177,7 +182,9 @@ class PreparedJob:
 
     @cached_property
     def _build(self) -> str | None:
-        """The hash of the build folder's content, wherever the folder is."""
+        """The hash of the content of the build folder, inside or outside of the source folder; None without a
+        Dockerfile.
+        """
         if self.job.environment.build is None:
             return None
         found = below(self.tree.entries, self.job.environment.build)
@@ -186,7 +193,7 @@ class PreparedJob:
 
     @cached_property
     def _requirements(self) -> str | None:
-        """The hash of everything that the job's requirements install."""
+        """The hash of the job's requirements file and all files that it installs from."""
         file = self.job.environment.requirements
         if file is None:
             return None
@@ -204,12 +211,12 @@ class PreparedJob:
 
     @property
     def view(self) -> TrainingJob:
-        """The job for the checks. For a processing job, this is the part that it shares with a training job."""
+        """The job for the checks. For a processing job, it is a training job with the shared fields."""
         return self.job if isinstance(self.job, TrainingJob) else self.job.as_training()
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """The labels by which a run of the job can be found again, without its secrets."""
+        """The labels, without secrets, by which the store finds runs of the job."""
         from cloudtrain.lifecycle.secrets import Secrets, signatures_in
         from cloudtrain.rules.portable.value import named_secrets, values_to_hide
         from cloudtrain.store.origin import labels_of
@@ -222,8 +229,7 @@ class PreparedJob:
         )
 
     def plan(self, counter: int, salt: str) -> Plan:
-        """Return the plan of the run with a number, for a store's salt, with the findings that need only this
-        machine."""
+        """Return the plan of run number `counter`, for a store's salt, with findings of the checks on this machine."""
         from cloudtrain.rules.portable.value import values_to_hide
         from cloudtrain.targets.rules import check_plan
 
@@ -233,8 +239,9 @@ class PreparedJob:
         return replace(plan, findings=placed, hidden=values_to_hide(self.view))
 
     def hourly_price(self, plan: Plan) -> float | None:
-        """Return the list price in US dollars of an hour of all instances; None if the target is free or the price
-        unknown."""
+        """Return the list price in US dollars per hour for all instances; None if the target is free or the price
+        unknown.
+        """
         if not self.where.is_paid:
             return None
         subject = self._subject(plan)
@@ -242,8 +249,9 @@ class PreparedJob:
         return price.hourly if price is not None and price.exact else None
 
     def rate_and_limit(self, plan: Plan | None = None) -> tuple[float | None, int | None]:
-        """Return the US dollars for an hour of all instances, and the most seconds that the job can run; None for
-        what is not known, and for both if the target is free."""
+        """Return the price in US dollars per hour for all instances, and the maximum run time in seconds. Unknown
+        values are None; both are None if the target is free.
+        """
         if not self.where.is_paid:
             return None, None
         plan = plan or self._compile(_NAMELESS)
@@ -252,8 +260,9 @@ class PreparedJob:
 
     def check_online(self, plan: Plan, *, ask: bool = True, may_wait: bool = False) -> Plan:
         """Return the plan with findings of the target about the plan and about the runs that the job reads from. With
-        `ask=False`, only the runs are checked. With `may_wait`, these runs may go on, and what they have not written
-        yet may be missing. A plan with errors is returned unchanged."""
+        `ask=False`, only the runs are checked. With `may_wait`, unfinished runs and their missing output are no
+        findings. A plan with errors is returned unchanged.
+        """
         from cloudtrain.targets.rules import rule_named
 
         if plan.errors:
@@ -268,7 +277,7 @@ class PreparedJob:
 
     @property
     def waits_for(self) -> tuple[RunRef, ...]:
-        """The earlier runs that have not ended, as their target says now."""
+        """The earlier runs that the job reads from and that have not ended, according to the target."""
         return tuple(ref for ref, state in self._awaited.items() if state is not None and not state.is_final)
 
     @cached_property
@@ -290,7 +299,7 @@ class PreparedJob:
                 yield not_succeeded(path, ref.name, None if state is None else state.value)
 
     def context(self, name: str) -> CompileContext:
-        """Return the context for compile: everything that it may not look up itself."""
+        """Return the context for compile: all data that compile must not look up itself."""
         return CompileContext(
             name,
             self.tree.identity,
@@ -312,13 +321,13 @@ class PreparedJob:
 
     @property
     def _settings_files(self) -> tuple[str, ...]:
-        """Return the files that the target's settings, the account's and the corrected instance types come from."""
+        """The files with the target's settings, the account's settings and the corrections of instance types."""
         corrections = getattr(self.account, "overlay", None) or ()
         corrected = (item.file for item in corrections if item.target == self.target.type)
         return tuple(dict.fromkeys((*self.target.settings_files, *getattr(self.account, "files", ()), *corrected)))
 
     def _with_findings(self, error: JobError, name: str) -> list[Problem]:
-        """Return the errors of compile and those of the rules, each with its position in the job's file."""
+        """Return the errors of compile and the errors of the rules, each with its position in the job file."""
         from cloudtrain.targets.rules import check_plan
 
         plan = getattr(error, "plan", None)
@@ -370,7 +379,7 @@ def _in_form(hint: str | None, place_of: PlaceOf | None) -> str | None:
 
 
 def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
-    """Yield notes for the reader of a plan about code from outside of the source folder."""
+    """Yield notes for the plan about code from outside of the source folder."""
     included = [path for path in tree.included if path.split("/", 1)[0] not in beside]
     if included:
         names = [f"`{escape_path(path)}`" for path in included]
@@ -382,7 +391,7 @@ def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
 def _resolve_run_inputs(
     job: AnyJob, target: str, settings: Settings
 ) -> tuple[AnyJob, tuple[str, ...], tuple[Awaited, ...], tuple[str, ...]]:
-    """Return the job with the outputs of earlier runs in place of their names; see `inputs.Resolved`."""
+    """Return the job with each `run:NAME` input replaced by the location of the run's output; see `inputs.Resolved`."""
     if not any(is_run_input(item.of(target)) for item in job.inputs.values()):
         return job, (), (), ()
     from cloudtrain.lifecycle.inputs import resolve_run_inputs
@@ -391,10 +400,10 @@ def _resolve_run_inputs(
 
 
 def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str]:
-    """Return the paths below the source folder that the job declares as local data, output or checkpoint for any
-    target, and the state folder.
+    """Return the paths inside the source folder that are not code: local data, outputs and checkpoints of the job for
+    any target, and the state folder. The values describe the paths for messages.
 
-    A folder that contains code named by the job is not among them.
+    A folder that contains code named by the job is left out.
     """
     view = job if isinstance(job, TrainingJob) else job.as_training()
     environment = job.environment
@@ -417,15 +426,15 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
 
 
 def _keeps_literals(where: Target, own: TargetSettings) -> bool:
-    """Return whether plain values stay inputs. A local run that emulates another target has the inputs of that
-    target."""
+    """Return whether the target receives plain values as inputs. For a local run, the emulated target decides."""
     emulated = getattr(own, "emulate", None)
     return (target_of(emulated) if emulated is not None else where).keeps_literals
 
 
 class _Source(NamedTuple):
-    """The location of the code. With `file`, the code is that file of the folder. With `alone`, the source folder
-    provides only that file, or nothing."""
+    """The location of the code: `folder`, or only the file `file` in it. With `alone`, the folder provides only that
+    file, or nothing without `file`.
+    """
 
     folder: Path
     file: str | None = None
@@ -446,8 +455,9 @@ def _source_of(job: AnyJob, settings: Settings) -> _Source:
 
 
 def _environment_beside(job: AnyJob, source: _Source) -> tuple[AnyJob, dict[str, str], list[str]]:
-    """Return the job with the bundle names of a conda file and build folder outside of the code, their locations, and
-    notes for the reader of the plan."""
+    """Return the job with a conda file and build folder outside of the code renamed to their names in the bundle, their
+    locations by name, and notes for the plan.
+    """
     changes, beside, notes = dict[str, str](), dict[str, str](), list[str]()
     for field in ("conda_file", "build"):
         written = getattr(job.environment, field)
@@ -461,7 +471,7 @@ def _environment_beside(job: AnyJob, source: _Source) -> tuple[AnyJob, dict[str,
         if not (os.path.isdir(place) if field == "build" else os.path.isfile(place)):  # noqa: PTH112, PTH113
             continue  # compile reports this with all other mistakes
         changes[field], beside[name] = name, place
-        notes.append(f"`{written}` stands outside of the code, and is `{name}` in the bundle")
+        notes.append(f"`{written}` is outside of the code; its name in the bundle is `{name}`")
     if not changes:
         return job, {}, []
     return job.model_copy(update={"environment": job.environment.model_copy(update=changes)}), beside, notes

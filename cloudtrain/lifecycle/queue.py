@@ -1,4 +1,4 @@
-"""cloudtrain's queue for a target without its own: the settings that use it, and the runs in it."""
+"""cloudtrain's queue for a target without a queue of its own: the settings that use the queue, and its runs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def queued_settings(target: TargetSettings, queue: bool | None, priority: int | 
     """Return the target's settings with the given queue options.
 
     Raises:
-        UsageError: cloudtrain keeps no queue for the target.
+        UsageError: cloudtrain has no queue for the target.
         JobError: a priority is given without the queue.
     """
     given = {name: value for name, value in (("queue", queue), ("priority", priority)) if value is not None}
     if given and not given.keys() <= type(target).model_fields.keys():
-        hint = f"leave out `{next(iter(given))}`: runs wait there by the target's own rules"
+        hint = f"leave out `{next(iter(given))}`: the target has its own queue"
         raise UsageError(f"`{target.type}` does not use cloudtrain's queue", hint=hint, code="CT902")
     return target.replace(**given) if given else target
 
@@ -30,12 +30,14 @@ def queue_of(target: str, settings: Settings) -> KeepsQueue:
     """Return the queue of a target.
 
     Raises:
-        UsageError: cloudtrain keeps no queue for the target.
+        UsageError: cloudtrain has no queue for the target.
     """
     service = service_of(target, settings)
     if not isinstance(service, KeepsQueue):
         others = " or ".join(f"`cloudtrain queue --target {name}`" for name in _with_queue(settings))
-        hint = f"`cloudtrain ps --target {target}` shows its runs that wait; {others} is cloudtrain's own queue"
+        hint = (
+            f"`cloudtrain ps --target {target}` shows the target's waiting runs; {others} shows cloudtrain's own queue"
+        )
         raise UsageError(f"`{target}` does not use cloudtrain's queue", hint=hint, code="CT902")
     return service
 

@@ -1,4 +1,4 @@
-"""The content of a job's requirements file as one hash. Equal hashes install the same packages."""
+"""The hash of a job's requirements. Requirements with equal hashes install the same packages."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _NAMES_FILES = re.compile(
 
 
 def requirements_hash(file: str, read: Callable[[str], str | None], bundle: str) -> str | None:
-    """Return the hash of a requirements file and the files it includes. If it installs files of the bundle, the hash
-    covers the whole bundle. None if there is no such file."""
+    """Return the hash of a requirements file and the files that it includes; None if a file is missing. If the
+    requirements install files of the bundle, the hash covers the whole bundle.
+    """
     texts = dict[str, str | None]()
     waiting = [os.path.normpath(file)]
     while waiting:

@@ -1,4 +1,4 @@
-"""Running a run again: the same code, and the same request except for the run's name."""
+"""Submission of an earlier run again, with the same code, and the same request except for the run's name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NAMELESS = "job-00000000-0"
 
 @dataclass(frozen=True)
 class Again:
-    """A run that is to be sent again.
+    """A run to send again.
 
     Attributes:
         on_plan: receives the plan before anything is sent.
@@ -52,7 +52,7 @@ class Again:
     on_bytes: ByteProgress | None = None
 
     def same(self, name: str | None) -> Submitted:
-        """Send the same request under the next name, or as a run of a job with another name.
+        """Send the same request under the next run name, or under another job name.
 
         Raises:
             UsageError: the run had secrets, which are not kept (CT973).
@@ -106,7 +106,7 @@ class Again:
         """Compile the job with other values, for the same code and the same settings of the target.
 
         Raises:
-            JobError: an override is wrong, or the target lacks what the job asks for now.
+            JobError: an override is not valid, or the target does not support the changed job.
             UsageError: the run had secrets, and the overrides do not supply all of them (CT973).
         """
         from cloudtrain.lifecycle.inputs import outputs_of
@@ -157,7 +157,7 @@ class Again:
         return origin_here(Path.cwd())._replace(project=store.origin_of(self.row.name).project, labels=labels)
 
     def _plan(self, new: str, kept: Kept) -> Plan:
-        """Return the plan that was sent, under another name."""
+        """Return the plan that was sent, with another run name."""
         content = json.loads(self._rename(json.dumps({key: kept.plan[key] for key in _RENAMED}), new))
         return Plan(
             target=self.row.target,
@@ -171,7 +171,7 @@ class Again:
         )
 
     def _rename(self, text: str, new: str) -> str:
-        """Replace the run's name in a text. Names of other runs of the same plan differ in the number at the end."""
+        """Replace the run's name in a text, but not a longer name that continues with another digit."""
         return re.sub(rf"{re.escape(self.row.name)}(?![0-9])", new, text)
 
     def _refuse_hidden(self) -> None:
@@ -183,7 +183,7 @@ class Again:
         given = " ".join(f"--set {way}=VALUE" for way in dict.fromkeys(ways))
         hint = f"give it again: `cloudtrain rerun {self.row.name} {given}`" if given else "submit the job again"
         return UsageError(
-            f"the store does not keep secrets, and `{self.row.name}` had one in {what}", hint=hint, code="CT973"
+            f"the store does not keep secrets, and `{self.row.name}` had a secret in {what}", hint=hint, code="CT973"
         )
 
 
@@ -191,7 +191,7 @@ _RENAMED = ("request", "uploads", "summary")
 
 
 def _overridden(kind: str, fields: Any, overrides: Sequence[str]) -> AnyJob:
-    """Return the job made of some fields and overrides.
+    """Return the job with the given fields and overrides.
 
     Raises:
         JobError: a field or an override is wrong.

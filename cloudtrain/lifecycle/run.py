@@ -31,17 +31,18 @@ _PATIENCE = 600.0
 
 
 class Run:
-    """A handle on one run. Methods ask the target; attributes hold what the store knows.
+    """A handle for one run. Methods ask the target; attributes hold data of the run store.
 
     Attributes:
         name: the run's name, unique on its target.
         ref: the run's reference, `local://host/name`.
         job_name: the name of the job.
         created: when the run was submitted, in seconds since the epoch.
-        adopted: True if the submit returned this earlier run because an interrupted command may not have reported it.
-        unreported: names of earlier runs of the same job that may never have been reported to you.
-        elsewhere: the folder that the run was submitted from, if `last` found no run of the working directory; empty if
-            that folder is unknown, and None otherwise.
+        adopted: True if the submit started no new run, but returned this run of an interrupted command, which may not
+            have reported it.
+        unreported: names of earlier runs of the same job that cloudtrain may never have shown you.
+        elsewhere: the folder that the run was submitted from, if `last` found only a run of another folder; empty if
+            the folder is unknown. None for a run of the working directory, or one found by name.
     """
 
     is_sweep = False
@@ -74,7 +75,7 @@ class Run:
 
     @classmethod
     def attached(cls, listed: ListedRun, settings: Settings) -> Run:
-        """Return a run that the target has but this machine's store lacks: another user's, or from another machine."""
+        """Return a run that the target lists but this machine's store lacks, such as another user's run."""
         ref, status = listed
         run = cls(_row_of(ref, status), settings)
         run._stored, run._last = False, status
@@ -100,20 +101,21 @@ class Run:
 
     @property
     def written(self) -> dict[str, str]:
-        """The outputs of the run and their locations: `model`, `checkpoint`, `outputs/NAME` to a path or URI. Empty for
-        a run that was submitted elsewhere."""
+        """The outputs of the run: maps `model`, `checkpoint` and `outputs/NAME` to a path or URI. Empty for a run that
+        was submitted from another machine.
+        """
         with read_store(self._settings.state_dir) as store:
             return {} if store is None else store.outputs_of(self.name)
 
     @property
     def directory(self) -> Path | None:
-        """The run's folder on this machine; None on other targets."""
+        """The run's folder on this machine; None for runs on other targets."""
         return target_of(self.target).run_folder(self.name, self._settings.state_dir)
 
     @property
     def working_files(self) -> dict[str, Path]:
-        """New and changed files in the script's working folder, by name, outside the model and the outputs.
-        `download("work/")` copies them. Empty on other targets."""
+        """New and changed files in the script's working folder, by name, except the model and the outputs.
+        `download("work/")` copies them. Empty for runs on other targets."""
         return target_of(self.target).working_files(self.name, self._settings.state_dir)
 
     def status(self) -> RunStatus:
@@ -126,11 +128,11 @@ class Run:
 
     @property
     def can_stop(self) -> bool:
-        """Whether anything of the run may still be running. The target is asked unless the run has ended."""
+        """Whether any process of the run may still be running. The target is asked unless the run has ended."""
         return not self.state.is_final
 
     def remember(self, status: RunStatus) -> None:
-        """Record a status from the target if the store can be written."""
+        """Record a status that the target returned, if the store can be written."""
         if self._stored:
             with suppress(StoreError), open_store(self._settings.state_dir) as store:
                 store.record(self.name, status)
@@ -143,7 +145,7 @@ class Run:
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield the output so far, of one rank, one instance or all. With `follow`, continue until the run ends."""
+        """Yield the log lines so far of one rank, one instance or all. With `follow`, continue until the run ends."""
         return self._service.logs(self.ref, follow=follow, rank=rank, instance=instance, on_status=on_status)
 
     def metrics(self) -> list[dict[str, float]]:
@@ -154,7 +156,7 @@ class Run:
         return Metrics().every(self.logs())
 
     def wait(self, timeout: float | None = None) -> RunStatus:
-        """Wait until the run ends. If the target does not answer for some minutes, it is asked again.
+        """Wait until the run ends. If the target does not answer, cloudtrain asks again for some minutes.
 
         Raises:
             TargetError: the run did not end within `timeout` seconds. The run continues.
@@ -172,7 +174,7 @@ class Run:
                 return status
             if deadline is not None and time.monotonic() >= deadline:
                 raise TargetError(
-                    f"`{self.name}` is still {status.state} after {timeout:g} s; it goes on",
+                    f"`{self.name}` is still {status.state} after {timeout:g} s; it continues",
                     hint=f"wait longer, or stop it with `cloudtrain stop {quote(self.name)}`",
                     code="CT938",
                 )
@@ -184,7 +186,7 @@ class Run:
         self._service.stop(self.ref)
 
     def show(self) -> Sent:
-        """Return what was sent: the job, the plan, and the source's commit, without secrets.
+        """Return the job, the plan and the source's commit that were sent for the run, without secrets.
 
         Raises:
             RunNotFound: the store has nothing about the submission, as for a run submitted elsewhere.
@@ -205,7 +207,7 @@ class Run:
         on_bytes: ByteProgress | None = None,
         on_run: Callable[[Run], None] | None = None,
     ) -> Run:
-        """Send the run again: the same code on the same target, with the same request except for the run's name.
+        """Submit the run again: the same code on the same target, with the same request except for the run's name.
 
         The source folder is not needed. With `overrides` (`["hyperparameters.seed=2"]`) the job is compiled and checked
         again for the same code and the same settings of the target.
@@ -215,12 +217,12 @@ class Run:
             name: another name for the job.
             ignore: codes of rules to skip.
             online: ask the target about a job with overrides first, as `submit` does.
-            on_plan, on_bytes, on_run: as for `submit`.
+            on_plan, on_bytes, on_run: the same as for `submit`.
 
         Raises:
             RunNotFound: the store has nothing about the submission, as for a run submitted elsewhere.
             UsageError: the run had secrets, which are not kept, and `overrides` do not supply them.
-            TargetError: the target refused, or the code is gone.
+            TargetError: the target refused the request, or the code no longer exists.
         """
         from cloudtrain.lifecycle.rerun import Again
         from cloudtrain.lifecycle.submission import Submitted
@@ -245,7 +247,7 @@ class Run:
         Raises:
             RunNotFound: the store has nothing about the submission, as for a run submitted elsewhere.
             UsageError: the folder is not empty.
-            TargetError: the code is gone.
+            TargetError: the code no longer exists.
         """
         from cloudtrain.lifecycle.code import code_of, write_code
 
@@ -255,7 +257,7 @@ class Run:
     def remove(self) -> None:
         """Remove a run that has ended: its row in the run store, and its folder on this machine.
 
-        Files in other locations are kept. If the run was on a remote target, the target's own copy of it is kept too.
+        Files in other locations are kept, and so is the run's record on a remote target.
         The name is never used again.
 
         Raises:
@@ -279,16 +281,16 @@ class Run:
 
     @property
     def size(self) -> int | None:
-        """Return the size in bytes of the run's folder on this machine; None on other targets."""
+        """Return the size in bytes of the run's folder on this machine; None for runs on other targets."""
         return None if self.directory is None else folder_size(self.directory)
 
     def download(self, path: str = "", destination: str | Path = ".") -> list[Path]:
-        """Copy what the run wrote: `model/`, `outputs/` or `outputs/NAME`, `checkpoint/`, `logs/`, or everything; for a
-        run on this machine also `work/`, its `working_files`.
+        """Copy files that the run wrote: `model/`, `outputs/` or `outputs/NAME`, `checkpoint/`, `logs/`, or all of
+        them. For a run on this machine also `work/`, the `working_files`.
 
         Raises:
-            UsageError: the run has no such path; the hint names those that exist.
-            TargetError: the run wrote nothing there, or this machine cannot write the copy.
+            UsageError: the run has no such path; the hint names the existing paths.
+            TargetError: the run wrote nothing to this path, or this machine cannot write the copy.
         """
         try:
             return self._service.download(self.ref, path, Path(destination))
@@ -306,7 +308,7 @@ class Run:
 
 
 def job_name_of(run_name: str) -> str:
-    """Return the job's name from the name of a cloudtrain run. Other run names are returned whole."""
+    """Return the job name in the name of a cloudtrain run. Other run names are returned unchanged."""
     return re.sub(r"-[0-9a-f]{8}-[0-9]+$", "", run_name)
 
 

@@ -1,4 +1,4 @@
-"""Passing a job's secrets to a target: one variable names their locations, and the values are never sent."""
+"""Passing of a job's secrets to a target: one variable contains their locations, and the values are never sent."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 def with_secret_places(
     job: AnyJob, where: Target, emulated: str | None, environ: Mapping[str, str]
 ) -> tuple[AnyJob, tuple[str, ...]]:
-    """Return the job with the variable that tells the runtime the locations of the secrets, and notes about secrets
-    that this machine needs but lacks.
+    """Return the job with the variable that contains the locations of the secrets, and notes about secrets that this
+    machine needs but lacks.
 
-    A local run that emulates another target uses the locations given for this machine, else those of the other target.
+    A local run that emulates another target uses the locations for `local`. If there are none, it uses the locations
+    for the emulated target.
 
     Raises:
         JobError: a secret has no location that the target can read.

@@ -1,4 +1,4 @@
-"""Secrets that the store must not keep, and how to hide them in the data that it keeps."""
+"""Secrets that the store must not keep, and functions that hide them in the kept data."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ class Secrets(NamedTuple):
     """Secrets that must not be kept.
 
     Attributes:
-        values: texts that are hidden wherever they occur.
-        named: names and values of secrets that are plain words; hidden if they are a whole value, or follow the name.
+        values: secret texts, which are hidden wherever they occur.
+        named: names and values of secrets that are ordinary words. Such a word is hidden only if it is a whole value,
+            or follows the name.
     """
 
     values: tuple[str, ...] = ()
     named: tuple[tuple[str, str], ...] = ()
 
     def hidden(self, value: Shown) -> Shown:
-        """Return the same JSON data without the secrets."""
+        """Return a copy of JSON data with the secrets hidden."""
         value = hide(value, self.values)
         return self._without_named(value) if self.named else value
 
@@ -66,12 +67,12 @@ def texts_of(value: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
 
 
 def signatures_in(value: Any) -> Iterator[str]:
-    """Yield signatures and passwords in the addresses in JSON data."""
+    """Yield the signatures and passwords of all URLs in JSON data."""
     for _, text in texts_of(value):
         for match in _SIGNATURE.finditer(text) if "://" in text else ():
             yield match["query"] or match["password"]
 
 
 def is_hidden(value: Any) -> bool:
-    """Return whether any part of JSON data is hidden."""
+    """Return whether any part of JSON data was hidden, that is, replaced by `***`."""
     return any(HIDDEN in text for _, text in texts_of(value))

@@ -1,4 +1,4 @@
-"""The step that all ways of sending a plan share."""
+"""The check before a plan is sent, shared by all commands that send one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cloudtrain.errors import PreflightError
 
 
 def stop_on_errors(plan: Plan) -> None:
-    """Raise if a check found an error, so that nothing is sent.
+    """Raise PreflightError if the plan has errors, so that it is not sent.
 
     Raises:
         PreflightError: a check found an error.
@@ -17,5 +17,5 @@ def stop_on_errors(plan: Plan) -> None:
         raise PreflightError(
             f"{count} check{'s' if count > 1 else ''} found an error, so nothing was sent",
             findings=plan.findings,
-            hint=f"`cloudtrain explain {code}` says more, `--ignore {code}` goes on anyway",
+            hint=f"`cloudtrain explain {code}` explains it, and `--ignore {code}` ignores it",
         )

@@ -1,4 +1,4 @@
-"""Changes since a job's last run, found without asking a target."""
+"""Changes since a job's last run, determined without asking a target."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ class Since(NamedTuple):
 
 
 def changes_since_last(store: Store, prepared: PreparedJob, job: AnyJob, plan: Plan) -> Since | None:
-    """Return the changes since the job's newest run of the same name; None if there is none, or the store has nothing
-    about its submission."""
+    """Return the changes since the newest run of a job with the same name; None if no such run exists, or if the store
+    has no record of its submission.
+    """
     last = next(iter(store.newest(limit=1, job=job.name)), None)
     kept = None if last is None else store.kept(last.name)
     if last is None or kept is None or kept.kind == SWEEP:
@@ -54,14 +55,16 @@ def changes_since_last(store: Store, prepared: PreparedJob, job: AnyJob, plan: P
 
 
 def hashes(files: Sequence[Entry | KeptFile]) -> dict[str, tuple[object, ...]]:
-    """Return the properties that make two files equal, by path, without cloudtrain's own files."""
+    """Return the properties of each file that must match for two files to be equal, by path, without cloudtrain's own
+    files.
+    """
     return {
         file.path: (file.sha256, file.executable, file.target) for file in files if not file.path.startswith(RUNTIME)
     }
 
 
 def shown(value: Any) -> str:
-    """Return a short form of a value."""
+    """Return a short form of a value for a message."""
     import json
 
     if value is ABSENT:

@@ -1,28 +1,29 @@
-"""Exactly-once submission: every step is recorded before it is taken, so that recovery is possible after any crash.
+"""Exactly-once submission: every step is recorded before it begins, so that recovery is possible after any crash.
 
     planned     the run name is taken; nothing has left this machine
     uploaded    the bundle is in place
     sent        the target has no run of that name, and the request is about to leave
     accepted    the target has the run
-    reported    the user was told its name
+    reported    cloudtrain has shown the run's name to the user
 
-The next command settles a submission whose process died. Before `sent`, nothing has left this machine, so the
-submission is forgotten. From `sent` on, the target is asked for the run. The target had no run of that name when the
-stage was recorded, so a run that exists now was made by this request. None of this depends on the clock of the target
-or on this machine's wall clock.
+The next command settles a submission whose process died. Before `sent`, no request has left this machine, so the
+submission is forgotten. From `sent` on, cloudtrain asks the target for the run. The target had no run of that name when
+the stage was recorded, so a run that exists now comes from this request. This logic uses neither the target's clock nor
+this machine's wall clock.
 
-A request may still be in transit when its sender dies. For `Service.in_flight` seconds, the answer that there is no
-such run is not conclusive: the record stays, and the next submit of the same job sends the request again under the same
-name, which the target accepts only once. A submission that the target refused is forgotten immediately.
+A request may still be in transit when its sender dies. So for `Service.in_flight` seconds, a target that has no such
+run may still receive the request. During that time the record stays, and the next submit of the same job sends the
+request again under the same name, which the target accepts only once. A submission that the target refused is forgotten
+immediately.
 
-The process that printed the name may die before it can record that. A run that was accepted and possibly not reported
-is therefore offered again: the next submit of the same job within `OFFERED_FOR` reports that run and starts no other. A
-later submit starts a new run, and names the older run as well.
+A process may die after it printed the name and before it recorded the stage `reported`. Therefore a run that was
+accepted and possibly not reported is offered again: the next submit of the same job within `OFFERED_FOR` reports that
+run and starts no new one. A later submit starts a new run, and names the older run as well.
 
-Within one boot that time is exact. After a reboot only the wall clock can tell it. If the clock was also set forward, a
-run looks older than it is, so the older run is named and a new one starts. Only the time since the reboot is certain,
-but offering a run until a certain day has passed would be worse: a machine that is started for each submit would offer
-last week's run and start no new one.
+Until a reboot, the time since acceptance is exact. After a reboot it comes from the wall clock. If that clock was set
+forward, the run looks older than it is, so a new run starts and the older run is only named. To count only the time
+since the reboot, which is certain, would be worse: a machine that is booted for each submit would offer last week's run
+and start no new one.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ ServiceOf = Callable[[str], Service]
 
 
 class Recovered(NamedTuple):
-    """The outcome of a submission whose process died."""
+    """A submission whose process died, and its outcome after recovery."""
 
     name: str
     outcome: Literal["finished", "forgotten", "unknown"]
@@ -66,9 +67,9 @@ class Submission:
         key: hash that is equal for submissions of the same job; see `RunRecord.key`.
         plan_of: compiles and checks the plan of the run with a given number.
         outputs_of: returns the outputs of a run of a plan, and their locations.
-        origin: where the job is submitted from, and its labels.
-        kept_of: returns what the store keeps of a plan.
-        report: tells the user about the run. When this returns, the run is recorded as reported.
+        origin: the folder and terminal that the job is submitted from, and the job's labels.
+        kept_of: returns the record of a plan for the store.
+        report: shows the run to the user. After it returns, the run is recorded as reported.
     """
 
     service: Service
@@ -88,7 +89,7 @@ class Submitted(NamedTuple):
 
     Attributes:
         adopted: whether an earlier, interrupted command submitted the run and may not have reported it.
-        unreported: earlier runs of the same job that were possibly never reported and are too old to be adopted.
+        unreported: earlier runs of the same job that were possibly never reported, but are too old to be adopted.
     """
 
     record: RunRecord
@@ -99,11 +100,11 @@ class Submitted(NamedTuple):
 def submit_once(store: Store, submission: Submission, service_of: ServiceOf) -> Submitted:
     """Submit a job so that exactly one run exists, is in the store, and is reported.
 
-    First settles interrupted submissions of earlier commands. Then offers an earlier run, sends its request again, or
-    starts a new run.
+    First settles interrupted submissions of earlier commands. Then returns an earlier run that was possibly not
+    reported, sends an earlier request again, or starts a new run.
 
     Raises:
-        TargetError: the target refused or could not be reached.
+        TargetError: the target refused the request or could not be reached.
     """
     recover(store, service_of)
     too_old = list[RunRecord]()
@@ -137,18 +138,19 @@ def recover(store: Store, service_of: ServiceOf) -> list[Recovered]:
 
 
 def needs_recovery(store: Store, record: RunRecord) -> bool:
-    """Return whether recovery can take the next step of a submission, if its process is dead."""
+    """Return whether recovery can continue or forget a submission, provided that its process is dead."""
     return record.stage != "reported" and (record.stage != "accepted" or not _is_own(store, record))
 
 
 def _is_own(store: Store, record: RunRecord) -> bool:
-    """Return whether this store itself made the submission. A copied store contains runs that the original store
-    requested and reports."""
+    """Return whether the submission was made with this store. A copied store also contains submissions of the original
+    store, which reports them itself.
+    """
     return record.store in ("", store.salt)
 
 
 def report_accepted(store: Store, report: Callable[[Sequence[RunRecord]], None]) -> None:
-    """Tell the user about every accepted run that was possibly not reported, and record that the user was told."""
+    """Show the user every accepted run that was possibly not reported, and record it as reported."""
     held, locks = list[RunRecord](), list[ProcessLock]()
     try:
         for record in store.unfinished():
@@ -168,11 +170,12 @@ def report_accepted(store: Store, report: Callable[[Sequence[RunRecord]], None])
 
 
 def _same(store: Store, submission: Submission) -> list[RunRecord]:
-    """Return unfinished submissions of the same job from this store: runs that exist first, then possible runs, the
-    newest first."""
+    """Return unfinished submissions of the same job from this store: first those with an existing run, then the others,
+    each newest first.
+    """
 
     def is_same(item: RunRecord) -> bool:
-        """A run that waited for others, or still does, is the same as one that does not have to any more."""
+        """Compare keys. For an accepted run, ignore whether the run had to wait for earlier runs."""
         is_key = item.key == submission.key
         if item.stage == "accepted":
             is_key = item.key.removeprefix(AFTER) == submission.key.removeprefix(AFTER)
@@ -184,8 +187,9 @@ def _same(store: Store, submission: Submission) -> list[RunRecord]:
 
 @contextmanager
 def _take_over(store: Store, record: RunRecord) -> Iterator[RunRecord | None]:
-    """Lock a record against all other processes and yield its current version. Yields None while its submitter lives,
-    or if the record has been forgotten."""
+    """Lock a record against all other processes and yield its current version. Yield None if its submitter is alive, or
+    if the record was forgotten.
+    """
     lock = store.lock(record.name)
     if lock is None:
         yield None
@@ -197,7 +201,7 @@ def _take_over(store: Store, record: RunRecord) -> Iterator[RunRecord | None]:
 
 
 def _start(store: Store, submission: Submission, unreported: tuple[RunRecord, ...]) -> Submitted:
-    """Start a run under the next number whose name is unused in the store and on the target."""
+    """Start a new run with the next number whose run name is unused in the store and on the target."""
     beyond = 0
     while True:
         counter = max(store.next_counter(submission.key, submission.submitter), beyond + 1)
@@ -239,16 +243,16 @@ def _planned(store: Store, submission: Submission, plan: Plan, counter: int) -> 
 def _send_again(
     store: Store, submission: Submission, record: RunRecord, unreported: tuple[RunRecord, ...]
 ) -> Submitted:
-    """Send the request of a dead process again. Its run is not on the target: the request may still arrive, or was
-    lost.
+    """Send the request of a dead process again. The target does not have the run: the first request may still arrive,
+    or was lost.
 
     Raises:
-        TargetUnreachable: the target would run both requests, so the first must either arrive or certainly be lost.
+        TargetUnreachable: the first request may still arrive, and the target would run both requests.
     """
     left = _may_arrive_for(store, submission.service, record)
     if left > 0 and not submission.service.names_are_unique:
         raise TargetUnreachable(
-            f"`{record.name}` was sent by a command that was cut off, and may still arrive",
+            f"`{record.name}` was sent by an interrupted command and may still arrive",
             hint=f"run the same command again in {math.ceil(left)} s",
         )
     _send(store, submission, submission.plan_of(record.counter), record)
@@ -256,7 +260,7 @@ def _send_again(
 
 
 def _send(store: Store, submission: Submission, plan: Plan, record: RunRecord) -> None:
-    """Take all steps until the target has the run. The caller holds the lock of the record."""
+    """Upload the code and data, and send the request. The caller holds the lock of the record."""
     service = submission.service
     try:
         service.upload(plan, submission.bundle, on_bytes=submission.on_bytes)
@@ -279,8 +283,9 @@ def _is_taken(service: Service, plan: Plan) -> bool:
 
 
 def _report(store: Store, submission: Submission, submitted: Submitted) -> Submitted:
-    """Record that the target has the run, tell the user, and record that too. The user is told even if the store can no
-    longer be written, because the run costs money."""
+    """Record that the target has the run, show the run to the user, and record it as reported. The run is shown even if
+    the store can no longer be written, because the run costs money.
+    """
     try:
         if not submitted.adopted:
             store.advance(submitted.record.name, "accepted")
@@ -294,8 +299,9 @@ def _report(store: Store, submission: Submission, submitted: Submitted) -> Submi
 
 
 def _forget_if_not_there(store: Store, service: Service, record: RunRecord, error: BaseException) -> None:
-    """Forget a record if its run cannot exist. Before the request left, the name is free again immediately. After that,
-    the target must have refused it, or have answered that the run does not exist when no request is in transit."""
+    """Forget a record if its run cannot exist: the request was not sent yet, the target refused it, or the target has
+    no such run and no request can be in transit any more.
+    """
     current = store.get(record.name)
     if current is None or current.stage in ("accepted", "reported"):
         return
@@ -332,7 +338,7 @@ def _settle(store: Store, service_of: ServiceOf, record: RunRecord) -> Recovered
 
 
 def _withdraw(service: Service, record: RunRecord) -> bool:
-    """Withdraw a request and return whether its run can no longer appear, or another user's run has the name."""
+    """Withdraw a request. Return whether its run can no longer appear; True also if another user's run has the name."""
     try:
         return service.withdraw(record.ref)
     except NameTaken:
@@ -340,6 +346,7 @@ def _withdraw(service: Service, record: RunRecord) -> bool:
 
 
 def _may_arrive_for(store: Store, service: Service, record: RunRecord) -> float:
-    """Return for how many more seconds the request may be in transit. After a reboot only the time since then is
-    certain."""
+    """Return for how many more seconds the request may be in transit. After a reboot, only the time since the reboot
+    counts.
+    """
     return service.in_flight - store.seconds_since(record.name, "sent", at_least=True)

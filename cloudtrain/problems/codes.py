@@ -1,7 +1,8 @@
-"""The codes of errors in job files, settings, command lines, runs and targets, as opposed to the findings of rules.
+"""Codes of errors in job files, settings, command lines, runs and targets. Findings of rules have other codes.
 
-A rule's code (`CT101`, `SM104`) names a check that you can ignore. A code in this table names an error that you cannot
-ignore. CT0xx are errors of the job, CT9xx are all others. `cloudtrain explain` and docs/rules.md print the texts.
+A rule's code (`CT101`, `SM104`) names a check that you can ignore with `--ignore`. A code in this module names an error
+that you cannot ignore: CT0xx for errors in a job, CT9xx for all others. `cloudtrain explain` and docs/rules.md show the
+texts.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 
 class ErrorCode(NamedTuple):
-    """A kind of error: a one-line summary, and one or two paragraphs with the cause and what to do."""
+    """A type of error: its code, a one-line summary, and an explanation of the cause and the correction."""
 
     code: str
     summary: str
@@ -21,196 +22,205 @@ _FILE = (
     ErrorCode(
         "CT001",
         "The job file cannot be read.",
-        "A job file is a plain UTF-8 file of at most 4 MiB whose name ends in `.yaml`, `.yml`, `.toml` or `.json`. A "
-        "folder, a pipe, a device, or a file that you may not read is refused before anything is done.",
+        "A job file is a plain UTF-8 file of at most 4 MiB whose name ends in `.yaml`, `.yml`, `.toml` or `.json`. "
+        "cloudtrain refuses a folder, a pipe, a device, or a file that you may not read.",
     ),
     ErrorCode(
         "CT002",
         "The text is not valid YAML, TOML or JSON.",
-        "The message names the line and the column at which reading stopped. The mistake may be a little before that "
-        "place: an open quote or bracket is noticed only where the next thing does not fit.",
+        "The message names the line and column where the parser stopped. The mistake may be a little earlier: an "
+        "unclosed quote or bracket is noticed only later in the text.",
     ),
     ErrorCode(
         "CT003",
-        "The file does not hold one mapping.",
-        "A job file holds one job: a mapping from the names of fields to their values. An empty file, a list, and "
-        "several documents (`---`) are refused. `cloudtrain init` writes a first job file.",
+        "The file does not contain one mapping.",
+        "A job file holds one job: a mapping from field names to values. An empty file, a list, or several documents "
+        "(`---`) are refused. `cloudtrain init` writes a first job file.",
     ),
     ErrorCode(
         "CT004",
         "A key appears twice.",
-        "Most readers of YAML and JSON take the last one and forget the first, so a value that you see in the file "
+        "Most YAML and JSON parsers keep the last value and ignore the first, so a value that you see in the file "
         "would have no effect. Remove one of the two.",
     ),
     ErrorCode(
         "CT005",
-        "The text uses something that a job has no place for.",
-        "Keys are text, and values are text, numbers, `true`, `false`, null, lists and mappings. Tags that name types "
-        "of other programs (`!!python/...`), dates without quotes and anchors that refer to themselves are refused.",
+        "The text uses a YAML feature or value type that job files do not allow.",
+        "Keys are text. Values are text, numbers, `true`, `false`, null, lists and mappings. Tags for types of other "
+        "programs (`!!python/...`), dates without quotes, and anchors that refer to themselves are refused.",
     ),
     ErrorCode(
         "CT006",
-        "The text is too large or too deep.",
-        "A job has some tens of values in about five levels. cloudtrain reads 4 MiB, 100 levels and 50,000 values, "
-        "where each alias (`*name`) counts as all that it stands for. Put large data into a file in `source_dir` and "
-        "pass its name.",
+        "The text is too large or nested too deeply.",
+        "A job typically has a few dozen values in about five levels. cloudtrain reads at most 4 MiB, 100 levels and "
+        "50,000 values; each alias (`*name`) counts as everything that it stands for. Put large data into a file in "
+        "`source_dir` and pass its name.",
     ),
 )
 
 _FIELDS = (
     ErrorCode(
         "CT010",
-        "There is no such field.",
-        "A misspelt field would otherwise have no effect, and you would notice when the job is done. The hint names "
-        "the nearest field, or where the field belongs. `cloudtrain schema` prints all of them, for editors too.",
+        "The field does not exist.",
+        "If cloudtrain ignored a misspelt field, you would notice only when the job is done. The hint names the "
+        "nearest field, or where the field belongs. `cloudtrain schema` prints all fields, also as a schema for "
+        "editors.",
     ),
-    ErrorCode("CT011", "A field is missing.", "The job cannot run without it, and cloudtrain does not guess it."),
+    ErrorCode(
+        "CT011",
+        "A field is missing.",
+        "The job cannot run without this field, and cloudtrain does not guess its value.",
+    ),
     ErrorCode(
         "CT012",
         "A value has the wrong type.",
-        'Values are not converted: `"2"` is text, and a count must be a number; `1` is a number, and an environment '
-        "variable must be text. In YAML, quotes make text of a value: version 2.10 without them is the number 2.1.",
+        'cloudtrain does not convert values: `"2"` is text, but a count must be a number; `1` is a number, but an '
+        "environment variable must be text. In YAML, put text that looks like a number in quotes: `2.10` without "
+        "quotes is the number 2.1.",
     ),
     ErrorCode(
         "CT013",
-        "A value is not one of those that are allowed.",
-        "The hint names the nearest value, or all of them.",
+        "A value is not one of the allowed values.",
+        "The hint names the nearest allowed value, or all of them.",
     ),
     ErrorCode(
         "CT014",
         "A number is too small or too large.",
-        "Counts of instances and processes are 1 to 1024; more is a slip of the keyboard. The message says the limit "
-        "of the field.",
+        "Counts of instances and processes range from 1 to 1024, because a larger count is almost certainly a typing "
+        "error. The message states the limit of the field.",
     ),
     ErrorCode(
         "CT015",
         "A duration or a size cannot be read.",
         "A duration is a number of seconds, or numbers with the units `s`, `m`, `h`, `d` and `w`: `90s`, `1h30m`. A "
-        "size is a number of bytes, or a number with `k`, `m`, `g` or `t`: `64g`; these are powers of 1024. Both are "
-        "whole seconds or bytes, at least one; at most 68 years, or 8 EiB.",
+        "size is a number of bytes, or a number with `k`, `m`, `g` or `t` (powers of 1024): `64g`. The result must be "
+        "a whole number of seconds or bytes, from 1 to 68 years or 8 EiB.",
     ),
     ErrorCode(
         "CT016",
-        "A name has the wrong form.",
-        "Names of jobs, inputs and outputs become parts of names on every target, so they hold what all targets "
-        "accept. The message says which characters, and how many.",
+        "A name has invalid characters or the wrong length.",
+        "Names of jobs, inputs and outputs become parts of names on every target, so only characters that all targets "
+        "accept are allowed. The message states the allowed characters and length.",
     ),
     ErrorCode(
         "CT017",
-        "A text or a number cannot be sent.",
-        "A NUL character ends every argument of a program, half of a character is no UTF-8, and JSON has no NaN and no "
-        'infinity. Write such numbers as text: `"nan"`.',
+        "A text or number cannot be sent.",
+        "Arguments of a program cannot contain NUL characters, half of a surrogate pair is not valid UTF-8, and JSON "
+        'cannot express NaN or infinity. Write such numbers as text: `"nan"`.',
     ),
     ErrorCode(
         "CT018",
         "Two fields contradict each other.",
-        "Both say the same thing in different ways, or one has no effect beside the other. Remove one of them.",
+        "Both fields set the same property, or one has no effect when the other is set. Remove one of them.",
     ),
     ErrorCode(
         "CT019",
         "Two names differ only in case.",
-        "A script finds its inputs and outputs through variables whose names are in capitals, so both would have the "
-        "same variable.",
+        "The script finds its inputs and outputs through variables with upper-case names, so both names would have "
+        "the same variable.",
     ),
     ErrorCode(
         "CT020",
-        "A reference names nothing.",
-        "`${{inputs.NAME}}`, `${{outputs.NAME}}` and `${{checkpoint}}` become the path on the target. The name must be "
-        "an input or output of the same job.",
+        "A reference names no input or output of the job.",
+        "`${{inputs.NAME}}`, `${{outputs.NAME}}` and `${{checkpoint}}` become paths on the target. NAME must be an "
+        "input or output of the same job.",
     ),
     ErrorCode(
         "CT021",
-        "An input cannot be what an earlier run wrote.",
-        "`run:NAME/output/OUTPUT`, `run:NAME/model` and `run:NAME/checkpoint` name what a run of the same target "
-        "wrote; NAME is a run, the beginning of one, a job, or `last`. The run must be known on this machine, and have "
-        "succeeded or still be running.",
+        "An input cannot use the output of an earlier run.",
+        "`run:NAME/output/OUTPUT`, `run:NAME/model` and `run:NAME/checkpoint` stand for the files that a run on the "
+        "same target wrote. NAME is the name of a run, the beginning of a run's name, a job's name, or `last`. This "
+        "machine's run store must contain the run, and the run must have succeeded or still be running.",
     ),
     ErrorCode(
         "CT022",
         "An override cannot be applied.",
-        "`--set resources.instance_count=4` changes one value of the job: the way to a field, `=`, and the value as "
-        "YAML would read it. `--set inputs.train=null` removes an entry, `instance_groups[0]` names one of a list, and "
-        "quotes keep a dot in a name: `--set 'hyperparameters.\"a.b\"=1'`.",
+        "`--set resources.instance_count=4` changes one value of the job: the path of a field, `=`, and the value in "
+        "YAML syntax. `--set inputs.train=null` removes an entry, `instance_groups[0]` is the first entry of a list, "
+        "and quotes protect a dot in a name: `--set 'hyperparameters.\"a.b\"=1'`.",
     ),
     ErrorCode(
         "CT023",
-        "A processing job has no such thing.",
-        "A processing job runs one script on several equal instances, each with its share of the data. Distributions, "
-        "checkpoints, spot capacity and heterogeneous clusters belong to training jobs.",
+        "A processing job does not have this field.",
+        "A processing job runs one script on several identical instances, each with its share of the data. "
+        "Distributions, checkpoints, spot capacity and heterogeneous clusters are only for training jobs.",
     ),
 )
 
 _TARGETS = (
     ErrorCode(
         "CT030",
-        "The target does not have this distribution.",
-        "cloudtrain never falls back to another distribution in silence: the job would train something else, or on "
-        "one process of many. The hint names the nearest one that the target has.",
+        "The target does not support this distribution.",
+        "cloudtrain never switches to another distribution silently, because the job would train differently or use "
+        "only one of its processes. The hint names the nearest distribution that the target supports.",
     ),
     ErrorCode(
         "CT031",
-        "The target cannot do what a field asks for.",
-        "A portable job may say things that only some targets have. The hint says what this target has instead, or "
-        "which value leaves the decision to it.",
+        "The target does not support what a field requests.",
+        "A portable job may use features that only some targets have. The hint names the alternative on this target, "
+        "or the value that lets the target decide.",
     ),
     ErrorCode(
         "CT032",
-        "An input or output has no place on the target.",
-        "Inputs and outputs name a place for each target: `sagemaker: s3://...`, `azureml: azureml:NAME:VERSION`, "
-        "`local: PATH`. Add the one of the target that you submit to.",
+        "An input or output has no location on the target.",
+        "Inputs and outputs have one location per target: `sagemaker: s3://...`, `azureml: azureml:NAME:VERSION`, "
+        "`local: PATH`. Add the location for the target that you submit to.",
     ),
     ErrorCode(
         "CT033",
-        "No machine can be chosen.",
-        "Either `instance_type` names one for the target, or `gpu`, `gpus_per_instance` and `interconnect` describe "
-        "it. `cloudtrain instances` lists the types of a target and what they have.",
+        "No instance type can be chosen.",
+        "Name one with `instance_type`, or describe it with `gpu`, `gpus_per_instance` and `interconnect`. "
+        "`cloudtrain instances` lists the instance types of a target and their properties.",
     ),
     ErrorCode(
         "CT034",
         "No image or environment can be chosen.",
-        "`framework` and `version` choose an image of the target; `image` names one. The message says which versions "
-        "there are.",
+        "Choose an image of the target with `framework` and `version`, or name one with `image`. The message lists "
+        "the available versions.",
     ),
     ErrorCode(
         "CT035",
-        "An override does not fit the request.",
-        "`TARGET_overrides`, for example `sagemaker_overrides`, are merged into the request last. What the target "
-        "could only refuse, and what would make another job of it, is stopped here.",
+        "An override is not valid in the request.",
+        "`TARGET_overrides`, such as `sagemaker_overrides`, are merged into the finished request. cloudtrain refuses "
+        "overrides that the target would certainly refuse, and overrides that would turn the request into a different "
+        "job.",
     ),
     ErrorCode(
         "CT036",
-        "The target has nothing to run.",
-        "Only SageMaker runs an image's own program; everywhere else a job needs an `entry_point` or a `command`.",
+        "The job has nothing to run on this target.",
+        "Only SageMaker runs an image's own program. On every other target a job needs an `entry_point` or a "
+        "`command`.",
     ),
     ErrorCode(
         "CT037",
-        "The options of a launcher cannot be read.",
-        "They are split as a shell splits a command line, and only options that the target can pass on are accepted.",
+        "The options of a launcher cannot be parsed.",
+        "Options are split like a shell command line. Only options that the target can pass on to the launcher are "
+        "accepted.",
     ),
     ErrorCode(
         "CT038",
-        "This machine lacks what the job needs.",
-        "The job would stop at once here: a program is not installed, or the launcher cannot start such a job. The "
-        "hint says how to install it, or which launcher can.",
+        "This machine lacks something that the job needs.",
+        "The job would fail immediately on this machine: a program is not installed, or the launcher cannot start "
+        "such a job. The hint says how to install the program, or which launcher can start the job.",
     ),
     ErrorCode(
         "CT039",
-        "The emulated service would stop the job at once.",
-        "With `--emulate` a job meets on this machine what it would meet in the service's container. The message is "
-        "the container's own.",
+        "The emulated service would end the job immediately.",
+        "With `--emulate` a job runs under the same conditions as in the service's container. The message is the one "
+        "that the container would print.",
     ),
     ErrorCode(
         "CT040",
-        "The number of processes is not known.",
-        "cloudtrain starts one process for each GPU of an instance. Where the instance type is not known, as in a "
-        "cluster of your workspace, the job has to say `processes_per_instance`.",
+        "The number of processes is unknown.",
+        "cloudtrain starts one process for each GPU of an instance. If the instance type is unknown, as for a compute "
+        "cluster of your workspace, the job must set `processes_per_instance`.",
     ),
     ErrorCode(
         "CT041",
-        "The job needs more than the queue of this machine has.",
-        "With `--queue` a run waits for a GPU for each of its processes, or on a machine without GPUs for a CPU slot "
-        "each. This one would wait for ever. The hint says which size fits; `slots` and `gpus` under `[local]` in "
-        "cloudtrain.toml say what there is.",
+        "The job needs more slots than this machine's queue has.",
+        "With `--queue` a run waits until it has one GPU for each process, or one CPU slot for each process on a "
+        "machine without GPUs. This job would wait forever. The hint states the largest size that fits. Set the "
+        "available slots with `slots` and `gpus` under `[local]` in cloudtrain.toml.",
     ),
 )
 
@@ -218,172 +228,176 @@ _SOURCE = (
     ErrorCode(
         "CT050",
         "The source folder cannot be read.",
-        "`source_dir` is the folder with your code, relative to the job file. All files in it that are not ignored are "
-        "read, so they must be readable for you.",
+        "`source_dir` is the folder with your code, relative to the job file. cloudtrain reads all its files that are "
+        "not ignored, so you need permission to read them.",
     ),
     ErrorCode(
         "CT051",
         "A line of `.cloudtrainignore` is not a pattern.",
-        "The lines are those of a `.gitignore`. A line that git would not understand either is refused, because files "
-        "that it should leave out would be sent.",
+        "The lines have the syntax of `.gitignore`. cloudtrain refuses a line that is not a valid pattern, because "
+        "files that you want to leave out would be uploaded.",
     ),
     ErrorCode(
         "CT052",
-        "The source folder holds something that cannot be in a bundle.",
-        "A bundle holds plain files, and links that stay inside it. Pipes, sockets, devices, links that lead outside "
-        "or nowhere, and a package called `cloudtrain` have to be ignored or removed.",
+        "The source folder contains something that cannot be in a bundle.",
+        "A bundle contains regular files, and links that stay inside the folder. Ignore or remove pipes, sockets, "
+        "devices, links that are broken or lead outside, and any package called `cloudtrain`.",
     ),
     ErrorCode(
         "CT053",
         "The source folder is too large.",
-        "A bundle holds code. Data belongs in an input, which a target reads where it lies. Add large folders to "
-        "`.cloudtrainignore`.",
+        "A bundle is for code. Put data into an input, which the target reads directly from its location. Add large "
+        "folders to `.cloudtrainignore`.",
     ),
     ErrorCode(
         "CT054",
         "A file that the job names cannot be read.",
         "Conda and requirements files are plain UTF-8 files of at most 4 MiB. The paths of a conda file and of a "
-        "folder with a Dockerfile start at `source_dir`, and may lead out of it.",
+        "folder with a Dockerfile are relative to `source_dir`, and may lead outside of it.",
     ),
     ErrorCode(
         "CT055",
-        "A line of `.cloudtraininclude` cannot be followed.",
-        "`.cloudtraininclude` stands in `source_dir`. Each line is the path, from there, of a file or folder that the "
-        "bundle has beside the code, under its own name. It must exist, and no two may have one name. A line that "
-        "begins with `#` is a comment.",
+        "A line of `.cloudtraininclude` cannot be used.",
+        "`.cloudtraininclude` is a file in `source_dir`. Each line is a path, relative to `source_dir`, of a file or "
+        "folder to add to the bundle under its own name. The path must exist, and all names must differ. Lines that "
+        "begin with `#` are comments.",
     ),
 )
 
 _SWEEPS = (
     ErrorCode(
         "CT060",
-        "A sweep cannot be searched as it is written.",
-        "A range is a list of values, `{log: [1e-4, 1e-1]}`, `{uniform: [0, 1]}` or `{int: [1, 8], step: 1}`, with its "
-        "lower bound first. A grid tries every combination, so all its ranges have single values. An objective names "
-        "one metric, which it maximizes or minimizes.",
+        "A sweep's search space, strategy or objective is not valid.",
+        "A range is a list of values, `{log: [1e-4, 1e-1]}`, `{uniform: [0, 1]}` or `{int: [1, 8], step: 1}`, with "
+        "the lower bound first. A grid tries every combination, so all its ranges must be discrete. An objective "
+        "names one metric to maximize or minimize.",
     ),
     ErrorCode(
         "CT061",
-        "The target's own tuner cannot do the sweep.",
-        "Each service has limits: SageMaker's tuner starts no container entry point and gives all trials one "
-        "checkpoint place, Azure ML's Bayesian sampling knows no logarithmic range. With `driver: cloudtrain` each "
-        "trial is a job of its own, which can do what a job can do. `driver: auto`, the default, chooses it where it "
-        "is needed.",
+        "The target's own tuner cannot run the sweep.",
+        "Each service has limits: SageMaker's tuner does not start container entry points and gives all trials the "
+        "same checkpoint location; Azure ML's Bayesian sampling does not support logarithmic ranges. With `driver: "
+        "cloudtrain` each trial is a separate job without these limits. `driver: auto`, the default, chooses "
+        "`cloudtrain` where it is needed.",
     ),
     ErrorCode(
         "CT062",
-        "The sweep can cost more than `max_cost`.",
-        "The list price of a trial's instances for its whole `max_runtime`, times the number of trials. Where a price "
-        "or `max_runtime` is missing, `max_cost` cannot be kept, and the sweep is refused too.",
+        "The sweep could cost more than `max_cost`.",
+        "The maximum cost is the list price of a trial's instances for its whole `max_runtime`, times the number of "
+        "trials. If a price or `max_runtime` is missing, cloudtrain cannot enforce `max_cost`, so it refuses the "
+        "sweep too.",
     ),
     ErrorCode(
         "CT063",
         "A sweep needs a package that is not installed.",
-        "`strategy: bayesian` and the picture of importance use Optuna: `pip install 'cloudtrain[sweeps]'`. Pictures "
-        "need matplotlib. `grid`, `random` and `hyperband` need no package, and neither does a target's own tuner.",
+        "`strategy: bayesian` and the importance chart use Optuna: `pip install 'cloudtrain[sweeps]'`. Charts need "
+        "matplotlib. `grid`, `random`, `hyperband` and a target's own tuner need no additional package.",
     ),
     ErrorCode(
         "CT064",
         "The service's tuner cannot continue the sweep.",
-        "On SageMaker `cloudtrain continue SWEEP --trials N` starts a tuning job that learns from the earlier ones: of "
-        "a bayesian or random search, and up to five times. Azure ML's sweeps have nothing like it. A sweep with "
-        "`driver: cloudtrain` goes on everywhere.",
+        "On SageMaker `cloudtrain continue SWEEP --trials N` starts a tuning job that learns from the earlier ones. "
+        "This works only for bayesian and random searches, and at most five times. Azure ML cannot continue a sweep. "
+        "A sweep with `driver: cloudtrain` can be continued on every target.",
     ),
     ErrorCode(
         "CT067",
-        "The sweep has no trial that can run again like this.",
-        "`cloudtrain rerun SWEEP` runs the trials again that failed or were cut off, as they were. Other values are "
-        "another sweep, and one trial with a change is `cloudtrain rerun RUN --set ...` with the name of its run.",
+        "No trial of the sweep can be run again in this way.",
+        "`cloudtrain rerun SWEEP` repeats the trials that failed or were interrupted, with the same values. To use "
+        "other values, submit another sweep. To repeat one trial with a change, use `cloudtrain rerun RUN --set ...` "
+        "with the name of the trial's run.",
     ),
     ErrorCode(
         "CT068",
-        "Too few trials have a value to tell how much a hyperparameter matters.",
-        "Importance compares the best trials with all others, which says nothing about a handful. Add some with "
-        "`cloudtrain continue SWEEP --trials 10`; the other pictures need one trial.",
+        "Too few trials have a value to compute the importance of hyperparameters.",
+        "Importance compares the best trials with all others, which is meaningless for a handful of trials. Add some "
+        "with `cloudtrain continue SWEEP --trials 10`. The other charts need only one trial.",
     ),
 )
 
 _SECRETS = (
     ErrorCode(
         "CT070",
-        "A secret is written as something else than where its value is.",
-        "`environment.secrets` holds the names of variables and where each target keeps the value: "
-        "`secretsmanager:NAME`, `ssm:NAME`, `keyvault:VAULT/NAME`, `file:PATH` or `env:NAME`. The value itself never "
-        "stands in a job: it would be sent, stored and shown.",
+        "A secret is not written as the location of its value.",
+        "`environment.secrets` maps names of variables to the location of the value on each target: "
+        "`secretsmanager:NAME`, `ssm:NAME`, `keyvault:VAULT/NAME`, `file:PATH` or `env:NAME`. Never write the value "
+        "itself into a job, because it would be sent, stored and shown.",
     ),
     ErrorCode(
         "CT071",
-        "A secret has the name of a variable.",
-        "The script would find one of the two values. `environment.secrets` and `environment.variables` share the "
-        "names of the script's environment.",
+        "A secret and a variable have the same name.",
+        "`environment.secrets` and `environment.variables` both set environment variables of the script, which would "
+        "get only one of the two values. Rename one of them.",
     ),
     ErrorCode(
         "CT072",
-        "A secret has no place that the target can read.",
-        "Inside a job, SageMaker's role reads AWS Secrets Manager and the parameter store, Azure ML's managed identity "
-        "reads Key Vault, and a job on Slurm or on this machine reads files and variables. A job that is emulated here "
-        "takes the place for `local`, else that of the target.",
+        "A secret has no location that the target can read.",
+        "Inside a job, SageMaker's role reads AWS Secrets Manager and the parameter store, Azure ML's managed "
+        "identity reads Key Vault, and a job on Slurm or on this machine reads files and variables. A job that is "
+        "emulated on this machine uses the location for `local` if given, otherwise the location for the emulated "
+        "target.",
     ),
 )
 
 _USE = (
     ErrorCode(
         "CT900",
-        "cloudtrain has a defect.",
-        "Something happened that cloudtrain does not know how to explain: exit code 70. Run the command again with "
-        "`CLOUDTRAIN_DEBUG=1` in front, and report the traceback with the output of `cloudtrain doctor`.",
+        "cloudtrain has a bug.",
+        "An error occurred that cloudtrain did not expect. The exit code is 70. Run the command again with "
+        "`CLOUDTRAIN_DEBUG=1` in front, and report the traceback together with the output of `cloudtrain doctor`.",
     ),
     ErrorCode(
         "CT901",
         "The command line cannot be understood.",
-        "There is no such command, option or value, or an argument is missing. `cloudtrain COMMAND --help` shows the "
-        "options of a command with examples.",
+        "The command, option or value does not exist, or an argument is missing. `cloudtrain COMMAND --help` shows "
+        "the options of a command with examples.",
     ),
     ErrorCode(
         "CT902",
-        "Two options do not go together.",
-        "One has no effect beside the other, or on this target. cloudtrain does not ignore an option in silence.",
+        "Two options cannot be combined.",
+        "One has no effect together with the other, or has no effect on this target. cloudtrain never ignores an "
+        "option silently.",
     ),
     ErrorCode(
         "CT987",
-        "There is no version to pin.",
-        "`--pin` asks the target which version `NAME@latest` means now, and writes it into the plan. Only environments "
-        "and data of an Azure ML workspace have such labels. The labels of registries, and with them the environments "
-        "that `framework` chooses, are looked up by Azure ML itself.",
+        "The target has no version to pin.",
+        "`--pin` asks the target which version `NAME@latest` currently is, and writes that version into the plan. "
+        "Only environments and data of an Azure ML workspace have such labels. Azure ML itself resolves the labels of "
+        "registries, including the environments that `framework` chooses.",
     ),
     ErrorCode(
         "CT903",
         "A file or folder cannot be written or found.",
-        "cloudtrain does not write over files that it did not make, unless you say `--force`.",
+        "cloudtrain overwrites files that it did not create only with `--force`.",
     ),
     ErrorCode(
         "CT904",
-        "The request cannot be printed in this form.",
-        "The plan itself is right and can be submitted. Another tool has no words for a part of it, and a form that "
-        "loses that part would start another job. `--format request` prints the whole request.",
+        "The request cannot be printed in this format.",
+        "The plan itself is correct and can be submitted. The other tool cannot express a part of it, and without "
+        "that part it would start a different job. `--format request` prints the whole request.",
     ),
     ErrorCode(
         "CT905",
         "The run cannot be rehearsed.",
         "A rehearsal runs a training job on this machine, interrupts it, resumes it and compares the losses. The job "
-        "has to report a loss with `runtime.report`, and to run long enough to be interrupted.",
+        "must report a loss with `runtime.report`, and must run long enough to be interrupted.",
     ),
     ErrorCode(
         "CT906",
         "The working directory or a path cannot be used.",
-        "The shell stands in a folder that has been deleted, or a path is longer than this machine allows.",
+        "The current folder of your shell was deleted, or a path is longer than this machine allows.",
     ),
     ErrorCode(
         "CT907",
         "stdout cannot be written.",
-        "The disk is full, or what the output goes to fails. Exit code 74. A run that was sent goes on, and stderr "
-        "names it.",
+        "The disk is full, or the program or file that receives the output fails. The exit code is 74. A run that was "
+        "already submitted continues, and stderr shows its name.",
     ),
     ErrorCode(
         "CT908",
-        "There is no such bundled script.",
-        "`cloudtrain scripts list` lists the training scripts that come with cloudtrain; `bundled:NAME` names one as a "
-        "job or as a `source_dir`.",
+        "The bundled script does not exist.",
+        "`cloudtrain scripts list` lists the training scripts that come with cloudtrain. Use `bundled:NAME` as a job "
+        "or as a `source_dir`.",
     ),
 )
 
@@ -391,31 +405,32 @@ _SETTINGS = (
     ErrorCode(
         "CT911",
         "The settings file cannot be read.",
-        "`cloudtrain.toml` is a plain UTF-8 file with TOML, of at most 4 MiB, in the project (the nearest one upwards "
-        "from the job file, else from the working directory) or in your configuration folder. `cloudtrain doctor` "
-        "lists the files in use.",
+        "`cloudtrain.toml` is a plain UTF-8 file with TOML, of at most 4 MiB. It is in your configuration folder or "
+        "in the project: the nearest one in the folder of the job file or its parents, or without a job file in the "
+        "working directory or its parents. `cloudtrain doctor` lists the files in use.",
     ),
     ErrorCode(
         "CT912",
         "A table of the settings is wrong.",
-        "There is one table for each target (`[local]`, `[sagemaker]`, `[azureml]`), `target` for the one that is used "
-        "when none is named, and profiles that override them: `[profiles.NAME.sagemaker]`.",
+        "The file has one table for each target (`[local]`, `[sagemaker]`, `[azureml]`), `target` for the default "
+        "target, and profiles that override the tables: `[profiles.NAME.sagemaker]`.",
     ),
     ErrorCode(
         "CT913",
-        "There is no such target.",
-        "A target is where a job runs: `local`, `sagemaker`, `azureml`, or one that another package brings.",
+        "The target does not exist.",
+        "A target is a service or machine that runs jobs: `local`, `sagemaker`, `azureml`, or one that another "
+        "package adds.",
     ),
     ErrorCode(
         "CT914",
-        "There is no such profile.",
-        "A profile is a set of tables in `cloudtrain.toml` that override the others: `[profiles.NAME.sagemaker]`. "
-        "`--profile NAME` or `CLOUDTRAIN_PROFILE` chooses one.",
+        "The profile does not exist.",
+        "A profile is a set of tables in `cloudtrain.toml` that override the other tables: "
+        "`[profiles.NAME.sagemaker]`. Choose one with `--profile NAME` or `CLOUDTRAIN_PROFILE`.",
     ),
     ErrorCode(
         "CT915",
         "An account setting is missing or wrong.",
-        "The target cannot be asked without it. Write it into the target's table of `cloudtrain.toml`.",
+        "cloudtrain cannot use the target without this setting. Write it into the target's table of `cloudtrain.toml`.",
     ),
     ErrorCode(
         "CT916",
@@ -424,220 +439,229 @@ _SETTINGS = (
     ),
     ErrorCode(
         "CT917",
-        "There is no such Azure cloud.",
-        "`AzureCloud`, `AzureUSGovernment` and `AzureChinaCloud` are known; others are read from the address in "
-        "`ARM_CLOUD_METADATA_URL`.",
+        "The Azure cloud does not exist.",
+        "cloudtrain knows `AzureCloud`, `AzureUSGovernment` and `AzureChinaCloud`. It reads others from the address "
+        "in `ARM_CLOUD_METADATA_URL`.",
     ),
     ErrorCode(
         "CT918",
-        "`instances.toml` is wrong.",
-        'The file holds your own prices and instance types, one table for each: `[sagemaker."ml.p5.48xlarge"]`. A '
-        "type that the catalogue lacks needs `vcpus` and `memory_gib` at least.",
+        "`instances.toml` is not valid.",
+        "The file holds your own prices and instance types, with one table for each type: "
+        '`[sagemaker."ml.p5.48xlarge"]`. A type that the catalogue lacks needs at least `vcpus` and `memory_gib`.',
     ),
     ErrorCode(
         "CT919",
         "The refreshed catalogue cannot be used.",
-        "`cloudtrain instances --refresh` asks the target for its types and prices and keeps the answer in your "
-        "configuration folder. Run it again to replace the file.",
+        "`cloudtrain instances --refresh` asks the target for its instance types and prices, and saves the answer in "
+        "your configuration folder. Run it again to replace the file.",
     ),
     ErrorCode(
         "CT921",
         "An optional package is not installed.",
-        "cloudtrain installs without the SDKs of the clouds and without PyTorch. The hint is the exact line that "
-        "installs what is missing.",
+        "cloudtrain is installed without the cloud SDKs and without PyTorch. The hint is the exact command that "
+        "installs the missing package.",
     ),
 )
 
 _RUNS = (
     ErrorCode(
         "CT931",
-        "There is no such run.",
-        "A run is named by its name, a unique beginning of it, a reference (`sagemaker://eu-west-1/NAME`), or `last`. "
-        "`cloudtrain ps` lists the runs that were submitted from this machine, `cloudtrain ps --target TARGET` those "
-        "that the target has. Exit code 3.",
+        "The run does not exist.",
+        "Identify a run by its name, a unique beginning of its name, a reference (`sagemaker://eu-west-1/NAME`), or "
+        "`last`. `cloudtrain ps` lists the runs that were submitted from this machine, and `cloudtrain ps --target "
+        "TARGET` lists the runs on a target. The exit code is 3.",
     ),
     ErrorCode(
         "CT932",
-        "The name means several runs.",
+        "The name matches several runs.",
         "Write more of the name; the hint lists some of the runs.",
     ),
     ErrorCode(
         "CT933",
         "The text is not a reference to a run.",
-        "A reference names the target, the place and the run: `local://HOST/NAME`, `sagemaker://REGION/NAME`, "
-        "`azureml://SUBSCRIPTION:GROUP:WORKSPACE/NAME`. `cloudtrain ps --json` prints those of your runs.",
+        "A reference consists of the target, the location and the run: `local://HOST/NAME`, "
+        "`sagemaker://REGION/NAME`, `azureml://SUBSCRIPTION:GROUP:WORKSPACE/NAME`. `cloudtrain ps --json` prints the "
+        "references of your runs.",
     ),
     ErrorCode(
         "CT934",
         "The run belongs to another machine.",
-        "A local run lives on the machine that started it. Log in there to see it.",
+        "A local run exists only on the machine that started it. Log in to that machine to see it.",
     ),
     ErrorCode(
         "CT935",
-        "The run has no such part, or has written nothing there.",
-        "A run has a model, outputs, a checkpoint and logs: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`. A run on "
-        "this machine also has `work/`: what the script wrote into its working folder.",
+        "The run has no such folder, or has written nothing to it.",
+        "A run has a model, outputs, a checkpoint and logs: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`. A run "
+        "on this machine also has `work/`: the files that the script wrote into its working folder.",
     ),
     ErrorCode(
         "CT936",
-        "What the run wrote cannot be copied.",
-        "The destination cannot be written, the files change while they are copied, or a name would lead outside of "
-        "the destination. What was copied before stays.",
+        "The files of the run cannot be copied.",
+        "The destination cannot be written, the files change while they are copied, or a file name would lead outside "
+        "of the destination. Files that were already copied are kept.",
     ),
     ErrorCode(
         "CT937",
         "The log does not have these lines.",
-        "`--rank` and `--instance` choose lines where the target's log tells them apart.",
+        "`--rank` and `--instance` select lines, but only if the target's log shows which rank or instance wrote each "
+        "line.",
     ),
     ErrorCode(
         "CT938",
         "The run has not ended.",
-        "The run goes on. `cloudtrain wait NAME` waits for its end, `cloudtrain stop NAME` stops it.",
+        "The run is still active. `cloudtrain wait NAME` waits for its end, `cloudtrain stop NAME` stops it.",
     ),
     ErrorCode(
         "CT939",
-        "The run is not one to be stopped or removed like this.",
-        "Only runs that have ended and that this machine submitted are removed. `last` stops or removes a run from "
-        "another folder only when you say so: name it.",
+        "The run cannot be stopped or removed in this way.",
+        "cloudtrain removes only runs that have ended and were submitted from this machine. If `last` is a run of "
+        "another folder, give its name to stop or remove it.",
     ),
     ErrorCode(
         "CT940",
-        "The run does not wait in the queue.",
-        "Only a run whose state is `queued` can be moved or dropped. It may have got its place a moment before: "
-        "`cloudtrain ps` says, and `cloudtrain stop` ends it.",
+        "The run is not waiting in the queue.",
+        "Only a run in the state `queued` can be moved within the queue or dropped from it. The run may have started "
+        "a moment ago: `cloudtrain ps` shows its state, and `cloudtrain stop` ends it.",
     ),
 )
 
 _PLACES = (
     ErrorCode(
         "CT941",
-        "The target refused or failed.",
-        "The message is the target's own. Exit code 4: nothing is wrong with the command line, and what was sent "
-        "before is kept.",
+        "The target refused the request or failed.",
+        "The message comes from the target. The exit code is 4: the command line is correct, and anything sent before "
+        "is kept.",
     ),
     ErrorCode(
         "CT942",
         "The target does not answer.",
-        "There is no network, or the target is overloaded. Exit code 4; trying again later may help. A run that was "
-        "being sent is found again by the next command.",
+        "The network is down, or the target is overloaded. Try again later. The exit code is 4. If a run was being "
+        "submitted, the next command finds it again.",
     ),
     ErrorCode(
         "CT943",
-        "The credentials may not do this.",
-        "They are valid, but lack a permission. The hint names it; ask your account's administrator for it.",
+        "The credentials lack a permission.",
+        "The credentials are valid, but do not allow this operation. The hint names the missing permission; ask your "
+        "account's administrator for it.",
     ),
-    ErrorCode("CT944", "The credentials have expired.", "They were good once. The hint says how to log in again."),
+    ErrorCode(
+        "CT944",
+        "The credentials have expired.",
+        "The credentials were valid earlier. The hint says how to log in again.",
+    ),
     ErrorCode(
         "CT945",
-        "The target has another run of that name.",
-        "Names count upwards from those that this machine knows, so an earlier run from another machine can have one "
-        "already. Give the job another name.",
+        "The target already has another run with this name.",
+        "cloudtrain numbers runs upwards from those in this machine's run store, so a run from another machine can "
+        "already have the next name. Give the job another name.",
     ),
     ErrorCode(
         "CT946",
-        "The target cannot be used from here.",
-        "It is not a part of this installation, or needs a program that this machine does not have.",
+        "The target cannot be used on this machine.",
+        "The target is not part of this installation, or needs a program that this machine does not have.",
     ),
     ErrorCode(
         "CT947",
-        "What was asked for does not exist on the target.",
-        "A job, a bucket, a compute cluster, an asset or a file has another name, or is gone.",
+        "A requested resource does not exist on the target.",
+        "A job, a bucket, a compute cluster, an asset or a file has another name, or was deleted.",
     ),
     ErrorCode(
         "CT951",
         "The run cannot be started on this machine.",
-        "The folder of the run cannot be written, or the process that watches over it did not start. The folder is "
-        "below the state folder, which `cloudtrain doctor` names.",
+        "The folder of the run cannot be written, or the process that supervises the run did not start. The folder is "
+        "inside the state folder; `cloudtrain doctor` prints its path.",
     ),
     ErrorCode(
         "CT952",
         "The launch specification of a run cannot be read.",
-        "`launch.json` in the folder of a local run is gone, was torn by a power cut, or was changed. The run's status "
-        "and log can still be read, and what it wrote lies in its folder.",
+        "`launch.json` in the folder of a local run was deleted, changed, or cut off by a power failure. You can "
+        "still read the run's status and log, and the files that it wrote are in its folder.",
     ),
     ErrorCode(
         "CT953",
         "The environment of a job cannot be built.",
         "With `build_environment`, the job's `environment.requirements` are installed on this machine before the run "
-        "starts. The installer, uv or pip, refused one of them; its log lies in `environments` of the state folder.",
+        "starts. The installer, uv or pip, could not install one of them. Its log is in the folder `environments` of "
+        "the state folder.",
     ),
     ErrorCode(
         "CT991",
         "The run is not a sweep.",
-        "`trials`, `continue` and `logs --trial` are for sweeps: runs of a file with `kind: sweep`. `cloudtrain ps` "
-        "lists the runs.",
+        "`trials`, `continue` and `logs --trial` are for sweeps, which are submitted from a file with `kind: sweep`. "
+        "`cloudtrain ps` lists the runs.",
     ),
     ErrorCode(
         "CT992",
         "The sweep has no such trial.",
-        "Trials are numbered from 1 in the order in which they were started. `cloudtrain trials SWEEP` lists them.",
+        "Trials are numbered from 1 in the order in which they started. `cloudtrain trials SWEEP` lists them.",
     ),
     ErrorCode(
         "CT993",
-        "The sweep cannot go on.",
-        "A grid ends when every combination was tried: submit another sweep with more values then. A sweep that goes "
-        "on needs no `continue`.",
+        "The sweep cannot be continued.",
+        "A grid ends when every combination was tried: submit another sweep with more values. A sweep that is still "
+        "active does not need `continue`.",
     ),
     ErrorCode(
         "CT994",
         "The files of a sweep cannot be read or written.",
-        "A sweep that cloudtrain drives has a folder `sweeps/NAME` in the state folder, which `cloudtrain doctor` "
-        "names. Make room there, then `cloudtrain continue SWEEP`.",
+        "A sweep that cloudtrain drives keeps its files in `sweeps/NAME` in the state folder; `cloudtrain doctor` "
+        "prints the path. Free disk space, then run `cloudtrain continue SWEEP`.",
     ),
     ErrorCode(
         "CT995",
-        "The run needs no `continue`.",
-        "A job that reads from a run that goes on waits for it in a process of this machine. `continue` starts that "
-        "process again when it is gone, for example after a reboot. Here it is at work, or the run has ended.",
+        "The run does not need `continue`.",
+        "If a job reads from an unfinished run, a process on this machine waits for that run. `continue` restarts the "
+        "process if it no longer exists, for example after a reboot. Here the process is still running, or the run "
+        "has ended.",
     ),
     ErrorCode(
         "CT996",
         "The run was not sent to its target.",
-        "It waits for a run that it reads from, or ended while it waited: then submit the job again. "
-        "`cloudtrain status NAME` says which of the two.",
+        "The run is waiting for another run that it reads from, or ended while it waited. `cloudtrain status NAME` "
+        "shows which. If it ended, submit the job again.",
     ),
     ErrorCode(
         "CT961",
         "The run store cannot be used.",
-        "The store is a database in the state folder, which `cloudtrain doctor` names and `CLOUDTRAIN_STATE_DIR` "
-        "moves. It needs a disk with free space on which you may write.",
+        "The store is a database in the state folder. `cloudtrain doctor` prints the path of that folder, and "
+        "`CLOUDTRAIN_STATE_DIR` changes it. The disk needs free space, and you need permission to write to it.",
     ),
     ErrorCode(
         "CT962",
         "The run store was made by a newer cloudtrain.",
-        "An older version could damage it. Upgrade cloudtrain, or name another folder with `CLOUDTRAIN_STATE_DIR`.",
+        "An older version could damage the store. Upgrade cloudtrain, or set `CLOUDTRAIN_STATE_DIR` to another folder.",
     ),
     ErrorCode(
         "CT963",
-        "The source folder changed while it was sent.",
-        "The plan names the code by the hash of its content, so a file that changes in between would make another job "
-        "of it. Submit again.",
+        "The source folder changed while it was being sent.",
+        "The plan identifies the code by the hash of its content, so a file that changes during the upload would make "
+        "it a different job. Submit again.",
     ),
     ErrorCode(
         "CT964",
         "An archive cannot be unpacked.",
-        "It is damaged, or holds something that would be written outside of its folder. Nothing of it was unpacked.",
+        "The archive is damaged, or contains a file that would be written outside of its folder. Nothing was unpacked.",
     ),
     ErrorCode(
         "CT971",
-        "Nothing is kept of what was sent for a run.",
-        "The store of the machine that submits a run keeps its job, its plan and the list of its files. A run that was "
-        "submitted from elsewhere, or by a cloudtrain that did not keep them yet, can be followed and stopped, but not "
-        "shown, compared or sent again.",
+        "The run store has no record of what was sent for a run.",
+        "The machine that submits a run stores the job, the plan and the list of code files. A run that was submitted "
+        "from another machine, or by an old version of cloudtrain, can be followed and stopped, but not shown, "
+        "compared or sent again.",
     ),
     ErrorCode(
         "CT972",
-        "The code of a run is gone.",
-        "cloudtrain looks for it where it was uploaded to, and for a local run in the run's own folder. `rm` and "
-        "`prune` remove that folder, and a bucket may have rules that remove old uploads. `cloudtrain show` names the "
-        "commit of the code.",
+        "The code of a run no longer exists.",
+        "cloudtrain looks for the code where it was uploaded to, and for a local run in the run's folder. `rm` and "
+        "`prune` delete that folder, and a bucket may have rules that delete old uploads. `cloudtrain show` prints "
+        "the commit of the code.",
     ),
     ErrorCode(
         "CT973",
         "A run cannot be sent again without its secrets.",
-        "The store keeps no value that looks like a secret, so the request is not whole. Give the values again with "
-        "`--set`, for example `cloudtrain rerun last --set environment.variables.API_KEY=...`, or let the script read "
-        "them at run time, with the job's own identity.",
+        "The store does not keep values that look like secrets, so the stored request is incomplete. Supply the "
+        "values again with `--set`, for example `cloudtrain rerun last --set environment.variables.API_KEY=...`, or "
+        "let the script read them at run time with the job's own identity.",
     ),
 )
 
@@ -645,42 +669,42 @@ _ADOPTION = (
     ErrorCode(
         "CT974",
         "The target has no such job.",
-        "`cloudtrain adopt TARGET://PLACE/NAME` asks the target for the job of that name. The place is the region of "
-        "SageMaker, with a profile before an `@` where your configuration has several; of Azure ML it is "
+        "`cloudtrain adopt TARGET://PLACE/NAME` asks the target for the job with that name. On SageMaker, PLACE is "
+        "the region, or `PROFILE@REGION` if your configuration has several profiles. On Azure ML it is "
         "`SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE`, or the workspace alone.",
     ),
     ErrorCode(
         "CT975",
         "Jobs of this target cannot be fetched.",
-        "cloudtrain cannot read enough of a job out of this target to adopt it. Adopt its description, its request or "
-        "the script that makes it; docs/adopting.md lists what can be adopted.",
+        "This target does not return enough about a job to adopt it. Adopt the job's description, its request or the "
+        "script that creates it. docs/adopting.md lists what you can adopt.",
     ),
     ErrorCode(
         "CT976",
-        "The text of the script makes no job.",
-        "`cloudtrain adopt SCRIPT --static` looks for the calls that make a job in the text alone. Calls inside of "
-        "functions, classes or loops count too, but not those of other files. Without `--static` the script is "
-        "executed, and its request is taken.",
+        "The text of the script does not create a job.",
+        "`cloudtrain adopt SCRIPT --static` reads the text of one script and looks for calls that create a job, also "
+        "inside functions, classes and loops. Calls in other files are not found. Without `--static`, cloudtrain "
+        "executes the script and adopts the request that it sends.",
     ),
     ErrorCode(
         "CT977",
-        "No other tool can start the job.",
-        "`cloudtrain submit --upload-only` puts code and data in place for a tool of the target that starts the job. "
-        "cloudtrain alone starts runs on this machine and sweeps that it drives itself; a submit uploads what they "
-        "need.",
+        "Only cloudtrain can start the job.",
+        "`cloudtrain submit --upload-only` uploads code and data for another tool that starts the job. No other tool "
+        "can start runs on this machine, or sweeps that cloudtrain drives itself. Use `cloudtrain submit` without the "
+        "option.",
     ),
     ErrorCode(
         "CT981",
-        "There is nothing here that can be adopted.",
-        "`cloudtrain adopt` reads requests, events and descriptions of training jobs, job files and launch lines of "
-        "other tools, and scripts that use an SDK. Other kinds of jobs, endpoints and pipelines without command jobs "
-        "have no counterpart. Where a source has several jobs, `--job NAME` chooses one.",
+        "The source contains nothing that can be adopted.",
+        "`cloudtrain adopt` reads requests, events and descriptions of training jobs, job files and launch commands "
+        "of other tools, and scripts that use an SDK. Other kinds of jobs, endpoints, and pipelines without command "
+        "jobs cannot be adopted. If a source has several jobs, choose one with `--job NAME`.",
     ),
     ErrorCode(
         "CT982",
-        "No job says what the source says.",
-        "cloudtrain tried every form of a job that it knows, and left out the fields that the target refuses; what was "
-        "left did not compile. The message names what was refused last.",
+        "No job can express the source.",
+        "cloudtrain tried every form of job, and left out the fields that the target refuses, but none of these jobs "
+        "could be compiled. The message states the last error.",
     ),
     ErrorCode(
         "CT983",
@@ -690,23 +714,23 @@ _ADOPTION = (
     ),
     ErrorCode(
         "CT984",
-        "The script has created no job.",
-        "`cloudtrain adopt` runs a script until it creates its first job. It failed before, ended without one, or took "
-        "longer than `--time-limit`. It runs with the interpreter that `--python` names, in a copy of its folder, "
-        "without the network and without credentials: what it downloads first, it cannot have here.",
+        "The script did not create a job.",
+        "`cloudtrain adopt` runs a script until it creates its first job. The script failed before that, ended "
+        "without one, or took longer than `--time-limit`. It runs with the interpreter that `--python` names, in a "
+        "copy of its folder, without the network and without credentials, so it cannot download anything.",
     ),
     ErrorCode(
         "CT985",
-        "A script is executed only when you say so.",
-        "To adopt a script is to run it. In a terminal cloudtrain asks; elsewhere `--yes` allows it, and in Python "
-        "`execute=True`.",
+        "A script is executed only with your permission.",
+        "Adopting a script executes it. In a terminal cloudtrain asks first; otherwise use `--yes`, or `execute=True` "
+        "in Python.",
     ),
     ErrorCode(
         "CT986",
-        "Data of this machine cannot be uploaded.",
-        "An input whose place is a path (`azureml: ./data`) is uploaded before the job is sent, to a place that is "
-        "named by the hash of its content. The path must lead to a folder with files or to a file, which nobody writes "
-        "meanwhile. A single file needs `type: uri_file`.",
+        "Data on this machine cannot be uploaded.",
+        "An input whose location is a path (`azureml: ./data`) is uploaded before the job is sent, to a location that "
+        "contains the hash of the data. The path must lead to a file or to a folder with files, and nothing may "
+        "change them during the upload. A single file needs `type: uri_file`.",
     ),
 )
 

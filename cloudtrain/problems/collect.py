@@ -1,7 +1,7 @@
-"""Conversion of pydantic's errors to problems: one line each, in the job's terms, with a hint.
+"""Conversion of pydantic's errors to problems: for each error one line that names the job's field, and a hint.
 
-A model's rules (`all_at_once`) check the fields as written, before validation. So their problems are reported together
-with those of wrong fields, instead of one attempt later.
+A model's rules (`all_at_once`) check the fields as written, before validation. So problems found by the rules are
+reported together with wrong fields, instead of in the next attempt.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Rules = Callable[[Mapping[str, Any]], Iterable[Problem]]
 
 
 class ProblemsFound(ValueError):
-    """Raised in a validator that finds several problems. It carries their paths and hints through pydantic."""
+    """Raised by a validator that finds several problems. Carries their paths and hints through pydantic."""
 
     def __init__(self, problems: Sequence[Problem], fields: tuple[ValidationError, type[BaseModel]] | None = None):
         self.problems = tuple(problems)
@@ -40,7 +40,7 @@ class ProblemsFound(ValueError):
         super().__init__("; ".join(problem.message for problem in problems))
 
     def all(self, source: Source | None = None) -> list[Problem]:
-        """Return the problems of the fields, then those of the rules, with their full paths."""
+        """Return the problems of the fields and then the problems found by rules, with their full paths."""
         source = source or Source()
         of_fields = problems_of(*self._fields, source) if self._fields else []
         wrong = {problem.path for problem in of_fields}
@@ -49,12 +49,12 @@ class ProblemsFound(ValueError):
 
 
 def wrong(message: str, hint: str, path: Path = (), *, code: str) -> ProblemsFound:
-    """Return the exception with one problem, for a field's own parser to raise."""
+    """Return an exception with one problem, which the parser of a field can raise."""
     return ProblemsFound([Problem(path, message, hint, code=code)])
 
 
 def validate_with_rules(rules: Rules, cls: type[BaseModel], data: Any, handler: Callable[[Any], Any]) -> Any:
-    """Validate `data`, and apply `rules` to it as it was written. This is the body of a model's wrap validator.
+    """Validate `data`, and also apply `rules` to `data` as written. This is the body of a model's wrap validator.
 
     Raises:
         ProblemsFound: fields are wrong or rules are broken; all problems together.
@@ -93,8 +93,9 @@ def problems_of(error: ValidationError, model: type[BaseModel], source: Source |
 
 
 def _without_echoes(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the problems without missing fields that are only misspelt, because another problem reports the
-    misspelling."""
+    """Return the problems without those for missing fields that are only misspelt, because another problem reports the
+    misspelling.
+    """
     return [
         problem
         for problem in dict.fromkeys(problems)  # every option of a union reports the same problem

@@ -1,4 +1,4 @@
-"""Pydantic's errors in the job's terms: a table from the type of an error to a message and a hint."""
+"""Messages for pydantic's errors: a table from the type of an error to a message and a hint."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["Said", "explain", "plain_path", "unknown_field"]
 
 
 class Said(NamedTuple):
-    """The text for one error: the message, what to type, and the code for `cloudtrain explain`."""
+    """The text for one error: the message, a hint that says what to type, and the code for `cloudtrain explain`."""
 
     message: str
     hint: str
@@ -37,7 +37,7 @@ class Said(NamedTuple):
 
 
 def unknown_field(path: Path, parent: SchemaNode, root: type[BaseModel] | None = None, tag: object = None) -> Said:
-    """Return the text for a field that does not exist. `tag` is the `type` that was chosen beside the field."""
+    """Return the text for a field that does not exist. `tag` is the value of `type` in the same mapping."""
     name, known = str(path[-1]), parent.field_names(tag)
     whole = node_of_model(root) if root is not None else parent
     near = did_you_mean(name, known)
@@ -62,13 +62,13 @@ _TITLES = {"TrainingJob": "a job", "ProcessingJob": "a processing job", "Sweep":
 
 
 def label(path: Path) -> str:
-    """Return the last name of a path with its indexes: `instance_groups[0]`."""
+    """Return the last name of a path with the indexes after it: `instance_groups[0]`."""
     start = max((i for i, part in enumerate(path) if isinstance(part, str)), default=0)
     return shortened(dotted(path[start:])) or "the job"
 
 
 def explain(item: ErrorDetails, path: Path, node: SchemaNode | None, parent: SchemaNode | None, source: Source) -> Said:
-    """Return the text for one error of pydantic."""
+    """Return the message, hint and code for one error of pydantic."""
     kind, value, name = item["type"], item["input"], label(path)
     context = item.get("ctx", {})
     if kind == "extra_forbidden" and parent is not None:
@@ -80,7 +80,7 @@ def explain(item: ErrorDetails, path: Path, node: SchemaNode | None, parent: Sch
     if node is None or kind == "value_error":
         return Said(item["msg"].removeprefix("Value error, "), "write another value, or remove the line", "CT013")
     if value is None:
-        return Said(f"`{name}` has no value", "give it one, or remove the line", "CT011")
+        return Said(f"`{name}` has no value", "write a value, or remove the line", "CT011")
     written = source.written(path) if source.written else None
     if kind == "invalid-json-value":  # a date in TOML, or an object in Python
         words = "text, a number, `true`, `false`, a list or a mapping"
@@ -95,7 +95,7 @@ _EXAMPLES_OF_KINDS = {"map": "{NAME: VALUE}", "list": "[ONE, ANOTHER]", "json": 
 
 
 def _example(node: SchemaNode, name: str) -> str:
-    """Return a hint that shows how to write such a field. The hint for an entry of a list has no name."""
+    """Return a hint with an example of the field's value. For an entry of a list, the example has no field name."""
     value = _example_value(node)
     return f"write for example `{value}`" if name.endswith("]") else f"write for example `{name}: {value}`"
 
@@ -197,7 +197,7 @@ def _pattern(name: str, value: Any, context: Mapping[str, Any]) -> Said:
     pattern = context["pattern"]
     hint = f"write for example `{mend_name(value, pattern, 40) or 'my-job'}`"
     rule = rule_of(pattern) or f"what matches {pattern}"
-    return Said(f"`{name}` may hold {rule}; {describe_value(value)} does not fit", hint, "CT016")
+    return Said(f"`{name}` may contain only {rule}; {describe_value(value)} is not valid", hint, "CT016")
 
 
 def _bad_key(key: str, context: Mapping[str, Any], path: Path) -> Said:
@@ -228,5 +228,5 @@ _WITH_CONTEXT: dict[str, Callable[[str, Any, Mapping[str, Any]], Said]] = {
 
 
 def _options(context: Mapping[str, Any]) -> list[str]:
-    """Return the options in pydantic's text `'mount', 'download' or 'pipe'`."""
+    """Return the options from pydantic's text, which has the form `'mount', 'download' or 'pipe'`."""
     return [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]

@@ -1,4 +1,4 @@
-"""Hints in the syntax of the wrong file. They are written as YAML, but the file may be TOML or JSON."""
+"""Conversion of hints, which are written as YAML, to the syntax of the user's file, which may be TOML or JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def in_form(hint: str | None, format: Format) -> str | None:
-    """Return the hint with each `field: value` in the syntax of such a file."""
+    """Return the hint with each `field: value` in the syntax of `format`."""
     if hint is None or format == "yaml":
         return hint
     return _FIELD.sub(lambda match: f"`{_convert(match[1], format)}`", hint)

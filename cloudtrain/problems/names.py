@@ -1,4 +1,4 @@
-"""The rules for names that users choose in a job, as patterns and in words."""
+"""The rules for names that users choose in a job: regular expressions and their descriptions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WORDS = {
 
 
 def rule_of(pattern: str) -> str | None:
-    """Return a name pattern in words; None for a pattern from elsewhere."""
+    """Return the description of a name pattern of this module; None for other patterns."""
     words = _WORDS.get(pattern)
     return words.rule if words else None
 

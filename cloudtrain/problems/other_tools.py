@@ -1,4 +1,4 @@
-"""Hints for terms of other tools: names from SageMaker, Azure ML, torchrun and Slurm, and short forms."""
+"""Hints for field names of other tools, such as SageMaker, Azure ML, torchrun and Slurm, and for short forms."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _ACCOUNT_HINT = "put it in `cloudtrain.toml`: it is a setting of the target, not
 
 
 _TRAINING = {
-    "distribution": "every instance runs the script on its own; `shard: true` under an input deals out its files",
+    "distribution": "every instance runs the script independently; `shard: true` under an input divides its files",
     "checkpoint": "add an output with `mode: mount`, which is copied while the script runs",
     "spot": "SageMaker runs only training jobs on spot capacity; for Azure ML add "
     "`azureml_overrides: {queueSettings: {jobTier: Spot}}`",
@@ -76,12 +76,14 @@ _TRAINING = {
 
 
 def training_hint(name: str, parent: SchemaNode) -> str | None:
-    """Return why a processing job lacks this field; None for other jobs and names."""
+    """Return a hint for a field that only training jobs have; None for other fields, and if `parent` is not a
+    processing job.
+    """
     return _TRAINING.get(name) if list(parent.models) == ["ProcessingJob"] else None
 
 
 def other_tool_hint(name: str, parent: SchemaNode, root: SchemaNode, known: Iterable[str]) -> str | None:
-    """Return our name for the thing that other tools call `name`; None if they have no such name."""
+    """Return a hint with cloudtrain's name for the field that other tools call `name`; None if no tool uses `name`."""
     meant = _MEANT.get(_word(name)) or _place_meant(_word(name))
     if meant is None:
         return None
@@ -90,12 +92,14 @@ def other_tool_hint(name: str, parent: SchemaNode, root: SchemaNode, known: Iter
 
 
 def _place_meant(name: str) -> str | None:
-    """Return the target for whose locations other tools use that name."""
+    """Return the target whose locations have the field `name` in other tools; None if no target has."""
     return next((own for own in target_names() if name in find_target(own).place_aliases), None)
 
 
 def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
-    """Return where `name` is a field: elsewhere in the job, or in the settings of a target; None if nowhere."""
+    """Return a hint to the correct position of the field `name`, in the job or in a target's settings; None if no such
+    field exists.
+    """
     home = _home(_word(name), parent, root)
     if home is None:
         return _ACCOUNT_HINT if _is_setting(_word(name)) else None
@@ -103,12 +107,12 @@ def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | Non
     holder = root.child(above) if above else None
     if holder is not None and holder.kind == "choice":
         kind = next(kind for kind, model in holder.models.items() if field in model.model_fields)
-        return f"it belongs under `{above}`, beside a `type` that has it: `type: {kind}`"
+        return f"it belongs under `{above}` with a `type` that has it: `type: {kind}`"
     return f"it belongs under `{above}`" if above else f"`{field}` belongs at the top of the job"
 
 
 def other_type_hint(path: tuple[str | int, ...], root: SchemaNode) -> str | None:
-    """Return what to do with a field that only other types of the same choice have; None if none has it."""
+    """Return a hint for a field that belongs to another `type` of the same choice; None if no type has the field."""
     holder: SchemaNode | None = root
     for part in path[:-1]:
         holder = holder.child(part) if holder is not None else None
@@ -123,13 +127,13 @@ def _word(name: str) -> str:
 
 
 def _home(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
-    """Return the path of a field with that name: below `parent`, at the top of the job, or one level below."""
+    """Return the path of the field `name`: in `parent`, at the top level of the job, or one level below the top."""
     homes = [*_paths(parent), *root.field_names(), *_paths(root)]
     return next((path for path in homes if f".{path}".endswith(f".{name}")), None)
 
 
 def distribution_hint(name: str) -> str | None:
-    """Return the distribution that other tools call `name`."""
+    """Return a hint with cloudtrain's name for the distribution that other tools call `name`."""
     ours = _DISTRIBUTION.get(name.casefold())
     return f"did you mean `{ours}`?" if ours else None
 
@@ -145,7 +149,7 @@ def _paths(node: SchemaNode) -> list[str]:
 
 
 def mapping_hint(node: SchemaNode, name: str, value: Any) -> str | None:
-    """Return how to write the mapping that `value`, a shorter form, probably means."""
+    """Return a hint with the mapping that `value`, a short form, probably stands for."""
     if isinstance(value, str) and node.kind == "choice":
         near = get_close_matches(_DISTRIBUTION.get(value.casefold(), value.casefold()), node.options, n=1)
         return f"write `{name}: {{type: {near[0] if near else node.options[0]}}}`"

@@ -1,5 +1,6 @@
-"""The allowed content at each path of a job, read from the models' fields, for error paths, overrides and the
-schema."""
+"""The allowed content at each path of a job, derived from the models' fields. Error messages, overrides and the schema
+use it.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ class SchemaNode:
     """The schema at one path of a job.
 
     Attributes:
-        kind: model (fields), choice (models told apart by `type`), map (any key), list, json (anything), value.
-        words: what to write at this path: `a whole number`.
+        kind: model (fields), choice (several models, selected by `type`), map (any key), list, json (any value), value.
+        words: a description of the allowed values: `a whole number`.
         models: the model, or the models of a choice by the text of their `type`.
         inner: the node of the items of a map or list.
         options: the allowed values, if they can be listed.
-        parsed: whether the field's own parser reads text (`2h`), or text stands for a whole mapping.
+        parsed: whether the field has its own parser for text, such as `2h` or a short form of a mapping.
     """
 
     kind: Kind
@@ -43,8 +44,9 @@ class SchemaNode:
         return self.models.get(tag) if isinstance(tag, str) else None
 
     def child(self, part: str | int, tag: object = None) -> SchemaNode | None:
-        """Return the node under `part`; None if nothing can be there. `tag` is the `type` that was chosen at this
-        node."""
+        """Return the node for the key or index `part`; None if it is not allowed. `tag` is the value of `type` at this
+        node.
+        """
         if self.kind in ("map", "list"):
             return self.inner
         if self.kind == "json":
@@ -56,7 +58,7 @@ class SchemaNode:
         return None
 
     def field_names(self, tag: object = None) -> list[str]:
-        """Return the fields that can be written at this node."""
+        """Return the names of the fields that are allowed at this node."""
         chosen = self.model(tag)
         models = [chosen] if chosen else list(self.models.values())
         return list(dict.fromkeys(name for model in models for name in model.model_fields))
@@ -114,13 +116,13 @@ def _union(options: list[Any], parsed: bool) -> SchemaNode:
 
 
 def _either(words: list[str]) -> str:
-    """Return alternatives as text: `text, a number or a list`."""
+    """Join alternatives to one text: `text, a number or a list`."""
     words = sorted(words, key=lambda word: " or " in word)
     return ", ".join(words) if " or " in words[-1] else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def tag_of(model: type[BaseModel]) -> str:
-    """Return the text of `type` that selects this model."""
+    """Return the value of `type` that selects this model."""
     return str(model.model_fields["type"].default)
 
 
@@ -129,10 +131,10 @@ def _quote_all(values: tuple[Any, ...]) -> str:
 
 
 def plain_path(location: Path, root: type[BaseModel]) -> tuple[Path, SchemaNode | None, SchemaNode | None]:
-    """Return a pydantic location as the path that a user sees, without the tags of unions and the marks of keys.
+    """Convert a pydantic location to the path that a user sees, without union tags and key markers.
 
     Returns:
-        The path, the node of the value at its end, and the node that holds it.
+        The path, the node at the end of the path, and the parent of that node.
     """
     path: list[str | int] = []
     node: SchemaNode | None = node_of_model(root)

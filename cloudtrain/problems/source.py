@@ -1,4 +1,4 @@
-"""The context of messages about data: the origin of a value, its original spelling, and its name in a message."""
+"""Context for messages about values: the origin of a value, its original spelling, and a short form for messages."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Written = Callable[[Path], "str | None"]
 
 
 class KeyProblem(Problem):
-    """A problem with the name of a field. Its position in a file is that of the key, not that of the value."""
+    """A problem with the name of a field. The reported position is the position of the key instead of the value."""
 
 
 @dataclass(frozen=True)
 class MissingProblem(Problem):
-    """A missing field. It is not reported if another problem reports that its name is misspelt."""
+    """A problem for a missing field. Not reported if another problem reports that the field's name is misspelt."""
 
     alternatives: tuple[str, ...] = ()
     """Other fields, each of which is an alternative to this one."""
 
     def is_echo_of(self, other: Problem) -> bool:
-        """Return whether the other problem is a wrong name whose hint names this field."""
+        """Return whether the other problem reports a misspelt name, with a hint that names this missing field."""
         names = (str(self.path[-1]), *self.alternatives)
         beside = isinstance(other, KeyProblem) and other.path[:-1] == self.path[:-1]
         hint = other.hint or ""
@@ -37,7 +37,9 @@ class MissingProblem(Problem):
 
 
 class Source(NamedTuple):
-    """The origin of a model's data: its path in the whole, the model of the whole, and the spelling of values."""
+    """The origin of a model's data: its path in the root model's data, the root model, and the original spelling of
+    values.
+    """
 
     under: Path = ()
     root: type[BaseModel] | None = None

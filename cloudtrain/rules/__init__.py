@@ -1,7 +1,7 @@
-"""Preflight rules: they find what is wrong with a job before it costs money. Each rule is a function with a code.
+"""Preflight rules, which find mistakes in a job before it costs money. Each rule is a function with a code.
 
-The rules of a target are in its folder and are imported with the first job for the target, because a local dry run
-should not wait for the rules of a cloud. `cloudtrain.targets.rules` knows the rules of all targets.
+A target's rules are in the target's folder. They are imported with the first job for that target, so a local dry run
+does not wait for the rules of a cloud. `cloudtrain.targets.rules` lists the rules of all targets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ORDER = ("error", "warning", "notice")
 
 
 def load_rules(modules: Iterable[str] = ()) -> None:
-    """Import the portable rules and those of these modules. Importing a module registers its rules."""
+    """Import the portable rules and the rules in `modules`. Importing a module registers its rules."""
     for module in (*_PORTABLE, *modules):
         import_module(module)
 
@@ -33,7 +33,7 @@ def run_checks(subject: Subject, *, ignored: Collection[str] = (), portable: boo
     Args:
         subject: the object that the rules check.
         ignored: codes of rules to skip.
-        portable: use only the rules for all targets, because there is no request to check.
+        portable: apply only the portable rules. Use this when there is no request to check.
     """
     prefixes = (PORTABLE,) if portable else (PORTABLE, subject.where.rule_prefix)
     codes = (code for code in sorted(registered) if code.startswith(prefixes) and code not in ignored)

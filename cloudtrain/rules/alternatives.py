@@ -18,19 +18,20 @@ _FABRICS = {"efa": "EFA", "infiniband": "InfiniBand", "": "RDMA"}
 
 
 def fabric(known: InstanceType) -> str:
-    """Return the name of the target's fast network."""
+    """Return the name of the fast network of the type's target, such as `EFA`."""
     table = table_of(known.target)
     return _FABRICS[table.fabric if table is not None else ""]
 
 
 def last_day(known: InstanceType | None) -> str | None:
-    """Return the ISO date from which a type is not offered; None if no date is announced."""
+    """Return the ISO date from which a type is no longer offered; None if no date is announced."""
     return (known.retired or known.retires or None) if known else None
 
 
 def better_network(known: InstanceType, count: int, code: str) -> str:
-    """Return the hint for `count` of these instances: one instance with all the GPUs (with at least the same memory, if
-    there is one), a type with a fast network, or accepting Ethernet."""
+    """Return the hint for `count` instances of a type without a fast network: use one instance with all the GPUs
+    (preferably with at least the same memory), use a type with a fast network, or accept Ethernet.
+    """
 
     def has_all(row: InstanceType) -> bool:
         return known.gpus > 0 and _model(row) == _model(known) and row.gpus >= known.gpus * count
@@ -48,7 +49,9 @@ def has_rdma_somewhere(known: InstanceType) -> bool:
 
 
 def with_rdma(known: InstanceType) -> str | None:
-    """Return a type with a fast network: with the same GPU and at least the same memory, else with one of the two."""
+    """Return a type with a fast network, preferably with the same GPU and at least the same memory, otherwise with only
+    one of the two.
+    """
 
     def same(row: InstanceType) -> bool:
         return row.interconnect == "rdma" and _model(row) == _model(known)
@@ -61,7 +64,7 @@ def with_rdma(known: InstanceType) -> str | None:
 
 
 def successor(known: InstanceType) -> str | None:
-    """Return an offered type with as many GPUs, or with as many vCPUs for a type without GPUs."""
+    """Return an offered type with at least as many GPUs, or for a type without GPUs with at least as many vCPUs."""
     gpu, neuron = _model(known)
     model = _AFTER.get(gpu, gpu), neuron
     best = _best(
@@ -88,7 +91,9 @@ def _best(known: InstanceType, fits: Callable[[InstanceType], bool]) -> Instance
 
 
 def _model(row: InstanceType) -> tuple[str, str]:
-    """Return the model: `H100` for `H100-80GB` and `H100-NVL-94GB`; on machines without a GPU `Trainium` or nothing."""
+    """Return the GPU model: `H100` for `H100-80GB` and `H100-NVL-94GB`; on machines without a GPU `Trainium` or
+    nothing.
+    """
     return row.gpu.partition("-")[0], row.neuron
 
 

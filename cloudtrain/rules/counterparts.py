@@ -1,4 +1,4 @@
-"""The same machine under another target's name, for a job that names the instance type of another target."""
+"""Equivalent instance types on other targets, for jobs that name an instance type of the wrong target."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from cloudtrain.errors import JobError
 
 
 def counterpart(name: str, target: str) -> str | None:
-    """Return a hint for the name of another cloud's instance type: the type with the same GPUs on this target. None for
-    any other name."""
+    """Return a hint that names the type on `target` with the same GPUs as another cloud's type `name`; None if `name`
+    is not a type of another cloud.
+    """
     for other, table in tables().items():
         known = instance_named(other, name) or instance_named(other, table.prefix + name)
         title = find_target(other).title

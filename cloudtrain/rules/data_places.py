@@ -1,4 +1,4 @@
-"""The locations that a job reads and writes, as addresses that can be compared whatever their spelling."""
+"""The locations that a job reads and writes, as normalized addresses that can be compared."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class DataPlace(NamedTuple):
     """One location of the job's data.
 
     Attributes:
-        name: the name for a message, `output `model``.
-        word: a name for a separate folder.
-        address: the address in the request.
-        parts: the parts of the address. The parts of a location inside another one begin with all parts of the other.
+        name: the name in messages, such as `output `model``.
+        word: the folder name that hints suggest for this location.
+        address: the address as the request writes it.
+        parts: the parts of the address. Location B is inside location A if B's parts begin with all parts of A.
         path: the path of the location in the job; empty for a default location.
-        is_written: whether the job writes there; otherwise it reads there.
+        is_written: whether the job writes to the location; False if the job reads from it.
     """
 
     name: str
@@ -35,28 +35,28 @@ class DataPlace(NamedTuple):
     is_written: bool
 
     def holds(self, other: DataPlace) -> bool:
-        """Return whether the other location is equal to this one or inside it."""
+        """Return whether the other location is equal to, or inside, this location."""
         return other.parts[: len(self.parts)] == self.parts
 
     @property
     def is_root(self) -> bool:
-        """Whether this is a whole bucket, datastore, container or file system."""
+        """Whether the location is a whole bucket, datastore, container or file system."""
         return len(self.parts) <= {"file": 1, "storage": 3}.get(self.parts[0], 2)
 
     @property
     def folder(self) -> str:
-        """The address without a slash at its end."""
+        """The address without query and without a slash at its end."""
         return self.address.partition("?")[0].rstrip("/")
 
 
 def data_place(kind: str, name: str, address: str, parts: tuple[str, ...], path: Path) -> DataPlace:
-    """Return the location of an `input`, an `output` or the `checkpoint`."""
+    """Return the `DataPlace` for an `input`, an `output` or the `checkpoint`, as named by `kind`."""
     told = "the checkpoint" if kind == "checkpoint" else f"{kind} `{name}`"
     return DataPlace(told, name, address, parts, path, is_written=kind != "input")
 
 
 def declared_places(job: TrainingJob, target: str, *, outputs: bool = True) -> Iterator[DataPlace]:
-    """Yield the locations that the job itself names for a target."""
+    """Yield the locations in the job's fields for a target. With `outputs=False`, skip the outputs."""
     split = split_path if target == DEFAULT_TARGET else split_uri
     for name, read in job.inputs.items():
         if (place := read.of(target)) is not None:
@@ -69,7 +69,7 @@ def declared_places(job: TrainingJob, target: str, *, outputs: bool = True) -> I
 
 
 def split_uri(uri: str) -> tuple[str, ...]:
-    """Return the scheme and the parts of an address; a single part for text of another form."""
+    """Split an address into its scheme and the names between slashes; text without `://` becomes a single part."""
     scheme, _, rest = uri.partition("://")
     return (scheme, *(part for part in rest.split("/") if part))
 

@@ -1,4 +1,4 @@
-"""Parts of a job with overrides applied: the code that the request views of several targets share."""
+"""Helpers that apply overrides to parts of a job, shared by the request views of several targets."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def changed_variables(job: TrainingJob, written: Any) -> Environment:
 
 
 def checkpoint_at(target: str, place: Any) -> Checkpoint | None:
-    """Return a checkpoint at a location on one target; None if the request names none."""
+    """Return a checkpoint at `place` on one target; None if `place`, read from a request, is not text."""
     return Checkpoint.model_construct().model_copy(update={target: place}) if isinstance(place, str) else None

@@ -1,4 +1,4 @@
-"""The distribution that a finished request uses, in the job's terms: the code that all targets' request views share."""
+"""Helpers that read the distribution from a finished request, shared by the request views of all targets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cloudtrain.rules.reading import positive_count
 
 
 def tensorflow_with(serves: bool, servers: int | None, workers: int | None) -> TensorFlow:
-    """Return a TensorFlow distribution with these numbers. Nothing is validated."""
+    """Return a TensorFlow distribution with the given numbers, without validating them."""
     if serves:
         return TensorFlow.model_construct(strategy="parameter_server", parameter_servers=servers, workers=workers)
     return TensorFlow.model_construct(workers=workers)
@@ -38,8 +38,7 @@ _KIN: dict[str, tuple[type, ...]] = {
 
 
 def as_written(written: Distribution, asked: Distribution, *, options: Any = None) -> Distribution:
-    """Return the job's own distribution with the numbers of the request, if the request starts the job's
-    distribution."""
+    """Return the job's own distribution with the numbers of the request, if the request uses that distribution."""
     if not isinstance(written, _KIN[asked.type]) or not _same_launch(written, asked):
         found: Distribution = asked
     elif isinstance(written, TensorFlow):
@@ -64,5 +63,5 @@ def _same_launch(written: Distribution, asked: Distribution) -> bool:
 
 
 def count_in(value: Any) -> int | None:
-    """Return a whole number of at least 1, given as a number or as text; None for anything else."""
+    """Return `value`, a number or text, as a positive integer; None if it is anything else."""
     return positive_count(int(value) if isinstance(value, str) and value.isdecimal() else value)

@@ -1,4 +1,4 @@
-"""The images that a user names, and what their names reveal: the framework, and the kind of device."""
+"""The images that a user names, and the framework and device (CPU or GPU) that their names indicate."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ _DEVICES: dict[Device, re.Pattern[str]] = {
 
 
 def written_images(subject: Subject) -> Iterator[tuple[str, Path]]:
-    """Yield every image that the user names for the target (for a local run: for any target), without the catalogue's
-    images."""
+    """Yield each image that the user names for the target, or for any target in a local run. Skip catalogue images."""
     return subject.view.images(subject)
 
 
 def framework_of(name: str) -> Framework | None:
-    """Return the one framework that a name mentions; None if it mentions none or both."""
+    """Return the framework that a name mentions; None if it mentions no framework or both."""
     found = [framework for framework, words in _FRAMEWORKS.items() if _says(name, words)]
     return found[0] if len(found) == 1 else None
 
 
 def device_of(name: str) -> Device | None:
-    """Return the one kind of device that a name mentions. A name with both CPU and GPU is for both."""
+    """Return the device that an image name mentions; None if it mentions neither CPU nor GPU, or both."""
     found = [device for device, words in _DEVICES.items() if _says(name, words)]
     return found[0] if len(found) == 1 else None
 
 
 def wanted_frameworks(subject: Subject) -> tuple[Framework, ...]:
-    """Return the frameworks that the job needs: by its distribution, and by `framework` if given beside an image."""
+    """Return the frameworks that the job needs: the one of its distribution, and `framework` if the job also names an
+    image.
+    """
     distribution, framework = subject.effective.distribution.type, subject.job.environment.framework
     wanted: list[Framework] = []
     if distribution in ("torch", "deepspeed"):
@@ -57,16 +58,18 @@ def wanted_frameworks(subject: Subject) -> tuple[Framework, ...]:
 
 
 def missing_framework(subject: Subject, made_for: str | None) -> Framework | None:
-    """Return the framework that the job needs and an image for this framework lacks. None if it is unknown what the
-    image is for, or if the job installs the framework itself."""
+    """Return the framework that the job needs and an image for the framework `made_for` lacks. None if `made_for` is
+    None, or if the job installs the framework itself.
+    """
     if made_for is None or subject.job.environment.requirements:
         return None
     return next((framework for framework in wanted_frameworks(subject) if framework != made_for), None)
 
 
 def _says(name: str, words: re.Pattern[str]) -> bool:
-    """Return whether a repository or tag contains one of these words. The registry is ignored, because users choose its
-    name."""
+    """Return whether an image's repository or tag contains one of `words`. The registry is ignored, because users
+    choose its name.
+    """
     return any(words.fullmatch(word) for word in re.split(r"[^a-z0-9]+", _without_registry(name).casefold()))
 
 

@@ -1,4 +1,4 @@
-"""Positions at which the user's overrides write the same value as a field of the job."""
+"""Positions in the user's overrides that set the same value as a field of the job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KeysOf = Callable[[Path], list[Keys]]
 
 
 def is_written(written: Any, *keys: str) -> bool:
-    """Return whether the overrides have a value at these keys. Null counts, because it removes the job's value."""
+    """Return whether the overrides have a value at nested `keys`. Null counts, because it removes the job's value."""
     for key in keys:
         if not isinstance(written, Mapping) or key not in written:
             return False
@@ -21,10 +21,10 @@ def is_written(written: Any, *keys: str) -> bool:
 
 
 def keys_at(*places: Keys) -> KeysOf:
-    """Return a function that gives these positions for any rest of a path."""
+    """Return a function that returns `places` for every path."""
     return lambda _: list(places)
 
 
 def keys_named(*keys: str) -> KeysOf:
-    """Return a function that gives the position below these keys with the name of the path's next part."""
+    """Return a function that returns the position `keys` plus the first part of the given path."""
     return lambda rest: [(*keys, *map(str, rest[:1]))]

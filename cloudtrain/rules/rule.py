@@ -1,4 +1,4 @@
-"""The type of a rule, and the register of all rules."""
+"""The class of a rule, and the registry of all rules."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ Check = Callable[[Subject], Iterable[Fault]]
 
 
 class Rule(NamedTuple):
-    """A registered check. The docstring of its function is its documentation: the first line says what is wrong, and
-    the rest explains why it matters and what to do. `cloudtrain explain` and the rules page print it."""
+    """A registered check. The docstring of the check is the rule's documentation: the first line states the problem,
+    and the rest explains why it matters and what to do. `cloudtrain explain` and the rules page print it.
+    """
 
     code: str
     level: Level
@@ -36,12 +37,12 @@ class Rule(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """The first line of the documentation: what is wrong."""
+        """The first line of the documentation, which states the problem."""
         return self._documentation.partition("\n")[0]
 
     @property
     def explanation(self) -> str:
-        """The rest of the documentation: why it matters and what to do."""
+        """The rest of the documentation, which explains why the problem matters and what to do."""
         return self._documentation.partition("\n")[2].strip()
 
     @property
@@ -52,7 +53,7 @@ class Rule(NamedTuple):
 
     @property
     def module(self) -> str | None:
-        """The module of the check."""
+        """The name of the module that defines the check; None if the rule has no check."""
         return None if self.check is None else self.check.__module__
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
@@ -92,5 +93,5 @@ def declare(code: str, level: Level, text: str) -> None:
 
 
 def level_of(code: str) -> Level:
-    """Return the severity of findings with that code."""
+    """Return the severity of findings with the given code."""
     return registered[code].level

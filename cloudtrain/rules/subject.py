@@ -1,7 +1,7 @@
-"""The object that rules check: a job on its way to a target, and the view of its request.
+"""The object that rules check: a job for one target, and the view of its request.
 
-Each target has its own `RequestView`, because each service has its own form of request. The view here is for targets
-without overrides, where the job itself contains everything.
+Each target has its own `RequestView`, because each service has its own request format. The `RequestView` in this module
+is for targets without overrides, where the job itself contains all values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IMAGE: Path = ("environment", "image")
 
 
 class Where(Protocol):
-    """The part of a target that rules use."""
+    """The attributes and methods of a target that rules use."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -37,12 +37,12 @@ class Where(Protocol):
     only_training_rule_modules: ClassVar[tuple[str, ...]]
 
     def refuse_path(self, path: str) -> str | None:
-        """Return why a file of the bundle cannot have this name on the target; None if it can."""
+        """Return why the target does not support this path of a file in the bundle; None if it does."""
         ...
 
 
 class RequestView:
-    """Reads one target's requests for the rules."""
+    """Reads values from one target's requests for the rules."""
 
     distribution_key = "distribution"
     """The key of the overrides that determines how the processes start."""
@@ -59,18 +59,19 @@ class RequestView:
         return self.target
 
     def overrides(self, subject: Subject) -> Mapping[str, Any]:
-        """Return what the user adds to the request by hand."""
+        """Return the user's overrides of the request."""
         return overrides_of(subject.job, self.service)
 
     def change(self, subject: Subject) -> dict[str, Any]:
         """Return the fields of the job that the overrides change, with the values of the finished request.
 
-        A request with overrides may contain anything. Values of a wrong type are left out; other rules report them.
+        A request with overrides may contain anything. Values of a wrong type are left out, because other rules report
+        them.
         """
         return {}
 
     def change_script(self, subject: Subject) -> dict[str, Any]:
-        """Return the part of `change` that reaches the script on every target: variables and hyperparameters."""
+        """Return the part of `change` that affects the script on every target: variables and hyperparameters."""
         return {}
 
     def places(self, subject: Subject) -> Iterator[DataPlace]:
@@ -78,16 +79,16 @@ class RequestView:
         return declared_places(subject.job, self.target)
 
     def machines(self, subject: Subject) -> Machines:
-        """Return the machines in the request. Here they are the machines in the job, looked up in the target's table as
-        corrected by the account's `overlay`."""
+        """Return the machines in the request. This method looks up the job's machines in the target's table of instance
+        types, corrected by the account's `overlay`.
+        """
         resources = subject.effective.resources
         name = (resources.instance_type.of(self.target) if resources.instance_type is not None else None) or ""
         row = known_type(self.target, name, getattr(subject.account, "overlay", None))
         return Machines((MachineGroup(name, resources.instance_count, row, path=("resources", "instance_type")),))
 
     def longest_run(self, subject: Subject) -> int | None:
-        """Return the maximum duration of a run in seconds, by the limit of the job or the service; None without a
-        limit."""
+        """Return the maximum duration of a run in seconds, as limited by the job or service; None without a limit."""
         return subject.effective.max_runtime
 
     def framework(self, subject: Subject) -> str | None:
@@ -131,8 +132,9 @@ class Subject:
 
     @cached_property
     def effective(self) -> TrainingJob:
-        """The job as in its request, with the user's overrides applied. Rules check counts, types, variables and the
-        distribution here. A job that cannot be compiled has no request, so it is returned unchanged."""
+        """The job with the user's overrides applied, as the request contains it. Rules check counts, types, variables
+        and the distribution of this job. A job that cannot be compiled has no request, so it is returned unchanged.
+        """
         if not self.view.overrides(self) or not self.plan.request:
             return self.job
         return self.job.model_copy(update=self.view.change(self))

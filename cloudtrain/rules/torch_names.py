@@ -1,4 +1,4 @@
-"""Names for distributed training and the version of PyTorch that introduced them, for a rule."""
+"""Names of torch's distributed training, each with the PyTorch version that introduced it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEWEST = max(FIRST_VERSION.values())
 
 
 def too_new(source: bytes, version: Version) -> Iterator[tuple[str, Version]]:
-    """Yield the imports of a Python file that this version lacks, with the first version that has them."""
+    """Yield each import of a Python file that `version` of PyTorch lacks, with the first version that has it."""
     if b"torch.distributed" not in source:
         return
     try:

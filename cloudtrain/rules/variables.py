@@ -28,7 +28,7 @@ class Variable(NamedTuple):
 
 
 def variables(subject: Subject) -> Iterator[Variable]:
-    """Yield all variables. A variable in the overrides has the path of the equivalent field."""
+    """Yield all variables. For a variable in the overrides, `path` is the path of the equivalent field."""
     for name, value in subject.effective.environment.variables.items():
         if name == SECRETS and subject.job.environment.secrets:
             continue  # cloudtrain's own variables
@@ -40,7 +40,7 @@ def variables(subject: Subject) -> Iterator[Variable]:
 
 
 def exported_variables(options: str) -> Iterator[tuple[str, str]]:
-    """Yield the variables that `-x NAME=VALUE` sets in options for mpirun."""
+    """Yield name and value of each `-x NAME=VALUE` in the options for mpirun."""
     try:
         words = split(options)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The run store: what was submitted, the stage of each submission, and the known facts about each run."""
+"""The run store: all submitted jobs, the stage of each submission, and the known status of each run."""
 
 FILE_NAME = "runs.db"
 """The file of the store in the state folder."""

@@ -1,5 +1,6 @@
-"""What the store keeps of each submission besides its row: everything for showing, comparing and sending it again,
-without secrets."""
+"""The data of each submission, besides its row in `runs`, that the store keeps in order to show, compare and rerun it.
+Without secrets.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ class Money(NamedTuple):
     """The cost of a run in US dollars at list prices. Unknown values are None.
 
     Attributes:
-        hourly: the price of an hour of all instances at submission.
+        hourly: the price per hour for all instances, at submission.
         billable_seconds: the time that the target billed for each instance.
-        cost: the cost of all instances for that time, as the target reported it.
+        cost: the cost of all instances for `billable_seconds`, as the target reported it.
     """
 
     hourly: float | None = None
@@ -42,20 +43,21 @@ class Kept:
     Attributes:
         version: cloudtrain's version.
         job: the job's fields, with absolute paths.
-        prepared: the job as it was compiled, with the locations of earlier runs' outputs. None if equal to `job`.
+        prepared: the job as it was compiled, with `run:...` inputs replaced by locations. None if equal to `job`.
         kind: the kind of the job, `training` or `processing`.
         file: the path of the job's file; None for a job that was written in Python.
         text: the text of that file; also None if a secret in it could not be hidden.
-        overrides: `--set` and similar options, in order.
+        overrides: the values of `--set` and similar options, in order.
         settings: the target's settings, including `type`.
         plan: the plan's data, without its processes.
         bundle: the hash of the code.
         files: the files of the code.
         commit, branch, dirty, difference: the fields of `system.git.Commit` for the folder of the code.
         hidden: the paths of the job's hidden values.
-        hourly: the price in US dollars of an hour of all instances; None if unknown.
-        rerun_of: the run that this one repeats.
-        trial: of a sweep: US dollars for an hour of a trial's instances, and the seconds that a trial takes at most.
+        hourly: the price in US dollars per hour for all instances; None if unknown.
+        rerun_of: the earlier run that this run repeats.
+        trial: for a sweep, the price in US dollars per hour of a trial's instances, and a trial's maximum run time in
+            seconds.
     """
 
     version: str
@@ -80,7 +82,7 @@ class Kept:
 
 
 def keep(db: Connection, name: str, kept: Kept) -> None:
-    """Record what is sent for a run, in an open transaction."""
+    """Record the data that is sent for a run, in an open transaction."""
     row = (name, kept.version, kept.file, kept.bundle, kept.commit, kept.branch, kept.dirty, kept.difference)
     content = {field: getattr(kept, field) for field in _IN_CONTENT}
     db.execute(
@@ -100,7 +102,7 @@ def keep_difference(db: Connection, name: str, difference: tuple[bool, str | Non
 
 
 def keep_bill(db: Connection, name: str, billable_seconds: float, cost: float | None) -> None:
-    """Record what a target has billed so far."""
+    """Record the seconds and the cost that a target has billed so far."""
     db.execute(
         "INSERT INTO money (name, billable_seconds, cost) VALUES (?, ?, ?) ON CONFLICT (name)"
         " DO UPDATE SET billable_seconds = excluded.billable_seconds, cost = excluded.cost",
@@ -109,12 +111,12 @@ def keep_bill(db: Connection, name: str, billable_seconds: float, cost: float | 
 
 
 def drop_unused(db: Connection) -> None:
-    """Delete the files of code that no run uses any more."""
+    """Delete the lists of code files that no run uses any more."""
     db.execute("DELETE FROM bundles WHERE NOT EXISTS (SELECT 1 FROM sent WHERE sent.bundle = bundles.sha256)")
 
 
 def kept(db: Connection, name: str) -> Kept | None:
-    """Return what was sent for a run; None if the store has nothing about it."""
+    """Return the data that was sent for a run; None if the store has no record of it."""
     found = db.execute(
         "SELECT version, file, bundle, commit_id, branch, dirty, difference, content, files, hourly FROM sent"
         " LEFT JOIN bundles ON bundles.sha256 = sent.bundle LEFT JOIN money ON money.name = sent.name"
@@ -140,7 +142,7 @@ def kept(db: Connection, name: str) -> Kept | None:
 
 
 def money(db: Connection) -> dict[str, Money]:
-    """Return the known costs of each run."""
+    """Return the known costs of each run, by the run's name."""
     return {name: Money(*rest) for name, *rest in db.execute("SELECT name, hourly, billable_seconds, cost FROM money")}
 
 
@@ -149,7 +151,7 @@ _IN_CONTENT = ("job", "prepared", "kind", "text", "overrides", "settings", "plan
 
 
 def _pack(value: Any) -> bytes:
-    """Return JSON data as the store keeps it. The order of the keys is kept, because it is that of the request."""
+    """Compress JSON data for the store. Keys keep their order, which is the order of the request."""
     return zlib.compress(json.dumps(value, separators=(",", ":")).encode("ascii"), 1)
 
 

@@ -1,8 +1,8 @@
 """The identity of a store. It is part of every run's name, so that two stores never give one name to two runs.
 
-A store keeps a `salt`, which is made together with the store, and the location at which the store was made or last
-written. A store that was copied or moved is found at another location. It counts as another store and gets a new salt.
-The salt is deterministic, so that a dry run, which writes nothing, knows the salt that a submit would use.
+A store contains a `salt`, which is created together with the store, and the location where the store was created or
+last written. A store at another location was copied or moved. It counts as a different store and gets a new salt. The
+salt is deterministic, so that a dry run, which writes nothing, can compute the salt that a submit would use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Identity(NamedTuple):
 
 
 def salt_of_new_store(folder: Path) -> str:
-    """Return the salt that a store created in `folder` now would get.
+    """Return the salt that a new store in `folder` would get now.
 
     The salt is a hash of the host, this boot, the path, and the device and inode of the nearest existing folder, so
     that containers made from one image also differ.
@@ -38,7 +38,9 @@ def salt_of_new_store(folder: Path) -> str:
 
 
 def location_of(file: Path) -> str:
-    """Return the location of a database: host, path and inode. A copy differs in one of them; a reboot changes none."""
+    """Return the location of a database: host, path and inode. A copy differs in at least one of them; a reboot changes
+    none.
+    """
     return _hash(_host(), os.path.realpath(file), str(file.stat().st_ino))
 
 

@@ -1,4 +1,6 @@
-"""Kinds of runs, told apart by the prefix of their keys. No hash starts with one of these prefixes."""
+"""Kinds of runs, distinguished by prefixes of their keys. An ordinary key is a hash, which never starts with such a
+prefix.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ AFTER = "after:"
 
 
 def service_name(key: str, target: str) -> str:
-    """Return the name of the service of a run with that key: the target's name, or with a kind before it, such as
-    `sweep:NAME`."""
+    """Return the name of the service for a run with the given key: the target's name, with a prefix such as `sweep:`
+    for some kinds.
+    """
     return next((kind + target for kind in (SWEEP, TUNER, AFTER) if key.startswith(kind)), target)

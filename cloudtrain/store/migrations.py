@@ -1,5 +1,6 @@
-"""The schema of the database as numbered steps. Each step runs once, in order, and is recorded. Steps are never
-edited."""
+"""The schema of the database as numbered steps. Each step runs once, in order, and is recorded. Existing steps are
+never edited.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +64,8 @@ def _m003_written(db: sqlite3.Connection) -> None:
 def _m004_order_and_identity(db: sqlite3.Connection) -> None:
     """Order runs by `seq`, which does not depend on a clock; record the store of each row and the boot of each stage.
 
-    The key of earlier rows does not contain the job's name, so it never equals a new key. Such a run is listed, and
-    found again after an interrupted submission, but never mistaken for the run of a new submission.
+    The keys of earlier rows do not contain the job's name, so they never equal new keys. The run of such a row is
+    listed, and found again after an interrupted submission, but never mistaken for the run of a new submission.
     """
     db.execute("ALTER TABLE runs RENAME TO runs_before")
     db.execute(
@@ -106,8 +107,9 @@ def _m004_order_and_identity(db: sqlite3.Connection) -> None:
 
 
 def _m005_origins_and_removal(db: sqlite3.Connection) -> None:
-    """Record the origin of each submission, for `last`; the labels by which runs are found; and the names of removed
-    runs, which are never used again."""
+    """Record the origin of each submission for `last`, the labels for finding runs, and the names of removed runs,
+    which are never used again.
+    """
     db.execute(
         """
         CREATE TABLE origins (
@@ -147,7 +149,9 @@ def _m005_origins_and_removal(db: sqlite3.Connection) -> None:
 
 
 def _m006_history(db: sqlite3.Connection) -> None:
-    """Record what was sent, without its secrets, and what it cost. Runs of earlier versions have neither."""
+    """Record what was sent for each run, without secrets, and the run's cost. Runs of earlier versions have neither
+    record.
+    """
     db.execute(
         """
         CREATE TABLE sent (
@@ -196,7 +200,7 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
 
 
 def version_of(db: sqlite3.Connection) -> int:
-    """Return the number of migrations that were applied to the database."""
+    """Return how many migrations were applied to the database."""
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 

@@ -1,4 +1,4 @@
-"""The origin of a submission, and the labels by which its run is found again."""
+"""The origin of a submission, and the labels by which its run can be found."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Label(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """A comparison with a label: `learning_rate<0.01`. If both sides are numbers, they are compared as numbers."""
+    """A comparison with a label: `learning_rate<0.01`. Two numbers are compared as numbers, other values as text."""
 
     kind: str
     key: str
@@ -37,7 +37,7 @@ class Condition(NamedTuple):
 
     @property
     def values(self) -> tuple[object, ...]:
-        """The values of the placeholders."""
+        """The values for the placeholders in `sql`."""
         return (self.kind, self.key, self.value if self._number is None else self._number)
 
     @property
@@ -62,7 +62,7 @@ def condition_of(text: str) -> Condition:
 
 
 def number(text: object) -> float | None:
-    """Return the number in a text, or None."""
+    """Return a text as a number, or None if it is not a finite number."""
     try:
         found = float(str(text))
     except ValueError:
@@ -76,7 +76,7 @@ class Origin(NamedTuple):
     Attributes:
         folder: the working directory.
         project: the folder of the job's file; empty for a job that was written in Python.
-        terminal: names the login session, such as a terminal or a notebook's kernel; empty if there is none.
+        terminal: identifies the login session, such as a terminal or a notebook's kernel; empty without a session.
         labels: the job's tags and hyperparameters.
     """
 
@@ -91,14 +91,14 @@ NOWHERE = Origin()
 
 
 def origin_here(folder: Path, *, project: Path | None = None, labels: Iterable[Label] = ()) -> Origin:
-    """Return the origin of jobs that this process submits from a folder."""
+    """Return the origin of a job that this process submits from `folder`."""
     return Origin(
         os.path.realpath(folder), "" if project is None else os.path.realpath(project), terminal(), tuple(labels)
     )
 
 
 def labels_of(tags: Mapping[str, str], hyperparameters: Mapping[str, object]) -> tuple[Label, ...]:
-    """Return the labels that `ps --tag` and `ps --where` compare."""
+    """Return the labels for tags and hyperparameters, which `ps --tag` and `ps --where` compare."""
     return (
         *(Label("tag", key, value) for key, value in tags.items()),
         *(Label("hyperparameter", key, _text(value)) for key, value in hyperparameters.items()),
@@ -106,7 +106,7 @@ def labels_of(tags: Mapping[str, str], hyperparameters: Mapping[str, object]) ->
 
 
 def terminal() -> str:
-    """Return a name for this process's session that no other session since the machine's start has had.
+    """Return a name for this process's session that is unique since the machine's last boot.
 
     On Linux the name includes the start time of the session's first process; elsewhere it is only the session's number.
     """
@@ -122,7 +122,7 @@ def terminal() -> str:
 
 
 def _text(value: object) -> str:
-    """Return a hyperparameter as people write it: text unchanged, other values as JSON."""
+    """Return a hyperparameter as text: text unchanged, other values as JSON."""
     if isinstance(value, str):
         return value
     import json

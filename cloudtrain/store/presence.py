@@ -1,4 +1,6 @@
-"""Whether there is a run store, found out without the store's own code: a plan on a new machine needs no more."""
+"""A quick check whether a run store exists, without importing the store's code. A plan on a new machine needs only this
+check.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,17 @@ HINT = "set CLOUDTRAIN_STATE_DIR to a folder of yours"
 
 
 def has_store(folder: Path) -> bool:
-    """Return whether there is a store in the folder, which is closed to other users where it is open.
+    """Return whether the folder contains a run store. Removes other users' access to the folder if they have any.
 
     Raises:
-        StoreError: something else is in its place, or it cannot be looked at.
+        StoreError: the path of the store or of its folder is something else, or cannot be read.
     """
     file = folder / FILE_NAME
     try:
         if folder.is_dir():
             close_state_folder(folder, ours=KEPT)
         if file.exists() and not file.is_file():
-            raise StoreError(f"`{file}` is not a file", hint=HINT, code="CT961")
+            raise StoreError(f"the run store `{file}` is not a file", hint=HINT, code="CT961")
         if folder.exists() and not folder.is_dir():
             raise StoreError(f"the state folder `{folder}` is not a folder", hint=HINT, code="CT961")
         return file.exists()
@@ -31,5 +33,5 @@ def has_store(folder: Path) -> bool:
 
 
 def unusable(folder: Path, error: Exception) -> StoreError:
-    """Return the error of a store that cannot be opened."""
+    """Return the error for a run store that cannot be opened."""
     return StoreError(f"the run store in `{folder}` cannot be opened: {error}", hint=HINT, code="CT961")

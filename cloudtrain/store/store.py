@@ -1,4 +1,4 @@
-"""The store in SQLite (WAL mode): safe with several processes at once, and readable without writing a byte."""
+"""The run store in SQLite (WAL mode). Several processes can use it at once, and reading writes nothing to disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ so that a later submit of the same job means a new run."""
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run in the store, as last seen. Times are seconds since the epoch."""
+    """One run in the store, with its last known status. Times are seconds since the epoch."""
 
     name: str
     target: str
@@ -89,8 +89,7 @@ class Store:
         self._db.close()
 
     def next_counter(self, key: str, submitter: str) -> int:
-        """Return the next counter: one more than the earlier runs of the same key by the same submitter, including
-        removed runs."""
+        """Return the next counter: one more than the highest of the same key and submitter, including removed runs."""
         found = self._db.execute(
             "SELECT MAX(counter) FROM (SELECT counter, key, submitter FROM runs UNION ALL"
             " SELECT counter, key, submitter FROM removed) WHERE key = ? AND submitter = ?",
@@ -105,10 +104,11 @@ class Store:
         origin: Origin = NOWHERE,
         kept: Kept | None = None,
     ) -> ProcessLock | None:
-        """Take a run name: record stage `planned`, and return a lock that lives as long as this process.
+        """Reserve a run name: record stage `planned`, and return a lock that lasts as long as this process.
 
-        `outputs` holds the run's outputs and their locations, `origin` the origin of the submission, and `kept` what is
-        sent. Returns None if another process has that name, or was faster with that number of the same key.
+        `outputs` holds the run's outputs and their locations, `origin` the origin of the submission, and `kept` the
+        data that is sent. Returns None if another process has the name, or has already used the same counter of the
+        same key.
         """
         with self._writing():
             taken = self._db.execute(
@@ -138,7 +138,7 @@ class Store:
         """Record on disk that a submission reached a stage, before returning.
 
         Raises:
-            StoreError: the store was removed or replaced meanwhile, so that another process could not know of it.
+            StoreError: the store was removed or replaced meanwhile, so other processes could not see the submission.
         """
         assert stage in STAGES
         self._check_still_there()
@@ -156,7 +156,7 @@ class Store:
             self._note(name, "forgotten")
 
     def remove(self, name: str) -> None:
-        """Remove a run whose name the user was told. The name is never used again."""
+        """Remove a run that was reported to the user. Its name is never used again."""
         with self._writing():
             self._db.execute(
                 "INSERT OR REPLACE INTO removed (name, key, submitter, counter)"
@@ -173,7 +173,7 @@ class Store:
         return self._db.execute("SELECT 1 FROM removed WHERE name = ?", (name,)).fetchone() is not None
 
     def record(self, name: str, status: RunStatus) -> None:
-        """Record the status of a run that a target returned."""
+        """Record a run's status, as the target returned it."""
         with self._writing():
             self._db.execute(
                 "UPDATE runs SET state = ?, reason = ?, started = ?, ended = ? WHERE name = ?",
@@ -183,7 +183,7 @@ class Store:
                 history.keep_bill(self._db, name, status.billable_seconds, status.cost)
 
     def mark_sent(self, name: str) -> None:
-        """Record that a run that waited for others was sent: from now on it is an ordinary run of its target."""
+        """Record that a run that waited for earlier runs was sent. It becomes an ordinary run of its target."""
         with self._writing():
             self._db.execute(
                 "UPDATE runs SET key = substr(key, ?), state = ?, reason = NULL, ended = NULL"
@@ -192,7 +192,7 @@ class Store:
             )
 
     def keep_outputs(self, name: str, outputs: Mapping[str, str]) -> None:
-        """Replace a run's outputs and their locations. A sweep has the outputs of its best trial."""
+        """Replace the recorded outputs of a run and their locations. A sweep gets the outputs of its best trial."""
         with self._writing():
             self._db.execute("DELETE FROM written WHERE name = ?", (name,))
             places = [(name, what, place) for what, place in outputs.items()]
@@ -204,22 +204,22 @@ class Store:
             history.keep_difference(self._db, name, difference)
 
     def kept(self, name: str) -> Kept | None:
-        """Return what was sent for a run; None if the store has nothing about it."""
+        """Return the data that was sent for a run; None if the store has no record of it."""
         return history.kept(self._db, name)
 
     def money(self) -> dict[str, Money]:
-        """Return the known costs of each run."""
+        """Return the known costs of each run, by the run's name."""
         return history.money(self._db)
 
     def tags(self) -> dict[str, dict[str, str]]:
-        """Return the tags of each run that has tags."""
+        """Return the tags of each run that has tags, by the run's name."""
         found: dict[str, dict[str, str]] = {}
         for name, key, value in self._db.execute("SELECT name, key, value FROM labels WHERE kind = 'tag'"):
             found.setdefault(name, {})[key] = value
         return found
 
     def tag_keys(self) -> list[str]:
-        """Return the names of all tags of runs."""
+        """Return the keys of all tags of runs."""
         return [key for (key,) in self._db.execute("SELECT DISTINCT key FROM labels WHERE kind = 'tag' ORDER BY key")]
 
     def get(self, name: str) -> RunRecord | None:
@@ -239,7 +239,7 @@ class Store:
         return self._select("WHERE key = ? ORDER BY seq DESC", (key,))
 
     def of_sweep(self, beginning: str) -> list[RunRecord]:
-        """Return the runs whose key starts with `beginning` (the trials of a sweep), oldest first."""
+        """Return the runs whose key starts with `beginning`, such as the trials of a sweep, oldest first."""
         return self._select("WHERE key >= ? AND key < ? ORDER BY seq", (beginning, beginning + "\U0010ffff"))
 
     def newest(
@@ -270,8 +270,9 @@ class Store:
         return self._select(f"WHERE {' AND '.join(conditions)} ORDER BY seq DESC LIMIT ?", values)
 
     def newest_from(self, origin: Origin) -> RunRecord | None:
-        """Return the newest run of this folder or a folder in it. Finished rehearsals come last; runs of this terminal
-        come before others."""
+        """Return the newest run from the folder of `origin` or a folder inside it. Runs of the same terminal come
+        first, and finished rehearsals last.
+        """
         here, below = (
             origin.folder,
             (f"{origin.folder.rstrip('/')}/", f"{origin.folder.rstrip('/')}0"),
@@ -287,7 +288,7 @@ class Store:
         return found[0] if found else None
 
     def newest_in(self, terminal: str) -> RunRecord | None:
-        """Return the newest run of a terminal, from any folder."""
+        """Return the newest run that was submitted in a terminal, from any folder."""
         found = self._select(
             "NATURAL JOIN origins WHERE terminal = ? AND terminal != '' ORDER BY seq DESC LIMIT 1", (terminal,)
         )
@@ -301,7 +302,9 @@ class Store:
         return Origin(folder, project, terminal, tuple(Label(*label) for label in labels))
 
     def unfinished(self) -> list[RunRecord]:
-        """Return submissions whose outcome was not reported to the user yet: in progress now, or interrupted."""
+        """Return submissions whose run was not reported to the user yet, because they are in progress or were
+        interrupted.
+        """
         return self._select("WHERE stage != 'reported' ORDER BY seq", ())
 
     def outputs_of(self, name: str) -> dict[str, str]:
@@ -309,12 +312,12 @@ class Store:
         return dict(self._db.execute("SELECT what, place FROM written WHERE name = ? ORDER BY what", (name,)))
 
     def journal(self, name: str) -> list[tuple[str, Moment]]:
-        """Return the stages of a submission with their times."""
+        """Return each stage that a submission reached, with the time."""
         found = self._db.execute("SELECT stage, at, boot, uptime FROM journal WHERE name = ? ORDER BY id", (name,))
         return [(stage, Moment(*moment)) for stage, *moment in found]
 
     def seconds_since(self, name: str, stage: str, *, at_least: bool = False) -> float:
-        """Return the seconds since a submission last reached a stage; infinity if it never did.
+        """Return the seconds since a submission last reached a stage; infinity if it never reached the stage.
 
         With `at_least`, count only the seconds that have certainly passed, even if the clock was changed.
         """
@@ -325,7 +328,9 @@ class Store:
         return now.least_elapsed_since(moments[-1]) if at_least else now.elapsed_since(moments[-1])
 
     def lock(self, name: str) -> ProcessLock | None:
-        """Take the lock of a submission, which shows that its process is alive. None while another process has it."""
+        """Take the lock of a submission, which shows that its process is alive. Return None if another process holds
+        the lock.
+        """
         return ProcessLock.take(self._folder / "submitting" / f"{name}.lock")
 
     def now(self) -> float:
@@ -336,7 +341,7 @@ class Store:
         if _location_in(self._folder) != self._location:
             raise StoreError(
                 f"the run store in `{self._folder}` was removed or replaced while a job was being submitted",
-                hint="`cloudtrain ps` shows what is known; submit again",
+                hint="`cloudtrain ps` shows all known runs; submit the job again",
                 code="CT961",
             )
 
@@ -365,7 +370,7 @@ def open_store(folder: Path) -> Iterator[Store]:
     """Open the store in `folder` for reading and writing. Creates or migrates it if needed.
 
     Raises:
-        StoreError: the folder cannot be written, the store is broken, or a newer cloudtrain made it.
+        StoreError: the folder cannot be written, the store is damaged, or it was created by a newer cloudtrain.
     """
     try:
         salt = salt_of_new_store(folder)  # before the folder is created, as in a dry run
@@ -383,7 +388,7 @@ def open_store(folder: Path) -> Iterator[Store]:
 
 @contextmanager
 def read_store(folder: Path) -> Iterator[Store | None]:
-    """Open the store for reading; None if there is none yet. Nothing is created or written.
+    """Open the store for reading without creating or writing anything. Yield None if no store exists.
 
     Raises:
         StoreError: the store exists but cannot be read.
@@ -410,7 +415,8 @@ def _open_to_read(file: Path) -> sqlite3.Connection:
     """Open the database without writing anything.
 
     Without a write-ahead log, no process is writing, and `immutable` keeps SQLite from creating a log. With a log,
-    SQLite needs an index file beside it. If that cannot be created, as on a read-only disk, the log is ignored.
+    SQLite needs an index file in the same folder. If the index cannot be created, as on a read-only disk, the log is
+    ignored.
     """
 
     def connect(mode: str) -> sqlite3.Connection:
@@ -467,8 +473,9 @@ def _location_in(folder: Path) -> str:
 
 
 def _write_ahead(db: sqlite3.Connection, folder: Path) -> None:
-    """Switch to write-ahead logging, one process at a time. While a new file changes its mode, SQLite does not wait for
-    other processes."""
+    """Switch to write-ahead logging, one process at a time. SQLite does not wait for other processes while a new file
+    changes to this mode.
+    """
     if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -49,7 +49,7 @@ def test_a_conda_file_beside_the_code(project: Path) -> None:
     environment = {"image": IMAGE, "conda_file": "../environment/conda.yml"}
     plan = planned(project, entry_point="train.py", environment=environment)
     assert environment_of(plan)[0]["condaFile"] == "dependencies: [python=3.11]\n"
-    assert "`../environment/conda.yml` stands outside of the code, and is `conda.yml` in the bundle" in plan.notes
+    assert "`../environment/conda.yml` is outside of the code; its name in the bundle is `conda.yml`" in plan.notes
     assert plan.errors == ()
 
 

@@ -115,8 +115,8 @@ def test_a_file_that_others_may_read_is_refused(cli: Cli, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("places", "code", "words"),
     [
-        (VALUE, "CT070", "does not name the place of its value"),
-        (f"{{local: {VALUE!r}}}".replace("\\'", ""), "CT070", "the place of its value"),
+        (VALUE, "CT070", "must be the location of its value"),
+        (f"{{local: {VALUE!r}}}".replace("\\'", ""), "CT070", "the location of its value"),
         ("{sagemaker: 'ssm:/hf'}", "CT072", "has no place on this machine"),
         ("secretsmanager:hf", "CT072", "cannot be read on this machine from `secretsmanager:hf`"),
     ],

@@ -106,7 +106,7 @@ def follow(data: dict[str, Any], problem: Problem) -> dict[str, Any] | None:
         del holder[name]
     elif found := re.search(r"it belongs under `([\w.]+)`", hint):
         job.setdefault(found[1], {})[name] = holder.pop(name)
-        if kind := re.search(r"beside a `type` that has it: `type: (\w+)`", hint):
+        if kind := re.search(r"with a `type` that has it: `type: (\w+)`", hint):
             job[found[1]].setdefault("type", kind[1])
     elif found := re.match(r"add `(\w+)` under `(\w+)`", hint):
         job.setdefault(found[2], {})[found[1]] = {"local": "/d"}
@@ -116,7 +116,7 @@ def follow(data: dict[str, Any], problem: Problem) -> dict[str, Any] | None:
             job[found[2]]
             if found[2]
             else holder[name]
-            if "needs a place" in problem.message and isinstance(holder.get(name), dict)
+            if "needs a location" in problem.message and isinstance(holder.get(name), dict)
             else holder
         )
         home.update({key: {} if "..." in str(value) else value for key, value in text.items()})

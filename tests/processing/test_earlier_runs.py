@@ -127,7 +127,7 @@ def test_a_run_that_failed_is_an_error(prepare: Callable[..., ct.Run]) -> None:
     """By its own name, and by the name of a job of which none succeeded."""
     failed = prepare(code=3)
     why = f"the run `{failed.name}` is failed, so its output is incomplete"
-    assert problem_of(use(f"run:{failed.name}/model")) == (why, f"`cloudtrain status {failed.name}` says why")
+    assert problem_of(use(f"run:{failed.name}/model")) == (why, f"`cloudtrain status {failed.name}` shows the reason")
     assert problem_of(use("run:prep/model"))[0] == why
 
 
@@ -157,7 +157,7 @@ def test_a_beginning_of_several_runs_is_an_error(prepare: Callable[..., ct.Run])
     """It names them."""
     names = {prepare(name="prep-a").name, prepare(name="prep-b").name}
     message, hint = problem_of(use("run:pre/model"))
-    assert message == "`pre` is the beginning of 2 runs"
+    assert message == "`pre` is the beginning of the names of 2 runs"
     assert all(f"`{name}`" in hint for name in names)
 
 
@@ -241,7 +241,10 @@ def test_outputs_of_a_training_job_are_one_archive_there(state_dir: Path, source
     train = sent(state_dir, training(source, outputs={"lists": {}}), RunState.SUCCEEDED)
     message, hint = problem_of(training(source, "run:train/output/lists"), CLOUD)
     assert message.startswith(f"SageMaker keeps all outputs of the training job `{train.run_name}` in one archive")
-    assert hint == "use `run:train/model`, or write `lists` in a processing job"
+    assert (
+        hint
+        == "use `run:train/model`, or produce `lists` with a processing job, which does not put its outputs into one archive"
+    )
     message, hint = problem_of(training(source, "run:train/model/weights"), CLOUD)
     assert message.endswith("model.tar.gz` is an archive, so it has no folders")
 
@@ -250,7 +253,7 @@ def test_a_run_elsewhere_that_was_last_seen_running_is_told(state_dir: Path, sou
     """It may have ended since: a dry run asks nobody, and says so."""
     prep = sent(state_dir, processing(source), RunState.RUNNING)
     notes = ct.plan(training(source, "run:prep/output/volumes"), CLOUD).notes
-    told = f"`{prep.run_name}` had not ended when it was last seen: `cloudtrain status {prep.run_name}`"
+    told = f"`{prep.run_name}` had not ended at the last check: `cloudtrain status {prep.run_name}`"
     assert told in notes
 
 

@@ -45,8 +45,8 @@ def pytorch(version: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("source", "fields", "old", "good", "message"),
     [
-        (SHARDED, {}, "2.5", "2.6", "imports `torch.distributed.fsdp.fully_shard`, which PyTorch has from 2.6 on"),
-        (PIPELINED, {}, "2.3.0", "2.4", "imports `torch.distributed.pipelining`, which PyTorch has from 2.4 on"),
+        (SHARDED, {}, "2.5", "2.6", "imports `torch.distributed.fsdp.fully_shard`, which needs PyTorch 2.6 or newer"),
+        (PIPELINED, {}, "2.3.0", "2.4", "imports `torch.distributed.pipelining`, which needs PyTorch 2.4 or newer"),
         (PIPELINED, {"hyperparameters": {"schedule": "zero-bubble-v"}}, "2.5", "2.6", "the schedule `zero-bubble-v`"),
     ],
 )

@@ -82,7 +82,7 @@ def test_every_mistake_is_said_at_once(folder: Path) -> None:
         ({"strategy": "grid"}, "a grid cannot try every value of `x`, which has a continuous range"),
         ({"trials": None}, "`random` never ends by itself"),
         ({"objective": None}, "`random` needs an objective"),
-        ({"strategy": "hyperband"}, "hyperband needs to know how many reports a trial makes at most"),
+        ({"strategy": "hyperband"}, "hyperband needs the maximum number of reports of a trial"),
         ({"search": {}}, "`search` has no ranges"),
         ({"search": {"x": []}}, "the list has no values"),
         ({"search": {"x": [1, 1]}}, "`1` is listed twice"),
@@ -91,8 +91,11 @@ def test_every_mistake_is_said_at_once(folder: Path) -> None:
         ({"search": {"x": {"uniform": [0, float("inf")]}}}, "`uniform[1]` must be a number, not `inf`"),
         ({"search": {"x": {"int": [1, 4], "step": 9}}}, "a step of 9 leads beyond the range from 1 to 4"),
         ({"search": {"x": 32}}, "a range is a list or a mapping, not `32`"),
-        ({"search": {"x": [1.0, float("nan")]}}, "`x[1]` cannot be `nan`: no service takes it"),
-        ({"search": {"x": {"int": [1, 2], "log": [1, 2]}}}, "a range is of one kind"),
+        ({"search": {"x": [1.0, float("nan")]}}, "`x[1]` cannot be `nan`: no service accepts it"),
+        (
+            {"search": {"x": {"int": [1, 2], "log": [1, 2]}}},
+            "a range has only one of `log`, `uniform`, `int` and `choice`",
+        ),
         ({"job": {"command": "x"}}, "a sweep sets hyperparameters, which a `command` does not get"),
     ],
 )

@@ -1,1 +1,1 @@
-"""The rules that hold on every target (CT)."""
+"""The rules for every target, with codes that begin with `CT`."""

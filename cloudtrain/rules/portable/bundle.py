@@ -1,4 +1,4 @@
-"""Portable rules about the user's files: required files must be in the bundle, and secrets and bulk must not."""
+"""Portable rules about the user's files: the bundle must contain all required files, but no secrets or large data."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cloudtrain.rules.rule import Fault, Subject, rule
 def entry_point_in_bundle(subject: Subject) -> Iterator[Fault]:
     """The entry point is not in the source folder.
 
-    `entry_point` is a path inside `source_dir`. A file that an ignore rule leaves out is not in the bundle either,
-    and the container would fail with "No such file".
+    `entry_point` is a path inside `source_dir`. Without the file, or if an ignore rule excludes it from the bundle, the
+    container would fail with "No such file".
     """
     entry_point = subject.job.entry_point
     if entry_point is not None:
@@ -28,7 +28,8 @@ def entry_point_in_bundle(subject: Subject) -> Iterator[Fault]:
 def environment_files_in_bundle(subject: Subject) -> Iterator[Fault]:
     """A requirements or conda file is not in the source folder.
 
-    `environment.requirements` is a path inside `source_dir`. `environment.conda_file` is a path relative to it.
+    `environment.requirements` is a path inside `source_dir`. `environment.conda_file` is a path relative to
+    `source_dir`.
     """
     environment = subject.job.environment
     for field, suffixes in (("requirements", (".txt",)), ("conda_file", (".yml", ".yaml"))):
@@ -42,9 +43,9 @@ def secret_in_bundle(subject: Subject) -> Iterable[Fault]:
     """A file in the bundle holds a secret.
 
     A private key, a token or an account key in a file would be uploaded, stored with the job, and readable by everyone
-    who may read the job. cloudtrain recognizes such values by their form (the rules of gitleaks, and its own for keys,
-    cloud accounts and the services of machine learning), in files of any kind, and names the rule and the line, never
-    the value. Leave the file out with `.cloudtrainignore`, and read secrets at run time from a secret store. To allow a
+    who may read the job. cloudtrain checks files of every type for the patterns of such values: the rules of gitleaks,
+    and its own for keys, cloud accounts and machine learning services. The message names the rule and the line, never
+    the value. Exclude the file with `.cloudtrainignore`, and read secrets at run time from a secret store. To allow a
     value that is not secret, such as one in a test, write `gitleaks:allow` into its line.
     """
     return _faults(secret_findings(subject.tree), "CT301")
@@ -52,7 +53,7 @@ def secret_in_bundle(subject: Subject) -> Iterable[Fault]:
 
 @rule("CT302", Level.ERROR)
 def bundle_too_large(subject: Subject) -> Iterable[Fault]:
-    """The bundle is larger than the services take.
+    """The bundle is larger than the services accept.
 
     Azure ML documents a limit of 300 MB for a job's code. Put data and checkpoints into inputs and outputs.
     """
@@ -61,10 +62,10 @@ def bundle_too_large(subject: Subject) -> Iterable[Fault]:
 
 @rule("CT303", Level.WARNING)
 def bundle_large(subject: Subject) -> Iterable[Fault]:
-    """The bundle is large for code.
+    """The bundle is unusually large for code.
 
-    Every submission uploads a changed bundle, and every instance downloads it. Usually a data set, a model or a
-    virtual environment is in the source folder.
+    A changed bundle is uploaded with each submission, and every instance downloads it. The usual cause is a data set, a
+    model or a virtual environment in the source folder. Exclude it with `.cloudtrainignore`.
     """
     return _faults(size_findings(subject.tree), "CT303")
 
@@ -73,11 +74,11 @@ def bundle_large(subject: Subject) -> Iterable[Fault]:
 def possible_secret_in_bundle(subject: Subject) -> Iterable[Fault]:
     """A file in the bundle, or in data that is uploaded, may hold a secret.
 
-    The file has a name that is typical of credentials and an ignore file includes it, or a random-looking value in the
-    file is called a password, a token or a key. Files whose names say that they hold credentials (`.env`, `*.pem`,
-    `.aws`) are left out unless a `!` rule names them. Leave the others out with `.cloudtrainignore`, or write
-    `gitleaks:allow` into the line that holds no secret. Data on this machine is uploaded whole, and only the names of
-    its files are checked.
+    Either the file has a typical name of a credentials file and an ignore file includes it, or the file assigns a
+    random-looking value to a name such as password, token or key. Files with typical names of credentials files
+    (`.env`, `*.pem`, `.aws`) are excluded unless a `!` rule names them. Exclude other files with `.cloudtrainignore`,
+    or write `gitleaks:allow` into a line that holds no secret. In data that is uploaded from this machine, only the
+    file names are checked.
     """
     yield from _faults(secret_findings(subject.tree), "CT304")
     for upload in subject.plan.uploads:
@@ -87,11 +88,11 @@ def possible_secret_in_bundle(subject: Subject) -> Iterable[Fault]:
 
 @rule("CT306", Level.ERROR)
 def name_that_cannot_be_sent(subject: Subject) -> Iterable[Fault]:
-    """A file's name is one that the target cannot carry.
+    """A file has a name that the target does not support.
 
-    On this machine and on SageMaker a bundle is an archive, which supports every file name, as long as the path leaves
-    room for the folder that the archive is unpacked into. On Azure ML each file is a blob. The name of a blob is
-    Unicode text of at most 1,024 characters without control characters, and no part of it ends with a dot.
+    On this machine and on SageMaker a bundle is an archive, which supports every file name. Only the length of the path
+    is limited, because the archive is unpacked into another folder. On Azure ML each file is a blob. The name of a blob
+    is Unicode text of at most 1,024 characters without control characters, and no part of it ends with a dot.
     """
     return _faults(name_findings(subject.tree, subject.plan.target, subject.where.refuse_path), "CT306")
 
@@ -107,9 +108,9 @@ def _credentials(source: str) -> Iterator[Fault]:
     found = [f"{escape_path(file.path)}: {what}" for file in files if (what := secret_path(file.path)) is not None]
     if found:
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        hint = "take it out of the folder, or accept it with `--ignore CT304`"
+        hint = "remove it from the folder, or accept it with `--ignore CT304`"
         yield Fault(
-            f"the data in `{source}` has a file of credentials ({found[0]}){more}", hint, ("inputs",), (*found,)
+            f"the data in `{source}` contains a credentials file ({found[0]}){more}", hint, ("inputs",), (*found,)
         )
 
 
@@ -123,11 +124,11 @@ def _missing(subject: Subject, file: str, path: tuple[str, ...], *, suffixes: tu
     )
     if ignored is not None:
         yield Fault(
-            f"`{file}` is left out of the bundle by `{ignored.rule}`", f"add `!{name}` to `.cloudtrainignore`", path
+            f"`{file}` is excluded from the bundle by `{ignored.rule}`", f"add `!{name}` to `.cloudtrainignore`", path
         )
         return
     candidates = [found for found in files if found.endswith(suffixes) and not found.startswith("cloudtrain/")]
-    hint = did_you_mean(name, candidates[:50]) or "check `source_dir`: nothing like it is there"
+    hint = did_you_mean(name, candidates[:50]) or "check `source_dir`: it has no file with a similar name"
     yield Fault(f"there is no file `{file}` in the source folder", hint, path)
 
 

@@ -25,7 +25,7 @@ _SCHEME = re.compile(r"^[a-z+]+://")
 
 @rule("CT207", Level.ERROR)
 def image_reference(subject: Subject) -> Iterator[Fault]:
-    """The image is not the address of an image.
+    """The image is not a valid image address.
 
     An address is `REGISTRY/REPOSITORY:TAG`, or `...@sha256:DIGEST`: a host with an optional port; names in lower-case
     letters, digits, dots, hyphens and underscores between slashes; and a tag of at most 128 letters, digits and `_.-`
@@ -45,8 +45,9 @@ def is_reference(text: str) -> bool:
 
 
 def _mend(text: str) -> str | None:
-    """Return the text without a scheme and spaces, and with the name in lower case; None if it is still not an
-    address."""
+    """Return the text without scheme and spaces, and with the name in lower case; None if the result is still not an
+    image address.
+    """
     bare = _SCHEME.sub("", text.strip())
     name, at, digest = bare.partition("@")
     folder, slash, last = name.rpartition("/")

@@ -27,7 +27,7 @@ _PARAMETER_NAME = re.compile(r"[^\s=-][^\s=]*")
 
 @rule("CT201", Level.ERROR)
 def parameter_name(subject: Subject) -> Iterator[Fault]:
-    """A hyperparameter's name cannot be an option of a command line.
+    """A hyperparameter's name is not valid as a command-line option.
 
     Hyperparameters reach the script as `--name value`. A name that is empty, starts with a dash, or contains white
     space or `=` arrives as a different option. Write the name without dashes: `learning_rate`, not `--learning_rate`.
@@ -40,11 +40,11 @@ def parameter_name(subject: Subject) -> Iterator[Fault]:
 
 @rule("CT202", Level.WARNING)
 def nested_parameter(subject: Subject) -> Iterator[Fault]:
-    """A hyperparameter is nested deeper than a command line can say.
+    """A hyperparameter is nested too deeply for a command line.
 
-    A mapping reaches the script as `--name a=1,b=2`, which works for one level only. A mapping inside a mapping or a
-    list arrives as Python text, which few scripts parse. Put deep configuration into a file in `source_dir` and pass
-    its name.
+    A mapping reaches the script as `--name a=1,b=2`, which supports only one level. A mapping inside a mapping or a
+    list arrives as Python text, which few scripts can parse. Put nested configuration into a file in `source_dir` and
+    pass its name.
     """
     for name, value in subject.effective.hyperparameters.items():
         inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
@@ -60,23 +60,23 @@ def nested_parameter(subject: Subject) -> Iterator[Fault]:
 def variable_name(subject: Subject) -> Iterator[Fault]:
     """An environment variable has a name that the targets refuse.
 
-    Names are letters, digits and underscores, not starting with a digit (SageMaker's pattern, and what shells can
-    export).
+    A name consists of letters, digits and underscores, and does not start with a digit. This is SageMaker's pattern,
+    and shells can export only such names.
     """
     for name, _, path in variables(subject):
         if not _VARIABLE_NAME.fullmatch(name):
             hint = f"write `{re.sub(r'[^A-Za-z0-9_]', '_', name).lstrip('0123456789') or 'NAME'}`"
-            yield Fault(f"`{name}` is not a name for an environment variable", hint, path)
+            yield Fault(f"`{name}` is not a valid name for an environment variable", hint, path)
 
 
 @rule("CT204", Level.ERROR)
 def launcher_variable(subject: Subject) -> Iterator[Fault]:
-    """An environment variable is one that the launcher sets.
+    """The job sets an environment variable that the launcher sets.
 
     RANK, WORLD_SIZE, MASTER_ADDR and similar variables tell each process its role. With a fixed value, all processes
     take the same role, and the job hangs or trains nonsense. Variables that start with CLOUDTRAIN_, SM_ or AZUREML_CR_
-    belong to cloudtrain and to the services. The rule checks all ways to set a variable: `environment.variables`, the
-    overrides, and `-x NAME=VALUE` among the options of mpirun.
+    are reserved for cloudtrain and the services. The rule checks every place where a variable can be set:
+    `environment.variables`, the overrides, and `-x NAME=VALUE` among the options of mpirun.
     """
     for variable in variables(subject):
         name = variable.name
@@ -86,12 +86,12 @@ def launcher_variable(subject: Subject) -> Iterator[Fault]:
 
 @rule("CT206", Level.WARNING)
 def metric_pattern(subject: Subject) -> Iterator[Fault]:
-    """A metric's regular expression may not record what it should.
+    """A metric's regular expression may fail to record the metric.
 
-    SageMaker accepts any text of at most 500 characters, and searches the output for the number with it. All of AWS's
-    examples have one group, around the number: `loss=([0-9.]+)`. AWS does not document what other numbers of groups
-    record. Hugging Face's published pattern has two, with the number in the first. `(?:...)` is not counted as a group.
-    The job trains in any case; only the metric may be missing.
+    SageMaker accepts any pattern of at most 500 characters, and uses it to find the number in the output. All of AWS's
+    examples have exactly one group, around the number: `loss=([0-9.]+)`. AWS does not document what a pattern with no
+    group or several groups records. Hugging Face's published pattern has two groups, with the number in the first.
+    `(?:...)` does not count as a group. The job trains in any case; only the metric may be missing.
     """
     for name, pattern in subject.effective.metrics.items():
         try:
@@ -116,10 +116,11 @@ def _example_of(metric: str) -> str:
 
 @rule("CT208", Level.ERROR)
 def torch_too_old(subject: Subject) -> Iterator[Fault]:
-    """The script imports what its PyTorch does not have.
+    """The script imports a name that its version of PyTorch does not have.
 
-    `environment.version` names the PyTorch of the image. FSDP2 (`fully_shard`) came with 2.6, pipelining with 2.4, its
-    zero-bubble schedules with 2.5 and 2.6. An older one ends with an ImportError after the machines have started.
+    `environment.version` is the PyTorch version of the image. FSDP2 (`fully_shard`) was added in 2.6, pipelining in
+    2.4, and its zero-bubble schedules in 2.5 and 2.6. With an older version, the script fails with an ImportError after
+    the machines have started.
     """
     environment = subject.job.environment
     version = _torch_version(environment.version) if environment.framework == "pytorch" else None
@@ -137,7 +138,7 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
         pipelined = pipelined or torch_names.uses_pipelining(source)
         for name, first in torch_names.too_new(source, version):
             yield Fault(
-                f"`{entry.path}` imports `{name}`, which PyTorch has from {first[0]}.{first[1]} on, not in {here}",
+                f"`{entry.path}` imports `{name}`, which needs PyTorch {first[0]}.{first[1]} or newer, not {here}",
                 f'set `environment.version` to "{first[0]}.{first[1]}" or newer',
                 ("environment", "version"),
             )
@@ -145,8 +146,8 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
     since = torch_names.SCHEDULES.get(schedule, (0, 0))
     if pipelined and since > version:
         yield Fault(
-            f"the schedule `{schedule}` exists in PyTorch from {since[0]}.{since[1]} on, not in {here}",
-            f'set `environment.version` to "{since[0]}.{since[1]}" or newer, or take the schedule `1f1b`',
+            f"the schedule `{schedule}` needs PyTorch {since[0]}.{since[1]} or newer, not {here}",
+            f'set `environment.version` to "{since[0]}.{since[1]}" or newer, or use the schedule `1f1b`',
             ("hyperparameters", "schedule"),
         )
 
@@ -158,11 +159,11 @@ def _torch_version(text: str | None) -> tuple[int, int] | None:
 
 @rule("CT209", Level.WARNING)
 def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
-    """The script does not know a hyperparameter.
+    """The script does not accept a hyperparameter.
 
     Hyperparameters reach the script as `--name value`. The script reads its options with `argparse.ArgumentParser`,
-    which ends the run at an option that it does not know. Only a script that names all its options in its own text and
-    calls `parse_args()` is checked.
+    which exits with an error at an unknown option. The rule checks only scripts that name all options in their own text
+    and call `parse_args()`.
     """
     script, names = subject.job.entry_point, subject.job.hyperparameters
     entry = next((entry for entry in subject.tree.entries if entry.path == script), None) if script and names else None
@@ -193,17 +194,17 @@ TOY = ("size", "toy")
 
 @rule("CT403", Level.WARNING)
 def toy_on_paid_machine(subject: Subject) -> Iterator[Fault]:
-    """A demonstration is about to run on paid machines.
+    """A demonstration job would run on paid machines.
 
-    The job files of the bundled scripts train for seconds, on data that comes with Python packages; GPUs would be paid
-    for and idle. They carry the tag `size: toy`. Beside each stands `job_gpu.yaml`, which is made for GPUs. Remove the
-    tag once the job is your own.
+    The job files of the bundled scripts have the tag `size: toy`. They train for seconds, on data that comes with
+    Python packages, so you would pay for idle GPUs. Use `job_gpu.yaml` in the same folder, which is made for GPUs.
+    Remove the tag once the job is your own.
     """
     key, value = TOY
     if subject.where.is_paid and subject.job.tags.get(key) == value:
         yield Fault(
-            "this job is a demonstration of a few seconds, and the machine is paid for",
-            "take the `job_gpu.yaml` beside it, or remove the tag `size: toy` to send this one",
+            "this job is a demonstration of a few seconds, but the machine costs money",
+            "use `job_gpu.yaml` in the same folder, or remove the tag `size: toy` to run this job",
             ("tags", key),
         )
 
@@ -212,8 +213,8 @@ def toy_on_paid_machine(subject: Subject) -> Iterator[Fault]:
 def spot_without_checkpoint(subject: Subject) -> Iterator[Fault]:
     """A spot job has no checkpoint.
 
-    Spot instances can be reclaimed at any time. Without a checkpoint, the interrupted job starts again from the
-    beginning, and you pay for the same hours again.
+    Spot instances can be reclaimed at any time. Without a checkpoint, an interrupted job starts again from the
+    beginning, and you pay for the same hours twice.
     """
     if subject.effective.spot is not None and subject.effective.checkpoint is None:
         yield Fault(
@@ -227,8 +228,8 @@ def spot_without_checkpoint(subject: Subject) -> Iterator[Fault]:
 def wait_shorter_than_run(subject: Subject) -> Iterator[Fault]:
     """The wait for spot capacity is shorter than the run itself.
 
-    `spot.max_wait` covers waiting and running together, so it cannot be less than `max_runtime`; SageMaker refuses
-    such a job.
+    `spot.max_wait` is the limit for waiting and running together, so it must be at least `max_runtime`. SageMaker
+    refuses a job with a shorter wait.
     """
     job = subject.effective
     if job.spot and job.spot.max_wait and job.max_runtime and job.spot.max_wait < job.max_runtime:
@@ -244,8 +245,9 @@ def short_wait(wait: int, run: str) -> str:
 
 
 def instance_count(subject: Subject) -> int:
-    """Return the number of instances that the job requests, or that the local target was told to simulate. Instance
-    groups count as one, because each group has its own purpose."""
+    """Return the number of instances that the job requests or the local target simulates; 1 for a job with instance
+    groups, because each group has its own purpose.
+    """
     simulated: int | None = getattr(subject.target, "instance_count", None)
     resources = subject.effective.resources
     return simulated or (1 if resources.instance_groups else resources.instance_count)
@@ -253,12 +255,12 @@ def instance_count(subject: Subject) -> int:
 
 @rule("CT501", Level.WARNING)
 def instances_without_distribution(subject: Subject) -> Iterator[Fault]:
-    """Several instances without a distribution.
+    """The job has several instances but no distribution.
 
     With `distribution: {type: none}` every instance runs the whole script independently: four instances cost four times
-    as much and train the same model four times. That is right for preparing data, the purpose of processing jobs
-    (`kind: processing`), and a mistake for training. A job without a script runs the program of its image, such as a
-    built-in algorithm, which joins its instances by itself.
+    as much and train the same model four times. This suits data preparation, for which you can use a processing job
+    (`kind: processing`), but is a mistake for training. Jobs without a script are not checked, because the program of
+    an image, such as a built-in algorithm, connects its instances itself.
     """
     count, distribution = instance_count(subject), subject.effective.distribution
     alone = subject.job.entry_point is None and subject.job.command is None  # the image's own program, as an algorithm
@@ -298,9 +300,9 @@ def idle_gpus(subject: Subject) -> Iterator[Fault]:
 
 @rule("CT503", Level.ERROR)
 def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
-    """More processes than GPUs on an instance.
+    """The job starts more processes than GPUs on an instance.
 
-    Two ranks on one GPU make NCCL fail at start ("Duplicate GPU detected"), after the machines were paid for.
+    If two ranks share a GPU, NCCL fails at start ("Duplicate GPU detected"), when you already pay for the machines.
     """
     gpus = subject.effective.resources.gpus_per_instance
     processes = getattr(subject.effective.distribution, "processes_per_instance", None)
@@ -314,10 +316,10 @@ def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
 
 @rule("CT504", Level.ERROR)
 def parameter_servers_need_workers(subject: Subject) -> Iterator[Fault]:
-    """Parameter servers without enough workers.
+    """The job has parameter servers but not enough workers.
 
-    With `strategy: parameter_server` the chief counts as a worker but only coordinates, so at least one more worker
-    must do the training.
+    With `strategy: parameter_server` the chief counts as a worker but only coordinates, so training needs at least one
+    more worker.
     """
     distribution = subject.effective.distribution
     if (
@@ -326,7 +328,7 @@ def parameter_servers_need_workers(subject: Subject) -> Iterator[Fault]:
         and distribution.workers == 1
     ):
         yield Fault(
-            "one worker is only the chief, which trains nothing itself",
+            "the only worker is the chief, which does not train itself",
             "set `distribution.workers` to 2 or more",
             ("distribution", "workers"),
         )

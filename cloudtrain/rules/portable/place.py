@@ -12,11 +12,12 @@ from cloudtrain.rules.rule import Fault, Subject, rule
 
 @rule("CT505", Level.ERROR)
 def places_overwrite(subject: Subject) -> Iterator[Fault]:
-    """Two outputs, an output and the checkpoint, or an output and an input are at one place.
+    """Two outputs, an output and the checkpoint, or an output and an input have the same location.
 
-    Files of the same name replace each other. Everything below the checkpoint's location is copied into a new container
-    before it starts, so a resumed run would treat another output's files as checkpoints. An output at the location of
-    an input replaces the data that it was made from. An output inside another output causes the same problems.
+    Files with the same name would overwrite each other. Everything in the checkpoint's location is copied into a new
+    container before it starts, so a resumed run would treat another output's files as checkpoints. An output at the
+    location of an input would overwrite the job's own input data. An output inside another output causes the same
+    problems.
     """
     for first, second in combinations(_valid_places(subject), 2):
         both = first.is_written and second.is_written
@@ -33,10 +34,10 @@ def places_overwrite(subject: Subject) -> Iterator[Fault]:
 
 @rule("CT506", Level.WARNING)
 def places_nested(subject: Subject) -> Iterator[Fault]:
-    """The job writes inside of the place that it reads from, or reads inside of a place that it writes to.
+    """The job writes into the location of an input, or reads from the location of an output or checkpoint.
 
-    An input is everything below its location, so the next run of the same job would read the output of this run along
-    with its data. Data inside an output or the checkpoints is copied with them each time.
+    An input includes everything inside its location, so the next run of the same job would also read this run's output.
+    Input data inside an output or checkpoint location is copied each time the output or checkpoint is copied.
     """
     for first, second in combinations(_valid_places(subject), 2):
         if first.is_written == second.is_written or first.parts == second.parts:
@@ -65,8 +66,9 @@ def _same(first: DataPlace, second: DataPlace) -> str:
 
 
 def _apart(first: DataPlace, second: DataPlace) -> str:
-    """Return the hint to separate two locations: two folders for two outputs, or a folder for the output beside the
-    input."""
+    """Return the hint to separate two locations: two folders for two outputs, or a folder for the output next to the
+    input.
+    """
     if first.is_written and second.is_written:
         return f"write `{first.folder}/{first.word}` and `{first.folder}/{second.word}`"
     read, written = (second, first) if first.is_written else (first, second)
@@ -79,6 +81,6 @@ def _beside(read: DataPlace, written: DataPlace) -> str:
 
 
 def _own_folder(outer: DataPlace, inner: DataPlace) -> str:
-    """Return the hint to give the outer location a folder that does not contain the inner one."""
+    """Return the hint to move the outer location to a folder that does not contain the inner location."""
     word = outer.word if inner.parts[len(outer.parts)] != outer.word else f"{outer.word}-only"
     return f"give {outer.name} a folder of its own: `{outer.folder}/{word}`"

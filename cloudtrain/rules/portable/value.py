@@ -49,7 +49,7 @@ _OPTION = (
 
 
 class SecretValue(NamedTuple):
-    """A secret in a value of the job. `value` is only for hiding it; no message may contain it."""
+    """A secret in a value of the job. `value` is stored only to hide the secret; no message may contain it."""
 
     path: Path
     rule: str
@@ -61,10 +61,10 @@ class SecretValue(NamedTuple):
 def secret_in_value(subject: Subject) -> Iterator[Fault]:
     """A value of the job holds a secret.
 
-    Variables, hyperparameters, tags, the command, the description and overrides are part of the request: the services
-    store them, and show them to everyone who may read the job. Write where the secret is kept into
-    `environment.secrets` instead: AWS Secrets Manager, Azure Key Vault, a file, or a variable of your shell. The value
-    is hidden (`***`) in the text, the HTML and the JSON of the plan.
+    Variables, hyperparameters, tags, the command, the description and overrides are part of the request. The services
+    store them and show them to everyone who may read the job. Instead, write the location of the secret into
+    `environment.secrets`: AWS Secrets Manager, Azure Key Vault, a file, or a variable of your shell. The plan shows
+    `***` in place of the value as text, HTML and JSON.
     """
     for found in secret_values(subject.job):
         if found.certain:
@@ -75,9 +75,9 @@ def secret_in_value(subject: Subject) -> Iterator[Fault]:
 def possible_secret(subject: Subject) -> Iterator[Fault]:
     """A value of the job may be a secret.
 
-    The value has the name of a secret, such as `HF_TOKEN`, or looks random and follows a word such as `key`. Values of
-    a job are part of its request: the services store them and show them to everyone who may read the job. Write where
-    the secret is kept into `environment.secrets` instead.
+    The value has a name typical of secrets, such as `HF_TOKEN`, or looks random and follows a word such as `key`.
+    Values of a job are part of its request. The services store them and show them to everyone who may read the job.
+    Instead, write the location of the secret into `environment.secrets`.
     """
     for found in secret_values(subject.job):
         if not found.certain:
@@ -94,15 +94,15 @@ def _name_of(found: SecretValue) -> str:
 
 
 def _hint(subject: Subject, found: SecretValue) -> str:
-    """Return what to write into the job instead."""
+    """Return what to write into the job in place of the secret."""
     name = str(found.path[-1]) if found.path[:2] == ("environment", "variables") else "NAME"
     example = next(iter(subject.where.secret_places.values())).replace("NAME", name)
     place = f'`environment.secrets: {{{name}: {{{subject.where.name}: "{example}"}}}}`'
-    return f"let the job look it up with {place}; `cloudtrain explain CT305` says why"
+    return f"let the job look it up with {place}; `cloudtrain explain CT305` explains why"
 
 
 def secret_values(job: TrainingJob) -> list[SecretValue]:
-    """Return the secrets to report of a job's values: one per value, certain ones first."""
+    """Return the secrets in a job's values, at most one per value, with certain ones before possible ones."""
     found: dict[Path, SecretValue] = {}
     for item in sorted(_all_secrets(job), key=lambda item: not item.certain):
         found.setdefault(item.path, item)
@@ -110,21 +110,21 @@ def secret_values(job: TrainingJob) -> list[SecretValue]:
 
 
 def values_to_hide(job: TrainingJob) -> tuple[str, ...]:
-    """Return the secrets that no rendering of the job's plan may show, without plain words that only have a secret's
-    name."""
+    """Return the secrets to hide in every rendering of the job's plan. Ordinary words under a secret's name are left
+    out.
+    """
     found = (item.value for item in _all_secrets(job) if item.certain or _is_random(item.value))
     return tuple(dict.fromkeys(found))
 
 
 def named_secrets(job: TrainingJob) -> list[tuple[str, str]]:
-    """Return names and values of plain words that have the name of a secret: `password`, `hunter2`."""
+    """Return name and value of each ordinary word that has a secret's name: `("password", "hunter2")`."""
     found = [item for item in _by_name(list(_values(job))) if not (item.certain or _is_random(item.value))]
     return [(_last_name(item.path), item.value) for item in found]
 
 
 def secret_texts(values: Sequence[tuple[Path, str]]) -> list[str]:
-    """Return the secrets in texts. Each text comes with its path. Plain words with the name of a secret are left
-    out."""
+    """Return the secrets in texts that come with their paths. Ordinary words under a secret's name are left out."""
     found = (*_by_rules(values), *_by_name(values))
     return [item.value for item in found if item.certain or _is_random(item.value)]
 
@@ -194,7 +194,7 @@ def _whole_word(value: str, secret: str) -> str:
 
 
 def _by_name(values: Sequence[tuple[Path, str]]) -> Iterator[SecretValue]:
-    """Yield values whose name says that they are secrets, and such options of a command."""
+    """Yield values with the name of a secret, including options of a command: `--password hunter2`."""
     for path, value in values:
         if path == ("command",):
             yield from _options(value)
@@ -218,7 +218,7 @@ def _options(command: str) -> Iterator[SecretValue]:
 
 
 def _is_random(value: str) -> bool:
-    """Return whether a value with the name of a secret is a secret, and not a name or a switch."""
+    """Return whether a value under a secret's name is a secret, instead of a name or a switch such as `true`."""
     from cloudtrain.bundle.secrets.search import bits_per_letter, looks_random
 
     text = value.encode("utf-8", "replace")

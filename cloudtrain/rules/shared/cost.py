@@ -1,4 +1,4 @@
-"""Rules about the maximum run time of a job and its maximum cost: the hourly price for the whole run time."""
+"""Rules about the maximum run time of a job and its maximum cost (hourly price times maximum run time)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def run_too_long(subject: Subject, most: int, what: str = "a job") -> Iterator[F
 
 
 def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
-    """An expensive job does not say how long it may run. `ends_it` says what ends it then: `the service's default`."""
+    """An expensive job has no time limit of its own. `ends_it` describes the limit that applies: `the service's
+    default`.
+    """
     machines, run = subject.view.machines(subject), subject.view.longest_run(subject)
     if run is None or subject.effective.max_runtime is not None:
         return
@@ -45,7 +47,7 @@ def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
 def over_budget(subject: Subject) -> Iterator[Fault]:
     """The job could cost more than the budget.
 
-    `max_cost` is compared with the list price of all instances over the whole `max_runtime`.
+    The rule compares `max_cost` with the list price of all instances for the whole `max_runtime`.
     """
     budget, run = subject.target.max_cost, subject.view.longest_run(subject)
     price = subject.view.machines(subject).price
@@ -61,7 +63,7 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
 
 
 def budget_without_price(subject: Subject) -> Iterator[Fault]:
-    """The price is not known, so the budget cannot be kept.
+    """The price is unknown, so cloudtrain cannot enforce the budget.
 
     The catalogue has no price for the instance type. Write the price that you pay into `instances.toml`.
     """

@@ -11,10 +11,10 @@ from cloudtrain.rules.words import plural
 
 
 def type_is_not_as_described(subject: Subject) -> Iterator[Fault]:
-    """The instance type is not what the job says beside it.
+    """The instance type contradicts the job's description of the machine.
 
-    `gpus_per_instance` and `interconnect` describe a machine. If they contradict the named instance type, one of the
-    two is a mistake: the job would run with fewer processes, or over a slower network, than intended.
+    `gpus_per_instance` and `interconnect` describe a machine. If they contradict the named instance type, either the
+    description or the type is wrong. The job would run with fewer processes, or over a slower network, than intended.
     """
     resources = subject.job.resources
     asked = None if resources.instance_groups else resources.gpus_per_instance
@@ -32,7 +32,7 @@ def type_is_not_as_described(subject: Subject) -> Iterator[Fault]:
 
 
 def retired_type(subject: Subject, *, after: str = "", until: str = "9999") -> Iterator[Fault]:
-    """The instance type is, or will be, no longer offered. Both ends are ISO dates."""
+    """The instance type is no longer offered, or will soon be retired. `after` and `until` are ISO dates."""
     for group in subject.view.machines(subject).groups:
         last = last_day(group.known) or ""
         if group.known and after < last <= until:

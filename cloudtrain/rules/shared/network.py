@@ -24,7 +24,8 @@ def over_ethernet(subject: Subject, code: str) -> Iterator[Fault]:
 
 def instead(subject: Subject, known: InstanceType, code: str) -> str:
     """Return the hint for a better network or a single instance. If the overrides set the instance count, the hint
-    removes it from them."""
+    removes it from the overrides.
+    """
     count, field = subject.view.machines(subject).spanned_count, ("resources", "instance_count")
     hint, path = better_network(known, count, code), subject.view.locate(subject, field)
     if hint.startswith("use one ") and path != field:
@@ -40,8 +41,9 @@ def needs_network(subject: Subject) -> bool:
 
 
 def works_together(subject: Subject) -> bool:
-    """Return whether the processes communicate continuously. Those of processing jobs and of jobs without a
-    distribution do not. Workers talk to parameter servers over TCP, whatever the network."""
+    """Return whether the speed of the network matters to the job's processes. It does not matter for processing jobs,
+    for jobs without a distribution, and for parameter servers, which always use TCP.
+    """
     distribution = subject.effective.distribution
     if isinstance(distribution, TensorFlow) and distribution.strategy == "parameter_server":
         return False

@@ -18,7 +18,7 @@ _COUNT: Path = ("distribution", "processes_per_instance")
 def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
     """An instance has more GPUs than processes.
 
-    One process uses one GPU unless the script itself uses more, so you pay for idle GPUs.
+    One process uses one GPU, unless the script itself uses more. You would pay for the idle GPUs.
     """
     kind = subject.effective.distribution.type
     takes_all = kind == "tensorflow" or (kind == "none" and subject.view.framework(subject) == "tensorflow")
@@ -31,18 +31,19 @@ def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
 
 
 def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
-    """More processes than GPUs on an instance.
+    """The job starts more processes than GPUs on an instance.
 
-    Two ranks on one GPU make NCCL fail at start ("Duplicate GPU detected"), after the machines were paid for.
+    If two ranks share a GPU, NCCL fails at start ("Duplicate GPU detected"), when you already pay for the machines.
     """
     if subject.effective.distribution.type != "mpi":
         yield from _too_many(subject)
 
 
 def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
-    """More MPI processes than GPUs on an instance.
+    """The job starts more MPI processes than GPUs on an instance.
 
-    The number of ranks that only use the CPU is not limited. More ranks than GPUs would share GPUs, which NCCL refuses.
+    With more ranks than GPUs, some ranks would share a GPU, which NCCL refuses. Ranks that use only the CPU are not
+    limited.
     """
     if subject.effective.distribution.type == "mpi":
         yield from _too_many(subject)
@@ -51,7 +52,7 @@ def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
 def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
     """mpirun starts a single process.
 
-    One instance with one process distributes nothing.
+    With one process on one instance, the job is not distributed.
     """
     machines, distribution = subject.view.machines(subject), subject.effective.distribution
     if launcher_of(distribution) != "mpirun" or machines.spanned_count != 1:
@@ -82,8 +83,9 @@ def _too_many(subject: Subject) -> Iterator[Fault]:
 
 
 def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
-    """Yield each group that the distribution spans, with the number of ranks on its first machine. Of preferences,
-    yield only the first, which the plan shows."""
+    """Yield each instance group of the distribution, with the number of ranks on the group's first machine. For a list
+    of preferred types, yield only the first one, which the plan shows.
+    """
     found = Processes.of(subject.plan.processes)
     ranks, alone = found.ranks, found.started
     machines, first = subject.view.machines(subject), 0
@@ -97,9 +99,11 @@ def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
 
 
 def _more(subject: Subject, accelerators: int) -> tuple[str, Path]:
-    """Return the hint for too few processes, and its path: in the overrides if they set the number, else in the job."""
+    """Return the hint for too few processes, and the path of the value to change: in the overrides if they set the
+    number of processes, otherwise in the job.
+    """
     if subject.effective.distribution.type == "none" and subject.job.distribution.type == "none":
-        hint = "use `distribution: {type: torch}` for a process on each, or an instance type with fewer"
+        hint = "use `distribution: {type: torch}` for one process on each, or an instance type with fewer of them"
         return hint, ("distribution",)
     key = subject.view.distribution_key
     if _requested_processes(subject) is None and is_written(subject.view.overrides(subject), key):

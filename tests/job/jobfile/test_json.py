@@ -91,5 +91,5 @@ def test_escaped_keys_are_the_same_key() -> None:
 def test_an_infinite_number_is_refused() -> None:
     """`1e999` is valid JSON and reads as infinity."""
     assert told('{"name": "a", "entry_point": "t", "hyperparameters": {"x": 1e999}}')[2] == (
-        "`x` cannot be `inf`: no service takes it"
+        "`x` cannot be `inf`: no service accepts it"
     )

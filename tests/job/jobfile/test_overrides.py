@@ -141,7 +141,7 @@ WRONG: list[tuple[str, str, str, str | None]] = [
      f"`hyperparameters.layers` has 2 entries, so there is no `[{shortened(LONG)}]`", "the next one is `hyperparameters.layers[2]`"),
     ("hyperparameters.lr=[1", "hyperparameters.lr", "not valid YAML: did not find expected ',' or ']'",
      "close the list with `]`"),
-    ("hyperparameters.lr=.nan", "hyperparameters.lr", "`lr` cannot be `nan`: no service takes it", 'write `"nan"`, as text'),
+    ("hyperparameters.lr=.nan", "hyperparameters.lr", "`lr` cannot be `nan`: no service accepts it", 'write `"nan"`, as text'),
     ("hyperparameters.lr=${{inputs.trian}}", "hyperparameters.lr",
      "`${{inputs.trian}}` refers to nothing: the job has no input `trian`", "did you mean `train`?"),
     ("resources.gpu=T4", "resources.gpu", "`instance_type` and `gpu` both name the machine", "remove one of them"),

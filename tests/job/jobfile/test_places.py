@@ -95,13 +95,13 @@ def test_the_place_of_what_is_missing_is_its_parent() -> None:
 def test_a_rule_of_a_whole_mapping_points_at_its_key() -> None:
     """An input without a place."""
     text = "name: a\nentry_point: t.py\ninputs:\n  train:\n    mode: pipe\n"
-    assert told(text)[0][:3] == (4, 3, "an input needs a place on at least one target")
+    assert told(text)[0][:3] == (4, 3, "an input needs a location on at least one target")
 
 
 def test_an_empty_value_says_so() -> None:
     """`resources:` with nothing under it."""
     text = "name: a\nentry_point: t.py\nresources:\n"
-    assert told(text) == [(3, 11, "`resources` has no value", "give it one, or remove the line")]
+    assert told(text) == [(3, 11, "`resources` has no value", "write a value, or remove the line")]
 
 
 def test_a_number_is_shown_as_it_is_written() -> None:
