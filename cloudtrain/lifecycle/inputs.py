@@ -133,8 +133,8 @@ class _Search:
             return self._best(found)
         if len(found) > 1:
             names = ", ".join(f"`{row.name}`" for row in found[:5])
-            message = f"`{name}` is the beginning of the names of {len(found)} runs"
-            raise CloudtrainError(message, hint=f"type more of the name: {names}", code="CT021")
+            message = f"`{name}` begins the names of {len(found)} runs"
+            raise CloudtrainError(message, hint=f"write one of the full names: {names}", code="CT021")
         state = self._state(found[0])
         if state in _BAD:
             raise _unusable(found[0], f"is {state}")

@@ -109,7 +109,7 @@ class Launcher:
             self._start(rank, attempt)
         is_ending = False
         while self._alive:
-            pid, status = os.waitpid(-1, 0)  # a signal's handler runs meanwhile, and the wait goes on
+            pid, status = os.waitpid(-1, 0)  # a signal's handler runs meanwhile, and waiting continues
             rank = self._alive.pop(pid)
             if exit_code := os.waitstatus_to_exitcode(status):
                 yield rank, exit_code

@@ -157,7 +157,7 @@ def test_a_beginning_of_several_runs_is_an_error(prepare: Callable[..., ct.Run])
     """It names them."""
     names = {prepare(name="prep-a").name, prepare(name="prep-b").name}
     message, hint = problem_of(use("run:pre/model"))
-    assert message == "`pre` is the beginning of the names of 2 runs"
+    assert message == "`pre` begins the names of 2 runs"
     assert all(f"`{name}`" in hint for name in names)
 
 

@@ -49,7 +49,7 @@ def command(
     else:
         print_lines(map(str, files))
     if not files:
-        say(f"`{run.name}` has written no files{f' to `{path}`' if path else ''} yet")
+        say(f"`{run.name}` wrote no files{f' to `{path}`' if path else ''} yet")
         if path and run.working_files:
             say(f"the files in its working folder: {typed('cloudtrain', 'download', run.name, 'work/')}")
         raise typer.Exit(1)

@@ -34,7 +34,7 @@ def copy_places(
 
     Raises:
         UsageError: the run has no output of this name; the hint names its outputs.
-        TargetError: the run has written nothing to the output, or an existing file blocks a copy's path.
+        TargetError: the run wrote no files to the output, or an existing file blocks a copy's path.
     """
     wanted = path.strip("/")
     chosen = chosen or {}
@@ -49,12 +49,12 @@ def copy_places(
     if place in chosen:
         files = _below(chosen[place], below)
         if below and not files:
-            raise TargetError(f"the run has not written `{wanted}`", hint=f"`{place}/` copies all its files")
+            raise TargetError(f"the run wrote nothing to `{wanted}`", hint=f"`{place}/` copies all its files")
         return _copy(files, destination)
     found = [place for place in _find(wanted, known) if place.exists()]
     if not found:
         hint = f"the run's outputs: {', '.join(f'`{name}/`' for name in known)}"
-        raise TargetError(f"the run has not written `{wanted}`", hint=hint)
+        raise TargetError(f"the run wrote nothing to `{wanted}`", hint=hint)
     return _copy(dict(_files(found)), destination)
 
 
@@ -64,7 +64,7 @@ def _find(wanted: str, known: Mapping[str, Places]) -> list[Path]:
         name, rest = "/".join(parts[:length]), parts[length:]
         if name in known and ".." not in rest:
             return [place.joinpath(*rest) for place in known[name]]
-    raise UsageError(f"a run has no output `{wanted}`", hint=did_you_mean(wanted, known), code="CT935")
+    raise UsageError(f"`{wanted}` is not a result of the run", hint=did_you_mean(wanted, known), code="CT935")
 
 
 def _instead(known: Mapping[str, Places], chosen: Mapping[str, Files]) -> str:

@@ -244,7 +244,7 @@ def test_something_in_the_way(finished: Job, service: AzureMLService, tmp_path: 
 def test_nothing_there_yet(service: AzureMLService, tmp_path: Path) -> None:
     """A job that has not begun has no model; the hint names what a run writes."""
     service.submit(plan_of(outputs=BODY))
-    with pytest.raises(TargetError, match="wrote no files to `model`") as caught:
+    with pytest.raises(TargetError, match="wrote nothing to `model`") as caught:
         service.download(REF, "model/", tmp_path)
     assert "`outputs/plots/`" in (caught.value.hint or "")
     assert service.download(REF, "", tmp_path) == []

@@ -234,7 +234,7 @@ def test_what_is_as_it_was_unpacked_is_no_work(place: Place) -> None:
     run = place.submit("print(open('train.py').read())")
     run.wait()
     assert run.service.download(run.ref, "work/", place.root / "got") == []
-    with pytest.raises(TargetError, match=r"has not written `work/train\.py`"):
+    with pytest.raises(TargetError, match=r"wrote nothing to `work/train\.py`"):
         run.service.download(run.ref, "work/train.py", place.root / "got")
 
 
@@ -299,5 +299,5 @@ def test_download_of_what_was_not_written(place: Place) -> None:
     """A file that the script has not written is not an empty success."""
     run = place.submit("")
     run.wait()
-    with pytest.raises(TargetError, match=r"has not written `model/weights\.pt`"):
+    with pytest.raises(TargetError, match=r"wrote nothing to `model/weights\.pt`"):
         run.service.download(run.ref, "model/weights.pt", place.root / "got")

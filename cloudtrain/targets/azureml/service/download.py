@@ -64,7 +64,7 @@ def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path)
         found.setdefault(_behind(file.name, wanted) or file.name.rpartition("/")[2], file)
     if not found and wanted:
         hint = f"this run can write to {', '.join(f'`{name}/`' for name in results.names)}"
-        raise TargetError(f"the run wrote no files to `{wanted}`", hint=hint)
+        raise TargetError(f"the run wrote nothing to `{wanted}`", hint=hint)
     with landing(destination) as staging:
         places = [(file, staging.place(name)) for name, file in sorted(found.items())]
         run_concurrently(_FILES, lambda item, check: _fetch(*item, check), places)

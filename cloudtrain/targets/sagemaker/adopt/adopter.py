@@ -143,7 +143,7 @@ _WHY_CODE = "cloudtrain uploads the code under the hash of its content"
 
 _REASONS = {
     OF_SEARCH[0]: "a sweep has no field for it",
-    OF_SEARCH[1]: "`cloudtrain continue` goes on with a sweep of its own",
+    OF_SEARCH[1]: "`cloudtrain continue` extends a sweep without a warm start",
     "CheckpointConfig": "all trials would share the place, and resume from each other's checkpoints",
     START: "the job starts something else than version 3's drivers do",
     "Tags": "a job's tags have each key once, and an override of the list would lose the tag of the run",

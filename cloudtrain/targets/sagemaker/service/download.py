@@ -37,7 +37,7 @@ def download(
 
     Raises:
         UsageError: the run has no location with this name; the hint suggests a similar one.
-        TargetError: the run has written no files under `path`, or an archive is damaged or unsafe.
+        TargetError: the run wrote no files to `path`, or an archive is damaged or unsafe.
     """
     wanted = path.strip("/")
     if not wanted:
@@ -55,7 +55,7 @@ def download(
         files = staging.move()
     if not files:
         hint = f"a run writes to {', '.join(f'`{known}/`' for known in (*places, LOGS))}"
-        raise TargetError(f"the run has written no files under `{wanted}`", hint=hint, code="CT935")
+        raise TargetError(f"the run wrote nothing to `{wanted}`", hint=hint, code="CT935")
     return files
 
 
@@ -66,7 +66,7 @@ def _find(wanted: str, places: Places) -> tuple[str, str]:
         rest = wanted.removeprefix(name)
         if rest != wanted and rest[:1] in ("", "/") and ".." not in rest.split("/"):
             return name, rest.strip("/")
-    raise UsageError(f"a run has no results called `{wanted}`", hint=did_you_mean(wanted, known), code="CT935")
+    raise UsageError(f"`{wanted}` is not a result of the run", hint=did_you_mean(wanted, known), code="CT935")
 
 
 def _stage(clients: Clients, places: Places, name: str, rest: str, staging: Staging, prefix: str) -> None:

@@ -252,7 +252,7 @@ class SageMakerService:
             return False
         if not is_ours(self._at(ref.place), kind, description, request):
             raise NameTaken(
-                f"the account already has a different {kind.noun} job with the name `{ref.name}`",
+                f"the account already has a different {kind.noun} job named `{ref.name}`",
                 hint=f"see it with `cloudtrain status {ref}`, or give your job another name",
                 code="CT945",
             )

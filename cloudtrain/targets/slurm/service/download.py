@@ -25,7 +25,7 @@ def download(runner: Runner, folder: RunFolder, path: str, destination: Path) ->
 
     Raises:
         UsageError: the run has no such output; the hint names its outputs.
-        TargetError: the run has written nothing to the output.
+        TargetError: the run wrote no files to the output.
     """
     known: dict[str, str] = {**json.loads(runner.run(scripts.OUTPUTS, folder.path)), "logs": f"{folder.path}/logs"}
     wanted = path.strip("/")
@@ -34,7 +34,7 @@ def download(runner: Runner, folder: RunFolder, path: str, destination: Path) ->
             source = _find(wanted, known)
             if not _copy(runner, source, staging, ""):
                 hint = f"the run's outputs: {', '.join(f'`{name}/`' for name in known)}"
-                raise TargetError(f"the run has not written `{wanted}`", hint=hint)
+                raise TargetError(f"the run wrote nothing to `{wanted}`", hint=hint)
         for name, source in known.items() if not wanted else ():
             _copy(runner, source, staging, f"{name}/")
         return staging.move()
@@ -59,7 +59,7 @@ def _find(wanted: str, known: Mapping[str, str]) -> str:
         raise UsageError(
             "`outputs` is not the name of an output", hint=f"name one: {', '.join(names) or '`model`'}", code="CT935"
         )
-    raise UsageError(f"a run has no output `{wanted}`", hint=did_you_mean(wanted, known), code="CT935")
+    raise UsageError(f"`{wanted}` is not a result of the run", hint=did_you_mean(wanted, known), code="CT935")
 
 
 def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
