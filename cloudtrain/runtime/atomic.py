@@ -1,5 +1,6 @@
-"""Folders of files that are either whole or absent: written aside, synced, renamed, and checked by length and
-digest."""
+"""Folders of files that are either complete or absent. Files are written to a temporary folder, synced and renamed;
+length and digest verify them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ BLOCK = 16 << 20
 
 
 class BlockHash:
-    """Hashes a file's blocks, from its bytes in order."""
+    """Hashes a file block by block as its bytes are added in order."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -43,13 +44,13 @@ class BlockHash:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """Return the file's entry in the manifest, once all bytes were added."""
+        """Return the file's entry for the manifest. Call it after all bytes were added."""
         rest = [self._hash.hexdigest()] if self.size % BLOCK else []
         return {"size": self.size, "block": BLOCK, "sha256": [*self._digests, *rest]}
 
 
 class HashingFile:
-    """A binary file that knows length and digest of the written data without reading it again."""
+    """A binary file that computes length and digest of the data while writing it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -92,7 +93,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def publish(aside: Path, final: Path, manifest: Mapping[str, Any]) -> None:
-    """Complete the folder `aside` with its manifest and rename it. Before the rename, `final` does not exist."""
+    """Write the manifest into the temporary folder `aside` and rename the folder to `final`."""
     text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
     write_hashed(aside / MANIFEST, lambda file: cast(None, file.write(text.encode())))
     sync_folder(aside)
@@ -106,7 +107,7 @@ def file_names(folder: Path) -> list[str]:
 
 
 def entries(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Sync each of these files under `folder` to disk, and return name to length and digest."""
+    """Sync the files `names` under `folder` to disk. Return a map from name to length and digest."""
     found = {}
     for name in names:
         path = folder / name
@@ -121,7 +122,7 @@ def entries(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Return the manifest, if it is whole and the files that it lists have the right lengths; None otherwise."""
+    """Return the manifest; None if it is damaged or a file in it is missing or has another length."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         files = manifest["files"]
@@ -132,8 +133,9 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def is_whole(folder: Path, reader: int = 0, readers: int = 1) -> bool:
-    """Return whether every file has the length and the digests that the manifest says. Each of several readers checks
-    the lengths of all files and the digests of its share."""
+    """Return whether every file has the length and the digests of the manifest. With several readers, each one checks
+    all lengths, but only the digests of its share of the files.
+    """
     manifest = read_manifest(folder)
     if manifest is None:
         return False
@@ -154,20 +156,21 @@ def blocks_of(entry: Mapping[str, Any]) -> tuple[int, list[str]]:
     """Return the length of a file's blocks and their digests, from its entry in a manifest. A small file is one block.
 
     Raises:
-        ValueError: the entry is not one that this module writes.
+        ValueError: the entry has another form than this module writes.
     """
     size, digests = entry["size"], entry["sha256"]
     if isinstance(digests, str):
         return max(1, size), [digests]
     block = entry["block"]
     if not (isinstance(block, int) and block > 0 and len(digests) == -(-size // block)):
-        raise ValueError("the digests do not cover the file")
+        raise ValueError("the number of digests does not match the file's length")
     return block, digests
 
 
 def share_of(files: Mapping[str, Any], reader: int, readers: int) -> dict[str, Any]:
-    """Return the files that one of several readers takes. The largest files are dealt first, each to the reader with
-    the least so far."""
+    """Return one reader's share of the files. The largest files are assigned first, each to the reader with the fewest
+    bytes so far.
+    """
     loads = [0] * readers
     shares: list[dict[str, Any]] = [{} for _ in range(readers)]
     for name in sorted(files, key=lambda name: (-files[name]["size"], name)):
@@ -186,7 +189,7 @@ def _digest_of_next(file: BinaryIO, length: int) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable. Mounted object stores refuse it, and keep names in their own way."""
+    """Make renames in a folder durable by syncing it. Mounted object stores refuse the sync; the refusal is ignored."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

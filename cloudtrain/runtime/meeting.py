@@ -1,7 +1,7 @@
-"""How the processes of a job meet before their first collective, and how missing ones are named.
+"""Wait for all processes of a job before the first collective, and name those that are missing.
 
-A collective that waits for a process which never started times out after minutes, without naming that process. Here
-every process first writes its name into the store, so the others can tell who is missing.
+If a process never starts, a collective times out after minutes without naming that process. Here every process first
+registers in the store, so the others can name the missing processes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def seconds_from(variable: str, default: float) -> float:
 
 
 def find_store(environment: Environment, patience: float) -> Any:
-    """Return the store of `MASTER_ADDR` and `MASTER_PORT`. torchrun's agent holds it; otherwise rank 0 opens it.
+    """Return the store at `MASTER_ADDR` and `MASTER_PORT`. Its server is torchrun's agent, otherwise rank 0.
 
     Raises:
         SetupError: the address does not answer.

@@ -1,10 +1,11 @@
-"""Checkpoints in parts with torch.distributed.checkpoint, hashed while they are written and read without running code.
+"""Sharded checkpoints with torch.distributed.checkpoint. Files are hashed while they are written; reading them runs no
+code.
 
     written = write_shards(state, folder)          # every rank; returns its files, with digests, for the manifest
     read_shards(state, folder)                     # every rank; into the tensors of `state`, checked as it is read
 
-torch writes metadata, and numbers beside the tensors, as pickles, and reads them in a way that lets a forged pickle run
-code. Here reading accepts only what writing produces.
+torch writes metadata and plain values as pickles, and a forged pickle can run code when torch reads it. The functions
+here accept only types that `write_shards` writes.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ _SYNCED_AT_ONCE = 128 << 20
 
 
 class HashedStream:
-    """A file whose large blocks are hashed in a second thread while they are written, and synced in a third. The
-    slowest of the three determines the time, and no data is copied or read again."""
+    """A file that is written, hashed and synced in large blocks, by three threads at the same time. The slowest thread
+    determines the time. No data is copied or read again.
+    """
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -61,7 +63,7 @@ class HashedStream:
         self.size = 0
 
     def write(self, data: Any) -> int:
-        """Write all of the data."""
+        """Write all of `data`."""
         view = memoryview(data).cast("B")
         self.size += view.nbytes
         if view.nbytes < _WORTH_A_THREAD:
@@ -82,7 +84,7 @@ class HashedStream:
         return self.size
 
     def finish(self) -> dict[str, Any]:
-        """Return length and digest."""
+        """Finish writing. Return the file's length and digest."""
         self._beside.shutdown()
         self._disk.shutdown()
         return self._hash.entry
@@ -92,9 +94,9 @@ class HashedStream:
 
 
 def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> dict[str, dict[str, Any]]:
-    """Write this rank's part of the state into the folder. Every rank must call it; the messages go through `group`.
+    """Write this rank's part of `state` into `folder`. Every rank must call it. The ranks communicate through `group`.
 
-    Returns a mapping of name to length and digest for the files that this rank has written.
+    Returns a mapping from name to length and digest for the files that this rank has written.
     """
     import torch.distributed.checkpoint
     from torch.distributed.checkpoint import filesystem
@@ -130,8 +132,7 @@ def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> d
 
 @contextmanager
 def _without_crc() -> Iterator[None]:
-    """Switch off the CRC that torch computes of everything it writes but does not check when reading. The digests are
-    the check."""
+    """Switch off torch's CRC of written data. torch does not check this CRC when reading; the digests replace it."""
     from torch import serialization
 
     before = getattr(serialization, "get_crc32_options", bool)()
@@ -147,13 +148,14 @@ def _without_crc() -> Iterator[None]:
 
 
 def read_shards(state: dict[str, Any], folder: Path) -> None:
-    """Fill the tensors of `state`, and replace its other values. Every rank must call it.
+    """Read the tensors of `state` in place, and replace its other values. Every rank must call it.
 
     The processes of an instance read each block that any of them needs once, and compare its digest before using it.
 
     Raises:
-        TornError: a block differs from the manifest, on any rank. Some tensors may have been filled before.
-        SetupError: the checkpoint holds data that `write_shards` never writes, so another program made or changed it.
+        TornError: a block differs from the manifest, on any rank. Some tensors may already have been changed.
+        SetupError: the checkpoint holds data that `write_shards` never writes, so another program must have written or
+        changed it.
     """
     import torch
     import torch.distributed.checkpoint
@@ -198,7 +200,7 @@ def read_shards(state: dict[str, Any], folder: Path) -> None:
 
 
 def _files_of(folder: Path) -> dict[str, Any]:
-    """Return the files of the manifest; none where it is torn."""
+    """Return the manifest's entries for the files; an empty dict if the checkpoint is torn."""
     try:
         files: dict[str, Any] = (read_manifest(folder) or {})["files"]
         for entry in files.values():
@@ -218,7 +220,7 @@ def _read_metadata(folder: Path, files: dict[str, Any]) -> Any:
 
 
 def _read_items(folder: Path, files: dict[str, Any], metadata: Any, plan: Any, planner: Any) -> None:
-    """Fill what torch's plan of this rank asks for. Each part is filled when the last of its blocks has arrived."""
+    """Read the items in torch's `plan` for this rank. Each part is used as soon as its last block has been read."""
     wanted: dict[tuple[str, int, int], list[Any]] = {}
     spans: dict[tuple[str, int, int], range] = {}
     failure: Exception | None = None
@@ -256,7 +258,7 @@ def _read_items(folder: Path, files: dict[str, Any], metadata: Any, plan: Any, p
 
 
 def _span_of(folder: Path, files: dict[str, Any], name: str, offset: int, length: int) -> range:
-    """Return the numbers of the blocks that hold these bytes."""
+    """Return the numbers of the blocks that hold the `length` bytes at `offset` of the file `name`."""
     if name not in files or not 0 <= offset < offset + length <= files[name]["size"]:
         raise _forgery_error(folder, f"it reads {length} bytes of `{name}` from {offset} on")
     block, _ = blocks_of(files[name])
@@ -264,7 +266,7 @@ def _span_of(folder: Path, files: dict[str, Any], name: str, offset: int, length
 
 
 def _fill(planner: Any, items: list[Any], data: memoryview, folder: Path) -> None:
-    """Give torch's planner one stored part: a tensor of which each item wants a piece, or a value."""
+    """Pass one stored part to torch's planner. The part is a value, or a tensor of which each item needs a piece."""
     import torch
     from torch.distributed._shard._utils import narrow_tensor_by_index
     from torch.distributed.checkpoint.planner import LoadItemType
@@ -286,7 +288,7 @@ def _fill(planner: Any, items: list[Any], data: memoryview, folder: Path) -> Non
 
 
 def parse_metadata(data: bytes, folder: Path) -> Any:
-    """Return the metadata, which says where each part lies, without running code.
+    """Parse the metadata, which locates each part of the checkpoint, without running code.
 
     Raises:
         SetupError: the metadata holds types that cloudtrain's checkpoints never contain.
@@ -323,5 +325,5 @@ class _Unpickler(pickle.Unpickler):
 def _forgery_error(folder: Path, what: str) -> SetupError:
     return SetupError(
         f"the checkpoint `{folder}` holds data that this script never saves: {what}",
-        hint="do not load it, because it may run foreign code; remove it, and resume from another checkpoint",
+        hint="remove this checkpoint to resume from another one; loading it in another way may run foreign code",
     )

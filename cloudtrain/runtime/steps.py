@@ -1,4 +1,4 @@
-"""A training step as a plain number, whether Python, numpy or TensorFlow counted it."""
+"""Convert a training step from Python, numpy or TensorFlow to a plain number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .errors import SetupError
 
 
 def whole_step(step: SupportsIndex) -> int:
-    """Return the step as a Python integer, which names and JSON can hold.
+    """Return the step as a Python integer, for file names and JSON.
 
     Raises:
         SetupError: the step is not a whole number, or is below 0.

@@ -225,7 +225,7 @@ def test_a_setup_error_ends_a_script_with_its_words(variables: dict[str, str], t
     """No traceback: what is wrong and what to type, once for each instance."""
     assert failing(tmp_path, **variables) == (
         1,
-        "error: the input `train` is not there: `data/train` does not exist\n\n"
+        "error: the input `train` was not found: `data/train` does not exist\n\n"
         "hint: put the data into `data/train`, or set `CLOUDTRAIN_INPUT_TRAIN` to its folder\n",
     )
 
