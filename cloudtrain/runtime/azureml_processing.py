@@ -50,7 +50,7 @@ def prepare(arguments: Sequence[str], variables: Mapping[str, str], directory: s
         try:
             files = link_share(share, path, here.rank, here.world_size)
         except OSError as error:
-            hint = "see that the job's identity may read it; `az ml job show` says which that is"
+            hint = "see that the job's identity may read it; `az ml job show` prints this identity"
             raise SetupError(f"the input `{name}` cannot be read: {error}", hint=hint) from None
         share_of = f"{files} file{'' if files == 1 else 's'} of the input `{name}`"
         _tell(f"instance {here.rank} of {here.world_size} (the first is 0) has {share_of}")

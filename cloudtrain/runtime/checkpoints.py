@@ -62,7 +62,7 @@ class Checkpoints:
         self.directory = Path(directory) if directory is not None else checkpoint_dir()
         self.keep = keep if keep is not None else _keep_from_environment()
         if self.keep < 1:
-            raise SetupError(f"`keep` is {self.keep}, so no checkpoint would be kept", hint="keep at least 1")
+            raise SetupError(f"`keep` is {self.keep}, so no checkpoint would be kept", hint="set `keep` to at least 1")
 
     def save(self, state: Any, step: SupportsIndex) -> Path | None:
         """Write `state` on rank 0. The other ranks return None at once.

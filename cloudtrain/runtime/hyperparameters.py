@@ -163,7 +163,7 @@ def _text_of(texts: list[str], kind: Any) -> str:
     if not texts:
         return "True" if kind is bool else _empty(kind)
     if len(texts) > 1 and not is_one_of(kind, CONTAINERS):
-        raise ValueError(f"takes one value, not {len(texts)}: `{' '.join(texts)}`")
+        raise ValueError(f"needs one value, not {len(texts)}: `{' '.join(texts)}`")
     if len(texts) > 1 and is_one_of(kind, SEQUENCES) and texts[0][:1] not in ("[", "(", "{"):
         return ",".join(text.strip(",") for text in texts)
     return " ".join(texts)  # older SageMaker toolkits take `[1, 2]` apart at the space

@@ -280,8 +280,8 @@ def _fresh_store(environment: Environment, timeout: timedelta, patience: float) 
         return dist.HashStore()
     if environment.master_addr is None:
         raise SetupError(
-            f"{environment.world_size} processes on {environment.node_count} instances, and no variable says where "
-            "rank 0 is",
+            f"the address of rank 0 is unknown, and the job has {environment.world_size} processes on "
+            f"{environment.node_count} instances",
             hint="set `MASTER_ADDR` to the first host and `MASTER_PORT` to a free port there, on every process",
         )
     os.environ.setdefault("MASTER_ADDR", environment.master_addr)

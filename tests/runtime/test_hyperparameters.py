@@ -250,7 +250,7 @@ def test_other_errors_keep_their_traceback(tmp_path: Path) -> None:
 
 def test_a_value_that_a_shell_took_apart_is_an_error() -> None:
     """`--name two words` would silently lose a word."""
-    with pytest.raises(SetupError, match="takes one value, not 2: `two words`"):
+    with pytest.raises(SetupError, match="needs one value, not 2: `two words`"):
         read_arguments(Config, ["--name", "two", "words"])
 
 

@@ -92,7 +92,7 @@ def _listen_for_chief(plan: LaunchPlan, network: Network, host: str, children: C
 
 def _explain_failure(failed: Child | None, environment: Mapping[str, str]) -> str:
     if failed is None:
-        return "the chief failed on its host, or that host was lost; its own log says more"
+        return "the chief failed, or its host was lost; read that host's log"
     logs = environment.get("PET_LOG_DIR")  # torchrun's setting: the ranks' output goes there
     files = sorted(Path(logs).rglob("stderr.log"), key=lambda path: path.stat().st_mtime) if logs else []
     assert failed.exit_code is not None, "it has ended"
