@@ -1,6 +1,6 @@
 """The options of mpirun for ranks on one machine, in a form that both Open MPI 4 and 5 accept.
 
-Version 4 accepts two forms that version 5 does not (tested with 4.1.4, 4.1.8 and 5.0.11):
+Version 4 accepts two forms that version 5 does not (seen with 4.1.4, 4.1.8 and 5.0.11):
 
     -bind-to none           a long option with one dash: 5 takes `none` for the program, or refuses the option
     -x A=1 -x A=2           an option twice: in 4 the last one counts, in 5 the first one, or it is an error

@@ -65,8 +65,8 @@ class Rendezvous:
         """Wait for all agents. Return the store that the agents, and then the ranks, use in this round.
 
         Raises:
-            RendezvousClosedError: an agent has closed the rendezvous. RendezvousTimeoutError: an agent did not arrive
-            in time.
+            RendezvousClosedError: an agent has closed the rendezvous.
+            RendezvousTimeoutError: an agent did not arrive in time.
         """
         from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # as in `loopback`
         from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo

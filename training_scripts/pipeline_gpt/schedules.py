@@ -43,10 +43,10 @@ class Schedule:
     """A row of the table.
 
     Attributes:
-        torch_name: the schedule's class in torch.distributed.pipelining. chunks: stages per process where the schedule
-        fixes them; None where the user may choose. placement: which stages a process holds. `loop`: every processes-th
-        one. `v`: one going down, one coming back. formula: the bubble as a share of the step, of processes,
-        microbatches and chunks, where a backward takes twice
+        torch_name: the schedule's class in torch.distributed.pipelining.
+        chunks: stages per process where the schedule fixes them; None where the user may choose.
+        placement: which stages a process holds. `loop`: every processes-th one. `v`: one going down, one coming back.
+        formula: the bubble as a share of the step, of processes, microbatches and chunks, where a backward takes twice
             as long as a forward and sending takes no time. None where there is no closed form.
         single: torch's class takes one stage, not a list.
     """

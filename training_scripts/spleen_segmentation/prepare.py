@@ -135,7 +135,8 @@ def prepare_one(case: Case, settings: Settings) -> str:
     """Prepare one volume, unless it already exists. Return a description of the result.
 
     Raises:
-        ValueError: image and label do not match dataset.json. Exception: any error from reading a broken file.
+        ValueError: image and label do not match dataset.json.
+        Exception: any error from reading a broken file.
     """
     made_from = {"image": digest(case.image), "label": digest(case.label)}
     made_with = json.loads(json.dumps(asdict(settings)))

@@ -31,8 +31,10 @@ def failure_text(role: str, exit_code: int, said: str, files: Iterable[Path] = (
     lines of the traceback as fit.
 
     Args:
-        role: the role of the failed process. exit_code: exit code of the process; negative for a signal. said: the last
-        part of the process's stderr. files: the files with the ranks' stderr, if torchrun redirected it.
+        role: the role of the failed process.
+        exit_code: exit code of the process; negative for a signal.
+        said: the last part of the process's stderr.
+        files: the files with the ranks' stderr, if torchrun redirected it.
     """
     who, cause = role, _ROOT_CAUSE.search(said)
     lines = said.splitlines()

@@ -54,14 +54,16 @@ class LaunchPlan:
     """The processes and settings of one host.
 
     Attributes:
-        environment: variables for every process of the host, in addition to the container's. programs: the processes
-        that the host starts. processes_per_instance: number of ranks that torchrun or mpirun starts on this host; 1
-        without them. hosts: the hosts of the distribution, in rank order; only this host if it runs the script alone.
-        requirements: the requirements file that is installed first. wait_for: the master's host name, which must
-        resolve before the processes start. finishes: roles whose success ends all processes of the host, because
-        servers never end by themselves. watch: the host whose launcher reports the end of the chief; this host's own
-        name on the chief's host. endpoints: `host:port` of every server in the job, including MASTER_PORT. python: the
-        interpreter that runs the script and installs its requirements.
+        environment: variables for every process of the host, in addition to the container's.
+        programs: the processes that the host starts.
+        processes_per_instance: number of ranks that torchrun or mpirun starts on this host; 1 without them.
+        hosts: the hosts of the distribution, in rank order; only this host if it runs the script alone.
+        requirements: the requirements file that is installed first.
+        wait_for: the master's host name, which must resolve before the processes start.
+        finishes: roles whose success ends all processes of the host, because servers never end by themselves.
+        watch: the host whose launcher reports the end of the chief; this host's own name on the chief's host.
+        endpoints: `host:port` of every server in the job, including MASTER_PORT.
+        python: the interpreter that runs the script and installs its requirements.
     """
 
     environment: dict[str, str]
@@ -88,10 +90,12 @@ def launch_plan(
     """Return the plan of the host that `resource_config` describes.
 
     Args:
-        hyperparameters: the hyperparameters of the request, all as texts. resource_config: `resourceconfig.json`.
-        input_data_config: `inputdataconfig.json`. machine: the host's hardware and variables. root: the folder of
-        `/opt/ml`; another one under emulation. network: maps hosts to addresses; default: hosts are reached by their
-        names.
+        hyperparameters: the hyperparameters of the request, all as texts.
+        resource_config: `resourceconfig.json`.
+        input_data_config: `inputdataconfig.json`.
+        machine: the host's hardware and variables.
+        root: the folder of `/opt/ml`; another one under emulation.
+        network: maps hosts to addresses; default: hosts are reached by their names.
 
     Raises:
         SetupError: `cloudtrain_launch` is missing or not valid, or this launcher cannot do what it requests.

@@ -49,10 +49,17 @@ def sm_variables(
     """Return every `SM_` variable of one host.
 
     Args:
-        user: the script's hyperparameters, decoded from JSON. reserved: the launcher's hyperparameters. resource:
-        `resourceconfig.json`. channels: `inputdataconfig.json`. root: `/opt/ml`. program: the entry point; empty if the
-        job runs a command. groups: the instance groups of the distribution. job_name: the training job's name. gpus:
-        GPUs of this host. cpus: logical CPUs of this host. neurons: Neuron cores of this host.
+        user: the script's hyperparameters, decoded from JSON.
+        reserved: the launcher's hyperparameters.
+        resource: `resourceconfig.json`.
+        channels: `inputdataconfig.json`.
+        root: `/opt/ml`.
+        program: the entry point; empty if the job runs a command.
+        groups: the instance groups of the distribution.
+        job_name: the training job's name.
+        gpus: GPUs of this host.
+        cpus: logical CPUs of this host.
+        neurons: Neuron cores of this host.
     """
     channels = {name: channel for name, channel in channels.items() if name != CODE_CHANNEL}
     hosts_of = instance_groups(resource)
