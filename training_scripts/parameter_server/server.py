@@ -60,13 +60,13 @@ class Server:
     while it was computed.
 
     Args:
-        weights: the start, flat.
-        workers: how many there are; they are called 1 to `workers`.
-        last_update: when training is finished.
-        learning_rate_at: the rate of each update.
+        weights: the initial weights as one flat tensor.
+        workers: the number of workers; their ranks are 1 to `workers`.
+        last_update: the number of updates after which training ends.
+        learning_rate_at: returns the learning rate of an update.
         max_staleness: how many gradients a worker may be ahead of the slowest one; None for no limit.
         report_every, evaluate_every, save_every: updates between two events of each kind.
-        momentum, weight_decay: of SGD.
+        momentum, weight_decay: settings of SGD.
     """
 
     def __init__(
