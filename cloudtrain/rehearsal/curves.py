@@ -1,4 +1,4 @@
-"""The verdict: the losses of an interrupted and resumed run compared with those of an uninterrupted run."""
+"""Compare the losses of an interrupted and resumed run with the losses of an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ _NOT_FOUND = "checkpoints: the script said that it saved, but not where the next
 
 
 class Verdict(NamedTuple):
-    """The result of a rehearsal. `words` is one line; `look_at` lists possible causes, the most likely first."""
+    """The result of a rehearsal. `words` is the result in one line; `look_at` lists possible causes, the most likely
+    first.
+    """
 
     kind: str
     words: str
@@ -37,12 +39,12 @@ class Verdict(NamedTuple):
 
     @property
     def survives(self) -> bool:
-        """Whether the training is the same with and without the interruption."""
+        """Whether the losses are the same with and without the interruption."""
         return self.kind == "same"
 
 
 class Difference(NamedTuple):
-    """The first value that differs."""
+    """A metric of one step with its values in the uninterrupted run (`whole`) and in another run (`found`)."""
 
     step: int
     metric: str
@@ -52,8 +54,9 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The curves side by side. `saved_at` is the step at which the script reports that it saved; None without a
-    report."""
+    """The curves of the three runs. `saved_at` is the step at which the script saved, by its own report; None without a
+    report.
+    """
 
     whole: Curve
     interrupted: Curve
@@ -62,7 +65,7 @@ class Comparison:
     tolerance: float = TOLERANCE
     saved_at: int | None = None
     joined: dict[int, Mapping[str, float]] = field(init=False)
-    """The combined curve of both runs, with the resumed run's values where both have one."""
+    """The curve of the interrupted run, continued and overridden by the curve of the resumed run."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "joined", {**self.interrupted, **self.resumed})
@@ -79,12 +82,12 @@ class Comparison:
 
     @property
     def repeated(self) -> int:
-        """The number of steps that were computed twice, according to the reports."""
+        """The number of steps that both the interrupted and the resumed run computed, according to their reports."""
         return 0 if self.resumed_at is None else max(0, self.stopped_at - self.resumed_at + 1)
 
     @property
     def compared(self) -> int:
-        """The number of values that are compared."""
+        """The number of compared values."""
         return len(_pairs(self.whole, self.joined, self.metrics))
 
     @property
@@ -94,12 +97,16 @@ class Comparison:
         return max((_distance(pair.whole, pair.found) for pair in pairs), default=0.0)
 
     def first_difference(self, found: Curve) -> Difference | None:
-        """Return the first value that differs by more than the tolerance, relative to values above 1."""
+        """Return the first value of `found` that differs from the uninterrupted run by more than the tolerance; None
+        without a difference. The tolerance is relative for values above 1.
+        """
         pairs = _pairs(self.whole, found, self.metrics)
         return next((pair for pair in pairs if not _is_close(pair.whole, pair.found, self.tolerance)), None)
 
     def verdict(self) -> Verdict:
-        """Return the verdict. The first question with a bad answer decides, because later questions depend on it."""
+        """Return the verdict. The checks run in order, and the first failed check decides, because later checks depend
+        on it.
+        """
         for question in (
             self._does_not_repeat,
             self._saved_nothing,
@@ -156,7 +163,9 @@ class Comparison:
         return None if difference is None else Verdict("differs", _words(difference), self._suspects(difference.step))
 
     def _suspects(self, step: int) -> tuple[str, ...]:
-        """Return all suspects, or fewer if it is known whether the first step after the resumption was the same."""
+        """Return the possible causes of a difference that begins at `step`. There are fewer if the reports show whether
+        the first resumed step was already different.
+        """
         first = self.resumed_at
         if first is None or first not in self.whole or first - 1 not in {*self.whole, self.saved_at}:
             return (*_AT_THE_FIRST_STEP, *_AFTER_IT)
@@ -164,8 +173,9 @@ class Comparison:
 
 
 def curve_of(reports: Iterable[Mapping[str, float]], metrics: Sequence[str]) -> dict[int, dict[str, float]]:
-    """Return reports as a curve: those with a step and at least one of the metrics. The last report of a step
-    counts."""
+    """Return a curve, which maps each step to its metrics. Reports without a step or without any of the metrics are
+    skipped. The last report of a step counts.
+    """
     curve: dict[int, dict[str, float]] = {}
     for report in reports:
         values = {name: report[name] for name in metrics if name in report}
@@ -175,7 +185,7 @@ def curve_of(reports: Iterable[Mapping[str, float]], metrics: Sequence[str]) -> 
 
 
 def loss_names(reports: Iterable[Mapping[str, float]]) -> tuple[str, ...]:
-    """Return the metrics that are losses by their names: `loss`, `train_loss`, `val/loss`."""
+    """Return the metrics whose names end with `loss`, such as `train_loss` or `val/loss`."""
     names = dict.fromkeys(name for report in reports for name in report)
     return tuple(name for name in names if name.lower().endswith("loss"))
 
@@ -194,8 +204,9 @@ def _is_close(one: float, other: float, tolerance: float) -> bool:
 
 
 def _distance(one: float, other: float) -> float:
-    """Return the difference of two values: zero if both are equal or both are not numbers, infinite if only one is a
-    number."""
+    """Return the absolute difference of two values: zero if both are equal or both are NaN, infinite if only one is
+    NaN.
+    """
     if one == other or (isnan(one) and isnan(other)):
         return 0.0
     return abs(one - other) if isfinite(one) and isfinite(other) else inf

@@ -1,4 +1,4 @@
-"""The sequence of a rehearsal: whole, interrupted, resumed, verdict."""
+"""Run a rehearsal: the whole run, the interrupted run, the resumed run, then the verdict."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Rehearsal:
     verdict: Verdict
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON data."""
+        """Return runs and results as JSON data."""
         comparison = self.comparison
         difference = comparison.first_difference(comparison.joined)
         return {
@@ -69,14 +69,15 @@ class Rehearsal:
 
 
 def _finite(value: Any) -> Any:
-    """Replace NaN and infinity, which JSON cannot express."""
+    """Replace NaN and infinity by None, because JSON has neither."""
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
 @dataclass(frozen=True)
 class RehearsalOptions:
-    """The user's choices. Without `at_step`, the run is stopped about half way. Without `metrics`, all losses are
-    compared."""
+    """The user's options. Without `at_step`, the run is stopped about half way. Without `metrics`, all losses are
+    compared.
+    """
 
     at_step: int | None = None
     metrics: tuple[str, ...] = ()
@@ -84,8 +85,9 @@ class RehearsalOptions:
 
 
 def run_whole(job: TrainingJob, submit: Callable[[TrainingJob], Run], *, on_stage: OnStage = lambda *_: None) -> Run:
-    """Send the job as the first run of a rehearsal, and wait for it. The run has the rehearsal's name, no checkpoint to
-    resume from, and outputs in its own folder. If the job keeps no checkpoints, an emulated service keeps none either.
+    """Submit the job as the first run of a rehearsal, and wait for it. The run has the rehearsal's job name, starts
+    without a checkpoint, and keeps its outputs in its own folder. If the job keeps no checkpoints, an emulated service
+    keeps none either.
     """
     update: dict[str, Any] = {
         "name": rehearsal_name(job.name),
@@ -100,16 +102,16 @@ def run_whole(job: TrainingJob, submit: Callable[[TrainingJob], Run], *, on_stag
 
 
 def rehearsal_name(job_name: str) -> str:
-    """Return the job name of a rehearsal's runs."""
+    """Return the job name under which a rehearsal's runs are listed."""
     return job_name.removesuffix(REHEARSAL)[: _LONGEST_NAME - len(REHEARSAL)].rstrip("-") + REHEARSAL
 
 
 def rehearse(whole: Run, options: RehearsalOptions, *, on_stage: OnStage = lambda *_: None) -> Rehearsal:
-    """Interrupt and resume the job of a run on this machine, and compare the runs.
+    """Repeat the run `whole` twice, interrupted and resumed, and compare the losses with those of `whole`.
 
     Raises:
-        UsageError: the run is not on this machine, has not ended, reports nothing to compare, or ends before the step.
-        TargetError: the run failed, so there is nothing to compare with; or the script ended before the signal arrived.
+        UsageError: the run is not on this machine, has not ended, reports nothing to compare, or ends before `at_step`.
+        TargetError: a run failed, or the script ended before the signal arrived.
     """
     if whole.directory is None:
         raise UsageError(f"`{whole.name}` did not run on this machine", hint="rehearse its job file", code="CT905")
@@ -144,7 +146,7 @@ def rehearse(whole: Run, options: RehearsalOptions, *, on_stage: OnStage = lambd
 
 
 def _wait_or_stop(run: Run, wait: Callable[[], Any]) -> Any:
-    """Wait for a run of the rehearsal. Ctrl-C also ends the run, because without a verdict it is useless."""
+    """Wait for a run of the rehearsal. Ctrl-C also stops the run, because a run without a verdict is useless."""
     try:
         return wait()
     except KeyboardInterrupt:
@@ -159,7 +161,7 @@ def _must_succeed(whole: Run) -> None:
         raise UsageError(f"`{whole.name}` has not ended: it is {status.state}", hint=hint, code="CT905")
     if status.state is not RunState.SUCCEEDED:
         raise TargetError(
-            f"`{whole.name}` did not succeed, so there is nothing to compare with: it {status.state}"
+            f"`{whole.name}` did not succeed, so a rehearsal cannot compare with it: it {status.state}"
             + (f": {status.reason}" if status.reason else ""),
             hint=f"`cloudtrain logs {whole.name}` prints its output",
             code="CT905",
@@ -186,7 +188,7 @@ def _choose_metrics(whole: Run, reports: Sequence[Mapping[str, float]], asked: S
     """Return the metrics to compare.
 
     Raises:
-        UsageError: there is nothing to compare.
+        UsageError: the run reported no metrics, no loss, or not the requested metric.
     """
     known = dict.fromkeys(name for report in reports for name in report if name != "step")
     if not known:
@@ -195,7 +197,7 @@ def _choose_metrics(whole: Run, reports: Sequence[Mapping[str, float]], asked: S
             "the script prints: `metrics: {loss: 'loss: ([0-9.]+)'}` in the job"
         )
         raise UsageError(
-            f"`{whole.name}` reported no metrics, and a rehearsal compares losses", hint=hint, code="CT905"
+            f"`{whole.name}` reported no metrics, but a rehearsal compares losses", hint=hint, code="CT905"
         )
     for name in asked:
         if name not in known:
@@ -212,7 +214,7 @@ def _step(whole: Run, steps: Sequence[int], asked: int | None) -> int:
     """Return the reported step at which to interrupt the run.
 
     Raises:
-        UsageError: there is no step in the middle, or none at or after the requested step.
+        UsageError: fewer than two steps were reported, or the requested step is not before the last one.
     """
     if len(steps) < 2:
         what = f"at step {steps[0]} alone" if steps else "without a step"
@@ -232,7 +234,7 @@ def _step(whole: Run, steps: Sequence[int], asked: int | None) -> int:
 
 
 def _stop_at(run: Run, step: int) -> float:
-    """Send SIGTERM when the step is reported, and return the seconds until the run has ended."""
+    """Send SIGTERM when `step` is reported. Return the seconds from the signal to the end of the run."""
     import time
 
     metrics = Metrics()
@@ -247,7 +249,7 @@ def _stop_at(run: Run, step: int) -> float:
 
 
 def _saved_step(run: Run) -> int | None:
-    """Return the step in the marker that the script's runtime writes when it has saved and exited."""
+    """Return the step in the marker file that `runtime.exit_preempted` writes after saving; None without it."""
     marker = RunFolder(str(run.directory)).read_preempted()
     step = None if marker is None else marker.get("step")
     return None if step is None else int(step)

@@ -1,8 +1,8 @@
-"""The runs of a rehearsal, made from one launch specification: the same processes and code under other names.
+"""Make the runs of a rehearsal from one launch specification. They have the same processes and code, but other names.
 
 A run's folder has the run's name, so replacing the name everywhere in a specification gives the specification of
-another run. Locations outside that folder (a job's `checkpoint.local`, outputs that are kept elsewhere) are moved into
-it, so a rehearsal neither reads earlier checkpoints nor changes results.
+another run. Locations outside the run's folder (a job's `checkpoint.local`, outputs that are kept elsewhere) are moved
+into the folder, so a rehearsal neither reads earlier checkpoints nor changes results.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAMELESS = "job-00000000-0"
 
 @dataclass(frozen=True)
 class Original:
-    """A run whose launch is repeated."""
+    """A run whose launch specification is used for repetitions."""
 
     spec: LaunchSpecification
     job_name: str
@@ -43,16 +43,16 @@ class Original:
 
     @classmethod
     def of(cls, run: Run, job_name: str) -> Original:
-        """Return a run of this machine as the original. Its repetitions are listed as runs of `job_name`.
+        """Return the original for a run on this machine. Its repetitions are listed as runs of `job_name`.
 
         Raises:
-            TargetError: the run's folder is gone.
+            TargetError: the run's folder no longer exists.
         """
         return cls(RunFolder(str(run.directory)).read_launch(), job_name, run.ref)
 
     def repeat(self, name: str, *, checkpoint_of: str | None = None, hold_at: int | None = None) -> LaunchSpecification:
-        """Return the specification under another name. `checkpoint_of` is the run whose checkpoints the repetition
-        finds; default: the repetition itself. `hold_at` is the step at which it waits for its signal.
+        """Return the original's specification for a run called `name`. `checkpoint_of` names the run whose checkpoints
+        the repetition uses; default: its own. `hold_at` is the step at which the repetition waits for SIGTERM.
         """
         homes = self._homes(name, checkpoint_of or name)
         paths = "|".join(map(re.escape, homes))
@@ -67,7 +67,7 @@ class Original:
         return replace(spec, processes=tuple(replace(each, env=each.env | held) for each in spec.processes))
 
     def _homes(self, name: str, checkpoint_of: str) -> dict[str, str]:
-        """Return the new location of each location of the original: checkpoints, and items outside the run's folder."""
+        """Map the original's locations to new ones, for checkpoints and for items outside the run's folder."""
         run_dir = self.spec.run_dir
         links = {link.path: link.target for link in self.spec.links or ()}
         homes = {}
@@ -81,10 +81,10 @@ class Original:
 
 
 def send(original: Original, settings: Settings, make: Callable[[str], LaunchSpecification]) -> Run:
-    """Send the specification that `make` returns for a run name. The run is an ordinary run, which `ps` lists.
+    """Submit the specification that `make` returns for a run name. `cloudtrain ps` lists the run like any other run.
 
     Raises:
-        TargetError: the original's code is gone.
+        TargetError: the archive with the original's code no longer exists.
     """
 
     def plan(name: str) -> Plan:
@@ -108,14 +108,16 @@ def send(original: Original, settings: Settings, make: Callable[[str], LaunchSpe
 
 
 class _NoBundle:
-    """A placeholder for the bundle of a repeated run, whose code is there already."""
+    """A placeholder for the bundle of a repeated run, which needs no upload because its code already exists."""
 
     sha256 = ""
 
     def write(self, path: Path) -> None:
-        """Raise an error. This is called only if the archive is gone."""
+        """Raise an error. It is called only if the archive no longer exists."""
         raise TargetError(
-            f"the run's code is gone: `{path}`", hint="rehearse the job's file instead of the run", code="CT905"
+            f"the archive with the run's code no longer exists: `{path}`",
+            hint="rehearse the job file instead of the run",
+            code="CT905",
         )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 
 def has_bf16() -> bool:
-    """Return whether the current GPU computes in bf16. A T4 or a V100 only emulates it, slower than fp32, and torch
-    counts that as support by default."""
+    """Return whether the current GPU computes in bf16. A T4 or a V100 only emulates bf16, slower than fp32, but
+    `torch.cuda.is_bf16_supported()` counts emulation as support by default.
+    """
     import torch
 
     if not torch.cuda.is_available():
@@ -14,7 +15,7 @@ def has_bf16() -> bool:
 
 
 def has_float8() -> bool:
-    """Return whether the current GPU multiplies matrices in float8: Hopper, Ada, Blackwell; MI300."""
+    """Return whether the current GPU multiplies matrices in float8 (Hopper, Ada, Blackwell, MI300)."""
     import torch
 
     if not torch.cuda.is_available():
@@ -25,8 +26,9 @@ def has_float8() -> bool:
 
 
 def use_tf32(is_used: bool) -> None:
-    """Let fp32 matrix products and convolutions round their factors to 10 bits on GPUs (Ampere and newer). They become
-    several times as fast, with three digits instead of seven. Without it, they have the full precision of fp32."""
+    """Switch TF32 on or off for fp32 matrix products and convolutions on GPUs (Ampere and newer). TF32 rounds the
+    factors to 10 bits. This is several times as fast, with three digits instead of seven.
+    """
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = is_used

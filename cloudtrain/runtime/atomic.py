@@ -1,9 +1,9 @@
-"""Folders of files that are either whole or absent: written aside, synced, renamed, and checked by length and
-checksum.
+"""Folders of files that are either complete or absent. Files are written to a temporary folder, synced and renamed;
+their lengths and checksums verify them.
 
 The checksum is CRC-32, which finds files that are torn, zeroed or have flipped bits. It takes a quarter of SHA-256's
 time. SHA-256 would protect no better against forgery, because the checksums lie beside the files. Manifests of earlier
-versions contain SHA-256, which is still checked.
+versions contain SHA-256, and are still checked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ needs."""
 
 
 class BlockChecksums:
-    """Computes the checksum of each block of a file, from the file's bytes in order."""
+    """Computes a checksum for each block of a file as the file's bytes are added in order."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -50,13 +50,13 @@ class BlockChecksums:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """Return the file's entry in the manifest, once all bytes were added."""
+        """Return the file's entry for the manifest. Call it after all bytes were added."""
         rest = [f"{self._crc:08x}"] if self.size % BLOCK else []
         return {"size": self.size, "block": BLOCK, "crc32": [*self._checksums, *rest]}
 
 
 class CheckedFile:
-    """A binary file that computes length and checksum of the data while it is written."""
+    """A binary file that computes length and checksum of the data while writing it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -99,7 +99,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def publish(aside: Path, final: Path, manifest: Mapping[str, Any]) -> None:
-    """Complete the folder `aside` with its manifest and rename it. Before the rename, `final` does not exist."""
+    """Write the manifest into the temporary folder `aside` and rename the folder to `final`."""
     text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
     write_checked(aside / MANIFEST, lambda file: cast(None, file.write(text.encode())))
     sync_folder(aside)
@@ -113,7 +113,7 @@ def file_names(folder: Path) -> list[str]:
 
 
 def entries(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Sync each of these files under `folder` to disk, and return its length and checksums by name."""
+    """Sync the files `names` under `folder` to disk. Return a map from name to length and checksums."""
     found = {}
     for name in names:
         path = folder / name
@@ -128,7 +128,7 @@ def entries(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Return the manifest, if it is whole and the files that it lists have the right lengths; None otherwise."""
+    """Return the manifest; None if it is damaged or a file in it is missing or has another length."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         files = manifest["files"]
@@ -139,8 +139,9 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def is_whole(folder: Path, reader: int = 0, readers: int = 1) -> bool:
-    """Return whether every file has the length and the checksums in the manifest. Each of several readers checks the
-    lengths of all files and the checksums of its share."""
+    """Return whether every file has the length and the checksums of the manifest. With several readers, each one
+    checks all lengths, but only the checksums of its share of the files.
+    """
     manifest = read_manifest(folder)
     if manifest is None:
         return False
@@ -172,7 +173,7 @@ def blocks_of(entry: Mapping[str, Any]) -> Blocks:
     """Return the blocks of a file, from its entry in a manifest.
 
     Raises:
-        ValueError: the entry is not one that this module writes.
+        ValueError: the entry has another form than this module writes.
     """
     kind = "crc32" if "crc32" in entry else "sha256"
     size, checksums = entry["size"], entry[kind]
@@ -180,7 +181,7 @@ def blocks_of(entry: Mapping[str, Any]) -> Blocks:
         return Blocks(max(1, size), kind, [checksums])
     block = entry["block"]
     if not (isinstance(block, int) and block > 0 and len(checksums) == -(-size // block)):
-        raise ValueError("the checksums do not cover the file")
+        raise ValueError("the number of checksums does not match the file's length")
     return Blocks(block, kind, checksums)
 
 
@@ -198,8 +199,9 @@ def checksum(kind: str, pieces: Iterable[Any]) -> str:
 
 
 def share_of(files: Mapping[str, Any], reader: int, readers: int) -> dict[str, Any]:
-    """Return the files that one of several readers takes. The largest files are dealt first, each to the reader with
-    the least so far."""
+    """Return one reader's share of the files. The largest files are assigned first, each to the reader with the fewest
+    bytes so far.
+    """
     loads = [0] * readers
     shares: list[dict[str, Any]] = [{} for _ in range(readers)]
     for name in sorted(files, key=lambda name: (-files[name]["size"], name)):
@@ -217,7 +219,7 @@ def _pieces_of(file: BinaryIO, length: int) -> Iterator[bytes]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable. Mounted object stores refuse it, and keep names in their own way."""
+    """Make renames in a folder durable by syncing it. Mounted object stores refuse the sync; the refusal is ignored."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Send the metrics of a trial to the workspace, because the tuner of Azure ML's sweeps reads them only there.
+"""Send the metrics of a trial to the Azure ML workspace, the only place from which a sweep's tuner reads them.
 
 The service gives every job an MLflow endpoint and a token. Each report is one POST from a separate thread, so that
 training does not wait. A failure is reported once. Scripts need no extra package.
@@ -45,7 +45,7 @@ class Sender:
         self._thread.start()
 
     def put(self, values: dict[str, float]) -> None:
-        """Queue these values for sending. `step` is their step."""
+        """Queue `values` for sending. The value named `step` is their step."""
         now, step = int(time.time() * 1000), int(values.get("step", values.get("epoch", 0)))
         rows = [
             {"key": name, "value": value, "timestamp": now, "step": step}
@@ -56,7 +56,7 @@ class Sender:
             self._waiting.put(rows)
 
     def close(self) -> None:
-        """Wait until everything is sent, but only for a limited time."""
+        """Wait for a limited time until everything is sent."""
         self._waiting.put(None)
         self._thread.join(_PATIENCE)
 
@@ -85,7 +85,7 @@ _sender: Sender | None = None
 
 
 def send(values: dict[str, float]) -> None:
-    """Send what the script reported, if it is a trial of an Azure ML sweep."""
+    """Send reported metrics if the job runs on Azure ML; do nothing elsewhere."""
     global _sender
     if _sender is None:
         names = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_TRACKING_TOKEN")

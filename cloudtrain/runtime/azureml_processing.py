@@ -2,10 +2,10 @@
 
     python -m cloudtrain.runtime.azureml_processing [--shard NAME=PATH]... -- PROGRAM [ARGUMENTS]
 
-Azure ML gives every instance all data, so each instance makes a folder of links to its share of the files. That folder
-replaces the whole one in the arguments and variables of the script. The script is a single process, as on other
-targets. `CLOUDTRAIN_INSTANCE` and `CLOUDTRAIN_INSTANCE_COUNT` hold its instance's number. Azure ML's ranks, which
-distinguished the instances, are removed.
+Azure ML gives every instance all data, so each instance makes a folder of links to its share of the files. In the
+arguments and variables of the script, this folder replaces the input's folder. The script is a single process, as on
+other targets. `CLOUDTRAIN_INSTANCE` and `CLOUDTRAIN_INSTANCE_COUNT` hold the instance's number and the number of
+instances. The variables with Azure ML's ranks, which number the instances, are removed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RANKS = frozenset("RANK LOCAL_RANK NODE_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT"
 
 
 def prepare(arguments: Sequence[str], variables: Mapping[str, str], directory: str) -> tuple[list[str], dict[str, str]]:
-    """Make the folders of links, below `directory`. Return argv and environment of the script.
+    """Fill a folder below `directory` with links for each sharded input. Return the script's argv and environment.
 
     Raises:
         SetupError: the arguments or the variables are not valid, or an input cannot be read.
@@ -50,7 +50,7 @@ def prepare(arguments: Sequence[str], variables: Mapping[str, str], directory: s
         try:
             files = link_share(share, path, here.rank, here.world_size)
         except OSError as error:
-            hint = "see that the job's identity may read it; `az ml job show` says which that is"
+            hint = "see that the job's identity may read it; `az ml job show` prints this identity"
             raise SetupError(f"the input `{name}` cannot be read: {error}", hint=hint) from None
         share_of = f"{files} file{'' if files == 1 else 's'} of the input `{name}`"
         _tell(f"instance {here.rank} of {here.world_size} (the first is 0) has {share_of}")
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 def _parse(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Return a map from inputs to their paths, and the script's argv."""
     if "--" not in arguments[:-1]:
-        raise SetupError("nothing to start", hint=f"python -m {MODULE} --shard NAME=PATH -- PROGRAM ARGUMENTS")
+        raise SetupError("no program was given", hint=f"python -m {MODULE} --shard NAME=PATH -- PROGRAM ARGUMENTS")
     end = list(arguments).index("--")
     options, shards = list(arguments[:end]), {}
     while options:
@@ -93,8 +93,9 @@ def _parse(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _replace_path(word: str, path: str, share: str) -> str:
-    """Return one argument with the share in place of the whole folder. Longer paths that begin with the same text are
-    kept."""
+    """Return the argument `word` with `share` in place of the input's `path`. Other paths that only begin with the same
+    text, such as `/data2` for `/data`, are kept.
+    """
     return re.sub(rf"{re.escape(path)}(?![\w.-])", lambda _: share, word)
 
 

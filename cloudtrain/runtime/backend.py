@@ -1,4 +1,4 @@
-"""Choose the backend of the collectives: smddp, nccl, gloo or mpi. `auto` chooses the fastest that can run."""
+"""Choose the backend of the collectives: smddp, nccl, gloo or mpi. `auto` chooses the fastest one that works here."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def choose_backend(asked: str, *, gpus: int, folded: bool, alone: bool, sends: b
     """Return the backend string for torch.distributed.
 
     Args:
-        asked: `auto`, or a backend that must be used.
+        asked: `auto`, or the required backend.
         gpus: GPUs that this process sees.
         folded: two processes share a GPU.
         alone: the job has one process.
         sends: the script sends tensors from process to process, which smddp does not support.
 
     Raises:
-        SetupError: the backend asked for cannot run here.
+        SetupError: the requested backend cannot run here.
     """
     if asked != AUTO:
         problem = _problem(asked, gpus=gpus, folded=folded)
         if problem:
             raise SetupError(
                 f"the backend `{asked}` cannot run here: {problem}",
-                hint="use `auto`, which falls back to what can run",
+                hint="use `auto`, which chooses a backend that can run",
             )
         return NCCL if asked == "nccl" else asked
     if gpus and not folded and not alone and not sends and _smddp_problem() is None:
@@ -43,7 +43,7 @@ def choose_backend(asked: str, *, gpus: int, folded: bool, alone: bool, sends: b
 
 
 def _problem(backend: str, *, gpus: int, folded: bool) -> str | None:
-    """Return why a backend cannot run here; None when it can."""
+    """Return the reason why a backend cannot run here; None if it can."""
     import torch.distributed as dist
 
     if "nccl" in backend or backend == "smddp":

@@ -1,5 +1,5 @@
-"""The bytes of a checkpoint: read once on each instance, checked block by block before use, and handed to every process
-there that needs them.
+"""Read a checkpoint's bytes once on each instance, check them block by block before use, and pass them to every process
+of the instance that needs them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _AHEAD = 4
 
 
 class TornError(Exception):
-    """A file differs from what the manifest says."""
+    """A file differs from its entry in the manifest."""
 
 
 class Block(NamedTuple):
-    """A block of a file, by its number. Blocks sort in the order in which they lie on disk."""
+    """A block of a file, identified by its number. Blocks sort in their order on disk."""
 
     name: str
     number: int
@@ -31,9 +31,11 @@ class Block(NamedTuple):
 def read_blocks(
     folder: Path, files: Mapping[str, Mapping[str, Any]], wanted: Iterable[Block]
 ) -> Iterator[tuple[Block, memoryview | None]]:
-    """Yield the wanted blocks, in order; None for a block that differs from the manifest's `files`.
+    """Yield the wanted blocks in order, each with its bytes; None instead of bytes that differ from the manifest's
+    `files`.
 
-    Every process of the instance must call it and take all blocks, because others may wait for what it reads.
+    Every process of the instance must call it and take all blocks, because others may wait for the blocks that it
+    reads.
     """
     group = instance_group()
     users: dict[Block, list[int]] = defaultdict(list)
@@ -58,7 +60,9 @@ def read_blocks(
 
 
 def _share_out(users: Mapping[Block, list[int]]) -> dict[Block, int]:
-    """Return which process reads each block: of those that need it, the one that reads least so far."""
+    """Map each block to the process that reads it. Among the processes that need the block, the one with the fewest
+    blocks so far is chosen.
+    """
     loads: dict[int, int] = defaultdict(int)
     reader_of = {}
     for block in sorted(users, key=lambda block: (len(users[block]), block)):
@@ -74,8 +78,9 @@ def _length_of(files: Mapping[str, Mapping[str, Any]], block: Block) -> int:
 
 
 def _read(folder: Path, files: Mapping[str, Mapping[str, Any]], block: Block) -> bytearray:
-    """Return the block, followed by a byte that is 1 when the block is good, because a waiting process must learn of a
-    bad block too."""
+    """Return the block's bytes and one more byte: 1 if the block is good, else 0. It tells waiting processes about a
+    bad block.
+    """
     length, kind, checksums = blocks_of(files[block.name])
     data = bytearray(_length_of(files, block) + 1)
     view = memoryview(data)[:-1]

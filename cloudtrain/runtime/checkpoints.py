@@ -1,4 +1,5 @@
-"""Checkpoints that survive being killed at any moment, and are found again by the next run, whatever its size.
+"""Checkpoints that stay intact if the process is killed at any moment. The next run finds them, whatever its number of
+processes.
 
     checkpoint/
         000003-step-40/     the third save into this folder; `state.pt` opens with plain `torch.load`
@@ -6,9 +7,9 @@
             checkpoint.json     step, and length and checksum of every file
 
 A save writes into a temporary folder, syncs it and renames it, so a final name means a finished save. Length and
-checksum reveal damage by a disk, a crash or a half-done upload. The number in front orders saves, not steps, so a run
-that starts afresh in an old folder continues from its own saves. Torn checkpoints are skipped with a notice, never
-loaded.
+checksum reveal damage by a disk, a crash or an incomplete upload. The first number in a folder's name counts saves. The
+newest save is the one with the highest number, even if a new run in an old folder has saved a smaller step. Torn
+(incomplete or damaged) checkpoints are skipped with a notice, never loaded.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Saved(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """A checkpoint in memory: what was given to `save`."""
+    """A checkpoint in memory: the state and step that were passed to `save`."""
 
     state: Any
     step: int
@@ -54,23 +55,24 @@ class Loaded(NamedTuple):
 class Checkpoints:
     """The newest `keep` checkpoints of a run, in one folder.
 
-    The default of `directory` is `checkpoint_dir()`; that of `keep` is `CLOUDTRAIN_CHECKPOINT_KEEP`, else 3.
+    `directory` defaults to `checkpoint_dir()`; `keep` defaults to `CLOUDTRAIN_CHECKPOINT_KEEP`, else 3.
     """
 
     def __init__(self, directory: str | Path | None = None, keep: int | None = None) -> None:
         self.directory = Path(directory) if directory is not None else checkpoint_dir()
         self.keep = keep if keep is not None else _keep_from_environment()
         if self.keep < 1:
-            raise SetupError(f"`keep` is {self.keep}, so no checkpoint would be kept", hint="keep at least 1")
+            raise SetupError(f"`keep` is {self.keep}, so no checkpoint would be kept", hint="set `keep` to at least 1")
 
     def save(self, state: Any, step: SupportsIndex) -> Path | None:
-        """Write `state` on rank 0; the other ranks return at once, with None.
+        """Write `state` on rank 0. The other ranks return None at once.
 
-        With torch loaded the state may hold what `torch.load(weights_only=True)` reads back: tensors, numbers, texts
-        and containers of them, such as state dicts. Without torch it may hold numpy arrays instead of tensors.
+        If torch is imported, the state may hold everything that `torch.load(weights_only=True)` can read: tensors,
+        numbers, texts and containers of them, such as state dicts. Otherwise it may hold numpy arrays instead of
+        tensors.
 
         Raises:
-            SetupError: the state holds something else, which `load` would refuse; older checkpoints stay.
+            SetupError: the state holds an object that `load` would refuse; older checkpoints are kept.
         """
         if not detect_environment().is_main:
             return None
@@ -84,20 +86,19 @@ class Checkpoints:
     def save_sharded(self, write: Callable[[Path], object], step: SupportsIndex) -> Path | None:
         """Let every rank write its part. `write(folder)` is called on all ranks with one shared folder.
 
-        It is for states that no single process holds, for example with `torch.distributed.checkpoint`. Every rank must
+        Use it for states that no single process holds, for example with `torch.distributed.checkpoint`. Every rank must
         call it. Rank 0 returns the path.
 
-        `write` may return a mapping of name to length and checksum for the files that it has written, as
-        `sharded.write_shards` does, which hashes while it writes. The ranks divide the other files and read each of
-        them once.
+        `write` may return a mapping from name to length and checksums for the files that it has written, as
+        `sharded.write_shards` does. The ranks divide all other files among them and read each one once.
         """
         step, environment = whole_step(step), detect_environment()
         aside = self._make_aside(step) if environment.is_main else self.directory / f"{ASIDE}{step}"
         wait_for_all()
         known = write(aside)
         known = known if isinstance(known, dict) else {}
-        hashed = {name for part in from_every(sorted(known)) for name in part}
-        rest = [name for name in file_names(aside) if name not in hashed]
+        checked = {name for part in from_every(sorted(known)) for name in part}
+        rest = [name for name in file_names(aside) if name not in checked]
         mine = rest[environment.rank :: environment.world_size]
         files = {name: entry for part in from_every({**known, **entries(aside, mine)}) for name, entry in part.items()}
         path = self._publish(aside, step, files) if environment.is_main else None
@@ -105,7 +106,7 @@ class Checkpoints:
         return path
 
     def latest(self) -> Saved | None:
-        """Return the newest whole checkpoint, as this process sees it. Torn ones are skipped with a notice."""
+        """Return the newest whole checkpoint that this process sees. Torn checkpoints are skipped with a notice."""
         for saved in self._all():
             if is_whole(saved.path):
                 return saved
@@ -115,7 +116,7 @@ class Checkpoints:
     def agree(self) -> Saved | None:
         """Return the newest checkpoint that is whole on every rank. Every rank must call it.
 
-        The ranks of an instance divide the checkpoint's files, so that each instance reads every byte once.
+        The ranks of an instance divide the checkpoint's files among them, so each instance reads every byte once.
         """
         names = from_main([saved.path.name for saved in self._all()])
         place = detect_environment()
@@ -129,13 +130,14 @@ class Checkpoints:
         return None
 
     def load_sharded(self, read: Callable[[Path], object]) -> Saved | None:
-        """Let every rank read its part of the newest whole checkpoint. Return None where no checkpoint exists.
+        """Let every rank read its part of the newest whole checkpoint. Return this checkpoint, or None if no checkpoint
+        exists.
 
-        `read(folder)` is called on all ranks, and checks what it reads, as `sharded.read_shards` does. Every rank must
-        call it.
+        `read(folder)` is called on all ranks and must check the data it reads, as `sharded.read_shards` does. Every
+        rank must call `load_sharded`.
 
         Raises:
-            SetupError: every checkpoint is torn, and parts of one may have been read before that was seen.
+            SetupError: every checkpoint is torn, and parts of one may have been loaded before the damage was found.
         """
         from .blocks import TornError
 
@@ -152,7 +154,7 @@ class Checkpoints:
             notice(f"skipped the checkpoint `{self.directory / name}`: torn or missing")
         if torn:
             raise SetupError(
-                f"no checkpoint in `{self.directory}` is whole, and parts of a torn one were loaded already",
+                f"every checkpoint in `{self.directory}` is damaged, and parts of one were already loaded",
                 hint="remove the checkpoints to start from the beginning",
             )
         return None
@@ -169,7 +171,7 @@ class Checkpoints:
         return Loaded(_read_state(saved.path, map_location), saved.step)
 
     def _all(self) -> list[Saved]:
-        """Return everything that looks like a checkpoint, newest first, whole or not."""
+        """Return all checkpoints by their folders' names, newest first, whole or torn."""
         found = [_parse(path) for path in self.directory.iterdir()] if self.directory.is_dir() else []
         return sorted((saved for saved in found if saved is not None), reverse=True)
 
@@ -213,8 +215,8 @@ def _torch_save(state: Any, file: BinaryIO) -> None:
 def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) -> Any:
     """Return the saved state.
 
-    With `only_check`, only verify that it can be read: tensor data is memory-mapped instead of read, where torch
-    supports that.
+    With `only_check`, only verify that the state can be read: where torch supports it, tensor data is memory-mapped
+    instead of read.
     """
     if (folder / _PICKLE).exists():
         return plain_pickle.load(folder / _PICKLE)

@@ -1,13 +1,14 @@
-"""Becomes DeepSpeed's own launcher on an instance of an Azure ML job, which starts one such process on each instance.
+"""Starts DeepSpeed's own launcher on each instance of an Azure ML job. Azure ML starts this module once on each
+instance.
 
     python -m cloudtrain.runtime.deepspeed_launcher [OPTIONS OF deepspeed] SCRIPT [ARGUMENTS]
 
     one instance        deepspeed --num_gpus N OPTIONS SCRIPT ARGUMENTS
     several instances   deepspeed --hostfile FILE --no_ssh --node_rank I --master_addr A --master_port P OPTIONS ...
 
-The hosts are those of AZ_BATCH_HOST_LIST, each with as many slots as `--num_gpus` says, or as this instance has GPUs.
-`--no_ssh` (DeepSpeed pull request 5728, July 2024) starts the ranks of its own instance only, so that no instance has
-to log in to another. The user's options come last, so they override ours. Autotuning reaches other instances only
+The hosts come from AZ_BATCH_HOST_LIST. Each has `--num_gpus` slots; default: the number of GPUs of this instance. With
+`--no_ssh` (DeepSpeed pull request 5728, July 2024) each instance starts only its own ranks, so no instance has to log
+in to another. The user's options come last, so they override cloudtrain's. Autotuning reaches other instances only
 through ssh, so it works only on one instance.
 """
 
@@ -42,7 +43,7 @@ CHOICES = (*COUNTS, "-i", "--include", "-e", "--exclude")
 
 
 def options_of(arguments: Sequence[str]) -> dict[str, str]:
-    """Map each option of `deepspeed` before the script to its value, which is empty for options without one."""
+    """Map each option of `deepspeed` before the script to its value; the value is empty for options that take none."""
     found, rest = {}, iter(arguments)
     for argument in rest:
         if not argument.startswith("-"):
@@ -53,7 +54,7 @@ def options_of(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def deepspeed_argv(arguments: Sequence[str], variables: Mapping[str, str], *, gpus: int) -> list[str]:
-    """Write the hostfile and return the command that this instance runs. `gpus` are those of this instance.
+    """Write the hostfile and return the command that this instance runs. `gpus` is this instance's number of GPUs.
 
     Raises:
         SetupError: the number of GPUs or the address of the first instance is unknown, or autotuning needs ssh.
@@ -71,7 +72,7 @@ def deepspeed_argv(arguments: Sequence[str], variables: Mapping[str, str], *, gp
         return ["deepspeed", *chosen, *arguments]
     if environment.master_addr is None:
         hint = "on Azure ML the distribution is `PyTorch` with one process per instance"
-        raise SetupError("no variable says where the first instance is (MASTER_ADDR)", hint=hint)
+        raise SetupError("the address of the first instance is unknown: `MASTER_ADDR` is not set", hint=hint)
     hostfile = _hostfile(_hosts(variables, count), _slots(options, variables, gpus))
     return [
         "deepspeed",
@@ -105,18 +106,17 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _slots(options: Mapping[str, str], variables: Mapping[str, str], gpus: int) -> str:
-    """Return the number of slots. Only NVIDIA GPUs have the device files that are counted; Azure's variable may know
-    others."""
+    """Return the number of slots. `gpus` counts only NVIDIA's device files; for other GPUs Azure's variable is used."""
     given = next((options[name] for name in COUNTS if name in options), "")
     text = given or str(gpus or variables.get("AZ_BATCHAI_GPU_COUNT", ""))
     if text.isdecimal() and int(text):
         return text
     hint = "give the job `processes_per_instance`, or an instance type with GPUs"
-    raise SetupError("no GPU was found on this instance, so DeepSpeed has no slots", hint=hint)
+    raise SetupError("no GPU was found on this instance, so DeepSpeed can start no ranks", hint=hint)
 
 
 def _hosts(variables: Mapping[str, str], count: int) -> list[str]:
-    """Return one name for each instance. Without ssh DeepSpeed only counts the names, which must differ."""
+    """Return one name for each instance. The names must differ; without ssh, DeepSpeed only counts them."""
     hosts = [host for host in variables.get("AZ_BATCH_HOST_LIST", "").split(",") if host]
     return hosts if len(set(hosts)) == count else [f"instance-{number}" for number in range(count)]
 

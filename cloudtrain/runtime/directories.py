@@ -1,7 +1,8 @@
 """Folders for data and results, by name, on every target.
 
-The launcher's own variables come first, then SageMaker's, then Azure ML's, then a folder under the working directory,
-so that the same line works in a notebook. Folders for results are created; data must be there.
+A folder is taken from cloudtrain's own variables, else from SageMaker's, else from Azure ML's. The last choice is a
+folder under the working directory, so the same line works in a notebook. Folders for results are created; folders of
+data must exist.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def input_dir(name: str, *, default: str | Path | None = None) -> Path:
     path = found or usual
     if not path.exists():
         raise SetupError(
-            f"the input `{name}` is not there: `{path}` does not exist",
+            f"the input `{name}` was not found: `{path}` does not exist",
             hint=f"put the data into `{usual}`, or set `CLOUDTRAIN_INPUT_{name.upper()}` to its folder",
         )
     return path
@@ -83,12 +84,12 @@ def output_dir(name: str) -> Path:
 
 
 def model_dir() -> Path:
-    """Create and return the folder that the target keeps as the trained model."""
+    """Create and return the folder for the trained model, which the target keeps."""
     return _create(_first(MODEL, "model", os.environ) or _default_folder("model"))
 
 
 def checkpoint_dir() -> Path:
-    """Create and return the folder that outlives the run and is available again when it resumes."""
+    """Create and return the folder for checkpoints. It outlives the run, and a resumed run finds its files there."""
     found = _first(CHECKPOINT, "checkpoint", os.environ)
     on_sagemaker = Path(os.environ.get("SM_MODEL_DIR") or "/opt/ml/model").parent / SAGEMAKER_CHECKPOINTS
     if found is None and detect_environment().platform == "sagemaker" and on_sagemaker.is_dir():
@@ -97,7 +98,7 @@ def checkpoint_dir() -> Path:
 
 
 def run_dir() -> Path | None:
-    """Return the folder of the run on this machine; None on the clouds and without cloudtrain."""
+    """Return the run's folder if cloudtrain runs the job on this machine; None on the clouds or without cloudtrain."""
     text = os.environ.get("CLOUDTRAIN_RUN_DIR")
     return Path(text) if text else None
 
@@ -111,7 +112,7 @@ def _first(templates: tuple[str, ...], name: str, variables: Variables) -> Path 
 
 
 def _channel(name: str, variables: Variables) -> Path | None:
-    """Return the SageMaker channel of an input whose channel has `-` or `.` where the input's name has `_`."""
+    """Return the folder of a SageMaker channel whose name has `-` or `.` where the input's name has `_`."""
     wanted = f"SM_CHANNEL_{name.upper()}"
     found = (
         value for key, value in variables.items() if re.sub(r"\W", "_", key) in (wanted, f"SM_CHANNEL{name.upper()}")
@@ -120,7 +121,7 @@ def _channel(name: str, variables: Variables) -> Path | None:
 
 
 def _default_folder(name: str) -> Path:
-    """Return the default folder. Azure ML uploads `outputs/` of the working directory by itself."""
+    """Return the default folder for results. On Azure ML it is below `outputs/`, which Azure ML uploads."""
     return Path("outputs", name) if detect_environment().platform == "azureml" else Path(name)
 
 

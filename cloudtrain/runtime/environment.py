@@ -1,9 +1,9 @@
 """Rank, world size and master of this process, from the variables of the launcher that started it.
 
-Launchers differ only in the names of their variables, so each is a row of a table. The first row whose variables are
-present wins: torchrun's own (SageMaker runs torchrun too), Azure ML's PyTorch flavour, Open MPI (Azure ML's and
-SageMaker's MPI), SLURM, then `TF_CONFIG`; without any of them the process is alone. `MASTER_ADDR` and `MASTER_PORT` do
-not identify a launcher, because SageMaker's PyTorch toolkit sets them for a single process as well.
+Launchers differ only in the names of their variables, so each launcher is a row of a table. The first row whose
+variables are set wins. The order is torchrun (also on SageMaker), Azure ML's PyTorch distribution, Open MPI (Azure ML's
+and SageMaker's MPI), SLURM, then `TF_CONFIG`. Without any of them the job is a single process. `MASTER_ADDR` and
+`MASTER_PORT` do not identify a launcher, because SageMaker's PyTorch toolkit sets them for a single process as well.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ Variables = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Environment:
-    """One process among the processes of a job. Ranks count from 0.
+    """A process's rank and its position in the job. Ranks count from 0.
 
     Attributes:
-        launcher: the row of the table that matched; `single` without a launcher.
-        platform: `sagemaker`, `azureml` or `local`: where the process runs (or what is emulated).
-        rank: 0 to `world_size - 1`. Parameter servers and evaluators of TensorFlow rank behind the workers.
-        world_size: processes that train, on all instances.
-        local_rank: this process among those of its instance; chooses the GPU.
-        local_world_size: processes that train on this instance.
-        node_rank: this instance among the instances; tells apart the shards of a processing job, and the copies of a
+        launcher: the name of the launcher that started the process; `single` without a launcher.
+        platform: `sagemaker`, `azureml` or `local`. Under emulation it is the emulated platform.
+        rank: 0 to `world_size - 1`. TensorFlow's parameter servers and evaluators have higher ranks than the workers.
+        world_size: number of training processes on all instances.
+        local_rank: rank among the processes of this instance; chooses the GPU.
+        local_world_size: number of training processes on this instance.
+        node_rank: number of this instance, from 0. It distinguishes the shards of a processing job, and the copies of a
             job that SageMaker runs on several instances without a distribution: each of them is rank 0 of 1.
-        node_count: instances.
-        master_addr: where rank 0 can be reached; None where that is unknown.
-        master_port: the port that rank 0 listens on.
-        role: `worker`, or TensorFlow's `chief`, `ps`, `evaluator`.
+        node_count: number of instances.
+        master_addr: address of rank 0; None if it is unknown.
+        master_port: port on which rank 0 listens.
+        role: `worker`, or one of TensorFlow's `chief`, `ps` and `evaluator`.
     """
 
     launcher: str = "single"
@@ -59,11 +59,11 @@ class Environment:
 
 @dataclass(frozen=True)
 class Launcher:
-    """One row of the table: the variables for each number, of which the first one present wins. Numbers without a
-    variable are derived.
+    """One row of the table of launchers: for each number the names of its variables. The first variable that is set
+    wins. Numbers without a variable are derived.
 
-    `tasks_on_node` reads the local world size where the variable is not a plain number. `is_task` distinguishes a
-    process of the launcher from one that merely inherited its variables.
+    `tasks_on_node` computes the local world size where no variable holds it as a plain number. `is_task` distinguishes
+    a process of the launcher from one that merely inherited its variables.
     """
 
     name: str
@@ -130,7 +130,7 @@ def detect_environment(variables: Variables | None = None) -> Environment:
     """Return the environment of this process, from `os.environ` or the given variables.
 
     Raises:
-        SetupError: a variable is not a number, or the numbers contradict each other.
+        SetupError: a variable is not a whole number, or the numbers contradict each other.
     """
     variables = os.environ if variables is None else variables
     platform = next((name for name, marks in PLATFORMS if any(mark in variables for mark in marks)), "local")
@@ -167,7 +167,7 @@ def _of_launcher(launcher: Launcher, variables: Variables, platform: str) -> Env
 
 
 def _local_world_size(launcher: Launcher, variables: Variables, rank: int, world_size: int, local_rank: int) -> int:
-    """Return the variable's number where it is set; otherwise derive it from the other numbers."""
+    """Return the local world size from its variable, else derive it from the other numbers."""
     given = _number(variables, launcher.local_world_size, 0) or launcher.tasks_on_node(variables)
     if given:
         return given
@@ -181,8 +181,9 @@ def _local_world_size(launcher: Launcher, variables: Variables, rank: int, world
 
 
 def _of_instance(variables: Variables, platform: str) -> Environment:
-    """Return the environment of a process that works alone. In a processing job, or on SageMaker without a
-    distribution, it is one of several, each on its own instance."""
+    """Return the environment of a process without a distribution. In a processing job and on SageMaker, such a job may
+    have several instances with one process each.
+    """
     number, count = sagemaker_hosts.place(variables)
     number = _number(variables, ("CLOUDTRAIN_INSTANCE",), number)
     count = _number(variables, ("CLOUDTRAIN_INSTANCE_COUNT",), count)
@@ -190,8 +191,9 @@ def _of_instance(variables: Variables, platform: str) -> Environment:
 
 
 def _of_tensorflow(variables: Variables, platform: str) -> Environment | None:
-    """Return the environment of a TensorFlow task. The world is the chief, then the workers; other roles rank behind
-    it. None without a cluster."""
+    """Return the environment of a TensorFlow task; None without a cluster. The chief has the first rank, then come the
+    workers, then the other roles, which the world size does not count.
+    """
     config = read_tf_config(variables)
     cluster = (config or {}).get("cluster") or {}
     if not cluster:

@@ -1,4 +1,4 @@
-"""The runtime's one error. It is separate from `cloudtrain.errors`, which the bundle does not contain."""
+"""The only error class of the runtime. It is not in `cloudtrain.errors`, which the bundle does not contain."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 class SetupError(Exception):
-    """The process cannot train with its environment, arguments or data. `hint` says what to type or to set."""
+    """The process cannot train with its environment, arguments or data. `hint` tells the user what to type or set."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -17,5 +17,5 @@ class SetupError(Exception):
         return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
 
     def tell(self) -> None:
-        """Write the error to stderr for a person."""
+        """Write message and hint to stderr."""
         sys.stderr.write(f"error: {self.message}\n" + (f"\nhint: {self.hint}\n" if self.hint else ""))

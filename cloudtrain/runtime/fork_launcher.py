@@ -2,9 +2,9 @@
 
     python -u -m cloudtrain.runtime.fork_launcher --processes-per-instance 2 [OPTIONS] train.py [ARGUMENTS]
 
-torchrun starts an interpreter for every rank. Each interpreter imports torch (about a second), makes its first
-optimizer (another second, because that imports the compiler), and is torn down at the end. Here all of that happens
-once, before the fork. Three measures make a forked rank equivalent to a started one:
+torchrun starts an interpreter for every rank. Each interpreter imports torch (about a second), and then the compiler
+with its first optimizer (another second). Here both imports happen once, before the fork. Three measures make a forked
+rank equivalent to a newly started process:
 
 * At the fork, nothing exists that a fork would lose. Importing torch starts no thread pool and touches no GPU; the
 first operation would, so none runs before the fork. A job with GPUs is not started this way.
@@ -14,9 +14,9 @@ first operation would, so none runs before the fork. A job with GPUs is not star
   runs of 4 ranks.
 * numpy's global random numbers are seeded again, because they would be equal in all ranks.
 
-A rank has the variables that torchrun sets. Its output goes to the files that torchrun would write, below `--log-dir`:
-`instance_<i>/fork/attempt_<n>/<local rank>/stdout.log` and `stderr.log`. Beside them `rank.json` identifies the rank,
-because the process table shows only the launcher's environment.
+A rank has the variables that torchrun sets. As with torchrun, its output goes to files below `--log-dir`:
+`instance_<i>/fork/attempt_<n>/<local rank>/stdout.log` and `stderr.log`. In the same folder, `rank.json` identifies the
+rank, because the process table shows only the launcher's environment.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ RANK_FILE = "rank.json"
 def rank_environment(
     rank: int, *, instances: int, processes_per_instance: int, master_port: str, max_restarts: int = 0, attempt: int = 0
 ) -> dict[str, str]:
-    """Return what torchrun (torch 2.13) puts into the environment of a rank. Ranks are numbered instance by instance.
+    """Return the variables that torchrun (torch 2.13) sets for a rank. Ranks are numbered instance by instance.
 
-    The agent's store is not used. Rank 0 opens a new store on loopback with every attempt, so that no restarted rank
-    can read the address of a dead one.
+    No agent holds a store. Rank 0 opens a new store on loopback in every attempt, so that no restarted rank can read
+    the address of a dead rank.
     """
     instance, local_rank = divmod(rank, processes_per_instance)
     world_size = str(instances * processes_per_instance)
@@ -88,8 +88,9 @@ class Launcher:
         self._is_stopping = False
 
     def run(self) -> int:
-        """Start the ranks. When one dies, start all of them again, as often as allowed. Return the exit code, 0 or
-        1."""
+        """Start the ranks. When a rank fails, restart all ranks, at most `max_restarts` times. Return the exit code, 0
+        or 1.
+        """
         signal.signal(signal.SIGTERM, self._pass_on)
         signal.signal(signal.SIGALRM, self._kill)
         for attempt in range(self._options.max_restarts + 1):
@@ -103,8 +104,9 @@ class Launcher:
         return 1 if failed else 0
 
     def _attempt(self, attempt: int) -> Iterator[tuple[int, int]]:
-        """Run the ranks once. Return rank and exit code of those that end badly, in order. The first one makes the
-        others leave."""
+        """Run the ranks once. Yield rank and exit code of each rank that fails, in order of time. After the first
+        failure the other ranks are stopped.
+        """
         for rank in range(self._options.instances * self._options.processes_per_instance):
             self._start(rank, attempt)
         is_ending = False
@@ -166,8 +168,9 @@ class Launcher:
 
 
 def _fork() -> int:
-    """Fork. Python 3.12 warns when another thread exists; the only one here is OpenBLAS's, which handles forks
-    itself."""
+    """Fork this process. Python 3.12 warns about forks with several threads. The warning is ignored, because the only
+    other threads here are OpenBLAS's, which handle forks.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
@@ -193,8 +196,7 @@ def _become(environment: Mapping[str, str], folder: Path | None, program: Sequen
 
 
 def _run_script(program: Sequence[str]) -> int:
-    """Run the script as `python script arguments` would. Its module stays alive, with everything that the script
-    created."""
+    """Run the script as `python script arguments` would. The script's module and its objects are never destroyed."""
     path = os.path.abspath(program[0])  # noqa: PTH100 - as Python writes `__file__`
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)
@@ -225,7 +227,7 @@ def _exit_code_of(main: types.ModuleType, path: str) -> int:
 
 
 def _finish() -> None:
-    """Do what an interpreter does before it tears itself down: wait for threads, run exit handlers, flush."""
+    """Wait for threads, run exit handlers and flush output, as an interpreter does before it exits."""
     import atexit
     import threading
 
@@ -257,7 +259,7 @@ def _preload() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the job. Exit as quickly as the ranks do."""
+    """Run the job and exit with its exit code, through `os._exit` as the ranks do."""
     parser = argparse.ArgumentParser(prog="fork_launcher", allow_abbrev=False)
     parser.add_argument("--instances", type=int, default=1)
     parser.add_argument("--processes-per-instance", type=int, default=1)

@@ -1,8 +1,9 @@
-"""Stand still at a chosen step, so that a rehearsed SIGTERM arrives there and not hundreds of quick steps later.
+"""Pause the script at a chosen step, so that a rehearsal's SIGTERM arrives at this step and not hundreds of quick steps
+later.
 
 `cloudtrain rehearse` sets CLOUDTRAIN_HOLD_AT_STEP. Rank 0 reports that step and waits in `report` for the signal; the
 other ranks wait for it in their next collective. The script's own handler handles the signal as usual. A script that
-ignores signals stands still until it is killed.
+ignores SIGTERM waits until it is killed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _PATIENCE = 600.0
 
 
 def hold_at(step: float) -> None:
-    """Wait for SIGTERM at the step to hold at, or at the first later step that is reported. Once per process."""
+    """Wait for SIGTERM if `step` is at least the step in CLOUDTRAIN_HOLD_AT_STEP. A process waits only once."""
     wanted = os.environ.get(VARIABLE, "")
     if not wanted.isdecimal() or step < int(wanted):
         return

@@ -1,8 +1,8 @@
-"""A script's hyperparameters with their types, from one block of defaults at the top of the script.
+"""Read a script's hyperparameters. Their names, types and defaults come from one block at the top of the script.
 
 Every target passes hyperparameters as `--key value` (`-k value` for one letter). SageMaker writes booleans as `True`
-and `False`, a list as Python text, a dict as `a=1,b=2` and None as an empty text, and keeps the same values as JSON in
-`SM_HPS`. The command line overrides `SM_HPS`, which overrides the defaults.
+and `False`, a list as a Python literal, a dict as `a=1,b=2` and None as an empty string. It also writes all values as
+JSON into `SM_HPS`. The command line overrides `SM_HPS`, which overrides the defaults.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def arguments(defaults: Any, argv: Sequence[str] | None = None, *, at_least: Lea
     `--mp_parameters`. A wrong value, or one below its bound in `at_least`, ends the process with exit code 2 and names
     every mistake; `--help` or `-h` at the end lists the hyperparameters.
 
-    From here on, an uncaught SetupError ends the script with its message instead of a traceback.
+    After this call, an uncaught SetupError ends the script with its message instead of a traceback.
     """
     tell_setup_errors()
     argv = sys.argv[1:] if argv is None else argv
@@ -69,10 +69,10 @@ def arguments(defaults: Any, argv: Sequence[str] | None = None, *, at_least: Lea
 def read_arguments(
     defaults: Any, argv: Sequence[str], sm_hps: str = "", at_least: Least = NO_BOUNDS
 ) -> tuple[Any, dict[str, str | None]]:
-    """Return the hyperparameters, and the arguments that `defaults` does not have, each with a hint or None.
+    """Return the hyperparameters, and a map from each unknown argument to a hint or None.
 
     Raises:
-        SetupError: naming every value that does not fit.
+        SetupError: some values are not valid; the message names all of them.
     """
     declared = _declarations(defaults)
     names = {_fold(name): name for name in declared}
@@ -110,7 +110,7 @@ def read_arguments(
 
 
 def _declarations(defaults: Any) -> dict[str, tuple[Any, Any]]:
-    """Map name to type and default."""
+    """Map each hyperparameter's name to its type and default."""
     if isinstance(defaults, Mapping):
         return {name: (kind_of(value), value) for name, value in defaults.items()}
     if not is_dataclass(defaults):
@@ -134,8 +134,9 @@ def _fill(defaults: Any, values: dict[str, Any]) -> Any:
 
 
 def _split(argv: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Return each key with the tokens behind it; `--key=value` has one. Each token before the first key stands
-    alone."""
+    """Return each key with the tokens that follow it. In `--key=value` the value is the only token. Tokens before the
+    first key become entries without values.
+    """
     found: list[tuple[str, list[str]]] = []
     open_key = False
     for token in argv:
@@ -151,26 +152,27 @@ def _split(argv: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 
 def _is_key(token: str) -> bool:
-    """Return whether a token is a key: `--key` and `-k`, but not `-1` or `-.5`."""
+    """Return whether a token is a key. `--key` and `-k` are keys, `-1` and `-.5` are not."""
     if token.startswith("--"):
         return len(token) > 2
     return len(token) >= 2 and token[0] == "-" and token[1].isalpha() and (len(token) == 2 or token[2] == "=")
 
 
 def _text_of(texts: list[str], kind: Any) -> str:
-    """Return the text of one value. `--key a b c` is a list, as `--key a,b,c` is."""
+    """Join the tokens of one value. For a list, `--key a b c` means the same as `--key a,b,c`."""
     if not texts:
         return "True" if kind is bool else _empty(kind)
     if len(texts) > 1 and not is_one_of(kind, CONTAINERS):
-        raise ValueError(f"takes one value, not {len(texts)}: `{' '.join(texts)}`")
+        raise ValueError(f"needs one value, not {len(texts)}: `{' '.join(texts)}`")
     if len(texts) > 1 and is_one_of(kind, SEQUENCES) and texts[0][:1] not in ("[", "(", "{"):
         return ",".join(text.strip(",") for text in texts)
     return " ".join(texts)  # older SageMaker toolkits take `[1, 2]` apart at the space
 
 
 def _empty(kind: Any) -> str:
-    """Return the empty value of a type, where it has one. A shell drops an empty value, so a key without a value stands
-    for it."""
+    """Return the empty text for a key without a value, because a shell drops empty values. Raise ValueError if the type
+    has no empty value.
+    """
     try:
         convert("", kind)
     except ValueError:
@@ -200,8 +202,9 @@ def _nearest(key: str, declared: Mapping[str, Any]) -> str | None:
 
 
 def _asks_for_help(defaults: Any, argv: Sequence[str]) -> bool:
-    """Return whether the arguments ask for help. `-h 3` is the hyperparameter `h`, as every target passes it, and so is
-    `-h` where the script declares it."""
+    """Return whether the last argument is `-h` or `--help`. `-h 3` is the hyperparameter `h`, and so is `-h` if the
+    script declares `h`.
+    """
     last = argv[-1] if argv else ""
     return last in ("-h", "--help") and last.lstrip("-") not in _declarations(defaults)
 

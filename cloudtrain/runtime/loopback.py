@@ -1,8 +1,8 @@
-"""torch's TCPStore on loopback alone, for ranks that are all on one machine.
+"""torch's TCPStore on the loopback interface only, for jobs whose ranks all run on one machine.
 
 A TCPStore has no password and listens on every interface of the machine, so anybody who reaches its port can read and
-write the ranks' messages. Only a socket that it is handed makes it listen elsewhere. A server that is open to other
-tenants of the store serves every later TCPStore of the same process and port, including that of `init_process_group`.
+write the ranks' messages. To listen on loopback only, it must be given a socket. With `multi_tenant=True` its server
+also serves every later TCPStore of the same process and port, including the one of `init_process_group`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LIBUV_TAKES_SOCKETS = (2, 8)
 
 
 def open_store(port: int = 0) -> Any:
-    """Return the server of a TCPStore that only this machine reaches, on a free port where none is given.
+    """Return a serving TCPStore that only this machine can reach. With port 0 a free port is chosen.
 
     Raises:
         OSError: the port is taken.
@@ -49,11 +49,11 @@ def open_store(port: int = 0) -> Any:
 
 
 def hold_master_store(variables: Mapping[str, str] = os.environ) -> Any:
-    """Open the store that rank 0 would open on every interface, on rank 0 and only if all ranks are on this machine.
+    """On rank 0, open its store on loopback instead of every interface if all ranks are on this machine.
 
-    The store serves as long as the returned object, or any store made meanwhile, is kept. The result is None where
-    another store is used: on other ranks, under torchrun, whose agent holds the store, or with a master elsewhere. It
-    is also None where the port is taken; torch reports that itself.
+    The store serves as long as the returned object, or a later store on the same port, exists. Return None if no such
+    store is needed: on other ranks, under torchrun, whose agent holds the store, or if the master is another machine.
+    Return None also if the port is taken, because torch reports that itself.
     """
     port = variables.get("MASTER_PORT", "")
     agents = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

@@ -1,8 +1,9 @@
-"""The address of rank 0. Only torchrun and Azure ML's PyTorch flavour provide it; under other launchers it is derived.
+"""Find the address of rank 0. Only torchrun and Azure ML's PyTorch distribution provide it; under other launchers it is
+derived.
 
-Azure ML under MPI sets neither `MASTER_ADDR` nor `RANK`; it names the master in `AZ_BATCH_MASTER_NODE`
-(`10.0.0.4:6000`, more than one node; the port belongs to Batch) or in `AZ_BATCHAI_MPI_MASTER_NODE` (`localhost` on
-one node), and 6105 is the port its documentation uses. SageMaker lists its hosts; its toolkit's port is 7777.
+Azure ML under MPI sets neither `MASTER_ADDR` nor `RANK`; it names the master in `AZ_BATCH_MASTER_NODE` (several nodes;
+for example `10.0.0.4:6000`, where the port is Azure Batch's) or in `AZ_BATCHAI_MPI_MASTER_NODE` (one node;
+`localhost`). Azure ML's documentation uses the port 6105. SageMaker lists its hosts; its toolkit's port is 7777.
 """
 
 from __future__ import annotations
@@ -31,8 +32,7 @@ wins."""
 
 
 def find_master(variables: Variables, *, one_node: bool) -> tuple[str | None, int]:
-    """Return address and port of rank 0. On one node the address is this machine; it is None where no variable tells
-    it."""
+    """Return address and port of rank 0. Without a variable, the address is `127.0.0.1` on one node, else None."""
     for address_of, port_of in MASTERS:
         address = address_of(variables)
         if address is not None:
@@ -46,7 +46,8 @@ def _port(variables: Variables, default: int) -> int:
 
 
 def _port_of_mpirun(variables: Variables) -> int:
-    """Return a port that is the same for all processes of one `mpirun` and differs for the next, so that two can share
-    a machine."""
+    """Return the same port for all processes of one `mpirun`. Another `mpirun` gets another port, so that two jobs can
+    share a machine.
+    """
     name = variables.get("PMIX_NAMESPACE") or variables.get("OMPI_MCA_ess_base_jobid")
     return 20000 + zlib.crc32(name.encode()) % 10000 if name else 29500

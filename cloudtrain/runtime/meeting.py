@@ -1,7 +1,7 @@
-"""How the processes of a job meet before their first collective, and how missing ones are named.
+"""Wait for all processes of a job before the first collective, and name those that are missing.
 
-A collective that waits for a process which never started times out after minutes, without naming that process. Here
-every process first writes its name into the store, so the others can tell who is missing.
+If a process never starts, a collective times out after minutes without naming that process. Here every process first
+registers in the store, so the others can name the missing processes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def seconds_from(variable: str, default: float) -> float:
 
 
 def find_store(environment: Environment, patience: float) -> Any:
-    """Return the store of `MASTER_ADDR` and `MASTER_PORT`. torchrun's agent holds it; otherwise rank 0 opens it.
+    """Return the store at `MASTER_ADDR` and `MASTER_PORT`. Its server is torchrun's agent, otherwise rank 0.
 
     Raises:
         SetupError: the address does not answer.
@@ -59,8 +59,8 @@ def find_store(environment: Environment, patience: float) -> Any:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         words = str(error).strip().splitlines()
         raise SetupError(
-            f"rank {environment.rank} finds no rank 0 at `{address}` within {patience:g} s: {''.join(words[:1])}",
-            hint="look at the log of rank 0; is the address right, and the port open between the instances?",
+            f"rank {environment.rank} cannot reach rank 0 at `{address}` within {patience:g} s: {''.join(words[:1])}",
+            hint="read the log of rank 0; check its address, and that its port is open between the instances",
         ) from None
 
 
@@ -87,9 +87,9 @@ def _raise_missing(store: Any, environment: Environment, patience: float) -> Non
         return
     came = [rank for rank in range(environment.world_size) if rank not in missing]
     hosts = sorted({store.get(_key(rank)).decode() for rank in came[:64]})
-    word = f"ranks {_list_ranks(missing)} have not come" if len(missing) > 1 else f"rank {missing[0]} has not come"
+    word = f"ranks {_list_ranks(missing)} did not arrive" if len(missing) > 1 else f"rank {missing[0]} did not arrive"
     raise SetupError(
-        f"{word} within {patience:g} s; {len(came)} of {environment.world_size} processes are here, on "
+        f"{word} within {patience:g} s; {len(came)} of {environment.world_size} processes have arrived, on "
         f"{', '.join(hosts[:8])}",
         hint="read the logs of these ranks: they may have failed while starting; "
         "`CLOUDTRAIN_PATIENCE` sets how many seconds to wait",

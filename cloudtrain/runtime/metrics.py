@@ -1,4 +1,4 @@
-"""Metric lines: `[metrics] step=10 epoch=1 loss=0.25`. Printed by rank 0, read by people, services and cloudtrain."""
+"""Metric lines such as `[metrics] step=10 epoch=1 loss=0.25`. Rank 0 prints them for users, services and cloudtrain."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _LINE = re.compile(re.escape(PREFIX) + r"((?: [A-Za-z_][A-Za-z0-9_./-]*=[^\s=]+)
 
 
 def report(**values: SupportsFloat) -> None:
-    """Print one metric line, flushed, on rank 0 only. Tensors and numpy scalars are numbers too.
+    """Print one metric line on rank 0 and flush it. Values may be numbers, tensors with one element or numpy scalars.
 
-    Call it on every rank, so that a follower of a run on this machine sees which rank falls behind. With `total`, the
-    last step, the line also has `seconds_left`; `cloudtrain status` shows both as progress.
+    Call it on every rank, so that cloudtrain can show which rank of a run on this machine falls behind. If you pass
+    `total`, the number of the last step, the line also has `seconds_left`. `cloudtrain status` shows both as progress.
 
     Raises:
-        ValueError: a name cannot be written as a metric line and read back.
+        ValueError: a name has a character that a metric line does not allow, or there are no values.
     """
     from .environment import detect_environment
 
@@ -48,10 +48,11 @@ def report(**values: SupportsFloat) -> None:
 
 
 def format_metrics(values: dict[str, SupportsFloat]) -> str:
-    """Return the line for `values`, in their order. Whole numbers are exact; others have 7 digits, like float32.
+    """Return the metric line for `values`, in their order. Whole numbers are exact; other numbers have 7 digits, like
+    float32.
 
     Raises:
-        ValueError: a name has a character that the line cannot carry, or `values` is empty.
+        ValueError: a name has a character that a metric line does not allow, or `values` is empty.
     """
     for name in values:
         if not _NAME.fullmatch(name):
@@ -62,7 +63,9 @@ def format_metrics(values: dict[str, SupportsFloat]) -> str:
 
 
 def parse_metrics(line: str) -> dict[str, float] | None:
-    """Return the values of a metric line, whatever prefix a launcher added; None for any other line."""
+    """Return the values of a metric line, or None for any other line. A launcher's prefix before the metric line is
+    skipped.
+    """
     match = _LINE.search(line)
     if match is None:
         return None

@@ -1,6 +1,6 @@
-"""The options of mpirun for ranks on one machine, in the spelling that Open MPI 4 and 5 share.
+"""The options of mpirun for ranks on one machine, in a form that both Open MPI 4 and 5 accept.
 
-Version 4 accepts two things that version 5 does not (seen with 4.1.4, 4.1.8 and 5.0.11):
+Version 4 accepts two forms that version 5 does not (seen with 4.1.4, 4.1.8 and 5.0.11):
 
     -bind-to none           a long option with one dash: 5 takes `none` for the program, or refuses the option
     -x A=1 -x A=2           an option twice: in 4 the last one counts, in 5 the first one, or it is an error
@@ -39,7 +39,7 @@ _LONG = {name[1:]: name for name in (*_VALUES, *_FLAGS) if name.startswith("--")
 
 
 def mpirun_options(processes: int, options: str) -> list[str]:
-    """Return the words between `mpirun` and the program: cloudtrain's options, then the job's.
+    """Return the arguments between `mpirun` and the program: cloudtrain's options, then the job's.
 
     Raises:
         ValueError: a quotation mark of the job's options is not closed.
@@ -49,7 +49,7 @@ def mpirun_options(processes: int, options: str) -> list[str]:
 
 
 def portable(words: Sequence[str]) -> list[str]:
-    """Return options that Open MPI 4 and 5 both accept. Words of unknown options are kept."""
+    """Convert mpirun's options to a form that Open MPI 4 and 5 both accept. Unknown options are kept."""
     last: dict[str, tuple[str, ...]] = {}
     for number, option in enumerate(_options(words)):
         key = _key(option) or str(number)

@@ -1,5 +1,6 @@
-"""Messages from the runtime to a person: one line on stderr, so that stdout holds only the script's own output and
-metrics."""
+"""Messages from the runtime to the user. They go to stderr, one line each, so stdout holds only the script's own output
+and metrics.
+"""
 
 from __future__ import annotations
 

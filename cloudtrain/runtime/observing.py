@@ -1,5 +1,6 @@
-"""Diagnostics for failures and slow steps on GPUs: NCCL's last messages, memory at the moment it ran out, and a trace
-of some steps. All files go into one folder of the run, which the target keeps."""
+"""Diagnostics for failures and slow steps on GPUs: NCCL's flight recorder, a snapshot of GPU memory when it runs out,
+and a trace of some steps. All files go into one folder of the run, which the target keeps.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ ENTRIES = "2000"
 
 
 def diagnostics_dir() -> Path:
-    """Return the run's folder `diagnostics` on this machine; elsewhere a folder that the target keeps."""
+    """Return the folder for diagnostics: `diagnostics` in the run's folder on this machine; on a cloud, a folder that
+    the target keeps.
+    """
     run = run_dir()
     folder = output_dir(FOLDER) if run is None else run / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -39,7 +42,9 @@ def diagnostics_dir() -> Path:
 
 
 def record_flights() -> None:
-    """Switch NCCL's flight recorder on, unless its variables say otherwise. Call it before the process group exists."""
+    """Switch on NCCL's flight recorder, unless its environment variables are already set. Call it before creating the
+    process group.
+    """
     import torch
 
     version = tuple(map(int, torch.__version__.split(".")[:2]))
@@ -51,8 +56,7 @@ def record_flights() -> None:
 
 
 def watch_memory() -> None:
-    """Record what holds the memory of this process's GPU when it runs out, in a file for
-    https://pytorch.org/memory_viz.
+    """When this process's GPU runs out of memory, write a file with all allocations for https://pytorch.org/memory_viz.
 
     `CLOUDTRAIN_MEMORY_HISTORY=0` switches the recording off. It costs the host about a microsecond for each allocation.
     """
@@ -78,7 +82,8 @@ _PLAN = re.compile(r"(\d+)(?:-(\d+))?(?:@(\d+(?:,\d+)*|all))?")
 
 
 class StepProfile:
-    """A trace of some steps on some ranks: `10-12@0,4` records steps 10 to 12 on ranks 0 and 4; without `@`, on rank 0.
+    """Records a trace of some steps on some ranks. `10-12@0,4` means steps 10 to 12 on ranks 0 and 4; without `@`, only
+    rank 0 records.
 
     profile = runtime.StepProfile(config.profile)
     for step in ...:
@@ -107,7 +112,7 @@ class StepProfile:
             raise SetupError(f"`{text}` ends before it begins", hint="write the smaller step first")
 
     def begin(self, step: int) -> None:
-        """Note that `step` begins. Call it before every step, including those that are not recorded."""
+        """Mark the beginning of `step`. Call it before every step, including steps that are not recorded."""
         if not self.is_on:
             return
         if self._profiler is None and self.first <= step <= self.last:

@@ -1,4 +1,4 @@
-"""Plain data and numpy arrays to and from a file, for scripts without torch. Reading a file never runs code."""
+"""Write and read files of plain data and numpy arrays, for scripts without torch. Reading a file never runs code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def dump(state: Any, file: BinaryIO) -> None:
-    """Write `state`."""
+    """Write `state` to the file."""
     pickle.dump(state, file, protocol=4)
 
 

@@ -1,9 +1,9 @@
-"""Data that is prepared once on every instance, by the first of its processes that arrives. The others wait.
+"""Prepare data once on every instance. The first process to arrive prepares the data while the others wait.
 
     folder = runtime.prepared(Path("/tmp/tokens"), lambda aside: tokenise(text, aside))
 
-A lock of the operating system makes the others wait. The lock ends with its process, so after a kill the next process
-prepares the data. The folder gets its name when its content is complete.
+The other processes wait for a file lock. If the first process is killed, the operating system releases the lock, and
+the next process prepares the data. The folder gets its final name when its content is complete.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 
 def prepared(folder: str | Path, make: Callable[[Path], object]) -> Path:
-    """Return the folder, which `make(aside)` fills if it is missing. The processes need no process group to share
-    it."""
+    """Return `folder`. If it does not exist, `make(aside)` fills a temporary folder, which is then renamed to `folder`.
+    No process group is needed.
+    """
     import fcntl
 
     folder = Path(folder)

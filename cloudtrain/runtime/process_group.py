@@ -1,4 +1,6 @@
-"""Set up torch.distributed in the same way everywhere: find the environment, choose the backend, make a fresh store."""
+"""Set up torch.distributed on every target in the same way: detect the environment, choose the backend, open a new
+store.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """What a script asks about its processes. `device` is the torch device of this process."""
+    """Rank, number of processes and device of this process. `device` is its torch device."""
 
     environment: Environment
     backend: str
@@ -52,21 +54,21 @@ class ProcessGroup:
 def init_process_group(
     backend: str = AUTO, *, timeout: float | None = None, patience: float | None = None, sends: bool = False
 ) -> ProcessGroup:
-    """Join the processes of this job. A single process gets a group of one, so that a script has one path.
+    """Join the process group of this job. A single process gets a group of one, so a script needs no special case.
 
-    `auto` takes smddp where its library is installed, nccl where every process has a GPU of its own (with gloo for CPU
-    tensors), else gloo. On GPUs the process's device becomes the current one.
+    `auto` chooses smddp if its library is installed, nccl if every process has a GPU of its own (with gloo for CPU
+    tensors), else gloo. The process's GPU, if any, becomes torch's current device.
 
     Args:
-        backend: `auto`, or one that must be used.
-        timeout: seconds after which a collective fails that not all processes joined; `CLOUDTRAIN_TIMEOUT`, else 1800.
-        patience: seconds in which all processes must arrive; `CLOUDTRAIN_PATIENCE`, else 300. The error names the
-        missing processes, while a collective would only time out.
+        backend: `auto`, or the required backend.
+        timeout: seconds after which an incomplete collective fails; default: `CLOUDTRAIN_TIMEOUT`, else 1800.
+        patience: seconds to wait for all processes; default: `CLOUDTRAIN_PATIENCE`, else 300. The error names the
+            missing processes, while a collective would only time out.
         sends: the script sends tensors from process to process, as pipelines do. smddp does not support that, so `auto`
-        takes nccl.
+            takes nccl.
 
     Raises:
-        SetupError: the backend asked for cannot run here, the address of rank 0 is unknown, or not all processes
+        SetupError: the requested backend cannot run here, the address of rank 0 is unknown, or not all processes
         arrived.
     """
     import torch
@@ -96,8 +98,9 @@ def init_process_group(
 
 
 def destroy_process_group() -> None:
-    """Wait for all processes, then leave together; do nothing without a group. A process that failed must not call
-    it."""
+    """Wait for all processes, then destroy the process group. Without a group, do nothing. A process that failed must
+    not call it.
+    """
     dist = _active_group()
     if dist is not None:
         _barrier_to_the_end()
@@ -105,8 +108,9 @@ def destroy_process_group() -> None:
 
 
 def any_rank(flag: bool) -> bool:
-    """Return True on every rank when the flag is true on any rank. Every rank must call it; without a group it returns
-    the flag."""
+    """Return True on every rank if `flag` is true on any rank. Every rank must call it. Without a process group, return
+    `flag`.
+    """
     dist = _active_group()
     if dist is None or dist.get_world_size() == 1:
         return flag
@@ -118,7 +122,7 @@ def any_rank(flag: bool) -> bool:
 
 
 def from_main(value: Any) -> Any:
-    """Return rank 0's value, on every rank. Every rank must call it."""
+    """Return rank 0's `value` on every rank. Every rank must call it."""
     dist = _active_group()
     if dist is None or dist.get_world_size() == 1:
         return value
@@ -128,7 +132,7 @@ def from_main(value: Any) -> Any:
 
 
 def from_every(value: Any) -> list[Any]:
-    """Return every rank's value, in the order of the ranks, on every rank. Every rank must call it."""
+    """Return the values of all ranks, in rank order, on every rank. Every rank must call it."""
     dist = _active_group()
     if dist is None or dist.get_world_size() == 1:
         return [value]
@@ -138,17 +142,18 @@ def from_every(value: Any) -> list[Any]:
 
 
 def wait_for_all() -> None:
-    """Wait until all ranks have called it; do nothing without a group."""
+    """Wait until all ranks have called this function. Without a process group, do nothing."""
     any_rank(False)
 
 
 def _barrier_to_the_end(rounds: int = 3, patience: float = 1.0) -> None:
-    """Run barriers until gloo's own threads, too, have released their tensors.
+    """Run barriers until gloo's threads have released their tensors.
 
-    A thread of gloo drops its reference to a tensor some time after the collective returned, and needs the
-    interpreter's lock for that. If the interpreter exits meanwhile, the process aborts: "terminate called without an
+    A gloo thread releases its reference to a tensor some time after the collective has returned, and needs the
+    interpreter's lock to do so. If the interpreter exits before, the process aborts: "terminate called without an
     active exception", SIGABRT, after the training was done (torch 2.13; `bench/leaving.py` counts). The thread's
-    reference shows in the reference count. There are three rounds, because earlier collectives may be late, too.
+    reference shows in the reference count. There are three rounds, because threads of earlier collectives may be late,
+    too.
     """
     import sys
     import time
@@ -169,8 +174,9 @@ _beside: dict[int, Any] = {}
 
 
 def control_group() -> Any:
-    """Return the group for small CPU tensors: the process group itself, or a gloo group beside it where it handles only
-    GPUs. Agreeing through the GPU would wait for all of the GPU's queued work."""
+    """Return the group for small CPU tensors: the process group itself, or an additional gloo group if the process
+    group handles only GPU tensors. A collective on the GPU would wait for all of the GPU's queued work.
+    """
     dist = _torch_distributed()
     if str(dist.get_backend()) not in ("nccl", "cuda:nccl", "smddp"):
         return None
@@ -182,14 +188,16 @@ def control_group() -> Any:
 
 @dataclass(frozen=True)
 class InstanceGroup:
-    """The processes of this instance, for bytes in host memory. Each is identified by its position in `ranks`."""
+    """A group of this instance's processes for exchanging bytes in host memory. A process is identified by its position
+    in `ranks`.
+    """
 
     ranks: tuple[int, ...]
     local_rank: int
     group: Any
 
     def gather(self, value: Any) -> list[Any]:
-        """Return every process's value, in their order. Every process of the instance must call it."""
+        """Return the values of all processes, in the order of `ranks`. Every process of the instance must call it."""
         if len(self.ranks) == 1:
             return [value]
         values: list[Any] = [None] * len(self.ranks)
@@ -197,7 +205,7 @@ class InstanceGroup:
         return values
 
     def send(self, data: bytearray, users: list[int]) -> None:
-        """Send data to each of these processes, which must call `receive`."""
+        """Send `data` to each process in `users`. These processes must call `receive`."""
         if users:
             sent = _as_tensor(data)
             sending = [_torch_distributed().isend(sent, self.ranks[user], group=self.group) for user in users]
@@ -205,7 +213,7 @@ class InstanceGroup:
                 work.wait()
 
     def receive(self, data: bytearray, sender: int) -> None:
-        """Fill `data`, which has the right length."""
+        """Receive bytes from `sender` into `data`, which must have the right length."""
         _torch_distributed().recv(_as_tensor(data), self.ranks[sender], group=self.group)
 
 
@@ -237,7 +245,7 @@ def instance_group() -> InstanceGroup:
 
 
 def torch_cpu() -> torch.device:
-    """Return the device for the tensors of agreements."""
+    """Return the CPU as a torch device."""
     import torch
 
     return torch.device("cpu")
@@ -251,8 +259,9 @@ def _torch_distributed() -> Any:
 
 
 def _active_group() -> Any:
-    """Return the module when a process group exists. It does not import torch, because a script without torch has no
-    group."""
+    """Return the module torch.distributed if a process group exists, else None. torch is not imported, because a script
+    that has not imported torch has no group.
+    """
     import sys
 
     if "torch" not in sys.modules:
@@ -265,16 +274,16 @@ def _fresh_store(environment: Environment, timeout: timedelta, patience: float) 
     """Return the store through which ranks meet, without keys of an earlier attempt.
 
     torchrun restarts ranks into the store of the first attempt (pytorch issue 135712), where gloo would read the
-    addresses of dead processes. On one node the restart count names the attempt; on several it differs between
-    agents, and there `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` makes torchrun use a new store.
+    addresses of dead processes. On one node, the keys get the restart count as prefix. On several nodes, this count
+    differs between agents; there `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` makes torchrun use a new store.
     """
     dist = _torch_distributed()
     if environment.world_size == 1:
         return dist.HashStore()
     if environment.master_addr is None:
         raise SetupError(
-            f"{environment.world_size} processes on {environment.node_count} instances, and no variable says where "
-            "rank 0 is",
+            f"the address of rank 0 is unknown, and the job has {environment.world_size} processes on "
+            f"{environment.node_count} instances",
             hint="set `MASTER_ADDR` to the first host and `MASTER_PORT` to a free port there, on every process",
         )
     os.environ.setdefault("MASTER_ADDR", environment.master_addr)
@@ -290,8 +299,9 @@ def _fresh_store(environment: Environment, timeout: timedelta, patience: float) 
 
 
 def _gpu_is_shared(environment: Environment, store: Any, index: int) -> bool:
-    """Return True on every rank when two ranks of the job use the same GPU, which NCCL refuses. It takes one round over
-    the store."""
+    """Return True on every rank if any two ranks of the job use the same GPU, which NCCL refuses. The ranks agree
+    through the store.
+    """
     import socket
 
     import torch

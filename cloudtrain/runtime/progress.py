@@ -1,5 +1,6 @@
-"""The progress of a training. `report(step=10, total=460)` adds the seconds that are left, from the pace of this
-process, and notes the step of every rank in the folder of a run on this machine."""
+"""The progress of a training. `report(step=10, total=460)` estimates the seconds left from the pace of this process. On
+this machine, it also writes each rank's step into the run's folder.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ _began: list[tuple[float, float]] = []  # step and moment of the first report, w
 
 
 def seconds_left(step: float, total: float) -> float | None:
-    """Estimate the seconds left from the steps since the first report. None at the first report, when the pace is
-    unknown."""
+    """Estimate the seconds left from the steps since the first report. Return None at the first report, because the
+    pace is still unknown.
+    """
     now = time.monotonic()
     if not _began or step < _began[0][0]:
         _began[:] = [(step, now)]
@@ -31,8 +33,9 @@ def seconds_left(step: float, total: float) -> float | None:
 
 
 def note_step(rank: int, step: float) -> None:
-    """Write down that this rank is at this step. Errors, such as a full disk, are ignored so that training
-    continues."""
+    """Write the rank's current step to a file in the run's folder. Errors, such as a full disk, are ignored so that
+    training continues.
+    """
     folder = run_dir()
     if folder is None:
         return

@@ -1,12 +1,12 @@
-"""The states of all random number generators, for a checkpoint. Without them a resumed run draws other random numbers,
-for dropout for example.
+"""Save and restore the states of all random number generators in a checkpoint. Without these states, a resumed run
+draws other random numbers, for example for dropout.
 
     checkpoints.save({"model": ..., "random": runtime.random_states()}, step)
     ...
     runtime.restore_random_states(state.get("random"))
 
-The states are one JSON text, whatever the number of processes. Loading it runs no code, and a sharded checkpoint holds
-it as one value.
+The states of all processes form one JSON text. Loading this text runs no code, and a sharded checkpoint can store it as
+one value.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 
 def random_states(gather: Callable[[Any], list[Any]] = from_every) -> str:
-    """Return the states of every rank: Python's, numpy's where numpy is loaded, torch's for the CPU and for this
-    process's GPU. Every rank must call it, and gets the same text.
+    """Return the states of every rank: Python's, numpy's if numpy is imported, and torch's for the CPU and for the
+    rank's GPU. Every rank must call it and gets the same text.
 
     Args:
-        gather: returns a value of every rank, in their order; unless given, the process group does it.
+        gather: returns the values of all ranks, in rank order; default: through the process group.
     """
     return json.dumps(gather(_mine()))
 
 
 def restore_random_states(text: str | None) -> None:
-    """Restore the states of this rank. Where more processes resume than were saved, the new ones keep the seeds that
-    the script gave them, and print a notice.
+    """Restore the states of this rank. If more processes resume than were saved, the additional processes keep the
+    script's own seeds and print a notice.
 
     Raises:
-        SetupError: `text` is None, because the checkpoint is older than the script's saving of random states.
+        SetupError: `text` is None, because an earlier version of the script saved the checkpoint without random states.
     """
     if text is None:
         raise SetupError(

@@ -1,8 +1,8 @@
 """The instances of a SageMaker job, from its `SM_*` variables.
 
-`SM_HOSTS` lists them by name, `algo-10` before `algo-2`; their ranks follow that order. With instance groups the
-processes belong to the groups of `SM_DISTRIBUTION_INSTANCE_GROUPS`. The first host of the first such group is the
-master, even if other hosts come before it in `SM_HOSTS`. The containers of SDK v3 set `SM_MASTER_ADDR` and
+`SM_HOSTS` lists the instances by name, `algo-10` before `algo-2`; ranks follow this order. With instance groups, the
+job's processes run in the groups of `SM_DISTRIBUTION_INSTANCE_GROUPS`. The first host of the first of these groups is
+the master, even if other hosts precede it in `SM_HOSTS`. The containers of SDK v3 set `SM_MASTER_ADDR` and
 `SM_MASTER_PORT` themselves.
 """
 
@@ -35,13 +35,13 @@ def port(variables: Variables) -> int:
 
 
 def place(variables: Variables) -> tuple[int, int]:
-    """Return this instance's number, and the number of instances; 0 of 1 outside SageMaker."""
+    """Return this instance's number and the number of instances; (0, 1) outside SageMaker."""
     hosts, own = _json(variables, "SM_HOSTS", []), variables.get("SM_CURRENT_HOST")
     return (hosts.index(own), len(hosts)) if own in hosts else (0, 1)
 
 
 def _json(variables: Variables, name: str, default: Any) -> Any:
-    """Return the value of a variable if it is JSON of the expected kind."""
+    """Return the value of a JSON variable if it has the same type as `default`, else `default`."""
     try:
         value = json.loads(variables.get(name) or "null")
     except ValueError:

@@ -3,9 +3,10 @@
     [--requirements FILE] SCRIPT ARGUMENTS...
     [--requirements FILE] --command LINE
 
-The bundle comes as the input `code`. The script finds its data through `cloudtrain.runtime`. `CLOUDTRAIN_INSTANCE` and
-`CLOUDTRAIN_INSTANCE_COUNT` hold the number of its instance. The reason of a failure goes to `/opt/ml/output/message`:
-the first 1,024 bytes of that file become the job's ExitMessage, and a file that is not UTF-8 fails the job.
+SageMaker mounts the bundle as the input `code`. The script finds its data through `cloudtrain.runtime`.
+`CLOUDTRAIN_INSTANCE` and `CLOUDTRAIN_INSTANCE_COUNT` hold the instance's number and the number of instances. The reason
+of a failure goes to `/opt/ml/output/message`: the first 1,024 bytes of that file become the job's ExitMessage, and a
+file that is not UTF-8 fails the job.
 """
 
 from __future__ import annotations
@@ -45,15 +46,17 @@ _LINE = (
 
 
 def container_entrypoint(words: Sequence[str], root: str = ROOT, python: str | None = None) -> list[str]:
-    """Return the `ContainerEntrypoint`. It unpacks the bundle and becomes this module, which gets `words` and then the
-    `ContainerArguments`. With `root` and `python` it runs on another machine, for rehearsal.
+    """Return the `ContainerEntrypoint`. It unpacks the bundle and runs this module with the arguments `words`, followed
+    by the `ContainerArguments`. For emulation, `root` and `python` replace the container's paths.
     """
     line = _LINE.format(root=quote(root), python=quote(python) if python else FIND_PYTHON)
     return ["/bin/sh", "-c", line, "sh", *words]
 
 
 def main(arguments: Sequence[str], root: Path | None = None) -> int:
-    """Run the script and return the container's exit code: that of the script, or 128 plus the number of its signal."""
+    """Run the script and return the container's exit code: the script's exit code, or 128 plus the number of the signal
+    that killed the script.
+    """
     from cloudtrain.runtime.sagemaker_launcher.children import Children
     from cloudtrain.runtime.sagemaker_launcher.failure import fitting
 
@@ -70,7 +73,9 @@ def main(arguments: Sequence[str], root: Path | None = None) -> int:
 
 
 def script_argv(words: Sequence[str], python: str = "python3", shell: str = "/bin/sh") -> list[str]:
-    """Return the argv to run, from the words after the options: a script with its arguments, or `--command LINE`."""
+    """Return the argv of the script, from the arguments after the options: a script with its arguments, or `--command
+    LINE`.
+    """
     if words[:1] == ["--command"]:
         return [shell, "-c", *words[1:]]
     suffix = Path(words[0]).suffix

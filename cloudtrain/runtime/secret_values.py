@@ -1,16 +1,16 @@
-"""Secrets of the job. Their values are looked up inside the job and stored nowhere else.
+"""Look up the values of the job's secrets. This happens inside the job, and the values are stored nowhere else.
 
-A request holds only where each one is, in `CLOUDTRAIN_SECRETS`: `{"HF_TOKEN": "secretsmanager:prod/hf"}`.
+A request contains only a reference to each secret, in `CLOUDTRAIN_SECRETS`: `{"HF_TOKEN": "secretsmanager:prod/hf"}`.
 
     env:NAME                    another variable of the job's environment
     file:PATH                   a file that only its owner may read
-    secretsmanager:NAME[#KEY]   AWS Secrets Manager; KEY of a secret that is JSON
-    ssm:NAME                    AWS Systems Manager's parameter store
+    secretsmanager:NAME[#KEY]   AWS Secrets Manager; KEY selects a field of a JSON secret
+    ssm:NAME                    the parameter store of AWS Systems Manager
     keyvault:VAULT/NAME         Azure Key Vault, with the job's managed identity
-    keyvault:NAME               the workspace's own vault, where the environment has azureml-core
+    keyvault:NAME               the workspace's own vault; needs azureml-core in the environment
 
 cloudtrain's launchers call `resolved` before the script starts. `python -m cloudtrain.runtime.secret_values` prints the
-values as lines for a shell's `eval`.
+values as shell commands for `eval`.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _SHORTEST = 4
 
 
 def resolved(variables: Mapping[str, str]) -> dict[str, str]:
-    """Look up the job's secrets. Put the result on top of `variables`.
+    """Look up the job's secrets. Return the variables to set, which override `variables`.
 
-    The result contains `CLOUDTRAIN_SECRETS` with references to the variables themselves, so that resolving again gives
-    the same values.
+    The result also has a `CLOUDTRAIN_SECRETS` whose references are `env:NAME`, so that resolving again gives the same
+    values.
 
     Raises:
         SetupError: a secret cannot be read.
@@ -67,20 +67,21 @@ def load_secrets() -> None:
 
 
 def references(variables: Mapping[str, str]) -> dict[str, str]:
-    """Map name to reference for every secret of the job."""
+    """Map the name of each secret of the job to its reference."""
     found: dict[str, str] = json.loads(variables.get(VARIABLE) or "{}")
     return found
 
 
 def forms_of(values: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what `masked` hides for the values that `resolved` returned: each value and each of its lines, the longest
-    first."""
+    """Return the texts that `masked` must hide: each value that `resolved` returned and each line of it, the longest
+    first.
+    """
     texts = {line for name, value in values.items() if name != VARIABLE for line in (value, *value.splitlines())}
     return tuple(sorted((text for text in texts if len(text) >= _SHORTEST), key=len, reverse=True))
 
 
 def masked(text: str, forms: Iterable[str]) -> str:
-    """Return the text with `***` in place of each secret."""
+    """Replace each secret in `text` by `***`."""
     for form in forms:
         text = text.replace(form, _MASK)
     return text
@@ -90,7 +91,7 @@ def _value(name: str, place: str, variables: Mapping[str, str]) -> str:
     scheme, _, where = place.partition(":")
     reader = _READERS.get(scheme)
     if reader is None:
-        raise SetupError(f"the secret `{name}` cannot be read: cloudtrain does not know `{scheme}:`")
+        raise SetupError(f"the secret `{name}` cannot be read: `{scheme}:` is not a known source of secrets")
     try:
         value = reader(where, variables)
     except SetupError as error:
@@ -159,9 +160,9 @@ def _ask_aws(
         answer: Mapping[str, Any] = getattr(boto3.client(service, region_name=region), method)(**words)
     except ClientError as error:
         told = error.response.get("Error", {})
-        raise SetupError(f"AWS says {told.get('Code')}: {told.get('Message')}", hint=hint) from None
+        raise SetupError(f"AWS refused the request: {told.get('Code')}: {told.get('Message')}", hint=hint) from None
     except BotoCoreError as error:
-        raise SetupError(f"AWS cannot be asked: {error}", hint=hint) from None
+        raise SetupError(f"the request to AWS failed: {error}", hint=hint) from None
     return answer
 
 
@@ -186,11 +187,13 @@ def _of_workspace(name: str) -> str:
     try:
         return str(Run.get_context().get_secret(name) or "")
     except Exception as error:  # noqa: BLE001 - the package has no base class for its errors
-        raise SetupError(f"the workspace's vault says: {error}", hint=hint) from None
+        raise SetupError(f"the workspace's vault refused the request: {error}", hint=hint) from None
 
 
 def _identity_token(resource: str, variables: Mapping[str, str]) -> str:
-    """Return a token of the job's managed identity: from Azure ML's own endpoint, else from the machine's."""
+    """Return an access token of the job's managed identity, from Azure ML's endpoint or else from the virtual machine's
+    metadata service.
+    """
     from urllib.parse import urlencode
 
     endpoint, secret = variables.get("MSI_ENDPOINT"), variables.get("MSI_SECRET")
@@ -208,7 +211,7 @@ def _identity_token(resource: str, variables: Mapping[str, str]) -> str:
 
 
 def _get_json(address: str, headers: dict[str, str], hint: str, who: str, proxy: bool = True) -> Mapping[str, Any]:
-    """Return the answer of a GET request, which is tried three times where the service is busy or away."""
+    """Return the JSON answer to a GET request. Try it three times if the service is busy or unreachable."""
     from urllib.error import HTTPError
     from urllib.request import ProxyHandler, Request, build_opener
 
@@ -223,7 +226,7 @@ def _get_json(address: str, headers: dict[str, str], hint: str, who: str, proxy:
         except OSError as error:
             problem, again = f"{who} cannot be reached: {getattr(error, 'reason', error)}", True
         except ValueError:
-            problem, again = f"{who} answers with what is not JSON", False
+            problem, again = f"the answer of {who} is not JSON", False
         if not again or attempt == 2:
             break
         time.sleep(attempt + 1)
@@ -240,7 +243,7 @@ _READERS = {
 
 
 def main() -> int:
-    """Print the secrets as lines that a shell evaluates. Return the exit code."""
+    """Print the secrets as commands for a shell's `eval`. Return the exit code."""
     from shlex import quote
 
     try:

@@ -1,10 +1,11 @@
-"""Checkpoints in parts with torch.distributed.checkpoint, hashed while they are written and read without running code.
+"""Sharded checkpoints with torch.distributed.checkpoint. Checksums are computed while files are written; reading the
+files runs no code.
 
     written = write_shards(state, folder)          # every rank; returns its files, with checksums, for the manifest
     read_shards(state, folder)                     # every rank; into the tensors of `state`, checked as it is read
 
-torch writes metadata, and numbers beside the tensors, as pickles, and reads them in a way that lets a forged pickle run
-code. Here reading accepts only what writing produces.
+torch writes metadata and plain values as pickles, and a forged pickle can run code when torch reads it. The functions
+here accept only types that `write_shards` writes.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class CheckedStream:
         self.size = 0
 
     def write(self, data: Any) -> int:
-        """Write all of the data."""
+        """Write all of `data`."""
         view = memoryview(data).cast("B")
         self.size += view.nbytes
         self._checksums.update(view)
@@ -72,7 +73,7 @@ class CheckedStream:
         return self.size
 
     def finish(self) -> dict[str, Any]:
-        """Return length and checksums."""
+        """Finish writing. Return the file's length and checksums."""
         self._disk.shutdown()
         return self._checksums.entry
 
@@ -81,9 +82,9 @@ class CheckedStream:
 
 
 def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> dict[str, dict[str, Any]]:
-    """Write this rank's part of the state into the folder. Every rank must call it; the messages go through `group`.
+    """Write this rank's part of `state` into `folder`. Every rank must call it. The ranks communicate through `group`.
 
-    Returns a mapping of name to length and checksums for the files that this rank has written.
+    Returns a mapping from name to length and checksums for the files that this rank has written.
     """
     import torch.distributed.checkpoint
     from torch.distributed.checkpoint import filesystem
@@ -98,11 +99,11 @@ def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> d
                     yield stream
                 return
             with Path(path).open("wb") as file:
-                hashed = CheckedStream(file)
+                stream = CheckedStream(file)
                 try:
-                    yield hashed
+                    yield stream
                 finally:
-                    written[Path(path).name] = hashed.finish()
+                    written[Path(path).name] = stream.finish()
 
         def rename(self, path: Any, new_path: Any) -> None:
             super().rename(path, new_path)
@@ -119,8 +120,8 @@ def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> d
 
 @contextmanager
 def _without_crc() -> Iterator[None]:
-    """Switch off the CRC that torch computes of everything it writes but does not check when reading. The checksums are
-    the check."""
+    """Switch off torch's CRC of written data. torch does not check this CRC when reading; the blocks' checksums replace
+    it."""
     from torch import serialization
 
     before = getattr(serialization, "get_crc32_options", bool)()
@@ -136,13 +137,14 @@ def _without_crc() -> Iterator[None]:
 
 
 def read_shards(state: dict[str, Any], folder: Path) -> None:
-    """Fill the tensors of `state`, and replace its other values. Every rank must call it.
+    """Read the tensors of `state` in place, and replace its other values. Every rank must call it.
 
     The processes of an instance read each block that any of them needs once, and compare its checksum before using it.
 
     Raises:
-        TornError: a block differs from the manifest, on any rank. Some tensors may have been filled before.
-        SetupError: the checkpoint holds data that `write_shards` never writes, so another program made or changed it.
+        TornError: a block differs from the manifest, on any rank. Some tensors may already have been changed.
+        SetupError: the checkpoint holds data that `write_shards` never writes, so another program must have written or
+        changed it.
     """
     import torch
     import torch.distributed.checkpoint
@@ -187,7 +189,7 @@ def read_shards(state: dict[str, Any], folder: Path) -> None:
 
 
 def _files_of(folder: Path) -> dict[str, Any]:
-    """Return the files of the manifest; none where it is torn."""
+    """Return the manifest's entries for the files; an empty dict if the checkpoint is torn."""
     try:
         files: dict[str, Any] = (read_manifest(folder) or {})["files"]
         for entry in files.values():
@@ -207,7 +209,7 @@ def _read_metadata(folder: Path, files: dict[str, Any]) -> Any:
 
 
 def _read_items(folder: Path, files: dict[str, Any], metadata: Any, plan: Any, planner: Any) -> None:
-    """Fill what torch's plan of this rank asks for. Each part is filled when the last of its blocks has arrived."""
+    """Read the items in torch's `plan` for this rank. Each part is used as soon as its last block has been read."""
     wanted: dict[tuple[str, int, int], list[Any]] = {}
     spans: dict[tuple[str, int, int], range] = {}
     failure: Exception | None = None
@@ -245,7 +247,7 @@ def _read_items(folder: Path, files: dict[str, Any], metadata: Any, plan: Any, p
 
 
 def _span_of(folder: Path, files: dict[str, Any], name: str, offset: int, length: int) -> range:
-    """Return the numbers of the blocks that hold these bytes."""
+    """Return the numbers of the blocks that hold the `length` bytes at `offset` of the file `name`."""
     if name not in files or not 0 <= offset < offset + length <= files[name]["size"]:
         raise _forgery_error(folder, f"it reads {length} bytes of `{name}` from {offset} on")
     block = blocks_of(files[name]).length
@@ -253,7 +255,7 @@ def _span_of(folder: Path, files: dict[str, Any], name: str, offset: int, length
 
 
 def _fill(planner: Any, items: list[Any], data: memoryview, folder: Path) -> None:
-    """Give torch's planner one stored part: a tensor of which each item wants a piece, or a value."""
+    """Pass one stored part to torch's planner. The part is a value, or a tensor of which each item needs a piece."""
     import torch
     from torch.distributed._shard._utils import narrow_tensor_by_index
     from torch.distributed.checkpoint.planner import LoadItemType
@@ -275,7 +277,7 @@ def _fill(planner: Any, items: list[Any], data: memoryview, folder: Path) -> Non
 
 
 def parse_metadata(data: bytes, folder: Path) -> Any:
-    """Return the metadata, which says where each part lies, without running code.
+    """Parse the metadata, which locates each part of the checkpoint, without running code.
 
     Raises:
         SetupError: the metadata holds types that cloudtrain's checkpoints never contain.
@@ -312,5 +314,5 @@ class _Unpickler(pickle.Unpickler):
 def _forgery_error(folder: Path, what: str) -> SetupError:
     return SetupError(
         f"the checkpoint `{folder}` holds data that this script never saves: {what}",
-        hint="do not load it, because it may run foreign code; remove it, and resume from another checkpoint",
+        hint="remove this checkpoint to resume from another one; loading it in another way may run foreign code",
     )

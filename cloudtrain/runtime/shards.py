@@ -1,9 +1,9 @@
-"""Divide the files of sharded inputs among the instances of a run, as S3's ShardedByS3Key does among containers. Used
-on this machine, and on Azure ML, which does not shard data itself.
+"""Divide the files of sharded inputs among the instances of a run, as SageMaker's ShardedByS3Key does. Used on this
+machine and on Azure ML, which does not shard data itself.
 
-SageMaker documents that each instance gets about 1/n of the objects, but not which ones, so a script must not rely on
-the choice. Here files are taken in the order of their keys, one for each instance in turn. Every file goes to exactly
-one instance, and the counts differ by at most one. Each file becomes a link at its path below the input's folder.
+SageMaker documents that each instance gets about 1/n of the objects, but not which ones, so a script must not rely on a
+particular division. Here files are sorted by key and assigned to the instances in turn. Every file goes to exactly one
+instance, and the counts differ by at most one. Each file becomes a link at its path below the input's folder.
 """
 
 # Paths are strings here: this has to start in no time.
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def link_share(directory: str, source: str, index: int, count: int) -> int:
-    """Make a folder and fill it with links to the files of one of `count` instances. Return the number of links.
+    """Create the folder `directory` with links to the share of instance `index` (of `count`). Return the number of
+    links.
 
     Raises:
         OSError: the source cannot be read, or the folder cannot be written.
@@ -37,13 +38,15 @@ def link_share(directory: str, source: str, index: int, count: int) -> int:
 
 
 def deal(keys: Iterable[str], count: int) -> list[list[str]]:
-    """Return the keys of each of `count` instances: every key once, in the order of S3, which compares UTF-8 bytes."""
+    """Return one list of keys for each of `count` instances. Every key occurs once. Keys are sorted by their UTF-8
+    bytes, as in S3.
+    """
     ordered = sorted(keys, key=os.fsencode)
     return [ordered[instance::count] for instance in range(count)]
 
 
 def keys_in(folder: str) -> list[str]:
-    """Return the files below a folder, links followed, as paths relative to it.
+    """Return all files below a folder as paths relative to it. Links are followed.
 
     Raises:
         OSError: a folder cannot be read.
@@ -60,7 +63,7 @@ def keys_in(folder: str) -> list[str]:
 
 
 def leads_back(parent: str, name: str) -> bool:
-    """Return whether a folder is a link to one of its own parent folders, which would make the walk endless."""
+    """Return whether a folder is a link to one of its own parent folders. Following such a link would never end."""
     path = os.path.join(parent, name)
     if not os.path.islink(path):
         return False

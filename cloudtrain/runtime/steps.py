@@ -1,4 +1,4 @@
-"""A training step as a plain number, whether Python, numpy or TensorFlow counted it."""
+"""Convert a training step from Python, numpy or TensorFlow to a plain number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .errors import SetupError
 
 
 def whole_step(step: SupportsIndex) -> int:
-    """Return the step as a Python integer, which names and JSON can hold.
+    """Return the step as a Python integer, for file names and JSON.
 
     Raises:
         SetupError: the step is not a whole number, or is below 0.
@@ -20,6 +20,6 @@ def whole_step(step: SupportsIndex) -> int:
         number = -1
     if number < 0:
         raise SetupError(
-            f"the step `{step!r}` is not a whole number from 0 on", hint="count steps, or pass `int(step)`"
+            f"the step `{step!r}` is not a whole number of at least 0", hint="count steps, or pass `int(step)`"
         )
     return number

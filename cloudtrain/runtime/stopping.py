@@ -1,4 +1,4 @@
-"""Graceful stop: on SIGTERM (a reclaimed spot instance, a user's stop) the script can save and exit with code 0.
+"""Graceful stop: on SIGTERM (a spot interruption or a user's stop) the script can save and exit with code 0.
 
     runtime.watch_for_stop()
     for step in ...:
@@ -7,8 +7,8 @@
             checkpoints.save(state, step)
             runtime.exit_preempted(step)
 
-The marker file `preempted` tells the launcher that the run was stopped before it finished. The exit code cannot tell:
-torchrun ends with exit code 1 after a SIGTERM, even if all its processes ended well.
+The marker file `preempted` tells the launcher that the run was stopped before it finished. The exit code does not show
+this, because torchrun exits with code 1 after SIGTERM even if all its processes exit with code 0.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _received: list[int] = []  # signal numbers, in order; a list, because a handler
 
 
 def watch_for_stop(*signals: signal.Signals) -> None:
-    """Make SIGTERM (or the given signals) only set a flag from now on. Call it in the main thread, before training.
+    """Make SIGTERM (or `signals`) only set a flag. Call it in the main thread, before training.
 
-    A second signal changes nothing, so that it cannot break a save. The marker of an earlier run is removed.
+    A second signal has no effect, so it cannot interrupt a save. The marker of an earlier run is removed.
     """
     _received.clear()
     for number in signals or (signal.SIGTERM,):
@@ -46,18 +46,19 @@ def watch_for_stop(*signals: signal.Signals) -> None:
 
 
 def should_stop() -> bool:
-    """Return True on every rank once any rank was asked to stop. Every rank must call it, at the same step."""
+    """Return True on every rank after any rank has received the signal. Every rank must call it, at the same step."""
     return any_rank(bool(_received))
 
 
 def leave_stops_to_the_parent(_worker: int = 0) -> None:
-    """Ignore SIGTERM in a process that works for this one, such as a `DataLoader`'s worker (`worker_init_fn`).
-    Launchers signal the worker as well, but it must not end before its parent has saved. It ends with its parent."""
+    """Ignore SIGTERM in a helper process, such as a `DataLoader`'s worker. Pass this function as `worker_init_fn`.
+    Launchers also signal the workers, but a worker must not end before its parent has saved. It ends with its parent.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def exit_preempted(step: SupportsIndex | None = None) -> NoReturn:
-    """Write the marker, wait for all ranks, exit with code 0. Save before calling it."""
+    """Write the marker file `preempted`, wait for all ranks, and exit with code 0. Save before calling it."""
     step = None if step is None else whole_step(step)
     if detect_environment().is_main:
         name = signal.Signals(_received[0]).name if _received else None

@@ -1,4 +1,4 @@
-"""`TF_CONFIG` as tf.distribute accepts it. The clouds write it a little differently.
+"""Convert `TF_CONFIG` to the form that tf.distribute accepts. The clouds write it slightly differently:
 
     written by                              value               result
     Azure ML                                `"ps": []`          dropped: it would be a parameter server job
@@ -6,8 +6,8 @@
                                                                 `master` in TensorFlow 2
     launchers that write texts              `"index": "1"`      1
 
-The toolkit's parameter servers beside a script are separate processes. They keep the cluster with `master` in it, and
-work with a script that uses `chief` (tested with TensorFlow 2.21). So only the script's own variable is changed.
+The toolkit runs its parameter servers as separate processes with their own `TF_CONFIG`, which still contains `master`.
+They work with a script that uses `chief` (tested with TensorFlow 2.21), so only the script's variable is changed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ ROLES = {"master": "chief"}
 
 
 def read_tf_config(variables: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-    """Return `TF_CONFIG` with the table above applied; None when it is not set.
+    """Return `TF_CONFIG`, converted to the form that tf.distribute accepts; None if it is not set.
 
     Raises:
-        SetupError: the variable or a part of it is not a JSON object, or its task has no number.
+        SetupError: `TF_CONFIG`, its cluster or its task is not a JSON object, or the task's index is not a number.
     """
     text = (os.environ if variables is None else variables).get("TF_CONFIG", "")
     if not text.strip():
@@ -44,7 +44,7 @@ def read_tf_config(variables: Mapping[str, str] | None = None) -> dict[str, Any]
 
 
 def apply_tf_config(variables: MutableMapping[str, str] | None = None) -> None:
-    """Write `TF_CONFIG` back as tf.distribute accepts it. Call it before `import tensorflow`."""
+    """Change `TF_CONFIG` to the form that tf.distribute accepts. Call it before `import tensorflow`."""
     target = os.environ if variables is None else variables
     config = read_tf_config(target)
     if config is not None:

@@ -1,17 +1,17 @@
-"""torchrun for jobs whose instances are all on this machine. Nothing listens beyond loopback.
+"""torchrun for jobs whose instances all run on this machine. It listens only on loopback.
 
     python -m cloudtrain.runtime.torchrun --rdzv-backend loopback --rdzv-endpoint FILE --rdzv-conf rank=0 ... train.py
 
-This is torchrun with its own options and with cloudtrain's rendezvous, registered as torchrun's documentation
-describes:
+This is torchrun with all its options and one more rendezvous backend, `loopback`, registered as torchrun's
+documentation describes:
 
 * The agents meet in a file, which needs no port. Ranks follow the instances (`rank` is the number of the agent's
 instance).
 * Every round gets a store of its own, on loopback, at a port that is free then. Restarted ranks therefore never see the
 addresses of dead ranks, which gloo would try to reach (pytorch issue 135712).
 
-With torchrun's usual rendezvous, the store of `--master-addr 127.0.0.1` listens on loopback too.
-Written against torch 2.6 to 2.13.
+With torchrun's default rendezvous and `--master-addr 127.0.0.1`, the store listens on loopback too. Tested with torch
+2.6 to 2.13.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOOK_EVERY = 0.01
 
 
 class Rendezvous:
-    """Where the agents of all instances meet. Each start and each restart of the ranks is one round.
+    """The rendezvous of the agents of all instances. Each start and each restart of the ranks is one round.
 
     The methods are those of torch.distributed.elastic.rendezvous.RendezvousHandler.
     """
@@ -62,10 +62,10 @@ class Rendezvous:
         return str(self._parameters.run_id)
 
     def next_rendezvous(self) -> Any:
-        """Wait for all agents. Return the store through which the agents, and then the ranks, meet in this round.
+        """Wait for all agents. Return the store that the agents, and then the ranks, use in this round.
 
         Raises:
-            RendezvousClosedError: an agent has left for good.
+            RendezvousClosedError: an agent has closed the rendezvous.
             RendezvousTimeoutError: an agent did not arrive in time.
         """
         from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # as in `loopback`
@@ -87,12 +87,11 @@ class Rendezvous:
         return RendezvousInfo(agents, self._rank, count, RendezvousStoreInfo(ADDRESS, port))
 
     def num_nodes_waiting(self) -> int:
-        """Return 1 if an agent has begun the next round, because its ranks must start again; else 0. It reads only the
-        file."""
+        """Return 1 if an agent has begun the next round to restart its ranks, else 0. Only the file is read."""
         return int(self._file.check([f"{_name(self._round + 1)}/wanted"]))
 
     def is_closed(self) -> bool:
-        """Return whether an agent has left for good."""
+        """Return whether an agent has closed the rendezvous."""
         return bool(self._file.check(["closed"]))
 
     def set_closed(self) -> None:
@@ -100,7 +99,7 @@ class Rendezvous:
         self._file.set("closed", "")
 
     def shutdown(self) -> bool:
-        """Close the rendezvous when this agent leaves."""
+        """Close the rendezvous because this agent ends. Return True."""
         self.set_closed()
         return True
 
@@ -121,8 +120,7 @@ def _name(number: int) -> str:
 
 
 def _open_usual_store(arguments: Sequence[str]) -> Any:
-    """Return the store that the first agent opens under torchrun's usual rendezvous, if it is on loopback; else
-    None."""
+    """On the first agent, open the store of torchrun's default rendezvous if on loopback, else return None."""
     from torch.distributed.run import parse_args
 
     options = parse_args(list(arguments))  # type: ignore[no-untyped-call]

@@ -1,9 +1,9 @@
-"""Script arguments that torchrun takes for its own, wherever they stand.
+"""Find script arguments that torchrun would parse as its own options, and protect them.
 
-torchrun parses its command line with argparse, which reads every word before it knows where the script begins. A word
-that could abbreviate several of torchrun's options stops torchrun: `torchrun train.py --log 3` says "ambiguous option:
---log could match --log-dir, --log_dir, --logs-specs, --logs_specs" (torch 2.13 on Python 3.11). `--` before the script
-ends the options.
+torchrun parses its command line with argparse, which examines every argument, including those after the script. An
+argument that could abbreviate several of torchrun's options stops torchrun: `torchrun train.py --log 3` fails with
+"ambiguous option: --log could match --log-dir, --log_dir, --logs-specs, --logs_specs" (torch 2.13 on Python 3.11). A
+`--` before the script prevents this, because it ends the options.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _BOTH = _UNDERSCORES.union(_OPTIONS)
 
 
 def misread(words: Sequence[str], *, dashes: bool = True) -> list[str]:
-    """Return the script arguments at which torchrun stops. Without `dashes`: for torch before 2.0, whose options have
-    only underscores.
+    """Return the script arguments that would stop torchrun. Pass `dashes=False` for torch before 2.0, whose options
+    have only underscores.
     """
     options = _BOTH if dashes else _UNDERSCORES
     return [word for word in words if word[:2] == "--" and _is_ambiguous(word[2:].partition("=")[0], options)]
 
 
 def guard_program(program: Sequence[str]) -> list[str]:
-    """Return the script and its arguments for the end of torchrun's command line."""
+    """Return the end of torchrun's command line: the script and its arguments, with `--` before them if needed."""
     return ["--", *program] if misread(program) else list(program)
 
 

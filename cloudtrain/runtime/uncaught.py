@@ -1,4 +1,4 @@
-"""Show an uncaught SetupError as a message. Its traceback would not help a user."""
+"""Show an uncaught SetupError as a message without a traceback."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 def tell_setup_errors() -> None:
-    """Show uncaught SetupErrors as messages from now on; calling it once is enough. Other errors go to the previous
-    hook."""
+    """Show uncaught SetupErrors as messages from now on. Other errors go to the previous `sys.excepthook`. Repeated
+    calls have no effect.
+    """
     before = sys.excepthook
     if before.__module__ == __name__:
         return
@@ -29,8 +30,9 @@ def tell_setup_errors() -> None:
 
 
 def _speaks() -> bool:
-    """Return whether this process reports the error. The processes of an instance find the same error, so only the
-    first one reports it; other instances may find other errors."""
+    """Return whether this process reports the error. All processes of an instance find the same error, so only the
+    first process of each instance reports it.
+    """
     try:
         return detect_environment().local_rank == 0
     except SetupError:  # perhaps the very one that is to be told

@@ -1,4 +1,4 @@
-"""Convert text from a command line to a value of the type that the script declared."""
+"""Convert texts from the command line to the types that the script declares."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _UNIONS: tuple[object, ...] = (Union, getattr(types, "UnionType", Union))  # wri
 
 
 def convert(value: Any, kind: Any) -> Any:
-    """Convert `value`, text or JSON data, to a `kind`: a plain type, `list[int]`, `dict`, `Literal[...]` or `X | None`.
+    """Convert `value`, a text or JSON data, to the type `kind`, such as `int`, `list[int]`, `dict`, `Literal[...]` or
+    `X | None`.
 
-    Containers are read as Python (`[1, 2]`, how SageMaker passes a list), as JSON, or as `1,2` and `a=1,b=2`. The
-    elements of `3.10,3.11` stay texts.
+    Containers may be written as Python literals (`[1, 2]`, as SageMaker passes a list), as JSON, or as `1,2` and
+    `a=1,b=2`. In a list of strings, the elements of `3.10,3.11` stay strings.
 
     Raises:
-        ValueError: the value does not fit; the text says what would.
+        ValueError: the value does not fit the type; the message names the expected form.
     """
     if get_origin(kind) in _UNIONS:
         return _convert_union(value, get_args(kind))
@@ -43,15 +44,18 @@ def convert(value: Any, kind: Any) -> Any:
 
 
 def is_one_of(kind: Any, kinds: Collection[Any]) -> bool:
-    """Return whether the type is, or in a union may be, one of these types, whatever it contains."""
+    """Return whether the type `kind`, or an option of the union `kind`, is one of `kinds`. The types of elements are
+    ignored.
+    """
     if get_origin(kind) in _UNIONS:
         return any(is_one_of(option, kinds) for option in get_args(kind))
     return (get_origin(kind) or kind) in kinds
 
 
 def kind_of(value: Any) -> Any:
-    """Return the type to convert to, from a default. A list's elements are like its first one; None does not determine
-    a type."""
+    """Return the type of a default value. `[1, 2]` gives `list[int]`, because all elements have one type; None gives
+    `Any`.
+    """
     if value is None:
         return Any
     if isinstance(value, (list, tuple)) and value:
@@ -151,14 +155,14 @@ def _dict(value: Any, elements: tuple[Any, ...]) -> dict[Any, Any]:
     if not isinstance(found, dict):
         pairs = [pair.partition("=") for pair in str(value).split(",") if pair.strip()]
         if any(not equals for _, equals, _ in pairs):
-            raise ValueError(f"`{value}` is not `a=1,b=2`")
+            raise ValueError(f"`{value}` is not written as `a=1,b=2`")
         found = {key.strip(): text for key, _, text in pairs}
     key_kind, value_kind = elements or (Any, Any)
     return {convert(key, key_kind): convert(item, value_kind) for key, item in found.items()}
 
 
 def _literal(text: str) -> Any:
-    """Return the value of a Python or JSON literal; None when the text is neither."""
+    """Return the value of a Python or JSON literal; None if the text is neither."""
     import json
 
     for read in (ast.literal_eval, json.loads):
@@ -170,7 +174,7 @@ def _literal(text: str) -> Any:
 
 
 def _guess(value: Any) -> Any:
-    """Guess the value of a text without a declared type, from the text's form."""
+    """Guess the value of a text without a declared type: `3` becomes a number, for example."""
     if not isinstance(value, str):
         return value
     if value.lower() in _NONE:

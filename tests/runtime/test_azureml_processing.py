@@ -197,9 +197,9 @@ def test_words_that_do_not_name_the_input_stay(tmp_path: Path, words: list[str])
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "nothing to start"),
-        (["--"], "nothing to start"),
-        (["python", "x.py"], "nothing to start"),
+        ([], "no program was given"),
+        (["--"], "no program was given"),
+        (["python", "x.py"], "no program was given"),
         (["--shard", "raw", "--", "x"], "`--shard raw` is not `--shard NAME=PATH`"),
         (["--share", "raw=/x", "--", "x"], "`--share raw=/x` is not `--shard NAME=PATH`"),
         (["--shard", "raw=/nowhere/at/all", "--", "x"], "the input `raw` cannot be read"),

@@ -294,9 +294,9 @@ def _no_shard(_folder: Path) -> None:
 def test_what_is_no_step_is_refused_before_anything_is_written(tmp_path: Path, step: Any) -> None:
     """A checkpoint whose name nobody could read back would never be loaded."""
     checkpoints = Checkpoints(tmp_path)
-    with pytest.raises(SetupError, match="is not a whole number from 0 on"):
+    with pytest.raises(SetupError, match="is not a whole number of at least 0"):
         checkpoints.save(STATE, step)
-    with pytest.raises(SetupError, match="is not a whole number from 0 on"):
+    with pytest.raises(SetupError, match="is not a whole number of at least 0"):
         checkpoints.save_sharded(_no_shard, step)
     assert saved_steps(tmp_path) == []
 

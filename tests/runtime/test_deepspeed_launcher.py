@@ -88,7 +88,7 @@ def test_the_users_choice_of_gpus(start: Any, choice: str) -> None:
         (["--autotuning", "run", "train.py"], SECOND_OF_TWO, "2 instances"),
         (["train.py"], {}, "no GPU was found on this instance"),
         (["train.py"], {"AZ_BATCHAI_GPU_COUNT": "0"}, "processes_per_instance"),
-        (["train.py"], {"RANK": "0", "WORLD_SIZE": "2", "AZUREML_NODE_COUNT": "2"}, "(MASTER_ADDR)"),
+        (["train.py"], {"RANK": "0", "WORLD_SIZE": "2", "AZUREML_NODE_COUNT": "2"}, "`MASTER_ADDR` is not set"),
         (["train.py"], {"AZ_BATCHAI_GPU_COUNT": "1", "path": "/nowhere"}, "`deepspeed` is not on the PATH"),
     ],
 )

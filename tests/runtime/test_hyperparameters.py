@@ -225,7 +225,7 @@ def test_a_setup_error_ends_a_script_with_its_words(variables: dict[str, str], t
     """No traceback: what is wrong and what to type, once for each instance."""
     assert failing(tmp_path, **variables) == (
         1,
-        "error: the input `train` is not there: `data/train` does not exist\n\n"
+        "error: the input `train` was not found: `data/train` does not exist\n\n"
         "hint: put the data into `data/train`, or set `CLOUDTRAIN_INPUT_TRAIN` to its folder\n",
     )
 
@@ -250,7 +250,7 @@ def test_other_errors_keep_their_traceback(tmp_path: Path) -> None:
 
 def test_a_value_that_a_shell_took_apart_is_an_error() -> None:
     """`--name two words` would silently lose a word."""
-    with pytest.raises(SetupError, match="takes one value, not 2: `two words`"):
+    with pytest.raises(SetupError, match="needs one value, not 2: `two words`"):
         read_arguments(Config, ["--name", "two", "words"])
 
 

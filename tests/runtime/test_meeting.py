@@ -44,7 +44,7 @@ def test_ranks_that_do_not_come_are_named(tmp_path: Path) -> None:
     """Of four ranks only 0 comes: it says within its patience who is missing, in words and without a traceback."""
     out, errors = start(tmp_path, 0, 4, free_port()).communicate(timeout=120)
     assert out == ""
-    assert "error: ranks 1, 2, 3 have not come within 3 s; 1 of 4 processes are here" in errors
+    assert "error: ranks 1, 2, 3 did not arrive within 3 s; 1 of 4 processes have arrived" in errors
     assert "hint: read the logs of these ranks" in errors
     assert "Traceback" not in errors
 
@@ -53,7 +53,7 @@ def test_a_rank_that_finds_no_rank_0_says_where_it_looked(tmp_path: Path) -> Non
     """The address is what one would look at first."""
     port = free_port()
     _, errors = start(tmp_path, 1, 2, port, LOCAL_RANK="0", LOCAL_WORLD_SIZE="1").communicate(timeout=120)
-    assert f"error: rank 1 finds no rank 0 at `127.0.0.1:{port}` within 3 s" in errors
+    assert f"error: rank 1 cannot reach rank 0 at `127.0.0.1:{port}` within 3 s" in errors
 
 
 def test_ranks_that_come_meet(tmp_path: Path) -> None:

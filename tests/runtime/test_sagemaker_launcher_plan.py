@@ -190,7 +190,7 @@ def test_mpirun_on_one_host() -> None:
 
 def test_mpirun_on_two_hosts_is_refused() -> None:
     """mpirun would need ssh between hosts, which only the toolkit sets up."""
-    with pytest.raises(SetupError, match="on one instance only, and the job has 2"):
+    with pytest.raises(SetupError, match="on one instance only, but the job has 2"):
         plan_of(hosts=TWO, launcher="mpirun")
 
 

@@ -141,7 +141,7 @@ def test_the_marker_holds_any_whole_step(tmp_path: Path, monkeypatch: pytest.Mon
 def test_what_is_no_step_leaves_no_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Any) -> None:
     """A wrong step is told before anything is written."""
     monkeypatch.setenv("CLOUDTRAIN_RUN_DIR", str(tmp_path))
-    with pytest.raises(runtime.SetupError, match="is not a whole number from 0 on"):
+    with pytest.raises(runtime.SetupError, match="is not a whole number of at least 0"):
         runtime.exit_preempted(step)
     assert list(tmp_path.iterdir()) == []
 

@@ -156,4 +156,4 @@ def test_one_process_is_refused(tmp_path: Path) -> None:
     """With the command that works."""
     found = run(tmp_path, sys.executable, check_out("bandwidth", tmp_path / "checkout"))
     assert found.exit_code == 1
-    assert found.errors.startswith("error: one process has nobody to talk to\n\nhint: torchrun")
+    assert found.errors.startswith("error: the bandwidth test needs at least two processes\n\nhint: torchrun")

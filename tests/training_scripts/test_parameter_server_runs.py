@@ -79,7 +79,7 @@ def test_killed_stopped_and_resumed_with_other_workers_it_still_learns(script: P
     ]
     events = {(1, 60): kill_rank(2), (2, 160): terminate}
     _, first, errors = run(tmp_path, *TORCHRUN, *two, at=events)
-    assert "error: worker 2 is gone" in errors
+    assert "error: worker 2 has died" in errors
     (restarted,) = [int(line.split()[4].rstrip(";")) for line in errors.splitlines() if "resumed from update" in line]
     assert restarted >= 60
     marker = json.loads((tmp_path / "checkpoint" / "preempted").read_text())

@@ -308,7 +308,7 @@ def test_a_text_that_is_not_there_is_an_error(
     assert pipeline.text_folder() == Path("data", "text")
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("CLOUDTRAIN_INPUT_TEXT", "/data/typo")
-    with pytest.raises(SetupError, match="the input `text` is not there: `/data/typo` does not exist"):
+    with pytest.raises(SetupError, match="the input `text` was not found: `/data/typo` does not exist"):
         pipeline.text_folder()
 
 

@@ -276,7 +276,7 @@ def test_a_broken_volume_is_named_and_the_others_are_prepared(parts: Any, raw: P
     outcome = said(first)
     assert outcome["synthetic_00"].startswith("EOFError: ")
     assert outcome["synthetic_01"].startswith("ImageFileError: ")
-    assert outcome["synthetic_02"] == "ValueError: it has 4 dimensions, not 3"
+    assert outcome["synthetic_02"] == "ValueError: the image has 4 dimensions, not 3"
     assert outcome["synthetic_03"] == "ValueError: the label holds 7, which dataset.json does not name"
     assert outcome["synthetic_04"].startswith("FileNotFoundError: ")
     assert re.fullmatch(r"\d+ x \d+ x \d+ became \d+ x \d+ x \d+", outcome["synthetic_05"])
@@ -715,7 +715,7 @@ def test_without_volumes_it_learns_from_synthetic_ones_and_says_so(server: Any, 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--patch", "16,16,6"], "`--patch [16, 16, 6]` for 3 levels"),
+        (["--patch", "16,16,6"], "`--patch [16, 16, 6]` does not fit 3 levels"),
         (["--global_batch", "0"], "`--global_batch`: `0` is not 1 or more"),
     ],
 )

@@ -1,7 +1,7 @@
-"""Collectives timed over message sizes, in the terms of nccl-tests.
+"""Measure the time of collectives for a range of message sizes. Names and units are those of nccl-tests.
 
-Algorithm bandwidth is size / time. Bus bandwidth multiplies it by the share that the hardware must move, so it can be
-compared with a link's rate for any number of processes.
+Algorithm bandwidth is size / time. Bus bandwidth is algorithm bandwidth times a factor that depends on the operation
+and the number of processes. It can be compared with a link's rate for any number of processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ Call = Callable[[], object]
 @dataclass(frozen=True)
 class Operation:
     """A row of nccl-tests. `factor` maps the number of processes to bus bandwidth / algorithm bandwidth. `make` takes
-    the size in bytes as nccl-tests counts it: of what a process ends up with, or starts with."""
+    the size in bytes as nccl-tests counts it: the size of a process's output or input.
+    """
 
     name: str
     factor: Callable[[int], float]
@@ -54,7 +55,7 @@ def _reduce_scatter(size: int, device: torch.device) -> Call:
 
 
 def _send(size: int, device: torch.device) -> Call:
-    """Let every process send to the next one, all at once."""
+    """Let every process send to the next process at the same time."""
     rank, n = dist.get_rank(), dist.get_world_size()
     there, here = torch.ones(elements(size, 1), device=device), torch.empty(elements(size, 1), device=device)
 
@@ -93,7 +94,7 @@ def seconds_of(call: Call, device: torch.device, iterations: int, batches: int =
 
 
 def settled(device: torch.device, *, barrier: bool = True) -> None:
-    """Wait until the device has nothing left to do; with `barrier`, until no device has."""
+    """Wait until this process's device has finished its work; with `barrier`, until all devices have."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     if barrier:
@@ -106,7 +107,7 @@ def iterations_for(size: int) -> int:
 
 
 def sizes(smallest: int, largest: int, factor: int) -> list[int]:
-    """Return the sizes in bytes, each `factor` times the one before."""
+    """Return the message sizes in bytes. Each size is `factor` times the previous size."""
     found = [smallest]
     while found[-1] * factor <= largest:
         found.append(found[-1] * factor)

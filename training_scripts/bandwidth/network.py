@@ -1,4 +1,4 @@
-"""What carries the messages between instances: what the instance type offers, and what NCCL reports to use."""
+"""The network between instances: the one that the instance type offers, and the one that NCCL reports to use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ catalogue)."""
 
 
 def instance_type(variables: Mapping[str, str] = os.environ) -> str:
-    """Return the type of this instance where the service tells it; empty elsewhere."""
+    """Return the type of this instance if the service provides it, else an empty string."""
     named = variables.get("SM_CURRENT_INSTANCE_TYPE", "")
     if named:
         return named
@@ -41,7 +41,9 @@ def instance_type(variables: Mapping[str, str] = os.environ) -> str:
 
 @dataclass(frozen=True)
 class Found:
-    """What NCCL's log says. `name` is NCCL's name of the network in use; `why` is its reason against RDMA."""
+    """The network in NCCL's log. `name` is NCCL's name of the network in use; `why` is the reason NCCL gives for not
+    using RDMA.
+    """
 
     name: str = ""
     provider: str = ""
@@ -73,7 +75,7 @@ _REASONS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def read_log(lines: Iterable[str]) -> Found:
-    """Return what a log of NCCL with `NCCL_DEBUG=INFO` says. The last statement counts."""
+    """Find the network in a log of NCCL with `NCCL_DEBUG=INFO`. The last line about it counts."""
     name, provider, cards, reasons = "", "", 0, {}
     for line in lines:
         if match := _USES.search(line):

@@ -28,8 +28,9 @@ def counts(world: int) -> list[int]:
 def step_seconds(
     device: torch.device, width: int, layers: int, batch: int, rounds: int
 ) -> Iterator[tuple[int, float, int]]:
-    """Yield processes, seconds of a training step on the slowest of them, and bytes of gradients. Every process calls
-    it; those outside the first `count` wait."""
+    """Yield the number of processes, the seconds of a training step on the slowest process, and the bytes of gradients.
+    Every process must call it; processes that do not take part in a measurement wait.
+    """
     for count in counts(dist.get_world_size()):
         group = dist.new_group(list(range(count)))
         seconds, size = 0.0, 0
@@ -64,7 +65,7 @@ def step_seconds(
 
 
 def exchange_seconds(size: int, processes: int, gigabits: float, latency: float) -> float:
-    """Return the seconds of a ring: 2 (n - 1) messages, each one nth of the gradients."""
+    """Return the seconds of a ring all-reduce: 2 (n - 1) messages, each with 1 / n of the gradients."""
     steps = 2 * (processes - 1)
     return steps * latency + steps / processes * size * 8 / (gigabits * 1e9)
 

@@ -79,7 +79,9 @@ say(
     + (f" instance_type={kind}" if kind else "")
 )
 if group.world_size == 1:
-    raise runtime.SetupError("one process has nobody to talk to", hint="torchrun --nproc-per-node 2 train.py")
+    raise runtime.SetupError(
+        "the bandwidth test needs at least two processes", hint="torchrun --nproc-per-node 2 train.py"
+    )
 
 n = group.world_size
 say(f"\n{'operation':<15} {'size':>6} {'time us':>10} {'algbw GB/s':>11} {'busbw GB/s':>11}")

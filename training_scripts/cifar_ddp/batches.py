@@ -1,8 +1,8 @@
-"""Batches that depend only on seed and step: not on the number of processes, of loading workers, or interruptions.
+"""Batches that depend only on seed and step, not on the number of processes or loading workers, or on interruptions.
 
-Two things are random in the input of a training step: which images it sees, and how each of them is cropped and
-mirrored. The first is a permutation for each epoch, drawn from (seed, epoch); the second a hash of (seed, epoch, number
-of the image). Both can be computed anywhere, at any time, in any order, so nothing has to be stored in a checkpoint.
+The input of a training step is random in two ways. The choice of images comes from a permutation for each epoch, drawn
+from (seed, epoch). The cropping and mirroring of an image comes from a hash of (seed, epoch, number of the image). Both
+can be computed anywhere, at any time, in any order, so nothing has to be stored in a checkpoint.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Return the number of whole batches. Each epoch leaves out other images."""
+        """Return the number of whole batches in an epoch. The images left over differ from epoch to epoch."""
         return len(self.images.labels) // self.global_batch
 
     def numbers(self, step: int) -> Tensor:
-        """Return the images of this process at this step. Together the shares of all processes are the global batch."""
+        """Return the numbers of this process's images at this step. The shares of all processes together form the
+        global batch.
+        """
         epoch, position = divmod(step, self.steps_per_epoch)
         start = position * self.global_batch
         whole = permutation(len(self.images.labels), self.seed, epoch)[start : start + self.global_batch]
@@ -90,13 +92,13 @@ def augmented(pixels: Tensor, numbers: Tensor, seed: int, epoch: int, *, mirror:
 
 
 def draws(numbers: Tensor, seed: int, epoch: int, sides: tuple[int, ...]) -> list[Tensor]:
-    """Throw each die once for each image: whole numbers from 0 to `sides` - 1."""
+    """Draw a whole number from 0 to n - 1 for each image and each n in `sides`."""
     key = mixed(torch.tensor([seed * 1_000_003 + epoch]))
     return [mixed(key + mixed(numbers + 1) + die) % side for die, side in enumerate(sides)]
 
 
 def mixed(x: Tensor) -> Tensor:
-    """Return the output function of SplitMix64 (Steele, Lea and Flood, 2014), cut to 63 bits: neighbouring inputs give
+    """Return the output function of SplitMix64 (Steele, Lea and Flood, 2014), cut to 63 bits. Neighbouring inputs give
     unrelated outputs.
 
     int64 tensors wrap around on overflow, and `>>` keeps the sign, which the masks remove."""

@@ -5,8 +5,8 @@
         data_batch_1 ... 5          {"data": uint8 array (10000, 3072), "labels": [10000 numbers]}
         test_batch                  the same
 
-The files are pickles, and a pickle can run any code that its author wants. `Numbers` therefore knows the names that
-build arrays, and refuses every other. The archive is read in memory and never unpacked: no name in it becomes a path.
+The files are pickles, and a pickle can run any code when it is loaded. `Numbers` therefore accepts only the functions
+and classes that build arrays. The archive is read in memory and never unpacked, so no name in it becomes a path.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def read_cifar(place: Path) -> Cifar:
 
 
 def read_files(place: Path) -> dict[str, bytes]:
-    """Return name to content for the files that belong to the layout."""
+    """Return the content of each of CIFAR-10's files in `place`, by name."""
     folders = [place, *sorted(path for path in place.glob("*") if path.is_dir())] if place.is_dir() else []
     for folder in folders:
         if (folder / TEST).is_file():
@@ -80,7 +80,9 @@ def read_files(place: Path) -> dict[str, bytes]:
 
 
 def read_archive(path: Path) -> dict[str, bytes]:
-    """Return the same from the archive. Links and devices in it are skipped, and nothing is written to disk."""
+    """Return the content of each of CIFAR-10's files in the archive, by name. Links and devices are skipped, and
+    nothing is written to disk.
+    """
     found: dict[str, bytes] = {}
     try:
         with tarfile.open(path, "r:gz") as archive:
@@ -96,12 +98,12 @@ def read_archive(path: Path) -> dict[str, bytes]:
 
 
 def is_wanted(name: str) -> bool:
-    """Return whether the layout has a file of this name."""
+    """Return whether CIFAR-10 has a file of this name."""
     return name in (META, TEST) or (name.startswith(TRAIN) and name.removeprefix(TRAIN).isdecimal())
 
 
 def limited(name: str, file: Any, size: int) -> bytes:
-    """Return the content, unless it is larger than any file of the layout."""
+    """Return the file's content. Raise an error if it is larger than any of CIFAR-10's files."""
     with file:
         if size > LARGEST:
             raise SetupError(
@@ -136,7 +138,7 @@ class Numbers(pickle.Unpickler):
 
 
 def unpickled(name: str, file: BinaryIO) -> dict[str, Any]:
-    """Read a pickled dict and turn its keys into texts: Python 2 wrote them as bytes."""
+    """Read a pickled dict and convert its keys to strings, because Python 2 wrote them as bytes."""
     try:
         value = Numbers(file, encoding="bytes").load()
         return {as_text(key): entry for key, entry in value.items()}
@@ -147,7 +149,7 @@ def unpickled(name: str, file: BinaryIO) -> dict[str, Any]:
 
 
 def label_names(content: bytes | None) -> list[str]:
-    """Return the classes' names; without `batches.meta` they are ten numbers."""
+    """Return the names of the classes; without `batches.meta`, the numbers from 0 to 9."""
     if content is None:
         return [str(number) for number in range(10)]
     names = unpickled(META, io.BytesIO(content)).get("label_names")
@@ -157,7 +159,7 @@ def label_names(content: bytes | None) -> list[str]:
 
 
 def images_of(name: str, content: bytes, classes: int) -> Images:
-    """Return one batch, checked."""
+    """Return the images of one batch after checking their format."""
     batch = unpickled(name, io.BytesIO(content))
     data, labels = batch.get("data"), batch.get("labels")
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS:

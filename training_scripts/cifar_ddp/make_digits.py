@@ -4,8 +4,8 @@
     python make_digits.py FOLDER --archive       FOLDER/cifar-10-python.tar.gz
 
 The images are the 1,797 scans of handwritten digits (8 x 8 pixels, UCI, public) that come with scikit-learn, enlarged
-to 32 x 32 pixels and repeated in the three colours. A fixed fifth is the test batch. The pickles are what Python 2 and
-its numpy would write, because that is what CIFAR-10's are.
+to 32 x 32 pixels and repeated in the three colours. A fixed fifth is the test batch. The pickles have the format of
+Python 2 and its numpy, as CIFAR-10's pickles do.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def load_digits() -> tuple[Tensor, Tensor]:
 
 
 def digits_files() -> dict[str, bytes]:
-    """Return name to content of all files of the layout."""
+    """Return the content of all of CIFAR-10's files, by name."""
     pixels, labels = load_digits()
     cut = len(pixels) // 5
     parts = [("test_batch", "testing batch 1 of 1", slice(0, cut))]

@@ -1,8 +1,9 @@
 """A residual network for images of 32 x 32 pixels, as in section 4.2 of He et al., 2015, but with GroupNorm.
 
 `ResNet(width=16, blocks=3)` has the layers of their ResNet-20: three stages of `blocks` blocks, with width, 2 width, 4
-width channels. Only the end differs. They average each channel over the whole image; but GroupNorm has just made these
-averages nearly equal for all images, and such a network hardly learns. Averages over a grid of 4 x 4 places differ.
+width channels. Only the last layers differ. ResNet-20 averages each channel over the whole image. With GroupNorm these
+averages are nearly equal for all images, and the network hardly learns. So this network averages over each cell of a 4
+x 4 grid.
 """
 
 from __future__ import annotations

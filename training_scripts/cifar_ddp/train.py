@@ -147,8 +147,9 @@ mean, spread = (numbers.view(1, 3, 1, 1).to(group.device, dtype) for numbers in 
 
 
 def prepared(pixels: torch.Tensor) -> torch.Tensor:
-    """Move bytes to the device and only there turn them into floats, four times as large, with mean 0 and variance
-    1."""
+    """Move the bytes to the device and convert them there to floats with mean 0 and variance 1, which are four times as
+    large.
+    """
     return ((pixels.to(group.device, non_blocking=True).to(dtype) - mean) / spread).contiguous(
         memory_format=torch.channels_last
     )

@@ -155,8 +155,9 @@ def prepared(pixels: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def accuracy() -> float:
-    """Return the accuracy over all test images. Every process makes as many calls as the others, because at stage 3
-    each call gathers weights from all of them. A process without images left computes on one that is not counted."""
+    """Return the accuracy over all test images. All processes make the same number of calls, because at stage 3 each
+    call gathers weights from all processes. A process without remaining images computes on one that is not counted.
+    """
     engine.eval()
     right = torch.zeros((), dtype=torch.long, device=engine.device)
     for start in range(0, len(test.labels), 100 * group.world_size):
@@ -185,7 +186,9 @@ def save(step: int) -> None:
 
 
 def gradient_norm() -> torch.Tensor:
-    """Return the norm of this process's gradient, which at stage 0 is all of it, between `backward` and `step`."""
+    """Return the norm of this process's gradient. At stage 0 this is the whole gradient. Call it between `backward` and
+    `step`.
+    """
     norms = [parameter.grad.norm() for parameter in network.parameters() if parameter.grad is not None]
     return torch.stack(norms).norm() if norms else torch.tensor(0.0)
 

@@ -49,7 +49,7 @@ def settings_for(
     """Return the configuration of one run; `base` is not changed.
 
     Raises:
-        ValueError: the batch cannot be divided evenly, which DeepSpeed's averages need; or the stage does not exist.
+        ValueError: the batch cannot be divided evenly, as DeepSpeed's averages require, or the stage does not exist.
     """
     if stage not in STAGES:
         raise ValueError(f"there is no ZeRO stage {stage}: it is one of 0, 1, 2, 3")
@@ -67,5 +67,5 @@ def settings_for(
 
 
 def bytes_per_parameter(stage: int, processes: int, bf16: bool = False) -> float:
-    """Return what one process keeps for each parameter of the model, beside activations and buffers."""
+    """Return the bytes that one process holds for each parameter of the model, without activations and buffers."""
     return sum(size / (processes if stage >= FROM_STAGE[part] else 1) for part, size in BYTES[bf16].items())

@@ -1,4 +1,5 @@
-"""What exchanging gradients costs: DistributedDataParallel, a ring in ten lines, parameter servers, buckets, no_sync.
+"""Measure the cost of exchanging gradients, with DistributedDataParallel, a ring in ten lines, parameter servers,
+buckets and no_sync.
 
 All tables with two processes; one of them with four, where ring and star are no longer the same:
     torchrun --nproc-per-node 2 compare.py
@@ -52,13 +53,15 @@ AT_LEAST = {"hidden": 1, "layers": 1, "batch": 1, "buckets": 1e-3, "accumulate":
 
 
 def all_reduce(flat: Tensor) -> None:
-    """Do what DistributedDataParallel does for each bucket."""
+    """Average the gradients as DistributedDataParallel does for each bucket."""
     dist.all_reduce(flat)
 
 
 def ring(flat: Tensor) -> None:
-    """Let each process talk to its neighbours only. In n - 1 steps the sums of n parts come together, each on another
-    process; in n - 1 more steps they go round. Every process sends 2 (n - 1) / n of the gradients."""
+    """Average the gradients by a ring, in which each process exchanges data with its neighbours only. In n - 1 steps
+    the sums of n parts are formed, each on another process; in n - 1 more steps they reach all processes. Every process
+    sends 2 (n - 1) / n of the gradients.
+    """
     rank, n = dist.get_rank(), dist.get_world_size()
     parts = flat.tensor_split(n)
     for step in range(2 * (n - 1)):
@@ -71,7 +74,9 @@ def ring(flat: Tensor) -> None:
 
 
 def star(flat: Tensor) -> None:
-    """Act as a synchronous parameter server: all send to rank 0, which adds up and sends back."""
+    """Average the gradients by a synchronous parameter server: all ranks send to rank 0, which adds up the gradients
+    and sends the result back.
+    """
     others = range(1, dist.get_world_size())
     if dist.get_rank():
         dist.send(flat, 0)
@@ -87,8 +92,9 @@ def star(flat: Tensor) -> None:
 
 
 def sharded(flat: Tensor) -> None:
-    """Act as n parameter servers, each for a part of the gradients: the ring's bytes, in two steps instead of 2 (n -
-    1)."""
+    """Average the gradients by n parameter servers, each for a part of them. The bytes are the same as in the ring, in
+    two steps instead of 2 (n - 1).
+    """
     rank, n = dist.get_rank(), dist.get_world_size()
     parts, others = flat.tensor_split(n), [other for other in range(n) if other != rank]
     received = {other: torch.empty_like(parts[rank]) for other in others}
@@ -129,8 +135,9 @@ def in_turn(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, fl
 
 
 def bytes_written() -> int:
-    """Return what this process has written so far, including to sockets, as the kernel counts it. 0 where /proc does
-    not exist."""
+    """Return the bytes that this process has written so far, including to sockets, as counted by the kernel; 0 if /proc
+    does not exist.
+    """
     try:
         lines = Path("/proc/self/io").read_text().splitlines()
     except OSError:
@@ -139,7 +146,7 @@ def bytes_written() -> int:
 
 
 def bytes_sent(call: Callable[[], object]) -> list[int]:
-    """Return the bytes that each process sends meanwhile."""
+    """Return the bytes that each process sends during `call`."""
     dist.barrier()
     before = bytes_written()
     call()
@@ -251,7 +258,9 @@ def exchange_table(config: Config, mine: tuple[Tensor, Tensor], everything: tupl
 
 
 def buckets_table(config: Config, mine: tuple[Tensor, Tensor]) -> None:
-    """Show how many buckets each size gives, and which part of the exchange backward does not hide."""
+    """Show the number of buckets for each bucket size, and the part of the exchange that does not overlap with
+    backward.
+    """
     counts: dict[str, int] = {}
     calls: dict[str, Callable[[], object]] = {}
 
@@ -293,7 +302,9 @@ def buckets_table(config: Config, mine: tuple[Tensor, Tensor]) -> None:
 
 
 def no_sync_table(config: Config, mine: tuple[Tensor, Tensor]) -> None:
-    """Compare one optimizer step's gradients from several micro-batches, exchanged after each or after the last."""
+    """Compare the gradients of an optimizer step over several micro-batches when they are exchanged after each
+    micro-batch and when only after the last.
+    """
     model = DistributedDataParallel(make_network(config))
 
     def accumulate(count: int, hold_back: bool) -> None:

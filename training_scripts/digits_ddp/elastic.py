@@ -78,7 +78,9 @@ class Instance:
         lines.put((self.number, ""))
 
     def lose(self) -> None:
-        """Kill it as in a power cut: without notice and without saving. Its processes are in their own groups."""
+        """Kill the instance as in a power cut, without notice and without saving. Its processes are in their own
+        groups.
+        """
         for pid in [*children(self.process.pid), self.process.pid]:
             try:
                 os.kill(pid, signal.SIGKILL)

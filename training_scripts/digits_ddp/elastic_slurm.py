@@ -1,4 +1,5 @@
-"""One instance of an elastic training on Slurm: each is a run of its own, and they meet in a folder that all nodes see.
+"""Run one instance of an elastic training on Slurm. Each instance is a separate run; the instances meet through a
+folder that all nodes share.
 
 Two instances:
     cloudtrain submit job_elastic_slurm.yaml --target slurm --detach
@@ -40,7 +41,9 @@ AT_LEAST = {"instance": 0, "most": 1, "processes": 1, "epochs": 1, "step_delay":
 
 
 def endpoint(folder: Path, host: str, *, is_first: bool) -> str:
-    """Where the agents meet: the first instance says so, the others wait for its word."""
+    """Return the address at which the agents meet. The first instance writes it into the folder, and the others wait
+    for it.
+    """
     said = folder / "endpoint"
     if is_first:
         folder.mkdir(parents=True, exist_ok=True)

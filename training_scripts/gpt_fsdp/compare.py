@@ -1,4 +1,4 @@
-"""Compare all layouts on the same processes: whether they learn the same, what they hold, and how long they take.
+"""Compare the losses, memory and speed of all layouts on the same processes.
 
 Every row trains its own model on the same batches. The rows take turns, one step each, so that other load on the
 machine affects all of them alike.
@@ -54,7 +54,7 @@ Step = Callable[[Spread, torch.optim.Optimizer, int], tuple[Tensor, Tensor]]
 
 @dataclass
 class Row:
-    """One way to train, and its results."""
+    """One layout or option to compare, and its results."""
 
     name: str
     grid: Grid
@@ -140,7 +140,7 @@ def working_bytes(run: Callable[[], Result], device: torch.device) -> tuple[Resu
 
 
 class LiveTensors(TorchDispatchMode):
-    """Adds up, after every operation, the living tensors that operations made."""
+    """After every operation, adds up the memory of all tensors that operations made and that still exist."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class LiveTensors(TorchDispatchMode):
         self._storages: dict[int, weakref.ref[Any]] = {}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation. Operations on spread tensors arrive again as operations on their parts."""
+        """Run the operation. An operation on a distributed tensor is followed by the operations on its local parts."""
         if any(issubclass(kind, FakeTensor) for kind in types):  # DTensor tries an operation out, without memory
             return function(*args, **(kwargs or {}))
         if any(kind not in (Tensor, torch.nn.Parameter) for kind in types):

@@ -5,8 +5,8 @@ whole.
     text/*.txt      text; its bytes are the tokens
 
 Files whose names say `val` or `test` are held out; without one, the last tenth of every file is. A window is `context`
-tokens and the one after them. Windows lie one after the other, in another order in every epoch; which ones a step sees
-follows from the number of windows seen before, the *position*, which the checkpoint holds.
+tokens and the one after them. Windows do not overlap, and their order differs in every epoch. The number of windows
+used so far, the *position*, determines the windows of the next step; the checkpoint holds it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Tokens:
     of: int
 
     def read(self, start: int, count: int) -> np.ndarray[Any, Any]:
-        """Return these tokens. The mapping is kept, so reading comes from the page cache."""
+        """Return `count` tokens from `start` on. The file stays mapped, so the page cache serves repeated reads."""
         mapped = mapping(self.path, self.kind, self.offset)
         return mapped[self.first + start : self.first + start + count]
 
@@ -88,7 +88,7 @@ class Corpus:
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 
     def at(self, position: int, count: int, seed: int) -> list[int]:
-        """Return the windows that come after `position` others."""
+        """Return the `count` windows at `position`."""
         return [
             int(order(self.windows, seed, place // self.windows)[place % self.windows])
             for place in range(position, position + count)

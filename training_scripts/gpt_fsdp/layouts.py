@@ -1,4 +1,4 @@
-"""One model, spread over processes in five ways that all learn the same.
+"""Distribute one model over processes in five layouts, which all give the same losses.
 
 Processes form a grid of three axes. Along `replicate` they hold the same parameters and average gradients (DDP). Along
 `shard` each holds a part of every parameter, gradient and optimizer state, and gathers a block's parameters just before
@@ -91,7 +91,7 @@ def grid_of(config: Any, world: int) -> Grid:
 
 
 def check_hardware(config: Any, device: torch.device) -> None:
-    """Raise a SetupError where a flag asks for something that this hardware lacks."""
+    """Raise a SetupError if an option needs a feature that this hardware lacks."""
     if config.float8 and not has_float8():
         raise SetupError(
             f"`--float8` needs a GPU with float8 (H100, L40S, B200, MI300), and this is {name_of(device)}",
@@ -104,7 +104,7 @@ def check_hardware(config: Any, device: torch.device) -> None:
         )
     for flag in ("float8", "async_tensor"):
         if getattr(config, flag) and not config.compile:
-            raise SetupError(f"`--{flag}` is a work of the compiler", hint="add `--compile`")
+            raise SetupError(f"`--{flag}` works only with the compiler", hint="add `--compile`")
 
 
 def name_of(device: torch.device) -> str:
@@ -184,7 +184,7 @@ class Spread:
 
     @contextlib.contextmanager
     def _exchanging(self, is_last: bool) -> Iterator[None]:
-        """Exchange gradients only with the last part. Those of the other parts stay on the process."""
+        """Exchange gradients only with the last part of the batch. The gradients of other parts stay on the process."""
         if self.config.layout in SHARDED:
             self.model.set_requires_gradient_sync(is_last)
         no_sync = getattr(self.trained, "no_sync", contextlib.nullcontext)  # DistributedDataParallel has it
@@ -231,7 +231,7 @@ def use_float8(model: GPT) -> None:
 
 
 def send_beside(mesh: Any) -> None:
-    """Let the compiler divide a product and its message into parts that overlap."""
+    """Let the compiler divide matrix products and their messages into parts, so that computing and sending overlap."""
     import torch._inductor.config
     from torch.distributed._symmetric_memory import enable_symm_mem_for_group
 
@@ -331,7 +331,7 @@ class SelectivelyRecomputedLayer(Layer):
 
 
 def kept_contexts() -> Any:
-    """Return what `checkpoint` asks for: contexts for the forward, and for running it again."""
+    """Return the two contexts that torch's `checkpoint` needs: for the forward pass and for its recomputation."""
     return create_selective_checkpoint_contexts(KEPT)
 
 
@@ -379,12 +379,12 @@ def part_of(weights: Tensor, parameter: Any) -> Tensor:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return a possibly spread tensor as an ordinary one. Every process of its mesh must call it."""
+    """Return a tensor, distributed or not, as an ordinary tensor. Every process of its mesh must call it."""
     gather = getattr(tensor, "full_tensor", None)
     return gather() if gather is not None else tensor
 
 
 def local_bytes(tensors: Any) -> int:
-    """Return the bytes of a tensor on this process: of a sharded tensor, its part."""
+    """Return the bytes of tensors on this process. For a sharded tensor, only the local part counts."""
     parts = (tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors)
     return sum(part.numel() * part.element_size() for part in parts)

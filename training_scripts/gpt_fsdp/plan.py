@@ -1,4 +1,4 @@
-"""Compute, in one process without a GPU, what each process of a large job would hold.
+"""Compute the memory of each process of a large job, in one process without a GPU.
 
 The `fake` process group stands for all processes, and the meta device has shapes without memory. The same code as in
 training arranges the model, so a layout that does not fit fails here.
@@ -71,7 +71,9 @@ def _local(parameter: Any) -> int:
 
 
 def _unsharded(parameter: Any, grid: Grid) -> int:
-    """Return what a process holds of a parameter while it computes: all of it, or its tensor-parallel part."""
+    """Return the part of a parameter that a process holds while it computes: the whole parameter, or its
+    tensor-parallel part.
+    """
     is_cut = "tensor" in _cuts(parameter).split(", ")
     return int(parameter.numel()) // (grid.tensor if is_cut else 1)
 

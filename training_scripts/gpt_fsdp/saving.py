@@ -76,7 +76,7 @@ class Saving:
         return saved.step
 
     def save(self, step: int) -> None:
-        """Write a checkpoint, or begin to, unless this step has one."""
+        """Write a checkpoint, or begin to write it in a thread, unless this step already has a checkpoint."""
         self.wait()
         if step == self._newest:
             return
@@ -92,7 +92,7 @@ class Saving:
         self.waited.append(time.perf_counter() - begun)
 
     def poll(self) -> None:
-        """Give a checkpoint its name when all processes have written it. Call it once a step."""
+        """Rename a checkpoint to its final name when all processes have written it. Call it once a step."""
         if self._writing is not None and not any_rank(not self._writing[0].done()):
             self.wait()
 
@@ -136,7 +136,7 @@ class Saving:
         return {**copied, **state}
 
     def _check_that_it_is_shared(self) -> None:
-        """Check that all instances see the folder, which a checkpoint in parts needs."""
+        """Check that all instances share the folder, as a sharded checkpoint requires."""
         folder = self.checkpoints.directory
         mark = folder / from_main(f".shared-{uuid.uuid4().hex}")
         if self.is_main:

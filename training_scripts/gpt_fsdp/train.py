@@ -197,7 +197,7 @@ def learning_rate_at(step: int) -> float:
 
 
 def make_optimizer(spread: Spread) -> torch.optim.AdamW:
-    """Make the optimizer. On GPUs one kernel updates all parameters. Each process updates what it holds."""
+    """Make the optimizer. On GPUs one kernel updates all parameters. Each process updates the parts that it holds."""
     return torch.optim.AdamW(
         spread.model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), fused=device.type == "cuda"
     )
@@ -216,7 +216,7 @@ def train_step(spread: Spread, optimizer: torch.optim.Optimizer, step: int) -> t
 
 
 def mean_over_processes(value: torch.Tensor) -> torch.Tensor:
-    """Return the mean over the batch: all shares have one size, so it is the mean of their means."""
+    """Return the mean over the batch. It is the mean of the shares' means, because all shares have the same size."""
     dist.all_reduce(value)
     return value / group.world_size
 

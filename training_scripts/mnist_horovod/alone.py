@@ -1,6 +1,7 @@
 """The calls of `horovod.torch` that train.py makes, for a single process without Horovod.
 
-With one process Horovod does the same: its optimizer exchanges nothing, and a sum over one process changes nothing.
+The results are the same as with Horovod in one process, where the optimizer exchanges nothing and a sum over processes
+changes nothing.
 """
 
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""The cluster of a job from `TF_CONFIG`, whoever wrote it, and the life of a server until the chief is gone.
+"""Read a job's cluster from every form of `TF_CONFIG`, and run a server until the chief has ended.
 
     written by                          value                                      result
     cloudtrain, by hand                 worker; or chief, worker, ps               unchanged
@@ -42,8 +42,9 @@ def join_cluster() -> dict[str, Any]:
 
 
 def with_chief(config: dict[str, Any]) -> dict[str, Any]:
-    """Make sure that the cluster has a chief, which parameter servers need to hand out work. Without one the first
-    worker becomes the chief, and the workers behind it move up."""
+    """Make sure that the cluster has a chief, which assigns work in a job with parameter servers. If there is none, the
+    first worker becomes the chief, and the index of every other worker decreases by one.
+    """
     cluster, task = config["cluster"], config["task"]
     if "ps" not in cluster or "chief" in cluster:
         return config
@@ -56,9 +57,10 @@ def with_chief(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def serve(config: dict[str, Any]) -> None:
-    """Run a worker or a parameter server: it does what the chief asks, until the chief is gone.
+    """Run a worker or a parameter server, which executes the chief's requests until the chief has ended.
 
-    SIGTERM, which all processes get at a stop, does not end it, because the chief still reads the weights to save them.
+    All processes get SIGTERM at a stop. A server ignores it, because the chief must still read the weights to save
+    them.
     """
     import tensorflow as tf
 
@@ -72,7 +74,7 @@ def serve(config: dict[str, Any]) -> None:
 
 
 def wait_for(address: str) -> None:
-    """Wait until the chief listens there, or this process is to stop.
+    """Wait until the chief listens at `address`, or until this process is asked to stop.
 
     Raises:
         SetupError: the chief did not start in time. It may still start, and must not find that its servers have left

@@ -80,7 +80,8 @@ tf.config.threading.set_intra_op_parallelism_threads(cores)
 has_servers = "ps" in job["cluster"]
 if has_servers and "worker" not in job["cluster"]:
     raise runtime.SetupError(
-        "with parameter servers the chief hands out the work, and there is no worker", hint="start at least two workers"
+        "the job has parameter servers and a chief, but no worker to which the chief can assign work",
+        hint="start at least two workers",
     )
 if has_servers and job["task"]["type"] != "chief":
     runtime.watch_for_stop()
@@ -220,7 +221,7 @@ if newest := tf.train.latest_checkpoint(str(folder)):
 
 
 def after(done: int, loss: float, accuracy: float | None) -> None:
-    """Do what follows one or several steps, in both ways to train."""
+    """After one or several steps, report, evaluate and save. Both training loops call it."""
     if done % config.report_every == 0 or has_servers:
         runtime.report(step=done, epoch=done / steps_per_epoch, loss=loss)
     if accuracy is not None:
@@ -268,7 +269,7 @@ def train_together() -> float:
     if len(set(begins)) > 1:
         raise runtime.SetupError(
             f"the workers resume from different steps: {begins}",
-            hint="give a `checkpoint` place that all of them share",
+            hint="set `checkpoint` to a folder that all workers share",
         )
     shares = strategy.distribute_datasets_from_function(lambda context: shares_of_worker(first_step, context))
     batches = iter(shares)

@@ -1,5 +1,5 @@
-"""What an exchange costs by arithmetic: the ring and the servers by number of processes, and servers that hold unequal
-parts.
+"""Compute the cost of an exchange by a model: the ring and parameter servers by number of processes, and servers that
+hold unequal parts.
 
 This is a model, not a measurement: a process sends its messages one after the other, and no process computes meanwhile.
 """

@@ -19,7 +19,7 @@ from torch.futures import Future
 
 
 class Task(NamedTuple):
-    """What a worker is given: the number of a batch, and the weights at which to compute its gradient."""
+    """A worker's task: the number of a batch, and the weights at which to compute the gradient."""
 
     number: int
     version: int  # updates that these weights have seen
@@ -27,7 +27,7 @@ class Task(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a worker returns. The seconds are those of this task."""
+    """A worker's result. The seconds are those of this task."""
 
     number: int
     version: int
@@ -47,7 +47,7 @@ class Event(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What happened to one gradient, kept for the tables."""
+    """The record of one gradient, for the tables."""
 
     worker: int
     staleness: int
@@ -56,16 +56,17 @@ class Seen(NamedTuple):
 
 
 class Server:
-    """Applies each gradient the moment it arrives. Staleness counts the updates by others meanwhile.
+    """Applies each gradient as soon as it arrives. A gradient's staleness is the number of updates by other workers
+    while it was computed.
 
     Args:
-        weights: the start, flat.
-        workers: how many there are; they are called 1 to `workers`.
-        last_update: when training is finished.
-        learning_rate_at: the rate of each update.
+        weights: the initial weights as one flat tensor.
+        workers: the number of workers; their ranks are 1 to `workers`.
+        last_update: the number of updates after which training ends.
+        learning_rate_at: returns the learning rate of an update.
         max_staleness: how many gradients a worker may be ahead of the slowest one; None for no limit.
         report_every, evaluate_every, save_every: updates between two events of each kind.
-        momentum, weight_decay: of SGD.
+        momentum, weight_decay: settings of SGD.
     """
 
     def __init__(
@@ -126,13 +127,14 @@ class Server:
 
     @property
     def here(self) -> list[int]:
-        """Return the workers that have not left."""
+        """Return the workers that have not ended."""
         with self.lock:
             return list(self.done)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that is not a function of the update's number. The caller may keep it, because nothing in
-        it changes later."""
+        """Return the state that a checkpoint needs: everything that does not follow from the number of updates. The
+        caller may keep it, because its contents are never changed.
+        """
         return {
             "weights": self.weights.detach().clone(),
             "optimizer": _copied(self.optimizer.state_dict()),

@@ -176,10 +176,10 @@ handle = {
 
 
 def give_up(worker: int) -> None:
-    """Save, and leave without waiting, because a dead worker is a failure and not a clean stop."""
+    """Save, and exit without waiting for the workers, because a dead worker is a failure and not a clean stop."""
     with server.lock:
         checkpoints.save(server.state_dict(), server.updates)
-    print(f"error: worker {worker} is gone", file=sys.stderr, flush=True)
+    print(f"error: worker {worker} has died", file=sys.stderr, flush=True)
     os._exit(1)
 
 

@@ -1,4 +1,4 @@
-"""Compute, in one process without a GPU, what each process of a large job would hold.
+"""Compute the memory of each process of a large job, in one process without a GPU.
 
 Blocks run with fake tensors, which have shapes but no memory, so the activations are those that autograd really keeps.
 """
@@ -19,7 +19,7 @@ FLOPS = 0.4 * 989e12
 
 
 def print_fit(config: Any) -> None:
-    """Print the stages of one pipeline, and what the fullest process holds."""
+    """Print the stages of one pipeline, and the memory of the process that holds most."""
     check(config, config.world)
     shape = Shape(config.layers, config.heads, config.width, config.context)
     processes = config.world // (config.replicas * config.shards * config.tensor)

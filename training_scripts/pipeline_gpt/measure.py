@@ -1,5 +1,5 @@
-"""What `--measure` measures: that schedules compute the same gradients, how large their bubbles are, and what they
-gain.
+"""The experiments of `--measure`. They show that all schedules compute the same gradients, how large their bubbles are,
+and how much time they save.
 
 Sleeping stages show the schedules themselves: a sleeping process needs no core, so four processes on two cores wait for
 each other exactly as four devices would. Computing stages show how much of the gain remains with real work.
@@ -41,7 +41,7 @@ from cloudtrain import runtime
 
 
 def measure(config: Any, device: torch.device) -> None:
-    """Run all experiments asked for, one after the other; rank 0 prints."""
+    """Run all requested experiments, one after the other. Rank 0 prints the results."""
     if dist.get_world_size() < 2:
         raise runtime.SetupError("one process has no pipeline", hint="`torchrun --nproc-per-node 4 train.py --measure`")
     check_version(dist.get_world_size())
@@ -116,7 +116,7 @@ class SleepingStage(nn.Module):
 
 @contextmanager
 def recorded(stages: list[Any]) -> Iterator[list[Event]]:
-    """Record everything that the stages compute meanwhile. The clock is the same for all processes of a machine."""
+    """Record the stages' actions inside the `with` block. All processes of a machine use the same clock."""
     events: list[Event] = []
 
     def timed(call: Callable[..., Any], stage: int, kind_of: Callable[[dict[str, Any]], str]) -> Callable[..., Any]:

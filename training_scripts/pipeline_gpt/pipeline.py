@@ -204,7 +204,7 @@ class Alone:
         self.loss, self.times = make_loss(self.place, microbatches)
 
     def step(self, inputs: Tensor, following: Tensor) -> Tensor:
-        """Do the same as `Pipeline.step`."""
+        """Run forward and backward of one batch, with the same result as `Pipeline.step`."""
         total = torch.zeros((), device=inputs.device)
         parts = list(zip(inputs.chunk(self.microbatches), following.chunk(self.microbatches), strict=True))
         for number, (part, target) in enumerate(parts, start=1):

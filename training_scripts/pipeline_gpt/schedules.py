@@ -1,5 +1,5 @@
-"""The schedules: which process computes which microbatch of which stage, in which order. Nothing here computes
-anything.
+"""The schedules of pipelines. A schedule is the order in which each process computes microbatches of its stages. This
+module only plans and computes no microbatch.
 
 A stage is a part of the model; a process holds one stage or several. For each microbatch a stage has a forward (F) and
 a backward (B). Zero-bubble schedules cut the backward in two: gradients of the inputs (I), which the stage before waits
@@ -43,7 +43,7 @@ class Schedule:
     """A row of the table.
 
     Attributes:
-        torch_name: what torch.distributed.pipelining calls it.
+        torch_name: the schedule's class in torch.distributed.pipelining.
         chunks: stages per process where the schedule fixes them; None where the user may choose.
         placement: which stages a process holds. `loop`: every processes-th one. `v`: one going down, one coming back.
         formula: the bubble as a share of the step, of processes, microbatches and chunks, where a backward takes twice
@@ -74,7 +74,7 @@ SCHEDULES = {
 
 
 def chunks_of(name: str, asked: int) -> int:
-    """Return the stages per process: the schedule's own number, else the one asked for."""
+    """Return the number of stages per process: the schedule's fixed number, else `asked`."""
     return SCHEDULES[name].chunks or asked
 
 
@@ -188,7 +188,9 @@ def most_held(order: Order) -> dict[int, int]:
 
 
 def most_held_by_a_process(order: Order, chunks: int) -> float:
-    """Return the same for all stages of a process together, at one moment, where a whole process counts 1."""
+    """Return, for each process, the largest number of microbatches whose activations all its stages hold at one moment.
+    A microbatch held by all stages of the process counts 1.
+    """
     return max(max(accumulate(_KEPT[action.kind] for action in actions)) for actions in order) / chunks
 
 

@@ -212,8 +212,9 @@ first_step = 0
 
 
 def state_by_name(random: str = "") -> dict[str, object]:
-    """Return what this process holds: parameters and their moments by name, whichever stage they are in, and random
-    states."""
+    """Return this process's part of the state: parameters and their moments, by names that do not depend on the stages,
+    and random states.
+    """
     for parameter in parameters:  # AdamW makes its state with the first step; a checkpoint is read into it
         if not optimizer.state[parameter]:
             moments = {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
@@ -230,7 +231,7 @@ loaded: dict[str, Any] = {}
 
 
 def read(folder: Path) -> None:
-    """Read from a checkpoint what this process holds. Parameters and moments are read in place."""
+    """Read this process's part of the state from a checkpoint. Parameters and moments are read in place."""
     loaded.update(loaded or state_by_name())
     read_shards(loaded, folder)
 
@@ -242,7 +243,7 @@ if saved := checkpoints.load_sharded(read):
 
 
 def save(step: int) -> None:
-    """Let every process write what it holds. Of parts that several replicas hold, one replica writes each."""
+    """Let every process write its part of the state. Only one replica writes a part that several hold."""
     state = state_by_name(runtime.random_states())
     checkpoints.save_sharded(lambda folder: write_shards(state, folder), step)
 

@@ -71,7 +71,7 @@ class Lane:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def computing(self) -> AbstractContextManager[object]:
-        """Run what is issued inside on the lane's stream."""
+        """Run the operations inside the `with` block on the lane's stream."""
         return torch.cuda.stream(self.stream) if self.stream else nullcontext()
 
     def take(self, parcel: "Parcel") -> torch.Tensor:
@@ -203,5 +203,5 @@ class DevicePipeline:
         return images
 
     def shared(self, value: torch.Tensor) -> torch.Tensor:
-        """Return a step's loss, on every process; here only one exists."""
+        """Return a step's loss on every process. Here there is only one process."""
         return value

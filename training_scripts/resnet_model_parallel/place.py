@@ -16,7 +16,7 @@ from cloudtrain.runtime import SetupError
 
 @dataclass(frozen=True)
 class Place:
-    """The device of each stage. `across`: each stage has its own process. `words`: what this arrangement can show."""
+    """The device of each stage. `across`: each stage has its own process. `words` describes the arrangement."""
 
     devices: list[torch.device]
     across: bool

@@ -12,7 +12,9 @@ from torch import nn
 
 
 def normalisation(kind: str, channels: int) -> nn.Module:
-    """`batch`: statistics over the images that pass together. `group`: statistics of each image alone."""
+    """Return a normalisation layer. `batch` uses statistics over all images of a microbatch, `group` statistics of each
+    image alone.
+    """
     return nn.BatchNorm2d(channels) if kind == "batch" else GroupNorm(math.gcd(32, channels), channels)
 
 

@@ -105,7 +105,10 @@ runtime.use_tf32(config.tf32)
 group = runtime.init_process_group(config.backend, sends=True)
 runtime.watch_for_stop()
 if config.batch % config.split_size:
-    raise runtime.SetupError(f"{config.batch} images do not split into {config.split_size}s", hint="give a divisor")
+    raise runtime.SetupError(
+        f"{config.batch} images cannot be divided into microbatches of {config.split_size}",
+        hint="set `--split_size` to a divisor",
+    )
 microbatches = config.batch // config.split_size
 place = find_place(group.world_size, group.backend, config.device, config.stages, microbatches)
 if place.across and config.precision == "bf16":

@@ -53,7 +53,7 @@ AT_LEAST = {"workers": 0}
 
 @dataclass(frozen=True)
 class Settings:
-    """What determines a prepared volume, beside its two files."""
+    """The settings that determine a prepared volume, in addition to its two files."""
 
     spacing: tuple[float, float, float]
     window: tuple[float, float]
@@ -64,7 +64,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Case:
-    """A scan and its label, and the place of the prepared volume."""
+    """A scan and its label, and the path of the prepared volume."""
 
     image: Path
     label: Path
@@ -83,7 +83,7 @@ def read_task(raw: Path) -> tuple[dict[str, Any], Path, Path]:
 
 
 def task_in(path: Path) -> dict[str, Any]:
-    """Return dataset.json, checked.
+    """Read dataset.json and check its format.
 
     Raises:
         SetupError: the file does not have the Decathlon's format, or names nothing to train on.
@@ -132,10 +132,10 @@ def name_of(file: str) -> str:
 
 
 def prepare_one(case: Case, settings: Settings) -> str:
-    """Prepare one volume, unless it exists. Return what was done.
+    """Prepare one volume, unless it already exists. Return a description of the result.
 
     Raises:
-        ValueError: image and label are not what dataset.json promises.
+        ValueError: image and label do not match dataset.json.
         Exception: any error from reading a broken file.
     """
     made_from = {"image": digest(case.image), "label": digest(case.label)}
@@ -184,15 +184,15 @@ def read_nifti(path: Path) -> tuple[Array, Array]:
 
 
 def check(image: Array, affine: Array, label: Array, label_affine: Array, settings: Settings) -> None:
-    """Raise an error for mistakes that training would not notice."""
+    """Raise an error for faulty data that training would not detect."""
     if image.ndim != 3:
-        raise ValueError(f"it has {image.ndim} dimensions, not 3")
+        raise ValueError(f"the image has {image.ndim} dimensions, not 3")
     if image.shape != label.shape or not np.allclose(affine, label_affine, atol=0.1):
         raise ValueError("image and label are not on the same grid")
     if not np.isfinite(image).all():
-        raise ValueError("it holds values that are no numbers")
+        raise ValueError("the image holds NaN or infinite values")
     if not (nibabel.affines.voxel_sizes(affine) > 0).all():
-        raise ValueError("its header says that a voxel has no size")
+        raise ValueError("the voxel size in the header is zero")
     unknown = sorted(set(np.unique(label).tolist()) - set(range(len(settings.labels))))
     if unknown:
         raise ValueError(f"the label holds {unknown[0]:g}, which dataset.json does not name")
@@ -221,7 +221,7 @@ def body(grey: Array, affine: Array) -> tuple[tuple[slice, ...], Array]:
         others = tuple(other for other in range(3) if other != axis)
         (inside,) = np.nonzero(grey.max(axis=others) > 0)
         if not len(inside):
-            raise ValueError("all of it is black")
+            raise ValueError("the whole image is black")
         box.append(slice(int(inside[0]), int(inside[-1]) + 1))
     moved = affine.copy()
     moved[:3, 3] = nibabel.affines.apply_affine(affine, [part.start for part in box])
@@ -271,7 +271,7 @@ def words(shape: tuple[int, ...]) -> str:
 
 
 def outcome(case: Case, settings: Settings) -> tuple[str, str | None]:
-    """Return what was done, or why it failed."""
+    """Prepare one volume. Return a description of the result, or the reason of the failure."""
     try:
         return prepare_one(case, settings), None
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one file, the others are prepared

@@ -1,4 +1,5 @@
-"""How preparation and training scale: measured here with one and two processes, and projected from a stated model.
+"""Show how preparation and training scale: measure one and two processes on this machine, and project the result with a
+model.
 
     python scaling.py                                     # measures for some minutes, then projects
     python scaling.py --rounds 0 --prepare_efficiency 0.97 --train_efficiency 0.9        # only projects
@@ -123,7 +124,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def efficiency(seconds: dict[int, float]) -> float:
-    """Return what two processes gain from twice the machine: 1 when they need half the time."""
+    """Return the efficiency of two processes: 1 if they need half the time of one process."""
     return seconds[1] / (2 * seconds[2])
 
 

@@ -103,7 +103,7 @@ patch = tuple(config.patch)
 coarsest = 2 ** (len(config.channels) - 1)
 if len(patch) != 3 or any(side % coarsest or side < 2 * coarsest for side in patch):
     raise runtime.SetupError(
-        f"`--patch {config.patch}` for {len(config.channels)} levels",
+        f"`--patch {config.patch}` does not fit {len(config.channels)} levels",
         hint=f"three multiples of {coarsest}, two or more",
     )
 if config.global_batch < group.world_size:
@@ -115,7 +115,9 @@ demo = tempfile.TemporaryDirectory()  # synthetic volumes, when there are no oth
 
 
 def find_volumes() -> list[Volume]:
-    """Return what `prepare.py` made, by default from the place where it writes."""
+    """Return the volumes that `prepare.py` wrote: from the job's input, else from the default output folder of
+    `prepare.py`.
+    """
     prepared = runtime.input_dir("volumes", default="volumes" if Path("volumes").is_dir() else demo.name)
     if str(prepared) == demo.name:
         from make_volumes import write_synthetic

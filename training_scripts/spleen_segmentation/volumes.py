@@ -50,7 +50,7 @@ class Volume:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether both files are as long as they were when they were written."""
+        """Return whether both files still have the length with which they were written."""
         paths = {part: self.path(f"{part}.npy") for part in PARTS}
         sizes = {part: path.stat().st_size for part, path in paths.items() if path.exists()}
         return sizes == self.facts.get("bytes")
@@ -87,7 +87,7 @@ def read_volumes(folder: Path) -> list[Volume]:
 
 
 def write_volume(volume: Volume, image: Array, label: Array, facts: dict[str, Any]) -> None:
-    """Write a volume such that it is either whole or absent, whenever the process is killed."""
+    """Write a volume so that it is either complete or absent, even if the process is killed."""
     volume.path("json").unlink(missing_ok=True)
     for part, array in zip(PARTS, (image, label), strict=True):
         write_aside(volume.path(f"{part}.npy"), lambda file, array=array: np.save(file, array))
@@ -97,7 +97,7 @@ def write_volume(volume: Volume, image: Array, label: Array, facts: dict[str, An
 
 
 def write_aside(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file that gets its name when all of it is on the disk."""
+    """Write a file under a temporary name, and rename it when it is completely on the disk."""
     aside = path.with_name(f".{path.name}.writing")
     with aside.open("wb") as file:
         write(file)

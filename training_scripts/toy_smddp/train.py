@@ -1,6 +1,6 @@
 """Train one linear layer on handwritten digits with smddp, SageMaker's data parallel library.
 
-Here there is no smddp, and the same script runs with gloo, or with nccl on GPUs:
+This machine has no smddp; the same script runs here with gloo, or with nccl on GPUs:
     python train.py
     torchrun --nproc-per-node 2 train.py
 

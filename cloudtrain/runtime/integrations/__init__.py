@@ -6,8 +6,9 @@ resuming.
     integrations.train(trainer)                 # Hugging Face, in place of trainer.train()
     integrations.fit(trainer, model, data)      # Lightning, in place of trainer.fit(model, data)
 
-Both add a callback, `HuggingFaceCallback` or `LightningCallback`, which a script may also add itself. The libraries are
-imported on first use. `pass_to_hydra()` turns the job's hyperparameters into Hydra's overrides.
+`train` adds `HuggingFaceCallback` to the trainer, `fit` adds `LightningCallback`. A script may also add these callbacks
+itself. The libraries are imported on first use. `pass_to_hydra()` turns the job's hyperparameters into Hydra's
+overrides.
 """
 
 from __future__ import annotations

@@ -22,9 +22,10 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 
 
 def train(trainer: Any, **arguments: Any) -> Any:
-    """Train as `trainer.train(**arguments)` does, from the newest whole checkpoint of `checkpoint_dir()`.
+    """Run `trainer.train(**arguments)`, starting from the newest whole checkpoint of `checkpoint_dir()`.
 
-    `trainer.save_model()` afterwards writes to `model_dir()`. After a stop the process ends here with exit code 0.
+    Afterwards, `trainer.save_model()` writes to `model_dir()`. If the run is stopped, the process exits here with code
+    0.
     """
     tell_setup_errors()
     if not any(isinstance(callback, HuggingFaceCallback) for callback in trainer.callback_handler.callbacks):
@@ -45,7 +46,7 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where trans
         self._stopping = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:
-        """Choose the folder for checkpoints, and watch for SIGTERM from now on."""
+        """Set the folder for checkpoints, and start to watch for SIGTERM."""
         require_all_processes(args.world_size, "without GPUs, write `TrainingArguments(use_cpu=True)`")
         args.output_dir = str(checkpoint_dir())
         watch_for_stop()
@@ -56,19 +57,21 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where trans
         self._reports.log(state.global_step, state.max_steps, logs or {})
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """After a stop was requested, save and skip everything else that was due."""
+        """If a stop was requested, save, end the training, and skip the evaluation of this step."""
         self._reports.tick(state.global_step, state.max_steps, {"epoch": state.epoch})
         if should_stop():
             self._stopping = control.should_training_stop = control.should_save = True
             control.should_evaluate = False
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Skip saving and evaluating at the end of the epoch after a stop, because the step has been saved already."""
+        """After a stop, skip saving and evaluating at the end of the epoch, because the last step has already been
+        saved.
+        """
         if self._stopping:
             control.should_save = control.should_evaluate = False
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Write the manifest that tells whole checkpoints from torn ones."""
+        """Write the manifest, by which whole and torn checkpoints are distinguished."""
         wait_for_all()
         if detect_environment().is_main:
             folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
@@ -76,7 +79,7 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where trans
             _write_manifest(folder, state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Exit if the training was stopped. Otherwise let `save_model()` write to the folder for results."""
+        """Exit if the training was stopped. Otherwise let `save_model()` write to `model_dir()`."""
         if self._stopping and state.global_step < state.max_steps:
             exit_preempted(state.global_step)
         args.output_dir = str(model_dir())

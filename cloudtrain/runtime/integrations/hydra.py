@@ -1,4 +1,4 @@
-"""Turn the arguments that cloudtrain and the clouds give to a script into Hydra's overrides."""
+"""Convert the arguments that cloudtrain and the clouds pass to a script into Hydra's overrides."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ _AS_IT_IS = re.compile(r"[\w.+/:@%-]*|[\[{].*")
 
 
 def pass_to_hydra() -> None:
-    """Turn `--optimizer.lr 0.2` in `sys.argv` into `optimizer.lr=0.2`. Call it before the function of `@hydra.main`."""
+    """Change `--optimizer.lr 0.2` in `sys.argv` to `optimizer.lr=0.2`. Call it before the function decorated with
+    `@hydra.main`.
+    """
     sys.argv[1:] = overrides_of(sys.argv[1:])
 
 
 def overrides_of(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with each `--name value` and `--name=value` as Hydra's `name=value`. Hydra's own options
-    stay."""
+    """Return the arguments with each `--name value` and `--name=value` changed to Hydra's `name=value`. Hydra's own
+    options are kept.
+    """
     found: list[str] = []
     waiting = list(arguments)
     while waiting:

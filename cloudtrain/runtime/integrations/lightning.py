@@ -1,4 +1,4 @@
-"""Support for Lightning's Trainer, as `lightning.pytorch` and as `pytorch_lightning`."""
+"""Support for Lightning's Trainer, of both packages `lightning.pytorch` and `pytorch_lightning`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _FILE = "lightning.ckpt"
 
 
 def fit(trainer: Any, model: Any, *arguments: Any, **named: Any) -> None:
-    """Train as `trainer.fit(model, ...)` does, from the newest whole checkpoint of `checkpoint_dir()`.
+    """Run `trainer.fit(model, ...)`, starting from the newest whole checkpoint of `checkpoint_dir()`.
 
-    After a stop the process ends here with exit code 0.
+    If the run is stopped, the process exits here with code 0.
     """
     tell_setup_errors()
     callback = next((one for one in trainer.callbacks if isinstance(one, _Hooks)), None)
@@ -36,7 +36,7 @@ def fit(trainer: Any, model: Any, *arguments: Any, **named: Any) -> None:
 
 
 class _Hooks:
-    """The callback's methods, for whichever of the two packages its class belongs to."""
+    """The callback's methods, shared by the callback classes of both packages."""
 
     resumes_from: str | None = None
     """The checkpoint that this process found; None where the script named one."""
@@ -48,35 +48,34 @@ class _Hooks:
         self._saved: dict[str, Any] = {}
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Make sure that the trainer has all processes, and that they resume from the same checkpoint."""
-        require_all_processes(
-            trainer.world_size, "`Trainer(devices=..., num_nodes=...)` says how many: as the job does"
-        )
+        """Check that the trainer uses all processes of the job, and that they resume from the same checkpoint."""
+        require_all_processes(trainer.world_size, "set `Trainer(devices=..., num_nodes=...)` to the numbers of the job")
         found = from_every(self.resumes_from)
         if len({*found}) > 1:
             raise SetupError(
                 f"the processes see different newest checkpoints in `{self.checkpoints.directory}`: "
                 + ", ".join(f"`{name}`" if name else "none" for name in found),
-                hint="keep checkpoints where every instance sees them",
+                hint="keep checkpoints in a folder that every instance can read",
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the random states, now and at the beginning of the epoch, from which the order of the data was
-        drawn."""
+        """Return the current random states, and those from the beginning of the epoch, which determined the order of
+        the data.
+        """
         return {"random": random_states(), "epoch_began": self._epoch_began}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the random states until the loop begins."""
+        """Keep the checkpoint's random states until the training loop begins."""
         self._saved = dict(state_dict)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Restore the random states of the checkpoint, because the data's first order is drawn right after this."""
+        """Restore the random states of the checkpoint. Lightning draws the first order of the data right afterwards."""
         if self._saved:
             restore_random_states(self._saved["random"])
         self._epoch_began = random_states()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Watch for SIGTERM in place of Lightning, and find the place in the data."""
+        """Replace Lightning's handler of SIGTERM, and skip the batches that were already trained on."""
         watch_for_stop()
         loaders = trainer.fit_loop._combined_loader.flattened
         spare_workers(loaders)
@@ -89,12 +88,14 @@ class _Hooks:
         self._saved = {}
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Note the random states at the beginning of an epoch. The order of the first epoch has been drawn already."""
+        """Record the random states at the beginning of every epoch but the first. For the first, `on_fit_start` records
+        them, because its order is drawn earlier.
+        """
         if trainer.current_epoch > 0 and not trainer.fit_loop.is_resuming:
             self._epoch_began = random_states()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-        """Report as often as Lightning logs. After a stop was requested, save and exit."""
+        """Report metrics as often as Lightning logs. If a stop was requested, save and exit."""
         step, total = trainer.global_step, trainer.estimated_stepping_batches
         if step % max(1, trainer.log_every_n_steps) == 0:
             self._reports.log(step, total, {**trainer.callback_metrics, "epoch": trainer.current_epoch})
@@ -118,9 +119,9 @@ class _Hooks:
         self.checkpoints.save_sharded(lambda folder: trainer.save_checkpoint(folder / _FILE), trainer.global_step)
 
     def _skip_batches(self, trainer: Any, loaders: Any, done: int) -> None:
-        """Draw the order of the interrupted epoch again, and skip the batches that were trained on.
+        """Draw the order of the interrupted epoch again, and skip the batches that were already trained on.
 
-        Lightning restores only the counters, so it would continue in the middle of the epoch with the data's first
+        Lightning restores only its counters. It would resume in the middle of the epoch, but with the epoch's first
         batch.
         """
         fetcher = trainer.fit_loop._data_fetcher
@@ -137,7 +138,7 @@ class _Hooks:
 
 
 def _callback_of(package: str) -> Any:
-    """Return the callback class for trainers of this package. A trainer recognises callbacks by their base class."""
+    """Return the callback class for trainers of `package`. Each package has its own base class of callbacks."""
     base = import_module(f"{package}.callbacks").Callback
     return type("LightningCallback", (_Hooks, base), {"__module__": __name__, "__doc__": _Hooks.__doc__})
 

@@ -1,4 +1,4 @@
-"""What the callbacks of both libraries do in the library's training loop."""
+"""Functions that the callbacks of Hugging Face and Lightning share."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ _QUIET = 10.0
 
 
 class StepReports:
-    """Metric lines of a loop: lines with metrics, and between them some that only show progress."""
+    """Prints the metric lines of a training loop, and between them lines that show progress."""
 
     def __init__(self) -> None:
         self._last = -math.inf
 
     def log(self, step: int, total: float, values: Mapping[str, Any]) -> None:
-        """Report a step with the finite numbers among the values. Names are changed to characters that a metric line
-        allows."""
+        """Report a step with the finite numbers of `values`. Characters that a metric line does not allow are replaced
+        in the names.
+        """
         self._last = time.monotonic()
         known = {_metric_name(name): number for name, value in values.items() if (number := _number(value)) is not None}
         known.update({"step": step}, **({"total": int(total)} if 0 < total < math.inf else {}))
         report(**{name: known.pop(name) for name in ("step", "epoch", "total") if name in known}, **known)
 
     def tick(self, step: int, total: float, values: Mapping[str, Any]) -> None:
-        """Report the step if nothing was reported for a while, or if a rehearsal waits for this step."""
+        """Report the step if nothing was reported for a while, or if a rehearsal chose a step to wait at."""
         if time.monotonic() - self._last > _QUIET or os.environ.get(HOLD, "").isdecimal():
             self.log(step, total, values)
 
 
 def require_all_processes(known: int, hint: str) -> None:
-    """Raise an error where the library trains in fewer processes than the job has, because each would train its own
-    model.
+    """Raise an error if the library uses fewer processes than the job has, because the processes would then train
+    separate models.
 
     Raises:
-        SetupError: the library knows of fewer processes.
+        SetupError: the library uses fewer processes (`known`) than the job has.
     """
     started = detect_environment().world_size
     if known < started:
@@ -52,7 +53,7 @@ def require_all_processes(known: int, hint: str) -> None:
 
 
 def spare_workers(loaders: Iterable[Any]) -> None:
-    """Let the workers of data loaders survive the SIGTERM that launchers send to them as well."""
+    """Make the workers of data loaders ignore SIGTERM, which launchers send to the workers too."""
     for loader in loaders:
         inner = getattr(loader, "base_dataloader", loader)  # Accelerate's is a wrapper
         if getattr(inner, "num_workers", 0) and hasattr(inner, "worker_init_fn"):
@@ -60,7 +61,9 @@ def spare_workers(loaders: Iterable[Any]) -> None:
 
 
 class _BothInits:
-    """A `worker_init_fn` that also calls the script's own one. It is a class, because spawned workers unpickle it."""
+    """A `worker_init_fn` that makes a worker ignore SIGTERM and then calls the script's own `worker_init_fn`. It is a
+    class, so that it can be pickled for spawned workers.
+    """
 
     def __init__(self, own: Any) -> None:
         self._own = own

@@ -1,21 +1,21 @@
-"""Starts a job's processes inside a SageMaker container, in place of the image's training toolkit.
+"""Starts a job's processes inside a SageMaker container, instead of the image's training toolkit.
 
-A job in entrypoint mode carries this package in its bundle and starts it with `CONTAINER_ENTRYPOINT`. It needs only a
-shell and Python 3.7 in the image, so it works where the toolkit is missing or old. Hyperparameters reach the script
-exactly (toolkits up to 5.1.2 send them through a shell), torchrun starts on every image, and a dead process ends the
-job at once.
+In entrypoint mode, a job's bundle contains this package, and the container's entrypoint starts it. The launcher needs
+only a shell and Python 3.7 in the image, so it works where the toolkit is missing or old. Hyperparameters reach the
+script unchanged (toolkits up to 5.1.2 pass them through a shell), torchrun starts on every image, and a failed process
+ends the job at once.
 
     arguments       hyperparameters as JSON and as argv
-    spec            the hyperparameter `cloudtrain_launch`: what to start, and how
-    variables       the `SM_*` environment, as the toolkit writes it
-    plan            pure: configuration and machine -> processes, argv and environment
-    machine         what the container has: CPUs, GPUs, Neuron cores, EFA
-    network         waiting for the master; telling other hosts that the chief has ended
+    spec            the hyperparameter `cloudtrain_launch`: the script or command, and its launcher
+    variables       the `SM_*` environment variables, as the toolkit sets them
+    plan            pure function: configuration and machine -> processes, argv and environment
+    machine         the container's hardware: CPUs, GPUs, Neuron cores, EFA
+    network         waiting for the master; reporting the chief's end to other hosts
     children        starting, signalling and ending the processes
-    requirements    pip
-    failure         why it failed, for `FailureReason`
+    requirements    installing the requirements file with pip
+    failure         the reason of a failure, for `FailureReason`
     config          the files that SageMaker writes into every container
-    __main__        the order of things
+    __main__        the sequence of all steps
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ _LINE = (
 
 
 def container_entrypoint(root: str = ROOT, python: str | None = None) -> list[str]:
-    """Return the argv that unpacks the bundle and becomes the launcher. It uses the POSIX shell, and Python instead of
-    tar, which slim images lack. With `root` and `python` it runs on another machine, for emulation.
+    """Return the argv that unpacks the bundle and starts the launcher. It uses the POSIX shell, and Python instead of
+    tar, which slim images lack. For emulation, `root` and `python` replace the container's paths.
 
-    SageMaker takes items of at most 256 characters, without line breaks (botocore: TrainingContainerEntrypointString).
+    SageMaker allows at most 256 characters in each argument, and no line breaks (botocore:
+    TrainingContainerEntrypointString).
     """
     from shlex import quote
 

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the job and return the container's exit code: that of the process that failed first, or 128 plus the number
-    of its signal."""
+    """Run the job and return the container's exit code: the exit code of the first failed process, or 128 plus the
+    number of the signal that killed it.
+    """
     root, children = Path(arguments[0] if arguments else ROOT), Children()
     signal.signal(signal.SIGTERM, lambda *_: children.ask_to_stop())
     try:
@@ -79,7 +80,7 @@ def _run(root: Path, children: Children, variables: dict[str, str]) -> int:
 
 
 def _listen_for_chief(plan: LaunchPlan, network: Network, host: str, children: Children) -> Beacon | None:
-    """Return the beacon on the chief's own host. On the other hosts, start to watch that beacon."""
+    """On the chief's host, return the beacon. On the other hosts, start to watch the beacon and return None."""
     if plan.watch is None:
         return None
     address, port = network.place(plan.watch, WATCH_PORT)
@@ -91,7 +92,7 @@ def _listen_for_chief(plan: LaunchPlan, network: Network, host: str, children: C
 
 def _explain_failure(failed: Child | None, environment: Mapping[str, str]) -> str:
     if failed is None:
-        return "the chief failed on its host, or that host was lost; its own log says more"
+        return "the chief failed, or its host was lost; read that host's log"
     logs = environment.get("PET_LOG_DIR")  # torchrun's setting: the ranks' output goes there
     files = sorted(Path(logs).rglob("stderr.log"), key=lambda path: path.stat().st_mtime) if logs else []
     assert failed.exit_code is not None, "it has ended"

@@ -1,4 +1,6 @@
-"""Hyperparameters: JSON texts in the request, values in `SM_HPS`, argv for the script; as in sagemaker-training."""
+"""Convert hyperparameters as sagemaker-training does: JSON texts in the request, values in `SM_HPS`, argv for the
+script.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ RESERVED_PREFIXES = ("sagemaker_", "cloudtrain_")
 
 
 def decode_hyperparameters(hyperparameters: Mapping[str, str]) -> dict[str, Any]:
-    """Decode each text as JSON. Text that is not JSON is kept."""
+    """Decode each hyperparameter as JSON. A text that is not JSON is kept."""
     return {key: _value(text) for key, text in hyperparameters.items()}
 
 
@@ -25,8 +27,9 @@ def split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def argv_of(values: Mapping[str, Any], *, bare_flags: bool = False) -> list[str]:
-    """Return `--key value`, keys sorted, `-k` for one letter (sagemaker-training's `mapping.to_cmd_args`). With
-    `bare_flags` a true value is `--key` alone, and a false one is left out."""
+    """Return `--key value` for each hyperparameter, sorted by key; `-k` for one letter (sagemaker-training's
+    `mapping.to_cmd_args`). With `bare_flags`, a true value becomes `--key` alone, and a false value is left out.
+    """
     argv = []
     for key in sorted(values):
         word, value = f"-{key}" if len(key) == 1 else f"--{key}", values[key]
@@ -38,8 +41,9 @@ def argv_of(values: Mapping[str, Any], *, bare_flags: bool = False) -> list[str]
 
 
 def text_of(value: Any) -> str:
-    """Return the text of a value: empty for None, True and False as words, a list as Python writes it, a mapping as
-    `a=1,b=2` with sorted keys."""
+    """Return the text of a value: empty for None, `True` or `False`, a list as a Python literal, a mapping as `a=1,b=2`
+    with sorted keys.
+    """
     if value is None:
         return ""
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The processes of one host: start them, read their stderr, ask them to leave, and leave none behind."""
+"""Start the processes of one host, read their stderr, and stop them, so that no process remains."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Process(NamedTuple):
 
 
 class Child:
-    """A started process. It leads its own session, so that a shell's children can be signalled with it."""
+    """A started process. It leads its own session, so that signals can reach a shell's children, too."""
 
     def __init__(self, program: Program, popen: subprocess.Popen[bytes], on_failing: Callable[[Child], None]) -> None:
         self.program = program
@@ -58,9 +58,9 @@ class Child:
         self._listener.start()
 
     def wait(self) -> int:
-        """Return the exit code once the process has ended. If its group was asked to leave, wait for the group too.
+        """Return the exit code once the process has ended. If SIGTERM went to its whole group, wait for the group too.
 
-        A shell dies of SIGTERM at once, while the script that it has started is still saving.
+        A shell ends at once on SIGTERM, while the script that it has started is still saving.
         """
         exit_code = self._popen.wait()
         while self._group_was_told and _has_members(self.pid):
@@ -69,13 +69,14 @@ class Child:
         return exit_code
 
     def read_stderr_end(self) -> str:
-        """Return the end of the process's stderr. Descendants may hold the pipe open, so the wait for its end is
-        short."""
+        """Return the last part of the process's stderr. The wait for the stream's end is short, because descendants may
+        keep the pipe open.
+        """
         self._listener.join(timeout=2)
         return bytes(self._said).decode("utf-8", "replace")
 
     def terminate(self) -> None:
-        """Send SIGTERM to the process that passes it on, or to all that need it."""
+        """Send SIGTERM to the process itself if it passes signals on, else to its group or its ranks."""
         if self.program.signal == "group":
             self._group_was_told = True
             _signal_group(self.pid, signal.SIGTERM)
@@ -85,7 +86,7 @@ class Child:
             _signal(pid, signal.SIGTERM)
 
     def kill_ranks(self) -> None:
-        """Send SIGKILL to the ranks. Their launcher stays, and reports why it ended them."""
+        """Send SIGKILL to the ranks, but not to their launcher, which then reports the failure."""
         for pid in self._ranks():
             _signal(pid, signal.SIGKILL)
 
@@ -98,7 +99,7 @@ class Child:
         return ranks_below(self.pid, mark) if mark else []
 
     def _listen(self) -> None:
-        """Pass stderr on as it arrives, and keep its end."""
+        """Pass stderr on as it arrives, and keep its last part."""
         assert self._popen.stderr is not None
         descriptor, told = self._popen.stderr.fileno(), self.program.role != "torchrun"
         while True:
@@ -114,7 +115,7 @@ class Child:
 
 
 class Children:
-    """All processes of the host. All events come through one queue: ends of processes, signals, the chief's end."""
+    """All processes of the host. Ends of processes, signals and the chief's end are events in one queue."""
 
     def __init__(self) -> None:
         self.events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
@@ -144,19 +145,19 @@ class Children:
         threading.Thread(target=lambda: self.events.put(("ended", (child, child.wait()))), daemon=True).start()
 
     def ask_to_stop(self) -> None:
-        """Note a request to stop, from a signal handler."""
+        """Record a request to stop. A signal handler calls it."""
         self.asked_to_stop = True
         self.events.put(("stop", None))
 
     def chief_ended(self, exit_code: int | None) -> None:
-        """Note that the chief on another host has ended; the code is None where its host was lost."""
+        """Record that the chief on another host has ended. `exit_code` is None if that host was lost."""
         self.events.put(("chief", exit_code))
 
     def finish(self, finishes: tuple[str, ...]) -> tuple[int, Child | None]:
-        """Wait until the host has done its part. Return the exit code, and the failed process, if one failed.
+        """Wait until the host's processes have ended. Return the exit code, and the failed process, if any.
 
-        The first failure ends the others; so does the success of a role that finishes the job. Ranks that torchrun ends
-        because one has failed get less time than the ranks of a stopped job, which have to save.
+        The other processes are stopped after the first failure, or when a process whose role is in `finishes` succeeds.
+        After a failure, ranks get less time to end than in a stopped job, where they have to save.
         """
         result: tuple[int, Child | None] | None = None
         kill_at: float | None = None
@@ -179,7 +180,7 @@ class Children:
         return result or (max((child.exit_code or 0 for child in self.children), key=abs, default=0), None)
 
     def sweep(self) -> None:
-        """Kill everything that the processes have left behind."""
+        """Kill all processes that still run in the children's sessions."""
         for child in self.children:
             child.kill()
 
@@ -203,17 +204,18 @@ class Children:
 
 
 def _has_members(group: int) -> bool:
-    """Return whether a process of the group still runs. Zombies do not count, because they may wait for their parent
-    for ever."""
+    """Return whether a process of the group still runs. Zombies do not count, because their parent may never collect
+    them.
+    """
     return any(process.group == group and process.state not in "ZX" for process in _processes().values())
 
 
 def ranks_below(launcher: int, mark: bytes) -> list[int]:
-    """Return the processes that a launcher started as ranks: those below it with a rank in their environment that their
-    parent lacks. `mark` is the beginning of that variable.
+    """Return the ids of the processes that a launcher started as ranks: its descendants with a rank variable in the
+    environment that their parent lacks. `mark` is the beginning of this variable, for example `OMPI_COMM_WORLD_RANK=`.
 
-    When mpirun receives SIGTERM, it kills its ranks after one second, too little to save. When the ranks are signalled
-    directly, they have the full time, and mpirun ends after them.
+    When mpirun receives SIGTERM, it kills its ranks after one second, which is too short for saving. If the ranks are
+    signalled directly, they have the full time, and mpirun ends after them.
     """
     parents = {pid: process.parent for pid, process in _processes().items()}
     marked = {pid for pid in parents if _carries(pid, mark)}

@@ -23,7 +23,7 @@ def read_config(path: Path) -> Mapping[str, Any]:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise SetupError(
-            f"`{path}` cannot be read: {error}", hint="SageMaker writes it; is this a container?"
+            f"`{path}` cannot be read: {error}", hint="run this launcher in a SageMaker container, which has the file"
         ) from None
     if not isinstance(found, dict):
         raise SetupError(f"`{path}` does not hold a JSON object")

@@ -1,4 +1,4 @@
-"""The reason of a failure. The first 1,024 characters of `/opt/ml/output/failure` become the job's FailureReason."""
+"""Report a failure. The first 1,024 characters of `/opt/ml/output/failure` become the job's FailureReason."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _LAUNCHER_LINES = re.compile(r"^(?:[EWI]\d{4} |\*{5,}|={5,}|-{5,}|WARNING:torch\
 
 
 def failure_text(role: str, exit_code: int, said: str, files: Iterable[Path] = ()) -> str:
-    """Return the text of the failure file: which process failed, how, the error, and as many last lines of its
-    traceback as fit.
+    """Return the text of the failure file: the failed process, its exit code or signal, the error, and as many last
+    lines of the traceback as fit.
 
     Args:
         role: the role of the failed process.
-        exit_code: how it ended; negative for a signal.
-        said: the end of the process's stderr.
-        files: where torchrun sent the ranks' stderr instead, if it did.
+        exit_code: exit code of the process; negative for a signal.
+        said: the last part of the process's stderr.
+        files: the files with the ranks' stderr, if torchrun redirected it.
     """
     who, cause = role, _ROOT_CAUSE.search(said)
     lines = said.splitlines()
@@ -59,8 +59,8 @@ def how_it_ended(exit_code: int) -> str:
 
 
 def last_error(lines: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the line that names the error, and the lines that lead to it: the last traceback that is not the
-    launcher's own, else the last lines.
+    """Return the line with the error, and the lines before it: the last traceback that is not the launcher's own, else
+    the last lines of the text.
     """
     clean = [_RANK_PREFIX.sub("", line, count=1).rstrip() for line in lines]
     found: tuple[str, list[str]] | None = None
@@ -75,8 +75,8 @@ def last_error(lines: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def fitting(head: str, details: Sequence[str]) -> str:
-    """Return `head` and as many of the last `details` as stay within the limit. A short last line says more than a long
-    first one, so a `head` that is too long is cut in its middle.
+    """Return `head` and as many of the last `details` as fit the limit. A `head` that is too long is shortened in its
+    middle.
     """
     if len(head) > LIMIT:
         half = (LIMIT - 3) // 2
@@ -91,7 +91,7 @@ def fitting(head: str, details: Sequence[str]) -> str:
 
 
 def write_once(path: Path, content: bytes) -> None:
-    """Write the reason, unless the script has written its own. Where writing fails, print the reason to stderr."""
+    """Write the reason to `path`, unless the script has written its own. If this fails, print it to stderr."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -102,8 +102,9 @@ def write_once(path: Path, content: bytes) -> None:
 
 
 def _lines_of_rank(lines: Sequence[str], rank: str) -> list[str]:
-    """Return the lines with the rank's prefix, which torch adds to a traceback once the process group exists; else all
-    lines."""
+    """Return the lines with the rank's prefix, or all lines if none has it. torch adds this prefix to tracebacks once
+    the process group exists.
+    """
     own = [line for line in lines if line.startswith(f"[rank{rank}]:")]
     return own if any(_HEADER in line for line in own) else list(lines)
 

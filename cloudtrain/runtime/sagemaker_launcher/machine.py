@@ -1,4 +1,6 @@
-"""What a container has: interpreter, CPUs, GPUs, Neuron cores, EFA. `plan` gets the same data from the catalogue."""
+"""Detect a container's interpreter, CPUs, GPUs, Neuron cores and EFA. `cloudtrain plan` takes the same data from the
+catalogue of instance types.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Machine:
-    """One host, as far as its hardware decides how processes are started.
+    """The properties of a host on which the start of its processes depends.
 
-    `variables` is the container's own environment: the image's, SageMaker's and the job's variables.
+    `variables` is the container's environment: the variables of the image, of SageMaker and of the job.
     """
 
     python: str = "python3"
@@ -48,7 +50,7 @@ def this_machine(variables: Mapping[str, str], instance_type: str, *, devices: P
 
 
 def _gpus(variables: Mapping[str, str], devices: Path) -> int:
-    """Return the NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves."""
+    """Return the number of NVIDIA GPUs that CUDA_VISIBLE_DEVICES allows."""
     present = sum(1 for name in _names(devices) if re.fullmatch(r"nvidia\d+", name))
     visible = variables.get("CUDA_VISIBLE_DEVICES")
     if visible is None or not present:
@@ -59,7 +61,7 @@ def _gpus(variables: Mapping[str, str], devices: Path) -> int:
 
 
 def _neurons(instance_type: str, devices: Path) -> int:
-    """Return the Neuron cores, from `neuron-ls` where a Neuron device exists."""
+    """Return the number of Neuron cores, from `neuron-ls` if a Neuron device exists."""
     if not any(re.fullmatch(r"neuron\d+", name) for name in _names(devices)):
         return 0
     if instance_type == "ml.trn2.48xlarge":

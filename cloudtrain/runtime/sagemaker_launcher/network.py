@@ -1,5 +1,4 @@
-"""How the hosts of a job reach each other, by name once the name resolves, and how they learn that the chief has
-ended."""
+"""Let the hosts of a job reach each other by name, once the name resolves, and report the chief's end to all hosts."""
 
 from __future__ import annotations
 
@@ -28,7 +27,9 @@ _RETRY = 0.2
 
 
 class Network:
-    """Where `host:port` really is: at that address, or where the emulation maps it."""
+    """Maps `host:port` to the real address. Under emulation this is another port on this machine; else it is
+    `host:port` itself.
+    """
 
     def __init__(self, endpoints: Mapping[str, str] | None = None) -> None:
         self.is_emulated = endpoints is not None
@@ -37,12 +38,12 @@ class Network:
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> Network:
-        """Return the network of a process with these variables."""
+        """Return the network that the environment variables describe."""
         text = variables.get(EMULATION)
         return cls(json.loads(text) if text is not None else None)
 
     def place(self, host: str, port: int) -> tuple[str, int]:
-        """Return address and port."""
+        """Return the real address and port of `host:port`."""
         found = self._endpoints.get(f"{host}:{port}")
         if found is None:
             return host, port
@@ -51,10 +52,11 @@ class Network:
 
 
 def wait_for_name(address: str, *, tell: Callable[[str], None], patience: float = PATIENCE) -> None:
-    """Return when the name resolves: hosts start one after the other. `tell` is called when that takes a while.
+    """Wait until the host name resolves, because hosts start at different times. `tell` is called with a message if the
+    wait is long.
 
     Raises:
-        SetupError: the name did not resolve in time.
+        SetupError: the host name did not resolve in time.
     """
     deadline, told = time.monotonic() + patience, False
     while True:
@@ -74,11 +76,12 @@ def wait_for_name(address: str, *, tell: Callable[[str], None], patience: float 
 
 
 class Beacon:
-    """On the chief's host: accepts a connection from each other host, and sends the exit code when the chief has
-    ended."""
+    """A server on the chief's host. It accepts a connection from each other host and sends the exit code when the chief
+    has ended.
+    """
 
     def __init__(self, port: int, others: int, *, address: str = "") -> None:
-        """Listen on every interface of the host, or at the given address."""
+        """Listen on every interface of the host, or only at `address`."""
         self._others = others
         self._held: list[socket.socket] = []
         self._came = threading.Condition()
@@ -88,8 +91,8 @@ class Beacon:
     def tell(self, exit_code: int, *, patience: float) -> None:
         """Send the exit code to all other hosts.
 
-        First wait up to `patience` seconds for hosts that have not connected yet, because a host that connects later
-        would wait in vain.
+        Before sending, wait up to `patience` seconds for hosts that have not connected yet, because a host that
+        connects later would never receive the code.
         """
         with self._came:
             self._came.wait_for(lambda: len(self._held) >= self._others, timeout=patience)
@@ -114,8 +117,8 @@ class Beacon:
 
 
 def watch_chief(place: tuple[str, int], on_end: Callable[[int | None], None], *, patience: float = PATIENCE) -> None:
-    """Call `on_end` from a thread when the chief's host reports its end: with the exit code, or with None when the host
-    was lost or never connected.
+    """Start a thread that calls `on_end` with the chief's exit code when the chief has ended, or with None if the
+    chief's host was lost or never reached.
     """
     threading.Thread(target=_watch, args=(place, on_end, patience), daemon=True).start()
 

@@ -1,5 +1,6 @@
-"""Derive processes from configuration and machine. Pure, so that `plan` shows on any computer what a host will
-start."""
+"""Derive a host's processes from its configuration and machine. The functions are pure, so `cloudtrain plan` can show
+these processes on any computer.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +38,9 @@ WATCH_PORT = 7778
 
 @dataclass(frozen=True)
 class Program:
-    """One process that a host starts. `env` comes on top of the host's environment. `signal` says which process gets
-    SIGTERM: the `leader`, which passes it on, the whole `group` of a shell, or the `ranks` below mpirun.
+    """One process that a host starts. `env` is added to the host's environment. `signal` names the receivers of
+    SIGTERM: the `leader` (the process itself, which passes the signal on), the whole `group` of a shell, or the `ranks`
+    below mpirun.
     """
 
     role: str
@@ -49,18 +51,18 @@ class Program:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """What one host does.
+    """The processes and settings of one host.
 
     Attributes:
-        environment: variables for every process of the host, beside the container's own.
+        environment: variables for every process of the host, in addition to the container's.
         programs: the processes that the host starts.
-        processes_per_instance: ranks that torchrun or mpirun start here; 1 elsewhere.
-        hosts: the hosts that the distribution spans, in rank order; only this host where it runs alone.
+        processes_per_instance: number of ranks that torchrun or mpirun starts on this host; 1 without them.
+        hosts: the hosts of the distribution, in rank order; only this host if it runs the script alone.
         requirements: the requirements file that is installed first.
-        wait_for: the master's address, which must resolve before anything starts.
-        finishes: roles whose success ends the host, while others would serve for ever.
+        wait_for: the master's host name, which must resolve before the processes start.
+        finishes: roles whose success ends all processes of the host, because servers never end by themselves.
         watch: the host whose launcher reports the end of the chief; this host's own name on the chief's host.
-        endpoints: `host:port` of everything that listens on some host, MASTER_PORT always among it.
+        endpoints: `host:port` of every server in the job, including MASTER_PORT.
         python: the interpreter that runs the script and installs its requirements.
     """
 
@@ -85,18 +87,18 @@ def launch_plan(
     root: str = ROOT,
     network: Network | None = None,
 ) -> LaunchPlan:
-    """Return what the host that `resource_config` describes will do.
+    """Return the plan of the host that `resource_config` describes.
 
     Args:
-        hyperparameters: as in the request, each a text.
+        hyperparameters: the hyperparameters of the request, all as texts.
         resource_config: `resourceconfig.json`.
         input_data_config: `inputdataconfig.json`.
         machine: the host's hardware and variables.
-        root: where `/opt/ml` is.
-        network: how hosts are reached; by their names if None.
+        root: the folder of `/opt/ml`; another one under emulation.
+        network: maps hosts to addresses; default: hosts are reached by their names.
 
     Raises:
-        SetupError: `cloudtrain_launch` is missing, or asks for something impossible.
+        SetupError: `cloudtrain_launch` is missing or not valid, or this launcher cannot do what it requests.
     """
     user, reserved = split(decode_hyperparameters(hyperparameters))
     launch, host = read_launch(reserved), resource_config["current_host"]
@@ -145,7 +147,7 @@ def _address(network: Network, endpoint: str) -> str:
 
 @dataclass(frozen=True)
 class _HostSetup:
-    """One host, and what it has to run."""
+    """One host with its launch specification."""
 
     launch: Launch
     machine: Machine
@@ -168,7 +170,7 @@ class _HostSetup:
         return self.launch.entry_point is not None and self.launch.entry_point.endswith(".py")
 
     def program(self) -> list[str]:
-        """Return the script with its arguments; for a shell script or a command, with the shell before it."""
+        """Return the script with its arguments. Shell scripts and commands begin with the shell."""
         if self.launch.command is not None:
             return [self.machine.shell, "-c", self.launch.command]
         assert self.launch.entry_point is not None
@@ -176,12 +178,14 @@ class _HostSetup:
         return [*shell, self.launch.entry_point, *self.arguments]
 
     def direct(self) -> tuple[str, ...]:
-        """Return the program to start without a launcher."""
+        """Return the argv that starts the script without a launcher."""
         return tuple([self.python, *self.program()] if self.is_python else self.program())
 
     @property
     def signal(self) -> str:
-        """Return which process gets SIGTERM. A shell does not pass signals on, so its whole group gets them."""
+        """Return the receivers of SIGTERM, `leader` or `group`. A shell does not pass signals on, so its whole group
+        gets them.
+        """
         return "leader" if self.is_python else "group"
 
     @property
@@ -200,7 +204,7 @@ class _HostPrograms:
 
 
 def _torchrun(setup: _HostSetup) -> _HostPrograms:
-    """Return the torchrun process. Its options have underscores, which every torch since 1.9 accepts."""
+    """Return the torchrun process. Its options are written with underscores, which every torch since 1.9 accepts."""
     address, port = setup.master
     argv = [
         setup.python, "-m", "cloudtrain.runtime.torchrun" if setup.network.is_emulated else "torch.distributed.run",
@@ -219,7 +223,7 @@ def _torchrun(setup: _HostSetup) -> _HostPrograms:
 def _mpirun(setup: _HostSetup) -> _HostPrograms:
     if len(setup.hosts) > 1:
         raise SetupError(
-            f"this launcher starts mpirun on one instance only, and the job has {len(setup.hosts)}",
+            f"this launcher can start mpirun on one instance only, but the job has {len(setup.hosts)}",
             hint="use an image with sagemaker-training, or `distribution: {type: torch}`",
         )
     argv = ["mpirun", *mpirun_options(setup.processes, setup.launch.mpi_options), *setup.direct()]
@@ -227,7 +231,9 @@ def _mpirun(setup: _HostSetup) -> _HostPrograms:
 
 
 def _tensorflow(setup: _HostSetup) -> _HostPrograms:
-    """Return one process per task. The tasks find each other through TF_CONFIG. The script runs in servers too."""
+    """Return one process per TensorFlow task. The tasks find each other through TF_CONFIG. Parameter servers run the
+    script, too.
+    """
     tasks = _tasks(setup.launch, setup.hosts)
     cluster: dict[str, list[str]] = {}
     for role, _, host, port in tasks:
@@ -246,8 +252,9 @@ def _tensorflow(setup: _HostSetup) -> _HostPrograms:
 
 
 def _tasks(launch: Launch, hosts: Sequence[str]) -> list[tuple[str, int, str, int]]:
-    """Return role, index, host and port of every task. Tasks go round the hosts; the second task on a host gets other
-    ports."""
+    """Return role, index, host and port of every task. Tasks are assigned to the hosts in turn; a second task on a host
+    gets another port.
+    """
     count = len(hosts)
     if launch.strategy == "multi_worker_mirrored":
         return [("worker", n, hosts[n % count], WORKER_PORT + n // count) for n in range(launch.workers or count)]
@@ -262,8 +269,9 @@ def _tasks(launch: Launch, hosts: Sequence[str]) -> list[tuple[str, int, str, in
 
 
 def _task_variables(cluster: Mapping[str, Sequence[str]], role: str, index: int) -> dict[str, str]:
-    """Return the variables of a task. Servers get no GPU, because TensorFlow would take all of its memory from the
-    host's workers."""
+    """Return the variables of a task. Parameter servers see no GPU, because TensorFlow would reserve all GPU memory and
+    leave none to the host's workers.
+    """
     config = {"cluster": cluster, "environment": "cloud", "task": {"index": index, "type": role}}
     hidden = {"CUDA_VISIBLE_DEVICES": "-1"} if role == "ps" else {}
     return {"TF_CONFIG": json.dumps(config, sort_keys=True), **hidden}
@@ -277,7 +285,7 @@ _LAUNCHERS = {"torchrun": _torchrun, "mpirun": _mpirun, "tensorflow": _tensorflo
 
 
 def _own(setup: _HostSetup, first: str) -> dict[str, str]:
-    """Return the launcher's own variables, beside the `SM_` ones."""
+    """Return the variables that the launcher sets besides the `SM_` variables."""
     variables = setup.machine.variables
     address, port = setup.network.place(first, MASTER_PORT)
     path = variables.get("PYTHONPATH")
@@ -299,8 +307,9 @@ the log of a host, which is all that SageMaker keeps, can be read rank by rank."
 def _defaults(setup: _HostSetup, resource: Mapping[str, Any]) -> dict[str, str]:
     """Return default variables. The job's own environment overrides them.
 
-    gloo looks for the host's own name, which images without SageMaker's hostname shim do not resolve, and would fall
-    back to loopback. Ranks have 120 s after SIGTERM, so torchrun may not kill them after its usual 30.
+    gloo gets its network interface, because it would otherwise look up the host's own name. Images without SageMaker's
+    hostname shim cannot resolve this name, and gloo would use loopback. Ranks have 120 s after SIGTERM, so torchrun
+    must not kill them after its default of 30 s.
     """
     interface = resource.get("network_interface_name", "eth0")
     defaults = {

@@ -1,4 +1,4 @@
-"""Install what the script needs, before it starts."""
+"""Install the script's requirements before it starts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def install(requirements: str, code: Path, environment: Mapping[str, str], python: str) -> None:
-    """Install with pip into the container's Python. That Python ends with the job, so the distribution's own packages
-    need no protection.
+    """Install the requirements file with pip into the container's Python. The container is deleted after the job, so
+    pip may overwrite packages of the operating system.
 
     Raises:
         SetupError: pip failed.

@@ -1,10 +1,11 @@
-"""What to start: the hyperparameter `cloudtrain_launch`, a JSON object that the compiler wrote.
+"""The launch specification: the hyperparameter `cloudtrain_launch`, a JSON object that cloudtrain writes into the
+request.
 
 entry_point             the script in the bundle; or
 command                 a shell command line
 launcher                torchrun | mpirun | tensorflow | single
 processes_per_instance  torchrun and mpirun; default: the number of GPUs or Neuron cores, else one
-instance_groups         the groups that the distribution spans; the hosts of others run the script alone
+instance_groups         the groups of the distribution; hosts of other groups run the script alone
 requirements            a pip requirements file in the bundle
 interpreter             the Python that runs the script; default: the launcher's own
 mpi_options             more options for mpirun
@@ -32,7 +33,7 @@ LAUNCHERS = ("torchrun", "mpirun", "tensorflow", "single")
 
 @dataclass(frozen=True)
 class Launch:
-    """The keys above, each with its default."""
+    """The launch specification. Its fields are the keys that the module's docstring lists."""
 
     launcher: str = "single"
     entry_point: str | None = None
@@ -49,15 +50,15 @@ class Launch:
 
     @property
     def needs_master(self) -> bool:
-        """Return whether the processes of several hosts meet at the first one."""
+        """Return whether the processes must reach the first host, as with torchrun."""
         return self.launcher in ("torchrun", "tensorflow")
 
 
 def read_launch(reserved: Mapping[str, Any]) -> Launch:
-    """Read the launch specification from the hyperparameters that are not the script's.
+    """Read the launch specification from `reserved`, the launcher's hyperparameters.
 
     Raises:
-        SetupError: the specification is missing, or this version does not know it.
+        SetupError: the specification is missing or not valid, or another version of cloudtrain wrote it.
     """
     given = reserved.get(LAUNCH_KEY)
     if not isinstance(given, dict):

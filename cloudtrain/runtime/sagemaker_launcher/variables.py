@@ -1,7 +1,7 @@
-"""The `SM_*` environment: the names and values that sagemaker-training 5.1 gives a script.
+"""The `SM_*` environment variables, with the names and values that sagemaker-training 5.1 gives a script.
 
-`SM_FRAMEWORK_PARAMS` holds the launcher's own hyperparameters, `SM_MODULE_DIR` the archive as it lies in the container
-(the toolkit names its S3 URI, or this path under network isolation). The channel with the code is left out.
+`SM_FRAMEWORK_PARAMS` holds the launcher's own hyperparameters. `SM_MODULE_DIR` is the path of the code archive in the
+container (the toolkit sets its S3 URI, or this path under network isolation). The channel with the code is left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ trn2."""
 
 
 def instance_groups(resource: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Map group to hosts. SageMaker's local mode writes no groups; then all hosts form one group."""
+    """Map each instance group to its hosts. SageMaker's local mode writes no groups; there all hosts form one group."""
     groups = resource.get("instance_groups") or []
     found = {group["instance_group_name"]: list(group["hosts"]) for group in groups}
     return found or {HOMOGENEOUS: list(resource["hosts"])}
@@ -49,13 +49,13 @@ def sm_variables(
     """Return every `SM_` variable of one host.
 
     Args:
-        user: the script's hyperparameters, as values.
+        user: the script's hyperparameters, decoded from JSON.
         reserved: the launcher's hyperparameters.
         resource: `resourceconfig.json`.
         channels: `inputdataconfig.json`.
         root: `/opt/ml`.
-        program: the entry point; empty where a command runs.
-        groups: the instance groups that the distribution spans.
+        program: the entry point; empty if the job runs a command.
+        groups: the instance groups of the distribution.
         job_name: the training job's name.
         gpus: GPUs of this host.
         cpus: logical CPUs of this host.
@@ -125,8 +125,9 @@ def sm_variables(
 
 
 def text_of(value: Any) -> str:
-    """Return the text of a value: empty for None, text unchanged, the rest as compact JSON with sorted keys (the
-    toolkit's `to_env_vars`)."""
+    """Return the text of a value: empty for None, a string unchanged, other values as compact JSON with sorted keys
+    (the toolkit's `to_env_vars`).
+    """
     if value is None:
         return ""
     if isinstance(value, str):
