@@ -44,7 +44,7 @@ class AzureMLAdopter:
         return drafts_of(original)
 
     def context(self, original: Original, settings: AzureML) -> CompileContext:
-        """Return a compile context with the original job's name and with the workspace from its ids.
+        """Return a compile context with the original job's name and the workspace that its ids name.
 
         The workspace that is configured on this machine is ignored.
         """

@@ -108,7 +108,7 @@ def _compute(value: Any) -> str:
 
 
 def _seconds(value: Any) -> int:
-    """Return the seconds of an ISO 8601 duration, if azure-ai-ml would convert them back to the same text."""
+    """Return the seconds of an ISO 8601 duration; refuse one that azure-ai-ml would write in another way."""
     seconds = duration_seconds(text(value))
     if not seconds or duration_text(seconds) != value:
         raise Wordless("")
@@ -144,7 +144,7 @@ _RESOURCES = part(
 
 
 def _add_type(kind: str, convert: Convert) -> Convert:
-    """Add the field `type`, which replaces the body's discriminator, to the converted value."""
+    """Return a function that adds the field `type` to the result of `convert`, instead of the body's discriminator."""
     return lambda value: {"type": kind, **convert(value)}
 
 
