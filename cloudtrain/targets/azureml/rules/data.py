@@ -196,7 +196,7 @@ def input_mounted_for_writing(subject: Subject) -> Iterator[Fault]:
     for name, item in body(subject).inputs.items():
         if item.get("mode") == "ReadWriteMount":
             path = place(subject, ("inputs", name, "mode"), ("inputs", name, "access"))
-            hint = "remove `access: rw`, and add an output with the same `azureml` place to write to"
+            hint = "remove `access: rw`, add an output with the same `azureml` address, and write to it"
             yield Fault(f"input `{name}` is mounted for writing, which is not documented for inputs", hint, path)
 
 
@@ -298,7 +298,7 @@ def data_changes(subject: Subject) -> Iterator[Fault]:
     for name, item in body(subject).inputs.items():
         if found := parse_label(item.get("uri")):
             yield Fault(
-                f"the version of input `{name}`, `{found.name}@latest`, can change; a submit sends the version "
+                f"input `{name}` uses `{found.name}@latest`, whose version can change; a submit sends the version "
                 "of that moment",
                 f"add `--pin`, or write `azureml:{found.name}:VERSION`",
                 place(subject, ("inputs", name, "uri"), ("inputs", name, "azureml")),
