@@ -87,8 +87,8 @@ def refuse(paths: Iterable[str], tool: str = "the SDK of Azure ML") -> TargetErr
 def _id(value: Any) -> str:
     """Return an id that azure-ai-ml sends unchanged, or resolves as `cloudtrain submit` does.
 
-    Accepted are the id of an asset, a curated environment's short name, and the newest version of an asset. azure-ai-ml
-    would look up or upload anything else before it sends the job.
+    Such ids are an asset's id, a curated environment's short name, and the label for an asset's newest version. Other
+    texts are refused, because azure-ai-ml would look them up or upload something before it sends the job.
     """
     if not text(value).startswith(("/subscriptions/", "azureml://", "azureml:AzureML-")):
         raise Wordless("")
