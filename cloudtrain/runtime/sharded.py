@@ -40,17 +40,21 @@ _ALLOWED = frozenset(
 """The types in torch's metadata, beside numbers, texts and torch's data types (2.6 to 2.13)."""
 
 
+_WORTH_A_THREAD = 1 << 20
+"""Bytes from which on it pays to compute the checksum in another thread."""
+
 _SYNCED_AT_ONCE = 128 << 20
 """Bytes after which the written data is synced, so that the disk works while more is computed."""
 
 
 class CheckedStream:
-    """A file whose checksums are computed while it is written. A second thread syncs it to disk, so that the disk is
-    busy while the next data is prepared."""
+    """A file whose large blocks are checked and synced by two threads while a third writes them. No data is copied or
+    read again."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
         self._checksums = BlockChecksums()
+        self._beside = ThreadPoolExecutor(1)
         self._disk = ThreadPoolExecutor(1)
         self._syncing: Future[None] | None = None
         self._synced = 0
@@ -60,8 +64,13 @@ class CheckedStream:
         """Write all of `data`."""
         view = memoryview(data).cast("B")
         self.size += view.nbytes
-        self._checksums.update(view)
-        self._file.write(view)
+        if view.nbytes < _WORTH_A_THREAD:
+            self._checksums.update(view)
+            self._file.write(view)
+        else:
+            checking = self._beside.submit(self._checksums.update, view)
+            self._file.write(view)
+            checking.result()  # from here on the memory is the caller's again
         if self.size - self._synced > _SYNCED_AT_ONCE and (self._syncing is None or self._syncing.done()):
             self._file.flush()
             self._syncing = self._disk.submit(os.fsync, self._file.fileno())
@@ -74,6 +83,7 @@ class CheckedStream:
 
     def finish(self) -> dict[str, Any]:
         """Finish writing. Return the file's length and checksums."""
+        self._beside.shutdown()
         self._disk.shutdown()
         return self._checksums.entry
 
