@@ -105,7 +105,7 @@ class Defaults(NamedTuple):
     """The default rules, which leave out paths unless an ignore file includes them.
 
     Attributes:
-        declared: paths that the job declares as data, each with the text of its rule.
+        declared: paths that the job declares as data, each with the text that `rule` returns for it.
         output: device and inode of the files that this process writes its output to.
     """
 
