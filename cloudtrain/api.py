@@ -199,7 +199,7 @@ def submit(
         priority: runs with a higher number leave the queue first.
         on_plan: called with the plan before anything is sent.
         on_changes: called with the changes since the job's last run, or with None if the job has no earlier run.
-        on_bytes: called with the number of uploaded bytes of the bundle and their total.
+        on_bytes: called with the number of bytes uploaded so far, and the size of the bundle.
         on_run: called with the run, to report it to the user. If the process dies before `on_run` returns, the next
             `submit` of the same job returns the same run, with `adopted` set.
 
@@ -349,8 +349,8 @@ def _prepare(job: AnyJob | Sweep, target: AnyTarget, settings: Settings, **words
 
 
 def _service_named(name: str, settings: Settings) -> Service:
-    """Return the service called `name`. This is the name of a target. With a `:`, it names the service for a target's
-    sweeps or for waiting runs."""
+    """Return the service called `name`: the name of a target means its own service, and a name with `:` means the
+    service for a target's sweeps or for waiting runs."""
     if ":" not in name:
         return service_of(name, settings)
     from cloudtrain.sweeps.services import service_named
@@ -469,7 +469,8 @@ def runs(
 
 
 def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[Recovered]:
-    """Finish or forget every submission whose process died, and return the outcomes.
+    """Clean up after every submission whose process died: keep its run if the target has it, else forget the
+    submission. Return the outcomes.
 
     The outcomes include runs that no command may have reported yet. `on_found` is called with the outcomes, to report
     them to the user. If the process dies before `on_found` returns, the next `recover` reports the runs again.
@@ -510,7 +511,7 @@ def _next_plan(prepared: PreparedJob | PreparedSweep, settings: Settings) -> Pla
 
 
 def recover_if_needed() -> None:
-    """Finish or forget interrupted submissions before a command reads the run store.
+    """Clean up after interrupted submissions, as `recover` does, before a command reads the run store.
 
     Without interrupted submissions, the store is not opened for writing. If the store cannot be written, for example on
     a full disk, the submissions stay as they are.

@@ -143,7 +143,7 @@ def _plan_in(path: Path) -> Mapping[str, Any] | None:
 
 
 def _target_of_side(found: Sent | Mapping[str, Any] | AnyJob) -> AnyTarget:
-    """Return the target of one side, for which the other side is compiled if it is a job."""
+    """Return the target of one side of the comparison. If the other side is a job, it is compiled for this target."""
     from cloudtrain.lifecycle.history import Sent
     from cloudtrain.lifecycle.keeping import settings_of
 

@@ -46,7 +46,7 @@ COMMANDS = {
     "rerun": Entry("Look back", "Submit a run again with the same code and request."),
     "code": Entry("Look back", "Write the code of a run into a folder."),
     "cost": Entry("Look back", "Sum the costs of runs by job, month, target or tag."),
-    "recover": Entry("Follow runs", "Finish or forget interrupted submissions."),
+    "recover": Entry("Follow runs", "Clean up after interrupted submissions."),
     "rm": Entry("Follow runs", "Remove ended runs from this machine."),
     "prune": Entry("Follow runs", "Remove old, failed or large runs, and keep the best."),
     "init": Entry("Start", "Write a first job file."),
@@ -201,8 +201,8 @@ def _name(command: Any, name: str) -> Any:
 
 
 def _nearest_command(word: str, rest: Sequence[str]) -> str:
-    """Return a hint that names the command to type instead of the unknown `word`. It repeats the arguments `rest` if
-    the command takes the same ones."""
+    """Return a hint that names the command to type instead of the unknown `word`. The hint repeats the arguments
+    `rest` if that command takes the same arguments."""
     from cloudtrain.cli.terminal import typed
 
     if word.endswith(".py"):

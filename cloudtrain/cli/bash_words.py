@@ -12,7 +12,8 @@ _WORDS, _INDEX = "COMP_WORDS", "COMP_CWORD"
 
 
 def with_whole_words(complete: Callable[[], int], environ: MutableMapping[str, str] = os.environ) -> int:
-    """Run `complete` with words joined at colons, and print its answers without the part that bash keeps."""
+    """Run `complete` with words joined at colons, and print its answers without the part up to the last colon,
+    which bash keeps."""
     kept = _join_colons(environ)
     if not kept:
         return complete()
@@ -27,7 +28,8 @@ def with_whole_words(complete: Callable[[], int], environ: MutableMapping[str, s
 
 
 def _join_colons(environ: MutableMapping[str, str]) -> str:
-    """Join the parts of the word at the cursor in `environ`. Return the word up to its last colon, or an empty text."""
+    """In `environ`, join the parts of the word at the cursor. Return that word up to its last colon; empty if it has
+    no colon."""
     words, index = environ.get(_WORDS, "").split(), environ.get(_INDEX, "")
     if ":" not in words or not index.isdecimal():
         return ""

@@ -133,7 +133,7 @@ def states(_: str) -> list[str]:
 
 @_silent
 def groups(_: str) -> list[str]:
-    """Return the groups by which `cost` sums: job, month, target and the tags of existing runs."""
+    """Return the values of `cost --by`: `job`, `month`, `target`, and `tag:KEY` for each tag of a run."""
     from cloudtrain.settings import load_settings
     from cloudtrain.store.store import read_store
 

@@ -58,7 +58,7 @@ def _python() -> Diagnosis:
 
 def _torch() -> Diagnosis:
     """Check torch in another process, because the import takes seconds and a broken CUDA installation can kill the
-    process. The process runs outside the working directory, because it would import a `torch.py` in that directory."""
+    process. The process runs outside the working directory, so that a `torch.py` there is not imported."""
     import subprocess
 
     try:

@@ -55,7 +55,7 @@ def job_or_script(
         for flag, value in (("--gpu", gpu), ("--save-job", save_job)):
             if value:
                 hint = "set the field in the job file, or with `--set`"
-                raise UsageError(f"`{flag}` applies to a script, and `{job}` is a job file", hint=hint, code="CT902")
+                raise UsageError(f"`{flag}` works only with a script, but `{job}` is a job file", hint=hint, code="CT902")
         if arguments:
             first = arguments[0] if re.match(r"[\w.-]+=", arguments[0]) else "hyperparameters.epochs=3"
             hint = f"to change a field of the job, write `--set {first}`"
@@ -167,7 +167,7 @@ def target(name: str | None, profile: str | None, *, job: str | None = None, **f
             if field in _OF_THE_JOB:
                 hint += f", or change the job with `--set {_OF_THE_JOB[field]}={value}`"
             raise UsageError(
-                f"`{flag}` works only on the local target, and this is `{chosen}`", hint=hint, code="CT902"
+                f"`{flag}` works only on the local target, but the target is `{chosen}`", hint=hint, code="CT902"
             )
     return target_named(name, profile=profile, near=near, **_as_fields(given))
 
@@ -197,8 +197,8 @@ def plan_of(file: JobFile, where: Any, *, profile: str | None, ignore: Sequence[
 def checked(
     file: JobFile, where: Any, *, profile: str | None, ignore: Sequence[str] | None, online: bool | None
 ) -> Plan:
-    """Return the plan of a job file. With `online`, it includes the target's findings; with None, only if you have
-    credentials."""
+    """Return the plan of a job file. With `online`, it includes the target's own findings. With `online=None`, it
+    includes them only if you have credentials."""
     from cloudtrain.api import check
 
     return check(file.work, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of, online=online)
@@ -217,7 +217,7 @@ def run(name: str) -> Run:
 
 
 def may(what: str, run: Run) -> None:
-    """Ask the user before the command `what` changes a run from another folder that the user called `last`.
+    """If the user wrote `last`, and this is a run from another folder, ask before the command `what` changes it.
 
     Raises:
         UsageError: stdin is not a terminal, or the user answers no.

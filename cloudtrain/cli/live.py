@@ -150,7 +150,7 @@ class LiveView:
 
     @staticmethod
     def _curves_among(count: int, rows: int) -> int:
-        """Return how many of `count` metrics can have a curve if each of the others needs a row of the table."""
+        """Return how many of `count` metrics can have a curve if each of the other metrics needs a row of the table."""
         fits = (n for n in range(count, 0, -1) if n * (_LOWEST + 1) + (count - n + 1 if n < count else 0) <= rows)
         return next(fits, 1 if rows > _LOWEST + 2 else 0)
 

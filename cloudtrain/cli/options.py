@@ -102,7 +102,7 @@ Instances = Annotated[
         "--nnodes",
         min=1,
         metavar="N",
-        help="Local: simulate N instances. With a script: use N instances.",
+        help="Local target: simulate N instances. Other targets, with a script: use N instances.",
         show_default=False,
     ),
 ]
@@ -113,7 +113,7 @@ ProcessesPerInstance = Annotated[
         "--nproc",
         min=1,
         metavar="N",
-        help="Local, or with a script: N processes on each instance.",
+        help="Local target, or any target with a script: start N processes on each instance.",
     ),
 ]
 MaxRestarts = Annotated[
@@ -163,7 +163,7 @@ Queue = Annotated[
     bool | None,
     typer.Option(
         "--queue/--no-queue",
-        help="Local: wait until enough GPUs or CPU slots are free, or start at once.",
+        help="Local: wait until enough GPUs or CPU slots are free (--queue), or start at once.",
         show_default=False,
     ),
 ]

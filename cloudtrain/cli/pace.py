@@ -83,7 +83,7 @@ class Pace:
         return self._latest.get("seconds_left", (total - step) / pace if pace else None)
 
     def progress(self) -> str:
-        """Format the known part of `step 120 of 460  26%  epoch 5.2  38 steps/s  9s left`."""
+        """Return a text such as `step 120 of 460  26%  epoch 5.2  38 steps/s  9s left`, without the unknown parts."""
         parts = []
         if "step" in self._latest:
             total = self._latest.get("total")
@@ -118,7 +118,7 @@ class Pace:
         return lag
 
     def lag(self, *, is_quiet: bool) -> str:
-        """Describe the ranks that are at least two reports behind the first rank, or one report if all are quiet."""
+        """Describe the ranks that are at least two reports behind the foremost rank, or one if all ranks are quiet."""
         if len(self._step_of) < 2 or not self._stride:
             return ""
         first = max(self._step_of.values())

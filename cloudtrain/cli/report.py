@@ -114,8 +114,8 @@ def _after(status: RunStatus) -> str:
 
 
 def _working_files(run: Run) -> dict[str, Path]:
-    """Return the files that the script wrote into its working folder. If they cannot be read, return none: the run has
-    succeeded anyway."""
+    """Return the files that the script wrote into its working folder. If they cannot be read, return an empty
+    mapping, because the run has succeeded anyway."""
     try:
         return run.working_files
     except (OSError, CloudtrainError):

@@ -36,8 +36,8 @@ def discard(stream: TextIO) -> None:
 
 
 def _as_given(stream: Any, number: int) -> dict[str, Any]:
-    """Return the constructor's arguments for a stream like `stream`. None means that the stream is closed (`>&-`). Its
-    number is opened as /dev/null, so that no other file gets this number."""
+    """Return the constructor's arguments for a stream like `stream`. If the user closed the stream (`>&-`), `stream` is
+    None. Then /dev/null is opened under its file descriptor `number`, so that no other file gets that number."""
     if stream is None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
         return {"buffer": open(number, "wb"), "encoding": "utf-8", "errors": _ESCAPED}
@@ -46,7 +46,7 @@ def _as_given(stream: Any, number: int) -> dict[str, Any]:
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """Escape characters that the encoding lacks as in JSON (`\\u00e9`), so that the output of `--json` stays valid."""
+    """Return the characters that the encoding lacks as JSON escapes (`\\u00e9`), so that `--json` stays valid JSON."""
     from json import dumps
 
     assert isinstance(error, UnicodeEncodeError), "only output is escaped"
@@ -54,7 +54,7 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 
 
 class _Stderr(io.TextIOWrapper):
-    """A stream that ignores errors of writing, so that the command continues."""
+    """A stream that ignores write errors, so that the command continues."""
 
     def write(self, text: str, /) -> int:
         with self._watch():

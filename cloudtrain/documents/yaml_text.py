@@ -104,8 +104,7 @@ def _unreadable(error: yaml.YAMLError, text: str) -> Unreadable:
 
 
 def _is_control(error: yaml.YAMLError) -> bool:
-    """Return whether the error reports a forbidden character. PyYAML finds such characters before parsing, so the error
-    has no mark."""
+    """Return whether the error reports a forbidden character. PyYAML reports these with a class of their own."""
     return type(error).__name__ == "ReaderError"
 
 

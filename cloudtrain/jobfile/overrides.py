@@ -195,8 +195,8 @@ def _keep_fields(holder: Data, shape: SchemaNode) -> None:
 
 
 def _value(shape: SchemaNode, text: str, path: Path) -> Document:
-    """Convert the text of an override to the type of its field. Text of another type stays text, which validation
-    refuses."""
+    """Convert the text of an override to the type of its field. If this is impossible, it stays text, which
+    validation refuses."""
     plain = Positions(texts={(): text})
     starts = text.lstrip()[:1]
     if shape.kind != "value" and (starts in ("{", "[") or (shape.kind == "json" and starts in ('"', "'"))) and starts:

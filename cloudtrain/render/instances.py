@@ -53,7 +53,7 @@ def node_table(kinds: Sequence[NodeKind]) -> Document:
 
 
 def has_infiniband(types: Sequence[InstanceType]) -> bool:
-    """Return whether the target of these types has types with InfiniBand."""
+    """Return whether RDMA means InfiniBand on the target of these types."""
     table = table_of(types[0].target) if types else None
     return table is not None and table.fabric == "infiniband"
 

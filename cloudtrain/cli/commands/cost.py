@@ -23,7 +23,7 @@ def command(
     ] = "job",
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME", help="Only runs submitted since then: `30d` (ago) or a date."),
+        typer.Option("--since", metavar="TIME", help="Only runs submitted since a date, or since `30d` ago."),
     ] = None,
     target: Annotated[
         str | None,

@@ -24,7 +24,7 @@ def command(
     process.
 
     On SageMaker's own tuner the sweep continues as a new tuning job with another name and a warm start. The new sweep
-    lists the trials of both. Azure ML's tuner cannot continue a sweep.
+    lists the trials of both sweeps. Azure ML's tuner cannot continue a sweep.
 
     \b
     Examples:

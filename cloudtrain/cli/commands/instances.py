@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _offer(words: Callable[[str], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
-    """Return a completion. `words` gets the target named on the same command line and returns the words to offer."""
+    """Return a completion function that offers `words(target)`, with the target from the same command line."""
 
     def completion(ctx: typer.Context, incomplete: str) -> list[str]:
         return [word for word in words(ctx.params.get("target") or _default_target()) if word.startswith(incomplete)]
@@ -74,7 +74,7 @@ def command(
     ] = None,
     gpus: Annotated[
         int | None,
-        typer.Option("--gpus", min=0, metavar="N", help="Only types with N GPUs; 0: without GPUs.", show_default=False),
+        typer.Option("--gpus", min=0, metavar="N", help="Only types with N GPUs. For types without GPUs: 0.", show_default=False),
     ] = None,
     interconnect: Annotated[
         str | None,
@@ -186,7 +186,7 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
     """Print the current nodes of a cluster and return True. For a target with a table of types, return False.
 
     Raises:
-        UsageError: `name` is given, but kinds of nodes have no names.
+        UsageError: `name` is given, but nodes have no type names.
         TargetError: the target does not answer.
     """
     from dataclasses import asdict
@@ -208,7 +208,7 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
         return False
     if name is not None:
         raise UsageError(
-            f"`{target}` has nodes without type names, so a name cannot be looked up", hint=f"remove `{name}`"
+            f"the nodes of `{target}` have no type names, so no name can be looked up", hint=f"remove `{name}`"
         )
     own = settings.target(target, profile=profile)
     account = target_of(target).account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
@@ -312,7 +312,7 @@ def _elsewhere(name: str, target: str) -> str | None:
 
 
 def _nearest(name: str, target: str, known: Sequence[str]) -> str:
-    """Return a hint for an unknown type: the most similar type or how to list all, and a guess from its name."""
+    """Return a hint for an unknown type: the most similar type or how to list all types, and what the name reveals."""
     from cloudtrain.catalogue.instances import name_key, tables
     from cloudtrain.errors import did_you_mean
 
@@ -362,7 +362,7 @@ def _note(types: Sequence[InstanceType]) -> str:
 
 
 def _say_nothing(types: Sequence[InstanceType], query: Query, gone: int) -> None:
-    """Print why no type matches: the filters that alone exclude types, or all filters together."""
+    """Print why no type matches: how many would match without each filter, or that the filters exclude each other."""
     from cloudtrain.catalogue.query import count_unpriced, without_each
     from cloudtrain.cli.terminal import say
 

@@ -42,7 +42,7 @@ def command(
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME", help="Only lines since then: `10m` (ago) or `2026-11-22T10:00`."),
+        typer.Option("--since", metavar="TIME", help="Only lines since a time: `2026-11-22T10:00`, or `10m` ago."),
     ] = None,
     level: Annotated[
         LogLevel | None,

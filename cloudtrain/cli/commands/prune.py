@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def command(
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", metavar="AGE", help="Remove runs that ended longer ago, for example `30d`."),
+        typer.Option("--older-than", metavar="AGE", help="Remove runs that ended longer ago than AGE, such as `30d`."),
     ] = None,
     state: Annotated[
         list[str] | None,
@@ -28,7 +28,7 @@ def command(
     job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Remove runs of this job.")] = None,
     larger_than: Annotated[
         str | None,
-        typer.Option("--larger-than", metavar="SIZE", help="Remove runs whose folder is larger, for example `1g`."),
+        typer.Option("--larger-than", metavar="SIZE", help="Remove runs whose folder is larger than SIZE, such as `1g`."),
     ] = None,
     keep: Annotated[
         int | None, typer.Option("--keep", min=0, metavar="N", help="Always keep the newest N runs of each job.")
@@ -38,7 +38,8 @@ def command(
         typer.Option(
             "--by",
             metavar="METRIC",
-            help="With --keep: keep the N runs with the highest value of this metric; `-loss`: the lowest.",
+            help="With --keep: keep the N runs with the highest value of METRIC, not the newest runs. For the lowest "
+            "value, put a minus before the name: `--by=-loss`.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the names without removing the runs.")] = False,
@@ -111,8 +112,8 @@ def _states(names: Iterable[str] | None) -> list[RunState]:
 
 
 def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
-    """Return all runs except the `keep` newest, or best by the metric `by`, of each job. A run without the metric ranks
-    last."""
+    """Return all runs except, of each job, the `keep` newest runs or the `keep` best runs by the metric `by`. A run
+    without the metric ranks last."""
     found: list[Run] = []
     for _, group in groupby(sorted(runs, key=lambda run: run.job_name), key=lambda run: run.job_name):
         of_job = sorted(group, key=lambda run: run.created, reverse=True)

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 def command(json: options.Json = False) -> None:
-    """Finish or forget interrupted submissions.
+    """Clean up after interrupted submissions.
 
-    If a submit was killed while it was sending a job, this command asks the target whether it has the run. If so, the
+    If a submit was killed while it was sending a job, this command asks the target whether the run exists. If so, the
     run is kept; otherwise the submission is forgotten. Other commands do the same when they need to; `recover` reports
     the result.
 

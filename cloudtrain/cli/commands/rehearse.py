@@ -102,7 +102,9 @@ def _whole(what: str, flags: dict[str, Any], *, profile: str | None, set_: Any, 
         if given is not None:
             flag = "--" + given.replace("instance_count", "instances").replace("_", "-")
             raise UsageError(
-                f"`{flag}` applies to a job, and `{what}` is a run", hint="name the job file instead", code="CT905"
+                f"`{flag}` works only with a job file, but `{what}` is a run",
+                hint="name the job file instead",
+                code="CT905",
             )
         return ct.run(what)
     file = inputs.job_file(what, set_)

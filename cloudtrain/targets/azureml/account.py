@@ -2,7 +2,7 @@
 
 The target's own settings come first. Missing settings come from the SDK's `config.json` (in the job's folder or one
 above it, also in `.azureml`), or else from the defaults of `az`. A source that contradicts a known setting is ignored
-as a whole. `config.json` is used only if no other user can have written it (`cloudtrain/system/trust.py`).
+as a whole. `config.json` is used only if no other user could have written it (`cloudtrain/system/trust.py`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> Azu
     """Complete the target's settings from the files of `folder` and from the defaults of `az`.
 
     Raises:
-        SettingsError: the settings would come from a `config.json` that another user can have written.
+        SettingsError: the settings would come from a `config.json` that another user could have written.
     """
     known = {name: value for name in PLACEHOLDERS if (value := getattr(target, name))}
     file, configured = _config(folder) if len(known) < len(PLACEHOLDERS) else (None, {})
@@ -100,8 +100,7 @@ def _agree(known: Mapping[str, str], found: Mapping[str, str]) -> bool:
 def _config(folder: Path) -> tuple[Path | None, dict[str, str]]:
     """Return the nearest `config.json` that names a workspace, and the settings in it.
 
-    Users download this file from the studio. Other programs also have files of this name, so the caller decides whether
-    to use it.
+    The file may come from the studio or from an unrelated program, so the caller decides whether to use it.
     """
     for place in (folder, *folder.parents):
         for file in (place / ".azureml" / "config.json", place / "config.json"):

@@ -9,7 +9,9 @@ from cloudtrain.errors import UsageError
 
 
 class AccountRef(NamedTuple):
-    """A workspace, its cloud, and the kind of credential. If one of the last two is None, the environment decides."""
+    """A workspace, its cloud and the kind of credential. If `cloud` is None, the environment decides; if `credential`
+    is None, any credential is used.
+    """
 
     subscription_id: str
     resource_group: str

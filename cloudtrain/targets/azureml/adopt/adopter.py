@@ -44,7 +44,7 @@ class AzureMLAdopter:
         return drafts_of(original)
 
     def context(self, original: Original, settings: AzureML) -> CompileContext:
-        """Return a compile context with the original job's name and with the workspace from its ids.
+        """Return a compile context with the original job's name and the workspace that its ids name.
 
         The workspace that is configured on this machine is ignored.
         """
@@ -164,7 +164,7 @@ def _without_empty(value: Any) -> Any:
 _MAPPINGS = ("environmentVariables", "inputs", "outputs", "tags", "properties")
 """Fields that must stay mappings in a body: their entries are removed one by one."""
 
-_WHY_ENVIRONMENT = "cloudtrain makes the environment under the hash of its definition; the SDK under another hash"
+_WHY_ENVIRONMENT = "cloudtrain names the environment by a hash of its definition; the SDK uses another hash"
 
 _REASONS = {
     "environmentId": "the environment has no version or definition that a job can contain",

@@ -62,7 +62,7 @@ def _from_body(data: Mapping[str, Any], properties: Mapping[str, Any], folder: s
 
 
 def _trial(properties: Mapping[str, Any], name: str, settings: Mapping[str, Any], folder: str | None) -> Original:
-    """Return the command job of a sweep's trials; searched values become inputs."""
+    """Return a sweep's trial as a command job; the parameters that the sweep searches become inputs."""
     trial = properties.get("trial") or {}
     kept = ("inputs", "outputs", "computeId", "experimentName", "displayName", "description", "tags", "identity")
     body = {"jobType": "Command", **{key: properties[key] for key in kept if key in properties}, **trial}

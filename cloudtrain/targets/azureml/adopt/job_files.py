@@ -138,7 +138,7 @@ def _original(data: Mapping[str, Any], kind: str, folder: str | None, lost: Mapp
 
 
 def _trial(data: Mapping[str, Any], folder: str | None) -> Original:
-    """Return the command job of a sweep's trials; searched values become inputs."""
+    """Return a sweep's trial as a command job; the parameters that the sweep searches become inputs."""
     trial = data.get("trial")
     if not isinstance(trial, Mapping):
         hint = f"adopt the file that it names: `cloudtrain adopt {str(trial or 'TRIAL').removeprefix('file:')}`"
@@ -171,7 +171,7 @@ def _steps(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
     if not inline:
         elsewhere = [str(job["component"]) for job in jobs.values() if isinstance(job, Mapping) and "component" in job]
         names = ", ".join(f"`{name}`" for name in elsewhere[:5]) or "other files"
-        hint = f"write a job file for a step with `cloudtrain init`; its command stands in {names}"
+        hint = f"write a job file for a step with `cloudtrain init`; its command is in {names}"
         raise UsageError("the pipeline's steps are components, not command jobs", hint=hint, code="CT981")
     for name, job in inline.items():
         compute = job.get("compute") or data.get("compute") or defaults.get("default_compute")
@@ -267,7 +267,7 @@ def _environment_file(path: str, folder: str | None) -> dict[str, Any]:
     try:
         data = yaml.safe_load(read_text(place))
     except (OSError, Unreadable, yaml.YAMLError):
-        hint = "put the file at the path in the job file"
+        hint = "put the file where the job file expects it"
         raise UsageError(f"the environment file `{place}` cannot be read", hint=hint, code="CT981") from None
     found, beside = _mapping(data), os.path.dirname(path)  # noqa: PTH120
     if isinstance(found.get("conda_file"), str):
@@ -282,7 +282,7 @@ def _conda_text(place: str) -> str:
         return read_text(place)
     except (OSError, Unreadable):
         raise UsageError(
-            f"the conda file `{place}` cannot be read", hint="put the file at the path in the job file", code="CT981"
+            f"the conda file `{place}` cannot be read", hint="put the file where the job file expects it", code="CT981"
         ) from None
 
 

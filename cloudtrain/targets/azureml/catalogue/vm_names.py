@@ -35,7 +35,7 @@ class Guess(NamedTuple):
 
 
 def guess(name: str) -> Guess | None:
-    """Guess a size's properties from its name, in upper or lower case; None if it is not such a name."""
+    """Return the properties that a size's name (in upper or lower case) suggests; None for a name of another form."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -63,6 +63,6 @@ def nearest_size(name: str) -> str | None:
 
 
 def _series(name: str) -> str | None:
-    """Return the letters before a size's number, such as `nc`; whole names are too similar to compare."""
+    """Return the letters before a size's number, such as `nc`; names of different series can differ in one letter."""
     match = re.match(r"[a-z]+_([a-z]+)", name.casefold())
     return match[1] if match else None

@@ -124,7 +124,10 @@ def _quotas(usages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _family(words: str) -> str:
-    """Normalize a family: `standardNDISRH100V5Family`, `Standard NDISRH100V5 Family Cluster Dedicated vCPUs`."""
+    """Return one name for all spellings of a family.
+
+    `standardNDISRH100V5Family` and `Standard NDISRH100V5 Family Cluster Dedicated vCPUs` are the same family.
+    """
     return _squeeze(words).partition("family")[0]
 
 

@@ -105,9 +105,9 @@ def overridden(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict
 
 
 def _count_problems(properties: Mapping[str, Any]) -> Iterator[Problem]:
-    """Report counts in the overrides above the limit of the job's own fields.
+    """Report counts in the overrides that exceed the limit for the job's own fields, such as `instanceCount: 100000`.
 
-    Such counts are typing mistakes, and the plan would list every process.
+    Such counts are typing mistakes, and the plan would have to list as many processes.
     """
     for section, name in _COUNTS:
         found = properties.get(section)

@@ -135,7 +135,9 @@ def _curated_id(framework: str, version: str | None) -> str:
     message = f"no curated environment of `{framework}` {version} is known"
     hint = did_you_mean(version or "", versions) or f"use `{versions[0]}`"
     raise _wrong(
-        "version", message, f"{hint}; any other by its id: `azureml: azureml://registries/azureml/environments/...`"
+        "version",
+        message,
+        f"{hint}, or name any environment by id: `azureml: azureml://registries/azureml/environments/...`",
     )
 
 

@@ -23,10 +23,10 @@ _OF_KUBERNETES = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 
 
 def is_own_type(compute: str, name: str) -> bool:
-    """Return whether the compute defines the instance type, so that the job must name the type.
+    """Return whether the compute defines its own instance types, of which the job must name one.
 
-    On a Kubernetes cluster the type is an object of the cluster, such as `gpu-large`. On a virtual cluster its name is
-    like `Singularity.ND40rs_v2`. An Azure ML cluster has only one type; a VM size in the job is the type that the job
+    On a Kubernetes cluster a type is an object of the cluster, such as `gpu-large`; on a virtual cluster it has a name
+    like `Singularity.ND40rs_v2`. An Azure ML cluster has only one type, a VM size; the job may name the size that it
     expects.
     """
     return is_virtual_cluster(compute) or _OF_KUBERNETES.fullmatch(name) is not None

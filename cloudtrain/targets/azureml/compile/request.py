@@ -36,7 +36,7 @@ _SERVICES = {"ssh": "SSH", "tensor_board": "TensorBoard", "jupyter_lab": "Jupyte
 
 
 class Parts(NamedTuple):
-    """The decisions about a job from which its request is written."""
+    """A job and the decisions about it, such as `machines`. The request is written from them."""
 
     job: TrainingJob
     target: AzureML

@@ -1,7 +1,7 @@
 """Compile a sweep into the body of a sweep job, based on the body of a trial's command job.
 
-As azure-ai-ml 1.35.2 sends them, bounds of logarithmic ranges are natural logarithms, and a list of choices is nested
-in another list. cloudtrain refuses features that the service lacks, and names an alternative; the SDK would send them.
+Like azure-ai-ml 1.35.2, cloudtrain sends the bounds of logarithmic ranges as natural logarithms, and a list of choices
+inside another list. Unlike the SDK, it refuses features that the service lacks, and names an alternative.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _notes(sweep: Sweep) -> Iterator[str]:
 
 
 def _cannot(sweep: Sweep, job: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Yield the sweep's features that the service lacks: the field, the message, and the alternative."""
+    """Yield each feature of the sweep that the service lacks, as field, message and alternative."""
     if sweep.objective is None:
         yield ("objective",), "Azure ML's sweep needs an objective", _ALTERNATIVE
     if sweep.strategy == "hyperband":

@@ -140,4 +140,4 @@ def _notes(stage: Stage) -> Iterator[str]:
             "finds itself alone"
         )
     if not body.kind and body.instances > 1:
-        yield "what Azure ML starts on several instances without a distribution is not documented; here one process"
+        yield "what several instances run without a distribution is not documented; the emulation starts one process"

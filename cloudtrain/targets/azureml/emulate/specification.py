@@ -71,7 +71,7 @@ def _ports(started: Sequence[Process]) -> tuple[str, ...]:
 
 
 def _started_process(stage: Stage, process: Process) -> StartedProcess:
-    """Return a process whose whole process group gets signals, because the shell does not forward them."""
+    """Return the process to start. Signals go to its whole process group, because the shell does not forward them."""
     role = "process" if process.role == "rank" else process.role
     shown = replace(process, role=role, env=dict(sorted(process.env.items())))
     return StartedProcess.of(shown, "group", stage.layout.code[process.instance])

@@ -6,6 +6,6 @@
     program  the job as calls of the SDK: `command(...)`, and the client that sends it
     quiet    silences the SDK's warnings about its experimental classes
 
-This code is pure and needs no SDK; `AzureMLPlan` makes the SDK's objects from it. `tests/parity` runs the real SDK and
-compares its requests.
+This code is pure and needs no SDK; `AzureMLPlan` makes the SDK's objects from its results. `tests/parity` runs
+the real SDK and compares its requests.
 """

@@ -87,8 +87,8 @@ def refuse(paths: Iterable[str], tool: str = "the SDK of Azure ML") -> TargetErr
 def _id(value: Any) -> str:
     """Return an id that azure-ai-ml sends unchanged, or resolves as `cloudtrain submit` does.
 
-    Accepted are the id of an asset, a curated environment's short name, and the newest version of an asset. azure-ai-ml
-    would look up or upload anything else before it sends the job.
+    Such ids are an asset's id, a curated environment's short name, and the label for an asset's newest version. Other
+    texts are refused, because azure-ai-ml would look them up or upload something before it sends the job.
     """
     if not text(value).startswith(("/subscriptions/", "azureml://", "azureml:AzureML-")):
         raise Wordless("")
@@ -108,7 +108,7 @@ def _compute(value: Any) -> str:
 
 
 def _seconds(value: Any) -> int:
-    """Return the seconds of an ISO 8601 duration, if azure-ai-ml would convert them back to the same text."""
+    """Return the seconds of an ISO 8601 duration; refuse one that azure-ai-ml would write in another way."""
     seconds = duration_seconds(text(value))
     if not seconds or duration_text(seconds) != value:
         raise Wordless("")
@@ -144,7 +144,7 @@ _RESOURCES = part(
 
 
 def _add_type(kind: str, convert: Convert) -> Convert:
-    """Add the field `type`, which replaces the body's discriminator, to the converted value."""
+    """Return a function that adds the field `type` to the result of `convert`, instead of the body's discriminator."""
     return lambda value: {"type": kind, **convert(value)}
 
 

@@ -19,8 +19,8 @@ class Wordless(Exception):
 
 
 def part(table: Table, *, always: Collection[str] = ()) -> Convert:
-    """Return a function that converts a mapping, field by field. `always` names fields that the tool adds if the
-    mapping lacks them.
+    """Return a function that converts a mapping, field by field. It refuses a mapping without the fields in
+    `always`, because the tool would add them.
     """
 
     def convert(value: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def part(table: Table, *, always: Collection[str] = ()) -> Convert:
 
 
 def each(how: Convert) -> Convert:
-    """Return a function that converts all values of a mapping, whose keys are names from the user, with `how`."""
+    """Return a function that converts every value of a mapping with `how`. The keys are names from the user."""
 
     def convert(value: Any) -> dict[str, Any]:
         wordless: list[str] = []
@@ -48,7 +48,7 @@ def each(how: Convert) -> Convert:
 
 
 def kinds(field: str, converters: Mapping[str, Convert]) -> Convert:
-    """Return a function that converts a mapping with the one of `converters` that the mapping's `field` selects."""
+    """Return a function that converts a mapping; the value of its `field` selects one of `converters`."""
 
     def convert(value: Any) -> Any:
         kind = mapping(value).get(field)

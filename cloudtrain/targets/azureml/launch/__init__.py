@@ -2,8 +2,8 @@
 
 Nothing here was recorded on Azure. The sources are Microsoft's documentation ("Distributed GPU training guide", and the
 TensorFlow guides), code that reads the service's variables (DeepSpeed's `comm.py`, hi-ml, Microsoft's own examples),
-and environments that users have published. A variable that these sources do not mention is left out, or its docstring
-says that it is inferred.
+and environments that users have published. A variable that these sources do not mention is left out, or the docstring
+of its function says that it is inferred.
 
     body          the fields of the request that determine the processes
     layout        the addresses of the instances, and the paths of data and code: on the service, or in an emulation

@@ -20,7 +20,7 @@ INTERFACE = "eth0"
 
 
 class Rank(NamedTuple):
-    """One process. The job's own variables override `defaults`."""
+    """One process. The job's own variables override `defaults`, and `env` overrides both."""
 
     instance: int
     rank: int
@@ -139,6 +139,7 @@ def _on_each(layout: JobLayout, count: int) -> tuple[tuple[int, int], ...]:
 def _process_name(rank: int) -> dict[str, str]:
     """Return the variable with the process's name.
 
-    The rank counts over the whole job, because in Microsoft's own components only `main` or `rank_0` writes files.
+    `rank` is the rank in the whole job, not on an instance: in Microsoft's own components only the process `main` or
+    `rank_0` writes files, so only one process of a job may have that name.
     """
     return {"AZUREML_PROCESS_NAME": f"rank_{rank}"}

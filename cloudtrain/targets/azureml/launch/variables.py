@@ -25,8 +25,8 @@ LONG = (
 
 
 def common_variables(body: Body, layout: JobLayout, instance: int, *, whole: bool = True) -> dict[str, str]:
-    """Return the job's variables, those of its data, and the service's, which override the job's; `LONG` only if
-    `whole`.
+    """Return the variables of the job, its data and the service; the service's override the job's. Those in `LONG`
+    are included only if `whole`.
     """
     found = {
         **body.variables,
@@ -48,7 +48,7 @@ def _of_data(body: Body, layout: JobLayout) -> dict[str, str]:
 
 
 def _of_the_run(body: Body, layout: JobLayout) -> dict[str, str]:
-    """Return the run's variables, as in a published pod specification. The project is the experiment."""
+    """Return the run's variables, as in a published pod specification. The variables call the experiment a project."""
     parts = layout.workspace_id.split("/")
     return {
         "AZUREML_ARM_PROJECT_NAME": body.experiment,
@@ -67,8 +67,8 @@ def _of_the_run(body: Body, layout: JobLayout) -> dict[str, str]:
 def _of_the_instance(layout: JobLayout, instance: int) -> dict[str, str]:
     """Return the instance's variables.
 
-    AZ_BATCH_* are set only on several instances, as documented. On a single instance, Microsoft's DeepSpeed example
-    relies on their absence.
+    AZ_BATCH_* are set only if the job has several instances, as documented. Microsoft's DeepSpeed example relies on
+    their absence from jobs with one instance.
     """
     variables = {
         "AZUREML_CR_EXECUTION_WORKING_DIR_PATH": layout.code[instance],

@@ -143,7 +143,7 @@ def serverless_without_type(subject: Subject) -> Iterator[Fault]:
     """A serverless job names no instance type.
 
     Without an instance type Azure ML picks a size by quota, performance and cost (documentation, serverless compute).
-    The chosen size may have no GPU, or several, whatever the planned number of processes is.
+    The chosen size may have no GPU, or several, but the plan's number of processes is fixed.
     """
     if not is_on_cluster(subject) and not text(subject, "resources", "instanceType"):
         hint = "add `instance_type: {azureml: Standard_NC24ads_A100_v4}` under `resources`, or `compute` to the target"

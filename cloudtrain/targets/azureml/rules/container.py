@@ -105,8 +105,8 @@ def privileged_container(subject: Subject) -> Iterator[Fault]:
 def ssh_key(subject: Subject) -> Iterator[Fault]:
     """An ssh service has no public key.
 
-    Without a key nobody can log in, because a login needs the private half of the key. Write the key itself, the line
-    in `~/.ssh/id_ed25519.pub`, not the file's name. Never write a private key, because it would be stored with the job.
+    Without a public key nobody can log in. Write the key itself, the line in `~/.ssh/id_ed25519.pub`, not the file's
+    name. Never write a private key, because it would be stored with the job.
     """
     for name in _services(subject, "SSH"):
         key = str(mapping(subject, "services", name, "properties").get("sshPublicKeys") or "")

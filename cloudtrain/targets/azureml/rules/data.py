@@ -72,9 +72,9 @@ def name_of_place(subject: Subject) -> Iterator[Fault]:
 def not_in_command(subject: Subject) -> Iterator[Fault]:
     """The job's command does not use an input or output.
 
-    A `command` must name its inputs and outputs: `python prep.py --data ${{inputs.train}}`. Others are mounted, but
-    only a program that reads `AZURE_ML_INPUT_NAME` or `AZURE_ML_OUTPUT_NAME` finds them. (An `entry_point` gets the
-    paths from cloudtrain's runtime.)
+    A `command` must name its inputs and outputs: `python prep.py --data ${{inputs.train}}`. Azure ML also mounts
+    those that it does not name, but only a program that reads `AZURE_ML_INPUT_NAME` or `AZURE_ML_OUTPUT_NAME` finds
+    them. (An `entry_point` gets the paths from cloudtrain's runtime.)
     """
     command = subject.job.command
     if command is None or subject.processing is not None:
@@ -196,7 +196,7 @@ def input_mounted_for_writing(subject: Subject) -> Iterator[Fault]:
     for name, item in body(subject).inputs.items():
         if item.get("mode") == "ReadWriteMount":
             path = place(subject, ("inputs", name, "mode"), ("inputs", name, "access"))
-            hint = "remove `access: rw`, and add an output with the same `azureml` place to write to"
+            hint = "remove `access: rw`, add an output with the same `azureml` address, and write to it"
             yield Fault(f"input `{name}` is mounted for writing, which is not documented for inputs", hint, path)
 
 
@@ -298,7 +298,7 @@ def data_changes(subject: Subject) -> Iterator[Fault]:
     for name, item in body(subject).inputs.items():
         if found := parse_label(item.get("uri")):
             yield Fault(
-                f"the version of input `{name}`, `{found.name}@latest`, can change; a submit sends the version "
+                f"input `{name}` uses `{found.name}@latest`, whose version can change; a submit sends the version "
                 "of that moment",
                 f"add `--pin`, or write `azureml:{found.name}:VERSION`",
                 place(subject, ("inputs", name, "uri"), ("inputs", name, "azureml")),

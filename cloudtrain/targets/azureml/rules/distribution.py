@@ -85,7 +85,7 @@ def servers_over_instances(subject: Subject) -> Iterator[Fault]:
     servers, count = body(subject).parameter_servers, body(subject).instances
     if body(subject).kind == "TensorFlow" and servers > count:
         yield Fault(
-            f"{plural(servers, 'parameter server')} on {plural(count, 'instance')}, and each instance takes one",
+            f"the job has {plural(servers, 'parameter server')}, but each of its {count} instances runs at most one",
             f"set `distribution.parameter_servers` to at most {max(1, count - 1)}, or `resources.instance_count` to "
             f"{servers + body(subject).workers}",
             ("distribution", "parameter_servers"),
@@ -125,7 +125,7 @@ def idle_instances(subject: Subject) -> Iterator[Fault]:
     if tasks.kind == "TensorFlow" and idle > 0:
         workers = tasks.instances - tasks.parameter_servers
         yield Fault(
-            f"{plural(total, 'task')} on {plural(tasks.instances, 'instance')}: {idle} would be idle",
+            f"{plural(total, 'task')} would run on {plural(tasks.instances, 'instance')}, so {idle} would be idle",
             f"set `resources.instance_count` to {total}, or `distribution.workers` to {workers}",
             ("distribution", "workers"),
         )

@@ -100,7 +100,7 @@ def image_for_arm_unsaid(subject: Subject) -> Iterator[Fault]:
     if known is not None and known.architecture == "arm64" and not any(_says(name, each) for each in _ARCHITECTURES):
         yield Fault(
             f"`{known.name}` has {_PROCESSOR['arm64']}, and nothing in `{name}` says that it supports them",
-            "use an image for arm64; `docker manifest inspect IMAGE` tells, and `--ignore AZ604` accepts it",
+            "use an image for arm64, or add `--ignore AZ604` if `docker manifest inspect IMAGE` lists arm64",
             environment_path(subject),
         )
 

@@ -87,17 +87,15 @@ def tags_over_limit(subject: Subject) -> Iterator[Fault]:
         job_field: Path = ("tags",) if field == "tags" else ()
         if len(pairs) > _MOST_TAGS:
             path = place(subject, (field,), job_field)
-            message = f"the job has {len(pairs)} {field}, and Azure ML takes {_MOST_TAGS}"
+            message = f"the job has {len(pairs)} {field}, but Azure ML accepts at most {_MOST_TAGS}"
             yield Fault(message, f"remove {len(pairs) - _MOST_TAGS} of them", path)
         for key, value in pairs.items():
             path = place(subject, (field, key), (*job_field, key) if job_field else ())
             if not 1 <= len(key) <= _LONGEST_KEY:
-                message = f"a {word}'s key has 1 to {_LONGEST_KEY} characters, and one has {len(key)}: `{key[:20]}...`"
+                message = f"the {word} key `{key[:20]}...` has {len(key)} characters; the limit is {_LONGEST_KEY}"
                 yield Fault(message if key else f"a {word} has an empty key", "write another key", path)
             if isinstance(value, str) and len(value) > _LONGEST_VALUE:
-                message = (
-                    f"the {word} `{key[:40]}` has {len(value):,} characters, and Azure ML takes {_LONGEST_VALUE:,}"
-                )
+                message = f"the {word} `{key[:40]}` has {len(value):,} characters; the limit is {_LONGEST_VALUE:,}"
                 yield Fault(message, "shorten it, or write it into a file in the source folder", path)
 
 
@@ -112,7 +110,7 @@ def text_too_long(subject: Subject) -> Iterator[Fault]:
         length = len(text(subject, name))
         if length > most:
             path = place(subject, (name,), () if word == "experiment" and subject.target.experiment else field)
-            message = f"`{word}` has {length:,} characters, and Azure ML takes {most:,}"
+            message = f"`{word}` has {length:,} characters, but Azure ML accepts at most {most:,}"
             yield Fault(message, f"shorten it to {most:,} characters", path)
 
 
@@ -137,16 +135,16 @@ def experiment_name(subject: Subject) -> Iterator[Fault]:
 def without_effect(subject: Subject) -> Iterator[Fault]:
     """A field of the job has no effect on Azure ML.
 
-    The VM size determines the disk. A serverless job on spot capacity waits for machines without a time limit. Azure ML
-    reads no metrics from the log; record metrics with MLflow, which is set up in every job. A curated environment has a
-    fixed Python version.
+    The VM size determines the disk. Nothing limits how long a serverless job on spot capacity waits for machines. Azure
+    ML reads no metrics from the log; record metrics with MLflow, which is set up in every job. A curated environment
+    has a fixed Python version.
     """
     job = subject.job
     given = job.environment
     rows: tuple[tuple[bool, str, str, Path], ...] = (
         (
             job.resources.volume_size is not None,
-            "the disk is that of the instance type, so `volume_size` is not sent",
+            "the instance type determines the disk, so `volume_size` is not sent",
             "remove `volume_size`, and use a type with a larger disk or read the data with `mode: mount`",
             ("resources", "volume_size"),
         ),
@@ -164,8 +162,8 @@ def without_effect(subject: Subject) -> Iterator[Fault]:
         ),
         (
             given.python is not None and given.framework is not None,
-            f"the curated environment has its own Python, so `python: {given.python}` is not asked for",
-            "name an environment with `azureml`, or an `image`, to choose it",
+            f"the curated environment has its own Python, so `python: {given.python}` has no effect",
+            "name an environment with `azureml`, or an `image`, to choose the version",
             ("environment", "python"),
         ),
     )
@@ -185,7 +183,7 @@ def many_files(subject: Subject) -> Iterator[Fault]:
     count = sum(upload.file_count for upload in subject.plan.uploads if upload.kind == "code")
     if count > _MOST_FILES:
         yield Fault(
-            f"the bundle has {count:,} files, and Azure ML documents at most {_MOST_FILES:,} for a job's code",
+            f"the bundle has {count:,} files; Azure ML's documented limit for a job's code is {_MOST_FILES:,}",
             "leave out what the script does not need, with `.cloudtrainignore`",
             ("source_dir",),
         )
@@ -201,5 +199,5 @@ def too_many_places(subject: Subject) -> Iterator[Fault]:
     for field, most in (("inputs", _MOST_INPUTS), ("outputs", _MOST_OUTPUTS)):
         count = len(mapping(subject, field))
         if count > most:
-            hint = "put several into one folder, with a name for the folder only"
-            yield Fault(f"the job has {count} {field}, and Azure ML takes {most}", hint, (field,))
+            hint = "put several into one folder, and name only the folder in the job"
+            yield Fault(f"the job has {count} {field}, but Azure ML accepts at most {most}", hint, (field,))

@@ -41,7 +41,7 @@ class AzureMLView(RequestView):
     overridden_by = _OVERRIDDEN
 
     def change_script(self, subject: Subject) -> dict[str, Any]:
-        """Return the job's environment, its variables changed by the overrides."""
+        """Return the job's environment, with its variables as changed by the overrides."""
         return {"environment": changed_variables(subject.job, self.overrides(subject).get("environmentVariables"))}
 
     def change(self, subject: Subject) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def timeout_too_short(subject: Subject) -> Iterator[Fault]:
     limit = max_runtime(properties(subject))
     if limit and limit < _SHORTEST:
         yield Fault(
-            f"the limit is {format_duration(limit)}, and the service is known to read less than 1m as 60 days",
+            f"the limit is {format_duration(limit)}, but the service turns a limit below 1m into 60 days",
             "set `max_runtime` to `1m` or more",
             place(subject, ("limits", "timeout"), ("max_runtime",)),
         )

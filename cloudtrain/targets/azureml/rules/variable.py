@@ -67,7 +67,7 @@ def interface_without_network(subject: Subject) -> Iterator[Fault]:
         value = _value(subject, name)
         cards = [card.lstrip("=") for card in value.split(",")]
         if value and not value.startswith("^") and all(card.startswith(_NOT_A_NETWORK) for card in cards):
-            message = f"`{name}={value}` connects no instances, and this job runs on {body(subject).instances:,}"
+            message = f"`{name}={value}` does not connect the job's {body(subject).instances:,} instances"
             yield Fault(message, f"write `{name}: eth0`, or remove it", _path(subject, name))
 
 
@@ -101,7 +101,7 @@ def same_gpus_for_all(subject: Subject) -> Iterator[Fault]:
     if is_set and body(subject).kind in ("PyTorch", "Mpi") and machines(subject).device != "cpu" and shown < count:
         yield Fault(
             f"`CUDA_VISIBLE_DEVICES={value}` shows {plural(shown, 'GPU')} to each of {plural(count, 'process')}",
-            "remove it, and let each process take `LOCAL_RANK`",
+            "remove it, and let each process use the GPU with the number `LOCAL_RANK`",
             _path(subject, "CUDA_VISIBLE_DEVICES"),
         )
 

@@ -56,7 +56,7 @@ def overridden(subject: Subject, *keys: str) -> Path | None:
 
 
 def place(subject: Subject, keys: tuple[str, ...], field: Path = ()) -> Path:
-    """Return the job's path that sets the field `keys` of the body: an override, or else the job's `field`.
+    """Return the path of what sets the body's field `keys`: an override, or else the job's field `field`.
 
     `field` is empty for settings of the target, which are not part of the job.
     """

@@ -22,7 +22,7 @@ _MOST = 256 << 20
 
 
 def workspace_of(place: str, account: AccountRef, missing: tuple[str, ...]) -> AccountRef:
-    """Return the workspace in a reference: complete, or only its name if the settings have subscription and group.
+    """Return the workspace of a reference. If the reference has only its name, the rest comes from the settings.
 
     Raises:
         UsageError: the text is not a reference, or the settings lack the subscription or resource group.

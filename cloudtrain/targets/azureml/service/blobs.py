@@ -155,7 +155,7 @@ def _credentials(properties: dict[str, Any]) -> str:
 
 
 class Container:
-    """A container, opened with the first of several keys that storage accepts. This class is thread-safe."""
+    """A container, opened with the first of its keys that storage accepts. This class is thread-safe."""
 
     def __init__(self, blobs: Blobs, account_url: str, name: str, keys: Sequence[Key]) -> None:
         self._blobs = blobs
@@ -169,7 +169,7 @@ class Container:
         """Return `operation(container)`, with azure-storage-blob's ContainerClient.
 
         Raises:
-            TargetError: see `provider_errors`. If storage accepts no key, it is the error of the last key.
+            TargetError: see `provider_errors`. If storage accepts none of the keys, it is the error for the last key.
         """
         made = self._made
         if made is not None:

@@ -40,8 +40,8 @@ def artifact_place(workspace: str, run: str, path: str = "") -> DatastorePlace:
 
 
 class LogFile:
-    """A log file and its lines read so far. Lines are kept until `take` yields them, so that no line is lost after an
-    error.
+    """A log file, and the lines that were read from it. They are kept until `take` yields them, so that an error loses
+    no line.
     """
 
     def __init__(self, name: str, writer: Writer) -> None:

@@ -141,7 +141,7 @@ def _readiness(name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
     if state in _BROKEN:
         errors = [*(properties.get("provisioningErrors") or ()), *(inner.get("errors") or ())]
         said = next((text for error in errors if (text := _message_of(error))), "")
-        hint = f"`az ml compute show --name {name}` tells why; create it again, or name another one"
+        hint = f"`az ml compute show --name {name}` shows the reason; create it again, or name another one"
         yield _finding("AZ906", f"`{name}` is in the state {state}" + (f": {said}" if said else ""), hint)
     elif properties.get("computeType") == _INSTANCE and inner.get("state") not in (None, "Running"):
         message = f"`{name}` is a compute instance that does not run: {inner['state']}"
@@ -202,9 +202,7 @@ def _identity(asked: Asked, owner: str, assigned: Any) -> Iterator[Finding]:
         has_any = any(str((user or {}).get("clientId")).lower() == client.lower() for user in users.values())
         message = f"{owner} has no managed identity with the client id {client}"
     if not has_any:
-        hint = (
-            "assign it, or name another: `managed_identity_client_id` in [azureml] is the client's id, not the object's"
-        )
+        hint = "assign it, or name another; `managed_identity_client_id` must be a client id, not an object id"
         yield _finding("AZ915", message, hint)
 
 

@@ -13,7 +13,7 @@ def is_ours(job: Mapping[str, Any], request: Mapping[str, Any] | None = None) ->
     """Return whether cloudtrain's run of the same name created the job.
 
     If overrides have removed the property `MARK`, the job is compared with the request. Without a request, as in
-    commands that repair a broken submission, only jobs with the property count.
+    commands that repair a broken submission, a job without the property is not recognized.
     """
     found = job["properties"]
     mark = (found.get("properties") or {}).get(MARK)

@@ -1,4 +1,6 @@
-"""Translate Azure's errors to cloudtrain's errors. One table has error codes, another errors without an answer.
+"""Translate Azure's errors to cloudtrain's errors.
+
+One table lists error codes; another lists errors of requests that got no answer.
 
 An error of Azure ML has codes at several depths: a general one on top (`UserError`), and a specific one below it
 (`JobPropertyImmutable`), in `innerError` or in an entry of `additionalInfo`. The deepest code in the table decides.
@@ -21,7 +23,7 @@ class NoWorkspace(NotThere):
 
 @dataclass(frozen=True)
 class Call:
-    """A refused request, such as `PUT` (`method`) about `jobs/cifar10-3f9a1c22-1` (`about`), with its workspace."""
+    """A refused request and its workspace. `method` is, for example, `PUT`; `about` is `jobs/cifar10-3f9a1c22-1`."""
 
     method: str
     about: str

@@ -45,7 +45,7 @@ def serverless_faults(
 
 
 def _badness(faults: Sequence[CapacityFault]) -> tuple[int, int]:
-    """Return a sort key that counts errors before warnings, because a job that waits is better than a refused job."""
+    """Return a sort key: the number of errors, then of all problems. A job that waits is better than a refused job."""
     return sum(level_of(fault.code) is Level.ERROR for fault in faults), len(faults)
 
 
@@ -65,7 +65,7 @@ def _faults(client: Client, size: str, count: int, location: str, is_spot: bool)
     for name in names:
         entries = [usage for usage in usages if _is_of(usage, name)]
         if not entries and name != _ALL:
-            message = f"{location} lists no quota `{name}`, so whether {needed} vCPUs may be used is unknown"
+            message = f"{location} lists no quota `{name}`, so it is not known whether you may use {needed} vCPUs"
             yield CapacityFault("AZ902", message, "look in the studio, under Quota: https://ml.azure.com/quota", _COUNT)
         for usage in entries:
             yield from _shortage(usage, needed, f"`{name}` in {location}")

@@ -131,7 +131,7 @@ def _unpack(bundle: BundleWriter) -> Iterator[Path]:
 def _files(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iterator[_File]:
     """Yield every file below a folder. Links become copies of their targets, because blobs have no links.
 
-    A link to a folder that contains it is skipped.
+    A link to a folder that contains the link itself is skipped.
 
     Args:
         above: the resolved paths of the parent folders, to detect cycles.

@@ -1,4 +1,4 @@
-"""The command that starts the ranks of a job, by distribution, and the processes that a plan shows for the command.
+"""For each distribution, the command that starts a job's ranks, and the processes that a plan shows for the command.
 
 `$head` is the host of the first node and `$port` is a port of this host. The batch script (`script.py`) sets both.
 """
@@ -27,7 +27,7 @@ class Launch:
         before: lines of the batch script that prepare the command.
         command: the command line in the batch script.
         started: the processes that the command starts on the nodes.
-        ranks: the ranks, where a launcher such as torchrun starts them.
+        ranks: the ranks, if a launcher such as torchrun starts them; otherwise empty.
     """
 
     title: str

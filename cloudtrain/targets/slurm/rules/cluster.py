@@ -52,8 +52,8 @@ def one_cpu(subject: Subject) -> Iterator[Fault]:
 def option_of_ours(subject: Subject) -> Iterator[Fault]:
     """`extra_sbatch` changes an option by which cloudtrain finds the run.
 
-    cloudtrain finds the job of a run by its name, its comment and its output files. An array would be several jobs with
-    the same name. Remove the option.
+    cloudtrain finds the job of a run by its name, its comment and its output files. With `array`, several jobs would
+    have the same name. Remove the option.
     """
     for option in subject.target.extra_sbatch:
         name = option.removeprefix("--").partition("=")[0]

@@ -57,7 +57,7 @@ class RunLog:
     streams: dict[str, _File] = field(default_factory=dict)
 
     def new_lines(self) -> Iterator[LogLine]:
-        """Yield the lines written since the last call. An error in between neither loses nor repeats lines."""
+        """Yield the lines written since the last call. No line is lost or repeated, even after an error."""
         while True:
             grown = self._grown()
             wanted = [(file, min(size - file.read, _MOST), time) for file, size, time in grown]

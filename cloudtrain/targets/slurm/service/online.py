@@ -75,7 +75,7 @@ def _partition_findings(partitions: Sequence[Partition], options: Mapping[str, A
         yield _finding("SL905", message, f"write `instance_count: {nodes}` or less", ("resources", "instance_count"))
     asked = parse_time(str(options["time"])) if "time" in options else None
     if asked is not None and longest is not None and asked > longest:
-        message = f"the job may run {format_duration(asked)}, and `{mine[0].name}` allows {format_duration(longest)}"
+        message = f"the job may run {format_duration(asked)}, but `{mine[0].name}` allows {format_duration(longest)}"
         yield _finding("SL905", message, f"write `max_runtime: {longest // 60}m` or less", ("max_runtime",))
     yield from _gpu_findings(mine, options)
 

@@ -115,7 +115,7 @@ class SlurmService(Service):
             runner.run(scripts.STOP, folder.path)
 
     def runs(self, place: str) -> Iterator[ListedRun]:
-        """Yield the runs of the shared folder, newest first. Only `status` also reads the error of a failed rank."""
+        """Yield the runs of the shared folder, newest first. To see the error of a failed rank, call `status`."""
         account = SlurmAccount.parse(place)
         runner = self._runner(account)
         names = runner.run(scripts.LIST, account.shared_dir).decode().split()

@@ -1,5 +1,5 @@
-"""The command line of the system's ssh. One connection serves all commands of a few minutes, so that ssh asks for a
-key only once."""
+"""The command line of the system's ssh. All commands within a few minutes share one connection, so that ssh logs in
+only once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Slurm's job states, and the run states that they mean. From `squeue(1)`, JOB STATE CODES, of Slurm 22.05 to 25.05."""
+"""Slurm's job states, and the run states that they mean.
+
+The job states are those of `squeue(1)`, JOB STATE CODES, in Slurm 22.05 to 25.05.
+"""
 
 from __future__ import annotations
 

@@ -112,8 +112,8 @@ def _waiting(record: Record) -> str | None:
 
 
 def _with_cause(status: RunStatus, tails: str) -> RunStatus:
-    """Add the rank whose error came first, if an error names a rank. Later errors of other ranks report only that they
-    lost contact with this rank."""
+    """Add the error that made the run fail, and its rank if known. The other ranks report only that they lost contact
+    with this rank."""
     found = []
     for file, lines in _files(tails):
         error, match = error_in(lines), _RANK.fullmatch(file)
