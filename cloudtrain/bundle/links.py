@@ -57,7 +57,7 @@ class Links:
 
     def _follow(self, place: Place, parts: list[str], hops: Iterator[int]) -> Place:
         """Follow `parts` from the real path `place`, and return the real path that they lead to. Each link
-        uses up one of `hops`; there are as many as the kernel follows."""
+        uses up one item of `hops`, which has one item for each link that the kernel would follow."""
         for part in parts:
             if part in (".", "..") and place not in self._folders:
                 raise _nothing_at(place)

@@ -1,4 +1,4 @@
-"""Settings of the process that make the command line start and exit faster, and the environment without them."""
+"""A faster start and exit of the command line, and the user's environment without the variables set for this."""
 
 from __future__ import annotations
 
