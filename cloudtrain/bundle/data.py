@@ -80,7 +80,8 @@ def _files_of(place: str) -> tuple[DataFile, ...]:
         raise UnreadableData(message, hint=hint)
     if len(found) > MOST_FILES:
         message = f"`{escape_path(place)}` holds more than {MOST_FILES:,} files"
-        raise UnreadableData(message, hint="pack the files, or upload them yourself and write their storage path")
+        hint = "pack the files into an archive, or upload them yourself and name their storage path in the job"
+        raise UnreadableData(message, hint=hint)
     return tuple(sorted(found, key=lambda file: os.fsencode(file.path)))
 
 

@@ -61,8 +61,8 @@ class Rules:
     def judge(self, path: str, is_folder: bool) -> Verdict | None:
         """Return whether the path is ignored and by which rule; None if no rule matches.
 
-        This method is never called for paths below an ignored folder. A rule that includes a folder again does not
-        include the folder's content, because a rule decides only about the path that it matches.
+        This method is never called for paths below an ignored folder. A rule such as `!data/` includes the folder
+        again but not its content, because a rule decides only about the path that it matches.
         """
         relative = os.fsencode(path[len(self._folder) :])
         for rule in self._rules:
@@ -105,7 +105,7 @@ class Defaults(NamedTuple):
     """The default rules, which leave out paths unless an ignore file includes them.
 
     Attributes:
-        declared: paths that the job declares as data, each with the text of its rule.
+        declared: paths that the job declares as data, each with the text that `rule` returns for it.
         output: device and inode of the files that this process writes its output to.
     """
 

@@ -56,8 +56,8 @@ class Links:
         return folder, [part for part in (target + "." * target.endswith("/")).split("/") if part]
 
     def _follow(self, place: Place, parts: list[str], hops: Iterator[int]) -> Place:
-        """Follow `parts` from the real path `place`, and return the real path that they lead to. Every link takes one
-        of `hops`, which run out when the kernel would give up."""
+        """Follow `parts` from the real path `place`, and return the real path that they lead to. Each link
+        uses up one item of `hops`, which has one item for each link that the kernel would follow."""
         for part in parts:
             if part in (".", "..") and place not in self._folders:
                 raise _nothing_at(place)

@@ -106,7 +106,7 @@ def _tokens(text: bytes) -> list[bytes]:
 
 
 def _ends_in_folders(tokens: Sequence[bytes]) -> bool:
-    """Return whether the last name of a pattern so far is `**`."""
+    """Return whether the tokens after the last slash are only stars, and at least two: `**`."""
     last = _split(tokens, _SLASH)[-1]
     return len(last) > 1 and set(last) == {_STAR}
 

@@ -37,7 +37,7 @@ class Walk:
     """The results of a walk.
 
     Attributes:
-        included: names in the bundle of files and folders that come from outside the root.
+        included: files and folders from outside the root, by their names in the bundle.
         links: maps the path of each link to its target as written on disk.
     """
 

@@ -76,8 +76,8 @@ def has_gpu(instance: InstanceType, written: str) -> bool:
 
 
 def named_memory(instance: InstanceType) -> float:
-    """Return the memory of each GPU as in its name, such as 24 for an `A10G-24GB`; 0 without a GPU. Users compare this
-    size."""
+    """Return the memory of each GPU as in its name, such as 24 for an `A10G-24GB`; 0 without a GPU. `--min-gpu-memory`
+    compares this size."""
     return max(read_gpu(instance.gpu).memory or 0.0, instance.gpu_memory_gib)
 
 

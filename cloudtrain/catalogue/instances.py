@@ -108,8 +108,8 @@ class InstanceType:
 
     @property
     def devices(self) -> int:
-        """The default number of processes of a distribution on an instance: the number of its GPUs, else of its Neuron
-        cores, else one."""
+        """The number of processes that a distribution starts on an instance by default: one for each GPU, else one for
+        each Neuron core, else one."""
         return self.gpus or self.neuron_cores or 1
 
 

@@ -32,8 +32,7 @@ class MachineGroup:
 
     @property
     def accelerators(self) -> int:
-        """The number of a machine's devices for which a launcher starts one process each: its GPUs, else its Neuron
-        cores."""
+        """The number of GPUs of each machine, else of its Neuron cores. A launcher starts one process for each."""
         return self.gpus or (self.known.neuron_cores if self.known else 0)
 
     @property

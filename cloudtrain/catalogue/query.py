@@ -47,7 +47,7 @@ class Query:
     """US dollars per hour. A type without a known price does not match."""
 
     def tests(self) -> Mapping[str, Test]:
-        """Return the tests of the given conditions, by the condition's field."""
+        """Return one test for each condition that is not None, by the name of its field."""
         gpu, gpus, memory, price = self.gpu, self.gpus, self.min_gpu_memory, self.max_price
         tests: dict[str, Test] = {}
         if gpu is not None:

@@ -55,7 +55,8 @@ def job_or_script(
         for flag, value in (("--gpu", gpu), ("--save-job", save_job)):
             if value:
                 hint = "set the field in the job file, or with `--set`"
-                raise UsageError(f"`{flag}` works only with a script, but `{job}` is a job file", hint=hint, code="CT902")
+                message = f"`{flag}` works only with a script, but `{job}` is a job file"
+                raise UsageError(message, hint=hint, code="CT902")
         if arguments:
             first = arguments[0] if re.match(r"[\w.-]+=", arguments[0]) else "hyperparameters.epochs=3"
             hint = f"to change a field of the job, write `--set {first}`"

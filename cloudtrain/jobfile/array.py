@@ -24,7 +24,7 @@ def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
     if file.sweep is not None or not isinstance(file.job, TrainingJob):
         hint = "write the values into the sweep's field `search`" if file.sweep is not None else "use a training job"
         raise UsageError(
-            f"`--each` works only with training jobs, and `{file.file}` holds none", hint=hint, code="CT902"
+            f"`--each` works only with training jobs, but `{file.file}` holds none", hint=hint, code="CT902"
         )
     search: dict[str, list[Any]] = {}
     for text in each:

@@ -88,7 +88,7 @@ def commit_of(folder: Path) -> Commit | None:
 
 
 class Differences:
-    """The differences between the code and its commit. git determines them in the background until `close` ends it."""
+    """The differences between the code and its commit. git looks for them in the background until `close` ends git."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

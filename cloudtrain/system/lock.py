@@ -33,8 +33,8 @@ class ProcessLock:
             os.close(descriptor)  # the file was removed between the two calls, so no other process can find this lock
 
     def release(self, *, remove: bool = False) -> None:
-        """Release the lock. With `remove`, delete the file first: after the release, another process could already hold
-        a lock on it."""
+        """Release the lock. With `remove`, delete the file before the release, because afterwards another process could
+        hold a lock on it."""
         if remove:
             self._path.unlink(missing_ok=True)
         os.close(self._descriptor)

@@ -1,5 +1,4 @@
-"""Changes that the command line makes to its own process: before imports, in the environment of its runs, and at
-exit."""
+"""A faster start and exit of the command line, and the user's environment without the variables set for this."""
 
 from __future__ import annotations
 

@@ -281,8 +281,12 @@ def test_command(cli: Cli, clean_environment: Path) -> None:  # noqa: F811
     [
         (("nothing-here",), 3, "there is no run `nothing-here`"),
         (("nothing.yaml",), 2, "there is no job file `nothing.yaml`"),
-        (("some-run", "--set", "hyperparameters.x=1"), 2, "`--set` works only with a job file, but `some-run` is a run"),
-        (("some-run", "--instances", "2"), 2, "`--instances` applies to a job"),
+        (
+            ("some-run", "--set", "hyperparameters.x=1"),
+            2,
+            "`--set` works only with a job file, but `some-run` is a run",
+        ),
+        (("some-run", "--instances", "2"), 2, "`--instances` works only with a job file"),
     ],
 )
 def test_wrong_command_lines(cli: Cli, arguments: tuple[str, ...], code: int, message: str) -> None:  # noqa: F811

@@ -20,7 +20,7 @@ _FILE = Path(__file__).parent / "data" / "secret_rules.json"
 
 
 class RuleSet(NamedTuple):
-    """All rules, and the matches that no rule reports."""
+    """All rules. `allowed` describes the matches that no rule reports."""
 
     rules: tuple[Rule, ...]
     by_keyword: Mapping[bytes, tuple[Rule, ...]]

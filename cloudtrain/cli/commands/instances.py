@@ -74,7 +74,7 @@ def command(
     ] = None,
     gpus: Annotated[
         int | None,
-        typer.Option("--gpus", min=0, metavar="N", help="Only types with N GPUs. For types without GPUs: 0.", show_default=False),
+        typer.Option("--gpus", min=0, metavar="N", help="Only types with N GPUs (0: no GPU).", show_default=False),
     ] = None,
     interconnect: Annotated[
         str | None,

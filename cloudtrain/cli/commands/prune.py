@@ -28,7 +28,7 @@ def command(
     job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Remove runs of this job.")] = None,
     larger_than: Annotated[
         str | None,
-        typer.Option("--larger-than", metavar="SIZE", help="Remove runs whose folder is larger than SIZE, such as `1g`."),
+        typer.Option("--larger-than", metavar="SIZE", help="Remove runs whose folder exceeds SIZE, such as `1g`."),
     ] = None,
     keep: Annotated[
         int | None, typer.Option("--keep", min=0, metavar="N", help="Always keep the newest N runs of each job.")
