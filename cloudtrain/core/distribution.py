@@ -108,7 +108,7 @@ class SMP(_Processes):
 
 
 class DeepSpeed(_Processes):
-    """DeepSpeed. `launch` selects the launcher of the processes. With every launcher, the script calls
+    """DeepSpeed. `launch` selects how the processes are started. In every case, the script calls
     `deepspeed.initialize`.
     """
 

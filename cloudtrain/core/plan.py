@@ -77,7 +77,7 @@ class Upload(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """The identity of the user's code, which is all that compile uses of the archive."""
+    """The hash, size and file count of the user's code. Compile needs nothing else from the archive."""
 
     sha256: str
     size: int
@@ -316,7 +316,7 @@ def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | C
 
 
 def _shown(group: Alike) -> Iterator[Process | str]:
-    """Yield the processes of a group to show, and a line of text in place of the omitted processes."""
+    """Yield the processes of a group that are shown, and a line of text in place of the omitted ones."""
     if group.role == "rank":
         yield group.first
     elif group.count <= _WORTH_SHOWING:

@@ -56,7 +56,9 @@ def _read(tree: ast.Module) -> set[str]:
 
 
 def _require_plain(nodes: list[ast.AST]) -> None:
-    """Raise `_NotCertain` if the script may use another parser or other arguments, or may survive an unknown option."""
+    """Raise `_NotCertain` if the script may use another parser or other arguments, or may continue after an unknown
+    option.
+    """
     for node in nodes:
         is_star = isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
         is_argv = isinstance(node, ast.Attribute) and node.attr in ("argv", "orig_argv", "parse_known_args")

@@ -185,8 +185,8 @@ class Metrics:
         return self._keep(line.values, rank)
 
     def every(self, lines: Iterable[LogLine]) -> list[dict[str, float]]:
-        """Return the values of all lines that count. A lower rank that prints late takes precedence from the first line
-        on.
+        """Return the values of all lines. If several ranks print a metric, only the values of the lowest rank are kept,
+        even if that rank starts to print later.
         """
         found = [line for line in lines if self.of(line)]
         return [values for line in found if (values := self.of(line))]
