@@ -154,7 +154,7 @@ class Adopter(Protocol):
         ...
 
     def hook(self) -> str | None:
-        """Return the source of a module that stops a script at the first job that it creates (`adoption.driver`), or
+        """Return the source of a module that stops a script when the script creates its first job (`adoption.driver`);
         None if the target's jobs are not created from Python."""
         ...
 

@@ -87,7 +87,7 @@ def _is_parser(call: ast.Call, names: set[str]) -> bool:
 
 
 def _holder(call: ast.Call, nodes: list[ast.AST]) -> str:
-    """Return the name that is bound to the result of a call. The name must be bound only once."""
+    """Return the name that is bound to the result of a call. Raise `_NotCertain` unless it is bound exactly once."""
     for node in nodes:
         if isinstance(node, ast.Assign) and node.value is call and len(node.targets) == 1:
             target = node.targets[0]

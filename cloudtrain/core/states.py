@@ -176,7 +176,7 @@ class Metrics:
         self._rank_of: dict[str, tuple[bool, int]] = {}
 
     def of(self, line: LogLine) -> dict[str, float] | None:
-        """Return the values of a line, without metrics that a lower rank also prints; None if no value is left."""
+        """Return the values of a line, without metrics that a lower rank has also printed; None if no value is left."""
         if line.values is None or line.is_metrics:
             return line.metrics
         rank = (line.rank is None, line.instance if line.rank is None else line.rank)

@@ -149,7 +149,7 @@ class _Written(NamedTuple):
     overrides: Sequence[str]
 
     def overridden_secrets(self) -> Iterator[str]:
-        """Yield the secrets in the job file or in an earlier override that a later override replaces."""
+        """Yield the secrets that a later override replaces, in the job file or in an earlier override."""
         if not self.overrides:
             return
         from cloudtrain.rules.portable.value import secret_texts

@@ -272,7 +272,7 @@ class Run:
             raise UsageError(f"`{self.name}` was not submitted from this machine", hint=hint, code="CT939")
         if not self.state.is_final:
             hint = f"`cloudtrain stop {quote(self.name)} --wait` ends it"
-            raise UsageError(f"`{self.name}` is {self._last.state}", hint=hint, code="CT939")
+            raise UsageError(f"`{self.name}` is {self._last.state}, so it cannot be removed", hint=hint, code="CT939")
         with open_store(self._settings.state_dir) as store:
             store.remove(self.name)
         if self.directory is not None:

@@ -66,7 +66,7 @@ class Submission:
     Attributes:
         key: hash that is equal for submissions of the same job; see `RunRecord.key`.
         plan_of: compiles and checks the plan of the run with a given number.
-        outputs_of: returns the outputs of a run of a plan, and their locations.
+        outputs_of: returns the outputs of a run with the given plan, and their locations.
         origin: the folder and terminal that the job is submitted from, and the job's labels.
         kept_of: returns the record of a plan for the store.
         report: shows the run to the user. After it returns, the run is recorded as reported.
@@ -267,7 +267,8 @@ def _send(store: Store, submission: Submission, plan: Plan, record: RunRecord) -
         if record.stage == "planned":
             store.advance(record.name, "uploaded")
             if _is_taken(service, plan):
-                raise NameTaken(f"`{plan.target}` has another run `{plan.run_name}`", hint="the run gets the next name")
+                message = f"`{plan.target}` already has another run named `{plan.run_name}`"
+                raise NameTaken(message, hint="this run gets the next name")
         store.advance(record.name, "sent")
         service.submit(plan, again=record.stage == "sent")
     except BaseException as error:
