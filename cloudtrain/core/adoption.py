@@ -17,8 +17,8 @@ UNREAD = "0" * 64
 
 
 class Search(NamedTuple):
-    """A tuner's search: the fields of the sweep other than its job, and the parts of the search that a job without a
-    sweep would lose.
+    """A tuner's search. `fields` are the fields of the sweep except its job. `lost` is what is lost if only the job is
+    adopted: each part of the search with the reason.
     """
 
     fields: Mapping[str, Any]
@@ -102,12 +102,12 @@ def said(value: Any, path: str, unknown: dict[str, str]) -> Any:
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """The settings in the options of a batch script that are not part of the job."""
+    """The options of a batch script that are not in the job: `settings` of the target, and options that are `lost`."""
 
     settings: dict[str, Any]
     """The target's table of `cloudtrain.toml`."""
     lost: Mapping[str, str]
-    """Option to why neither the job nor a setting says it."""
+    """Maps each option that neither the job nor a setting can express to the reason."""
     head: tuple[str, ...] = ()
     """What to write above the settings."""
 
@@ -154,7 +154,7 @@ class Adopter(Protocol):
         ...
 
     def hook(self) -> str | None:
-        """Return the source of a module that stops a script at the first job that it creates (`adoption.driver`), or
+        """Return the source of a module that stops a script when the script creates its first job (`adoption.driver`);
         None if the target's jobs are not created from Python."""
         ...
 

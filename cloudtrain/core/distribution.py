@@ -108,7 +108,7 @@ class SMP(_Processes):
 
 
 class DeepSpeed(_Processes):
-    """DeepSpeed. `launch` selects the launcher of the processes. With every launcher, the script calls
+    """DeepSpeed. `launch` selects how the processes are started. In every case, the script calls
     `deepspeed.initialize`.
     """
 
@@ -174,8 +174,8 @@ class Ray(Model):
 
 
 def no_ray(distribution: Distribution, where: str) -> Iterator[Problem]:
-    """Yield a problem if the job uses Ray on a target that cannot start it. `where` describes the target in the
-    message.
+    """Yield a problem if the job uses Ray on a target that cannot start Ray. `where` names the target in the message:
+    `on SageMaker`.
     """
     if isinstance(distribution, Ray):
         message = f"nothing starts Ray {where}; only Azure ML supports Ray as a distribution"

@@ -77,7 +77,7 @@ class Upload(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """The identity of the user's code, which is all that compile uses of the archive."""
+    """The hash, size and file count of the user's code. Compile needs nothing else from the archive."""
 
     sha256: str
     size: int
@@ -125,7 +125,7 @@ class CompileContext(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan(Exports):
-    """The data that a submit sends. The submit sends exactly the body in `request`.
+    """The data that a submit sends: exactly the body in `request`, and the files in `uploads`.
 
     Attributes:
         target: the name of the target.
@@ -137,7 +137,7 @@ class Plan(Exports):
         summary: pairs of label and text that introduce the plan to a reader.
         place: the region, workspace or host of the run, which is the middle part of the run's reference.
         written: maps `model`, `checkpoint` and `outputs/NAME` to the locations on the target that the run will write
-            to. A target whose request already contains the locations overrides `outputs` instead.
+            to. If a target's request already contains the locations, its plan class overrides `outputs` instead.
         settings: the files on this machine, other than the job's, that influenced the plan: `cloudtrain.toml`,
             `instances.toml`, and files of the target's tools.
     """
@@ -217,8 +217,8 @@ class Plan(Exports):
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     def forms(self) -> dict[str, Callable[[], str]]:
-        """Return functions that write the request in formats for other tools of the target, by name of the format
-        (`Target.plan_formats`).
+        """Map the name of each format for other tools of the target (`Target.plan_formats`) to a function that writes
+        the request in that format.
         """
         return {}
 
@@ -316,7 +316,7 @@ def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | C
 
 
 def _shown(group: Alike) -> Iterator[Process | str]:
-    """Yield the processes of a group to show, and a line of text in place of the omitted processes."""
+    """Yield the processes of a group that are shown, and a line of text in place of the omitted ones."""
     if group.role == "rank":
         yield group.first
     elif group.count <= _WORTH_SHOWING:

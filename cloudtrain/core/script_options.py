@@ -56,7 +56,9 @@ def _read(tree: ast.Module) -> set[str]:
 
 
 def _require_plain(nodes: list[ast.AST]) -> None:
-    """Raise `_NotCertain` if the script may use another parser or other arguments, or may survive an unknown option."""
+    """Raise `_NotCertain` if the script may use another parser or other arguments, or may continue after an unknown
+    option.
+    """
     for node in nodes:
         is_star = isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
         is_argv = isinstance(node, ast.Attribute) and node.attr in ("argv", "orig_argv", "parse_known_args")
@@ -85,7 +87,7 @@ def _is_parser(call: ast.Call, names: set[str]) -> bool:
 
 
 def _holder(call: ast.Call, nodes: list[ast.AST]) -> str:
-    """Return the name that is bound to the result of a call. The name must be bound only once."""
+    """Return the name that is bound to the result of a call. Raise `_NotCertain` unless it is bound exactly once."""
     for node in nodes:
         if isinstance(node, ast.Assign) and node.value is call and len(node.targets) == 1:
             target = node.targets[0]

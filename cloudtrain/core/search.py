@@ -180,7 +180,7 @@ class Space:
         return f"{self.grid_size:,}" if self.grid_size < 10**12 else "more than a trillion"
 
     def grid_point(self, index: int) -> dict[str, JsonValue]:
-        """Return the combination number `index` of the grid, from 0. The last hyperparameter changes fastest."""
+        """Return the combination at `index` in the grid, counted from 0. The last hyperparameter changes fastest."""
         point: dict[str, JsonValue] = {}
         for name, item in reversed(self.ranges.items()):
             values = item.values

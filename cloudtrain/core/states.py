@@ -176,7 +176,7 @@ class Metrics:
         self._rank_of: dict[str, tuple[bool, int]] = {}
 
     def of(self, line: LogLine) -> dict[str, float] | None:
-        """Return the values of a line, without metrics that a lower rank also prints; None if no value is left."""
+        """Return the values of a line, without metrics that a lower rank has also printed; None if no value is left."""
         if line.values is None or line.is_metrics:
             return line.metrics
         rank = (line.rank is None, line.instance if line.rank is None else line.rank)
@@ -185,8 +185,8 @@ class Metrics:
         return self._keep(line.values, rank)
 
     def every(self, lines: Iterable[LogLine]) -> list[dict[str, float]]:
-        """Return the values of all lines that count. A lower rank that prints late takes precedence from the first line
-        on.
+        """Return the values of all lines. If several ranks print a metric, only the values of the lowest rank are kept,
+        even if that rank starts to print later.
         """
         found = [line for line in lines if self.of(line)]
         return [values for line in found if (values := self.of(line))]

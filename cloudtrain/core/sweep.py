@@ -132,9 +132,7 @@ def _hyperband_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 class Hyperband(Model):
-    """The minimum and maximum number of reports of the metric that hyperband allows a trial, for the worst and the best
-    trials.
-    """
+    """Hyperband allows a trial from `min` (worst trials) to `max` (best trials) reports of the metric."""
 
     min: Whole = Field(default=1, ge=1)
     max: Whole = Field(ge=2, le=20_000)

@@ -8,8 +8,8 @@ from cloudtrain.core.plan import canonical_json
 
 
 def tasks(*, workers: int, parameter_servers: int) -> list[tuple[str, int]]:
-    """Return the type and index of each task in rank order: workers, or with parameter servers chief, workers and
-    servers.
+    """Return the type and index of each task in rank order: all workers; or if there are parameter servers, the chief,
+    the other workers and the servers.
     """
     if not parameter_servers:
         return [("worker", index) for index in range(workers)]

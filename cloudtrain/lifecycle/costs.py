@@ -73,7 +73,7 @@ class Sum:
 
 
 def cost_of(run: Run, status: RunStatus, money: Money | None, tags: dict[str, str] | None, now: float) -> RunCost:
-    """Return the cost of a run: from its bill, or if unknown, from the price at submission and the duration."""
+    """Return the cost of a run: as billed, or without a bill, its duration times the price at submission."""
     known = money or Money()
     cost = RunCost(run.job_name, run.target, run.created, tags)
     if not target_of(run.target).is_paid:

@@ -68,8 +68,8 @@ def keep_plan(
     text: str | None,
     overrides: Sequence[str],
 ) -> Kept:
-    """Return the record of the plan of a job or sweep. For a sweep, `prepared` is the first trial, whose values are
-    never secret, and the trials' own records hold the prices.
+    """Return the record of the plan of a job or sweep. For a sweep, `prepared` is its first trial. The
+    hyperparameter values of trials are never secret, and the trials' own records hold the prices.
     """
     import cloudtrain
     from cloudtrain.rules.portable.value import named_secrets
@@ -128,7 +128,9 @@ def settings_of(kept: Kept) -> TargetSettings | None:
 
 
 def _hidden_ways(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
-    """Yield the paths, as for `--set`, of hidden values in the job, and the names of other parts with hidden values."""
+    """Yield the paths of hidden values in the job, in the syntax of `--set`, and the names of other parts with hidden
+    values.
+    """
     if not any(secrets):
         return
     for part, value in raw.items():
@@ -147,7 +149,7 @@ class _Written(NamedTuple):
     overrides: Sequence[str]
 
     def overridden_secrets(self) -> Iterator[str]:
-        """Yield the secrets in the job file or in an earlier override that a later override replaces."""
+        """Yield the secrets that a later override replaces, in the job file or in an earlier override."""
         if not self.overrides:
             return
         from cloudtrain.rules.portable.value import secret_texts
@@ -159,8 +161,8 @@ class _Written(NamedTuple):
         yield from secret_texts([item for item in values if any(isinstance(part, str) for part in item[0])])
 
     def hidden_text(self, secrets: Secrets) -> str | None:
-        """Return the text of the job file without secrets, also in comments. None if a secret has a form that cannot be
-        found in the text, such as with escapes or over several lines.
+        """Return the text of the job file without secrets, also in comments. None if a secret cannot be found in the
+        text, for example because it is written with escapes or over several lines.
         """
         if self.text is None:
             return None

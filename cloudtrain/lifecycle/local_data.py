@@ -44,8 +44,8 @@ def place_data(job: AnyJob, target: Target, place_of: Callable[[str, str, bool],
     """Return the job with local data replaced by the locations of the uploads.
 
     Args:
-        place_of: maps the hash, the name and whether the data is a file to the folder of the upload and the location to
-            read.
+        place_of: is called with the hash of the data, the name, and whether the data is a single file. Returns the
+            folder of the upload and the location to read.
 
     Raises:
         JobError: an input's data cannot be read.

@@ -260,8 +260,8 @@ class PreparedJob:
 
     def check_online(self, plan: Plan, *, ask: bool = True, may_wait: bool = False) -> Plan:
         """Return the plan with findings of the target about the plan and about the runs that the job reads from. With
-        `ask=False`, only the runs are checked. With `may_wait`, unfinished runs and their missing output are no
-        findings. A plan with errors is returned unchanged.
+        `ask=False`, only the runs are checked. With `may_wait`, unfinished runs and their missing output are not
+        reported. A plan with errors is returned unchanged.
         """
         from cloudtrain.targets.rules import rule_named
 
@@ -400,10 +400,10 @@ def _resolve_run_inputs(
 
 
 def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str]:
-    """Return the paths inside the source folder that are not code: local data, outputs and checkpoints of the job for
-    any target, and the state folder. The values describe the paths for messages.
+    """Map each path inside the source folder that is not code to a description for messages: inputs, outputs and
+    checkpoints of the job on this machine, and the state folder.
 
-    A folder that contains code named by the job is left out.
+    A path is left out if it contains code that the job names, such as its entry point.
     """
     view = job if isinstance(job, TrainingJob) else job.as_training()
     environment = job.environment
@@ -432,9 +432,7 @@ def _keeps_literals(where: Target, own: TargetSettings) -> bool:
 
 
 class _Source(NamedTuple):
-    """The location of the code: `folder`, or only the file `file` in it. With `alone`, the folder provides only that
-    file, or nothing without `file`.
-    """
+    """The location of the code: all of `folder`; or if `alone`, only its file `file`, and nothing if `file` is None."""
 
     folder: Path
     file: str | None = None
@@ -455,7 +453,7 @@ def _source_of(job: AnyJob, settings: Settings) -> _Source:
 
 
 def _environment_beside(job: AnyJob, source: _Source) -> tuple[AnyJob, dict[str, str], list[str]]:
-    """Return the job with a conda file and build folder outside of the code renamed to their names in the bundle, their
+    """Find a conda file and a build folder outside of the code. Return the job with their names in the bundle, their
     locations by name, and notes for the plan.
     """
     changes, beside, notes = dict[str, str](), dict[str, str](), list[str]()

@@ -145,13 +145,16 @@ class Run:
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield the log lines so far of one rank, one instance or all. With `follow`, continue until the run ends."""
+        """Yield the existing log lines of one rank, of one instance or of all. With `follow`, also yield new lines
+        until the run ends.
+        """
         return self._service.logs(self.ref, follow=follow, rank=rank, instance=instance, on_status=on_status)
 
     def metrics(self) -> list[dict[str, float]]:
         """Return all values that the script has reported, in order: `[{"step": 10.0, "loss": 0.25}, ...]`.
 
-        The values come from metric lines, and for local runs also from lines that the job's `metrics` match.
+        The values come from metric lines, and for local runs also from lines that a pattern in the job's `metrics`
+        matches.
         """
         return Metrics().every(self.logs())
 
@@ -174,7 +177,7 @@ class Run:
                 return status
             if deadline is not None and time.monotonic() >= deadline:
                 raise TargetError(
-                    f"`{self.name}` is still {status.state} after {timeout:g} s; it continues",
+                    f"`{self.name}` is still {status.state} after {timeout:g} s; the run continues",
                     hint=f"wait longer, or stop it with `cloudtrain stop {quote(self.name)}`",
                     code="CT938",
                 )
@@ -269,7 +272,7 @@ class Run:
             raise UsageError(f"`{self.name}` was not submitted from this machine", hint=hint, code="CT939")
         if not self.state.is_final:
             hint = f"`cloudtrain stop {quote(self.name)} --wait` ends it"
-            raise UsageError(f"`{self.name}` is {self._last.state}", hint=hint, code="CT939")
+            raise UsageError(f"`{self.name}` is {self._last.state}, so it cannot be removed", hint=hint, code="CT939")
         with open_store(self._settings.state_dir) as store:
             store.remove(self.name)
         if self.directory is not None:

@@ -1,4 +1,4 @@
-"""Passing of a job's secrets to a target: one variable contains their locations, and the values are never sent."""
+"""How a job's secrets reach a target: cloudtrain sends their locations in one variable, and never sends the values."""
 
 from __future__ import annotations
 

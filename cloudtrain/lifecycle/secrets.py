@@ -24,8 +24,8 @@ class Secrets(NamedTuple):
 
     Attributes:
         values: secret texts, which are hidden wherever they occur.
-        named: names and values of secrets that are ordinary words. Such a word is hidden only if it is a whole value,
-            or follows the name.
+        named: pairs of name and value of secrets that do not look random: `("password", "hunter2")`. Such a secret is
+            hidden only where it is a whole value or follows its name.
     """
 
     values: tuple[str, ...] = ()

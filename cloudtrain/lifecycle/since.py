@@ -55,8 +55,8 @@ def changes_since_last(store: Store, prepared: PreparedJob, job: AnyJob, plan: P
 
 
 def hashes(files: Sequence[Entry | KeptFile]) -> dict[str, tuple[object, ...]]:
-    """Return the properties of each file that must match for two files to be equal, by path, without cloudtrain's own
-    files.
+    """Map the path of each file to the properties that must match for two files to be equal. cloudtrain's own files are
+    left out.
     """
     return {
         file.path: (file.sha256, file.executable, file.target) for file in files if not file.path.startswith(RUNTIME)

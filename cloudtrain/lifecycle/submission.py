@@ -66,7 +66,7 @@ class Submission:
     Attributes:
         key: hash that is equal for submissions of the same job; see `RunRecord.key`.
         plan_of: compiles and checks the plan of the run with a given number.
-        outputs_of: returns the outputs of a run of a plan, and their locations.
+        outputs_of: returns the outputs of a run with the given plan, and their locations.
         origin: the folder and terminal that the job is submitted from, and the job's labels.
         kept_of: returns the record of a plan for the store.
         report: shows the run to the user. After it returns, the run is recorded as reported.
@@ -89,7 +89,7 @@ class Submitted(NamedTuple):
 
     Attributes:
         adopted: whether an earlier, interrupted command submitted the run and may not have reported it.
-        unreported: earlier runs of the same job that were possibly never reported, but are too old to be adopted.
+        unreported: earlier runs of the same job that the user may not have seen, but that are too old to be adopted.
     """
 
     record: RunRecord
@@ -100,8 +100,8 @@ class Submitted(NamedTuple):
 def submit_once(store: Store, submission: Submission, service_of: ServiceOf) -> Submitted:
     """Submit a job so that exactly one run exists, is in the store, and is reported.
 
-    First settles interrupted submissions of earlier commands. Then returns an earlier run that was possibly not
-    reported, sends an earlier request again, or starts a new run.
+    First settles interrupted submissions of earlier commands. Then returns an earlier run of the job that the user may
+    not have seen, sends an earlier request again, or starts a new run.
 
     Raises:
         TargetError: the target refused the request or could not be reached.
@@ -138,7 +138,7 @@ def recover(store: Store, service_of: ServiceOf) -> list[Recovered]:
 
 
 def needs_recovery(store: Store, record: RunRecord) -> bool:
-    """Return whether recovery can continue or forget a submission, provided that its process is dead."""
+    """Return whether a submission must be recovered (finished or forgotten). Assumes that its process is dead."""
     return record.stage != "reported" and (record.stage != "accepted" or not _is_own(store, record))
 
 
@@ -150,7 +150,7 @@ def _is_own(store: Store, record: RunRecord) -> bool:
 
 
 def report_accepted(store: Store, report: Callable[[Sequence[RunRecord]], None]) -> None:
-    """Show the user every accepted run that was possibly not reported, and record it as reported."""
+    """Call `report` with all accepted runs that the user may not have seen, and record these runs as reported."""
     held, locks = list[RunRecord](), list[ProcessLock]()
     try:
         for record in store.unfinished():
@@ -170,8 +170,8 @@ def report_accepted(store: Store, report: Callable[[Sequence[RunRecord]], None])
 
 
 def _same(store: Store, submission: Submission) -> list[RunRecord]:
-    """Return unfinished submissions of the same job from this store: first those with an existing run, then the others,
-    each newest first.
+    """Return unfinished submissions of the same job from this store: first the accepted ones, then the others. Both
+    groups are ordered newest first.
     """
 
     def is_same(item: RunRecord) -> bool:
@@ -267,7 +267,8 @@ def _send(store: Store, submission: Submission, plan: Plan, record: RunRecord) -
         if record.stage == "planned":
             store.advance(record.name, "uploaded")
             if _is_taken(service, plan):
-                raise NameTaken(f"`{plan.target}` has another run `{plan.run_name}`", hint="the run gets the next name")
+                message = f"`{plan.target}` already has another run named `{plan.run_name}`"
+                raise NameTaken(message, hint="this run gets the next name")
         store.advance(record.name, "sent")
         service.submit(plan, again=record.stage == "sent")
     except BaseException as error:

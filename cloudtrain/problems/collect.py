@@ -93,7 +93,7 @@ def problems_of(error: ValidationError, model: type[BaseModel], source: Source |
 
 
 def _without_echoes(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the problems without those for missing fields that are only misspelt, because another problem reports the
+    """Return the problems without those for missing fields whose name is only misspelt. Another problem reports the
     misspelling.
     """
     return [

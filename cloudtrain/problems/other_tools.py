@@ -76,8 +76,8 @@ _TRAINING = {
 
 
 def training_hint(name: str, parent: SchemaNode) -> str | None:
-    """Return a hint for a field that only training jobs have; None for other fields, and if `parent` is not a
-    processing job.
+    """Return a hint for a training job's field in a processing job, which has no such field; None if `parent` is not a
+    processing job, and for all other fields.
     """
     return _TRAINING.get(name) if list(parent.models) == ["ProcessingJob"] else None
 
@@ -92,7 +92,7 @@ def other_tool_hint(name: str, parent: SchemaNode, root: SchemaNode, known: Iter
 
 
 def _place_meant(name: str) -> str | None:
-    """Return the target whose locations have the field `name` in other tools; None if no target has."""
+    """Return the target whose locations other tools write into a field called `name`; None if there is none."""
     return next((own for own in target_names() if name in find_target(own).place_aliases), None)
 
 

@@ -11,8 +11,8 @@ from cloudtrain.errors import JobError
 
 
 def counterpart(name: str, target: str) -> str | None:
-    """Return a hint that names the type on `target` with the same GPUs as another cloud's type `name`; None if `name`
-    is not a type of another cloud.
+    """Return a hint for an instance type `name` of another cloud, with the type on `target` that has the same GPUs.
+    None if no other cloud has the type.
     """
     for other, table in tables().items():
         known = instance_named(other, name) or instance_named(other, table.prefix + name)

@@ -38,7 +38,9 @@ _KIN: dict[str, tuple[type, ...]] = {
 
 
 def as_written(written: Distribution, asked: Distribution, *, options: Any = None) -> Distribution:
-    """Return the job's own distribution with the numbers of the request, if the request uses that distribution."""
+    """Return the job's distribution `written` with the numbers of the request, if the request's distribution `asked`
+    is of the same kind; otherwise return `asked`.
+    """
     if not isinstance(written, _KIN[asked.type]) or not _same_launch(written, asked):
         found: Distribution = asked
     elif isinstance(written, TensorFlow):

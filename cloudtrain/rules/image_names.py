@@ -58,7 +58,7 @@ def wanted_frameworks(subject: Subject) -> tuple[Framework, ...]:
 
 
 def missing_framework(subject: Subject, made_for: str | None) -> Framework | None:
-    """Return the framework that the job needs and an image for the framework `made_for` lacks. None if `made_for` is
+    """Return the framework that the job needs and that is missing in an image for `made_for`. None if `made_for` is
     None, or if the job installs the framework itself.
     """
     if made_for is None or subject.job.environment.requirements:

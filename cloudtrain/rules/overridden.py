@@ -26,5 +26,5 @@ def keys_at(*places: Keys) -> KeysOf:
 
 
 def keys_named(*keys: str) -> KeysOf:
-    """Return a function that returns the position `keys` plus the first part of the given path."""
+    """Return a function that appends the first part of a path to the position `keys`."""
     return lambda rest: [(*keys, *map(str, rest[:1]))]

@@ -63,9 +63,9 @@ class RequestView:
         return overrides_of(subject.job, self.service)
 
     def change(self, subject: Subject) -> dict[str, Any]:
-        """Return the fields of the job that the overrides change, with the values of the finished request.
+        """Return the fields of the job that the overrides change, with their values in the finished request.
 
-        A request with overrides may contain anything. Values of a wrong type are left out, because other rules report
+        Overrides can put anything into a request. Values of a wrong type are left out here, because other rules report
         them.
         """
         return {}

@@ -29,7 +29,7 @@ NEWEST = max(FIRST_VERSION.values())
 
 
 def too_new(source: bytes, version: Version) -> Iterator[tuple[str, Version]]:
-    """Yield each import of a Python file that `version` of PyTorch lacks, with the first version that has it."""
+    """Yield each name that a Python file imports but PyTorch `version` lacks, and the first version that has it."""
     if b"torch.distributed" not in source:
         return
     try:

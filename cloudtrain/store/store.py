@@ -183,7 +183,7 @@ class Store:
                 history.keep_bill(self._db, name, status.billable_seconds, status.cost)
 
     def mark_sent(self, name: str) -> None:
-        """Record that a run that waited for earlier runs was sent. It becomes an ordinary run of its target."""
+        """Record that a run was sent after its wait for earlier runs. It becomes an ordinary run of its target."""
         with self._writing():
             self._db.execute(
                 "UPDATE runs SET key = substr(key, ?), state = ?, reason = NULL, ended = NULL"

@@ -74,7 +74,7 @@ def test_wait_gives_up(cli: Cli, scripted: Path, job: str) -> None:
     submitted(cli)
     result = cli("wait", "last", "--timeout", "1s")
     assert result.code == 4
-    assert "is still running after 1 s; it continues" in " ".join(result.err.split())
+    assert "is still running after 1 s; the run continues" in " ".join(result.err.split())
 
 
 def test_ctrl_c_leaves_the_run_alone_and_says_how_to_stop_it(cli: Cli, scripted: Path, job: str) -> None:

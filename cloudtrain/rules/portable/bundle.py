@@ -64,7 +64,7 @@ def bundle_too_large(subject: Subject) -> Iterable[Fault]:
 def bundle_large(subject: Subject) -> Iterable[Fault]:
     """The bundle is unusually large for code.
 
-    A changed bundle is uploaded with each submission, and every instance downloads it. The usual cause is a data set, a
+    After every change, the bundle is uploaded again, and every instance downloads it. The usual cause is a data set, a
     model or a virtual environment in the source folder. Exclude it with `.cloudtrainignore`.
     """
     return _faults(size_findings(subject.tree), "CT303")

@@ -300,7 +300,7 @@ def idle_gpus(subject: Subject) -> Iterator[Fault]:
 
 @rule("CT503", Level.ERROR)
 def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
-    """The job starts more processes than GPUs on an instance.
+    """An instance has more processes than GPUs.
 
     If two ranks share a GPU, NCCL fails at start ("Duplicate GPU detected"), when you already pay for the machines.
     """

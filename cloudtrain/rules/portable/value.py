@@ -63,8 +63,8 @@ def secret_in_value(subject: Subject) -> Iterator[Fault]:
 
     Variables, hyperparameters, tags, the command, the description and overrides are part of the request. The services
     store them and show them to everyone who may read the job. Instead, write the location of the secret into
-    `environment.secrets`: AWS Secrets Manager, Azure Key Vault, a file, or a variable of your shell. The plan shows
-    `***` in place of the value as text, HTML and JSON.
+    `environment.secrets`: AWS Secrets Manager, Azure Key Vault, a file, or a variable of your shell. In text,
+    HTML and JSON, the plan shows `***` in place of the value.
     """
     for found in secret_values(subject.job):
         if found.certain:
@@ -102,7 +102,7 @@ def _hint(subject: Subject, found: SecretValue) -> str:
 
 
 def secret_values(job: TrainingJob) -> list[SecretValue]:
-    """Return the secrets in a job's values, at most one per value, with certain ones before possible ones."""
+    """Return the secrets in a job's values, at most one per value. Certain secrets precede possible ones."""
     found: dict[Path, SecretValue] = {}
     for item in sorted(_all_secrets(job), key=lambda item: not item.certain):
         found.setdefault(item.path, item)
@@ -110,21 +110,25 @@ def secret_values(job: TrainingJob) -> list[SecretValue]:
 
 
 def values_to_hide(job: TrainingJob) -> tuple[str, ...]:
-    """Return the secrets to hide in every rendering of the job's plan. Ordinary words under a secret's name are left
-    out.
+    """Return the secrets to hide in every rendering of the job's plan.
+
+    A value that does not look random is left out even if its name is typical of secrets, such as `password: hunter2`,
+    unless it is certainly a secret.
     """
     found = (item.value for item in _all_secrets(job) if item.certain or _is_random(item.value))
     return tuple(dict.fromkeys(found))
 
 
 def named_secrets(job: TrainingJob) -> list[tuple[str, str]]:
-    """Return name and value of each ordinary word that has a secret's name: `("password", "hunter2")`."""
+    """Return name and value of each value that has a name typical of secrets but does not look random:
+    `("password", "hunter2")`.
+    """
     found = [item for item in _by_name(list(_values(job))) if not (item.certain or _is_random(item.value))]
     return [(_last_name(item.path), item.value) for item in found]
 
 
 def secret_texts(values: Sequence[tuple[Path, str]]) -> list[str]:
-    """Return the secrets in texts that come with their paths. Ordinary words under a secret's name are left out."""
+    """Return the secrets in texts, given with their paths. Leaves out the same values as `values_to_hide`."""
     found = (*_by_rules(values), *_by_name(values))
     return [item.value for item in found if item.certain or _is_random(item.value)]
 
@@ -194,7 +198,7 @@ def _whole_word(value: str, secret: str) -> str:
 
 
 def _by_name(values: Sequence[tuple[Path, str]]) -> Iterator[SecretValue]:
-    """Yield values with the name of a secret, including options of a command: `--password hunter2`."""
+    """Yield values whose name is typical of secrets, including options of a command: `--password hunter2`."""
     for path, value in values:
         if path == ("command",):
             yield from _options(value)
@@ -218,7 +222,7 @@ def _options(command: str) -> Iterator[SecretValue]:
 
 
 def _is_random(value: str) -> bool:
-    """Return whether a value under a secret's name is a secret, instead of a name or a switch such as `true`."""
+    """Return whether a value with a name typical of secrets looks random, unlike a word or a switch such as `true`."""
     from cloudtrain.bundle.secrets.search import bits_per_letter, looks_random
 
     text = value.encode("utf-8", "replace")

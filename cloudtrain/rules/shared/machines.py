@@ -32,7 +32,10 @@ def type_is_not_as_described(subject: Subject) -> Iterator[Fault]:
 
 
 def retired_type(subject: Subject, *, after: str = "", until: str = "9999") -> Iterator[Fault]:
-    """The instance type is no longer offered, or will soon be retired. `after` and `until` are ISO dates."""
+    """The instance type is no longer offered, or will soon be retired.
+
+    Checks only types whose last day is later than `after` and not later than `until` (ISO dates).
+    """
     for group in subject.view.machines(subject).groups:
         last = last_day(group.known) or ""
         if group.known and after < last <= until:

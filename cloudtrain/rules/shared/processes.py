@@ -31,7 +31,7 @@ def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
 
 
 def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
-    """The job starts more processes than GPUs on an instance.
+    """An instance has more processes than GPUs.
 
     If two ranks share a GPU, NCCL fails at start ("Duplicate GPU detected"), when you already pay for the machines.
     """
@@ -40,7 +40,7 @@ def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
 
 
 def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
-    """The job starts more MPI processes than GPUs on an instance.
+    """An instance has more MPI processes than GPUs.
 
     With more ranks than GPUs, some ranks would share a GPU, which NCCL refuses. Ranks that use only the CPU are not
     limited.
@@ -83,8 +83,8 @@ def _too_many(subject: Subject) -> Iterator[Fault]:
 
 
 def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
-    """Yield each instance group of the distribution, with the number of ranks on the group's first machine. For a list
-    of preferred types, yield only the first one, which the plan shows.
+    """Yield each instance group that takes part in the distribution, with the number of ranks on the group's first
+    machine. For a list of preferred types, yield only the first type, which the plan shows.
     """
     found = Processes.of(subject.plan.processes)
     ranks, alone = found.ranks, found.started
