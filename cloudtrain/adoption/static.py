@@ -186,7 +186,7 @@ def _known(node: ast.expr, names: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):
         left, right = _plain(_known(node.left, names)), _plain(_known(node.right, names))
         if isinstance(node.op, ast.Mult) and not (isinstance(left, int | float) and isinstance(right, int | float)):
-            raise ValueError("`*` is evaluated only for numbers")
+            raise ValueError("`*` is supported only between numbers")
         return left + right if isinstance(node.op, ast.Add) else left * right
     if isinstance(node, ast.Subscript):
         return _sure(_known(node.value, names)[_known(node.slice, names)])

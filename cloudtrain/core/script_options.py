@@ -73,7 +73,8 @@ _EXITS = ("SystemExit", "BaseException")
 
 
 def _imported(nodes: list[ast.AST]) -> set[str]:
-    """Return the script's names for argparse's parser: `argparse.ArgumentParser`, or an imported name."""
+    """Return the expressions by which the script can refer to the class `ArgumentParser`, such as
+    `argparse.ArgumentParser` or an alias of an import."""
     whole = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     found = {f"{alias.asname or alias.name}.ArgumentParser" for alias in whole if alias.name == "argparse"}
     for node in nodes:

@@ -80,8 +80,8 @@ def successor(known: InstanceType) -> str | None:
 
 
 def _best(known: InstanceType, fits: Callable[[InstanceType], bool]) -> InstanceType | None:
-    """Return the cheapest offered type of the target that fits. Types without a price come last. Slices of GPUs and Arm
-    machines are never suggested."""
+    """Return the target's cheapest instance type for which `fits` is true. Types without a price come last.
+    Slices of GPUs and Arm machines are never suggested."""
     rows = [
         row
         for row in instance_types(known.target)

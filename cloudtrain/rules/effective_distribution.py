@@ -20,7 +20,7 @@ from cloudtrain.rules.reading import positive_count
 
 
 def tensorflow_with(serves: bool, servers: int | None, workers: int | None) -> TensorFlow:
-    """Return a TensorFlow distribution with the given numbers, without validating them."""
+    """Return a TensorFlow distribution with these numbers of parameter servers and workers, without validating them."""
     if serves:
         return TensorFlow.model_construct(strategy="parameter_server", parameter_servers=servers, workers=workers)
     return TensorFlow.model_construct(workers=workers)

@@ -32,7 +32,9 @@ wins."""
 
 
 def find_master(variables: Variables, *, one_node: bool) -> tuple[str | None, int]:
-    """Return address and port of rank 0. Without a variable, the address is `127.0.0.1` on one node, else None."""
+    """Return address and port of rank 0. If no launcher's variable has the address, it is `127.0.0.1` on one node, and
+    None on several.
+    """
     for address_of, port_of in MASTERS:
         address = address_of(variables)
         if address is not None:

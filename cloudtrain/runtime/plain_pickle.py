@@ -27,7 +27,7 @@ class _Unpickler(pickle.Unpickler):
         if (module, name) not in _ALLOWED:
             raise SetupError(
                 f"the checkpoint holds a `{module}.{name}`, which is neither plain data nor a numpy array",
-                hint="save numbers, texts, arrays and containers of them",
+                hint="save only numbers, strings, arrays, and lists or dicts of them",
             )
         return super().find_class(module, name)
 

@@ -107,8 +107,8 @@ def _m004_order_and_identity(db: sqlite3.Connection) -> None:
 
 
 def _m005_origins_and_removal(db: sqlite3.Connection) -> None:
-    """Record the origin of each submission for `last`, the labels for finding runs, and the names of removed runs,
-    which are never used again.
+    """Add tables for the folder and terminal of each submission, which `last` needs, for the labels by which runs are
+    found, and for the names of removed runs, which are never used again.
     """
     db.execute(
         """

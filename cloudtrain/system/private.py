@@ -1,8 +1,8 @@
 """Folders and files that other users cannot read, whatever the umask.
 
 The state folder holds the variables, arguments, output and code of jobs. The folder is closed to other users (0700),
-and so is every file that cloudtrain writes in it (0600). Files that a script writes there have modes according to the
-script's umask, but the folders above them are closed.
+and so is every file that cloudtrain writes in it (0600). Files that a script writes there get
+their modes from the script's umask, but the folders above them stay closed.
 """
 
 # Paths are strings here, because the supervisor of a run has to start quickly.

@@ -43,7 +43,7 @@ def command(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the names without removing the runs.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Remove old, failed or large runs, and keep the best.
 

@@ -267,7 +267,7 @@ def _environment_file(path: str, folder: str | None) -> dict[str, Any]:
     try:
         data = yaml.safe_load(read_text(place))
     except (OSError, Unreadable, yaml.YAMLError):
-        hint = "put the file where the job file expects it"
+        hint = "create the file at that path, or mend its YAML"
         raise UsageError(f"the environment file `{place}` cannot be read", hint=hint, code="CT981") from None
     found, beside = _mapping(data), os.path.dirname(path)  # noqa: PTH120
     if isinstance(found.get("conda_file"), str):
@@ -282,7 +282,9 @@ def _conda_text(place: str) -> str:
         return read_text(place)
     except (OSError, Unreadable):
         raise UsageError(
-            f"the conda file `{place}` cannot be read", hint="put the file where the job file expects it", code="CT981"
+            f"the conda file `{place}` cannot be read",
+            hint="create the file at that path, or correct the path",
+            code="CT981",
         ) from None
 
 

@@ -63,7 +63,7 @@ _RENAMED_RESOURCES = {
 def job_of(request: Mapping[str, Any], run_name: str) -> dict[str, Any]:
     """Return the job with the fields of `command(...)` and of the YAML schema, such as `compute` and `limits.timeout`.
 
-    Inputs that are plain values become texts. Empty mappings that azure-ai-ml adds itself are left out.
+    Inputs that are plain values become strings. Empty mappings that azure-ai-ml adds itself are left out.
 
     Raises:
         TargetError: the tool cannot express a field; the message names it.

@@ -93,7 +93,9 @@ _PARTS: dict[str, Callable[[Any], dict[str, Any]]] = {
 
 
 def _credential(place: AccountRef) -> Call:
-    """Return the call that makes the target's credential, for the login service of the target's cloud."""
+    """Return the call that creates the target's credential. Outside Azure's public cloud, it names that cloud's login
+    service.
+    """
     kind = kind_of(place.credential)
     cloud = BUILT_IN.get(place.cloud or "AzureCloud")
     elsewhere = kind.takes_authority and place.cloud and cloud is not None and place.cloud != "AzureCloud"

@@ -29,11 +29,10 @@ _MOST_FILES = 2000
 
 @rule("AZ111", Level.ERROR)
 def refused_by_service(subject: Subject) -> Iterator[Fault]:
-    """`azureml_overrides` sets a value that Azure ML's API does not have.
+    """`azureml_overrides` sets a value that Azure ML's API does not accept.
 
-    Examples of such values are a number instead of a text, or an unknown distribution, mode or identity. The SDK sends
-    most of them unchecked, such as `tags` and variables that are numbers (azure-ai-ml 1.35.2), and the service answers
-    with `UserError`. cloudtrain checks the values against the REST API's models (2025-01-01-preview).
+    Examples are a number instead of a string, or an unknown distribution, mode or identity. The SDK sends most such
+    values unchecked, for example numbers in `tags` (azure-ai-ml 1.35.2), and the service answers with `UserError`. cloudtrain checks the values against the REST API's models (2025-01-01-preview).
     """
     yield from _violations(subject, unknown=False)
 

@@ -86,7 +86,7 @@ class Client:
         return self.pages(self._history_url(path), api_version=HISTORY)
 
     def service(self, name: str) -> str:
-        """Return the URL of one of the workspace's own services; most are reached through `api`."""
+        """Return the URL of a service of the workspace. The service named `api` is the gateway to most others."""
         return str(self._services[name]).rstrip("/")
 
     def send(
