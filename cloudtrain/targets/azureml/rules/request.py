@@ -32,7 +32,8 @@ def refused_by_service(subject: Subject) -> Iterator[Fault]:
     """`azureml_overrides` sets a value that Azure ML's API does not accept.
 
     Examples are a number instead of a string, or an unknown distribution, mode or identity. The SDK sends most such
-    values unchecked, for example numbers in `tags` (azure-ai-ml 1.35.2), and the service answers with `UserError`. cloudtrain checks the values against the REST API's models (2025-01-01-preview).
+    values unchecked, for example numbers in `tags` (azure-ai-ml 1.35.2), and the service answers with `UserError`.
+    cloudtrain checks the values against the REST API's models (2025-01-01-preview).
     """
     yield from _violations(subject, unknown=False)
 
