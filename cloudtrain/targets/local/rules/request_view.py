@@ -31,7 +31,7 @@ class LocalView(RequestView):
         return self._emulated.service if self._emulated is not None else self.target
 
     def change(self, subject: Subject) -> dict[str, Any]:
-        """Return the variables and hyperparameters that the emulated service would change for the script."""
+        """Return the script's variables and hyperparameters that the emulated service would change."""
         return self._emulated.change_script(subject) if self._emulated is not None else {}
 
     def places(self, subject: Subject) -> Iterator[DataPlace]:

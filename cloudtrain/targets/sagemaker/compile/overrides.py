@@ -53,7 +53,7 @@ def overridden(
         operation: `CreateTrainingJob` or `CreateProcessingJob`.
 
     Raises:
-        JobError: the result cannot be read as a request. SM110 reports other invalid values.
+        JobError: the result cannot be read as a request. Invalid values that can be read are left to SM110.
     """
     if not overrides:
         return dict(request)

@@ -99,7 +99,7 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
 
 
 def _without_machines(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the SageMaker machines from the overrides, because the job runs on this machine."""
+    """Return the overrides without SageMaker's machines, because the job runs on this machine."""
     return {key: value for key, value in overrides.items() if key != _MACHINES}
 
 

@@ -57,7 +57,7 @@ class Setting:
 
 
 def with_image(setting: Setting, arguments: Mapping[str, Any]) -> Setting:
-    """Return a copy of `setting` with the image or version from an estimator's arguments."""
+    """Return a copy of `setting` that has the image or version from an estimator's arguments."""
     names = ("framework_version", "pytorch_version", "tensorflow_version")
     version = next((arguments[name] for name in names if name in arguments), None)
     return replace(setting, image_uri=arguments.get("image_uri", ""), version=version)

@@ -1,6 +1,6 @@
 """Refresh the catalogue with the prices of training instances in a region, from AWS's price list.
 
-The answers of GetProducts have not been tested against the real service. The fields are those of AWS's public price
+This module has not been tested with real answers of GetProducts. The fields are those of AWS's public price
 list, in which the usage type of a training instance is `USE1-Train:ml.g5.2xlarge`.
 """
 
