@@ -63,7 +63,7 @@ class LocalService:
         return []
 
     def can_check(self, settings: Local) -> bool:  # noqa: ARG002 - the promise's
-        """Return True, because this target's checks need no credentials and no network."""
+        """Return True, because `check` needs neither credentials nor a network here."""
         return True
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:  # noqa: ARG002

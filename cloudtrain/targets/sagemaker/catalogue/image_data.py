@@ -20,7 +20,7 @@ PUBLIC = "public.ecr.aws"
 
 
 class ImageEntry(NamedTuple):
-    """One image as the SDKs list it, for all its Python versions, devices and regions."""
+    """One image of the SDKs' lists, with all its Python versions, devices and regions."""
 
     version: str
     base: str

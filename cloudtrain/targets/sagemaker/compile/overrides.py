@@ -17,7 +17,7 @@ _NEEDED = ("AlgorithmSpecification", "OutputDataConfig", "ResourceConfig", "Stop
 
 
 class _Kind(NamedTuple):
-    """An API operation's required fields, other fields that a plan reads, and the path of the machines' field."""
+    """Fields of an API operation: `needed` are required; a plan also reads `read`; `machines` holds the machines."""
 
     needed: tuple[str, ...]
     read: tuple[str, ...]

@@ -100,7 +100,7 @@ def _type_path(subject: Subject, kind: str, index: int) -> Path:
 
 
 def input_named(subject: Subject, channel: object) -> str | None:
-    """Return the name of the job's input for a channel; None if the channel belongs to no input."""
+    """Return the name of the job's input for a channel; None if the channel is not from an input."""
     return next((name for name, item in subject.job.inputs.items() if (item.channel or name) == channel), None)
 
 

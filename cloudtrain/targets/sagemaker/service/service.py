@@ -104,8 +104,8 @@ class SageMakerService:
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """Send the request.
 
-        SageMaker refuses a second job with the same name. But the existing job may come from the same request, because
-        botocore repeated the request, or an earlier process sent it (`again`).
+        SageMaker refuses a second job with the same name. But the existing job may come from this same request, if
+        botocore repeated it, or if an earlier process sent it (`again`).
 
         Raises:
             NameTaken: the account has another job with this name.
