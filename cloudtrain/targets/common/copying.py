@@ -49,7 +49,7 @@ def copy_places(
     if place in chosen:
         files = _below(chosen[place], below)
         if below and not files:
-            raise TargetError(f"the run wrote nothing to `{wanted}`", hint=f"`{place}/` copies all its files")
+            raise TargetError(f"the run wrote nothing to `{wanted}`", hint=f"`{place}/` copies the whole output")
         return _copy(files, destination)
     found = [place for place in _find(wanted, known) if place.exists()]
     if not found:

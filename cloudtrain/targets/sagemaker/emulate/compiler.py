@@ -235,7 +235,7 @@ def _started_process(stage: Stage, launches: dict[Host, HostLaunch], process: Pr
 
 
 def _shown_processes(launches: dict[Host, HostLaunch], started: list[tuple[Process, str]]) -> Iterator[Process]:
-    """Yield the processes shown in the plan: started processes, then their children, without repeated variables."""
+    """Yield the plan's processes: started processes, then their children, without the variables in `_REPEATED`."""
     for process in (*(each for each, _ in started), *(each for made in launches.values() for each in made.shown)):
         yield replace(process, env={name: value for name, value in process.env.items() if name not in _REPEATED})
 

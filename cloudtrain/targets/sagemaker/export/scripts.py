@@ -15,7 +15,7 @@ LOG_LEVEL = 20
 
 @dataclass(frozen=True)
 class Script:
-    """The script that the container's toolkit starts, the address of its archive, and all other hyperparameters.
+    """The script that the container's toolkit starts, the address of its archive, and the remaining hyperparameters.
 
     `channels` are the user's channels, without the code channel that the SDK adds to a network-isolated job.
     """

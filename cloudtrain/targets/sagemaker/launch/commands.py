@@ -201,7 +201,7 @@ def _parameter_server(setup: HostSetup) -> Command:
     if index >= len(cluster.get("ps", ())):
         group = setup.host.group
         raise ValueError(
-            f"the toolkit would start parameter server {index} in `{group}`, but its cluster has no such server"
+            f"the toolkit would start parameter server {index} in `{group}`, but its cluster has no server {index}"
         )
     note = (
         f"ps process: tf.distribute.Server(cluster_spec, job_name='ps', task_index={index}) "

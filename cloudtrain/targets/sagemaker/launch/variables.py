@@ -1,6 +1,6 @@
 """The environment variables that the training toolkit sets for the script.
 
-Two variables depend on the running container. PYTHONPATH is left out, because the toolkit makes it from its own
+Two variables cannot be known before a container runs. PYTHONPATH is left out, because the toolkit makes it from its own
 `sys.path`. SM_FRAMEWORK_MODULE is empty if the image's SAGEMAKER_TRAINING_MODULE is unknown
 (`Container.training_module` is None).
 """

@@ -38,7 +38,7 @@ def refresh(reader: Reader, region: str, *, folder: Path, date: str) -> Refreshe
 
     Args:
         folder: the user's configuration folder.
-        date: the date of the prices, which is today, such as `2026-01-31`.
+        date: today's date, such as `2026-01-31`, which becomes the date of the prices.
 
     Raises:
         TargetError: the price list cannot be read, or lists no training instances in the region. No file is written.
