@@ -57,8 +57,8 @@ class Service(Protocol):
 
     1. `submit` sends exactly `plan.request`. The caller has checked that the target has no run of that name. With
        `again`, an earlier request of this submission may have arrived; then only one run may result. If an unrelated
-       run of that name exists, `submit` raises `NameTaken`. After an error in `submit`, `has` returns whether the run
-       exists, in this process or a later one, and `withdraw` makes sure that it never will.
+       run of that name exists, `submit` raises `NameTaken`. After an error in `submit`, this process or a later one
+       may call `has`, which returns whether the run exists, and `withdraw`, which makes sure that it never will.
     2. Every method that takes a reference raises `RunNotFound` for an unknown run.
     3. `stop` is idempotent and returns at once; a finished run stays as it is.
     4. `logs` of a finished run yields every line and ends. With `follow`, it ends after the run's last line. Even a
@@ -80,11 +80,12 @@ class Service(Protocol):
     request can still arrive."""
 
     def check(self, job: TrainingJob, settings: Any, plan: Plan) -> list[Finding]:
-        """Return the findings of checks that need the target, of role, quota, workspace or partition. Return none for
+        """Return the findings of checks that need the target, such as of role, quota or partition. Return none for
         targets without an account.
 
-        Called before a submit and by `cloudtrain check`, never by a plan. If the user may not read something, the
-        finding is a warning. For a processing job, `job` is the part that it shares with a training job.
+        Called before a submit and by `cloudtrain check`, never by a plan. If the user lacks the permission
+        for a check, its finding is a warning. For a processing job, `job` is the part
+        that it shares with a training job.
         """
         return []
 
@@ -161,7 +162,7 @@ class Service(Protocol):
 
 @runtime_checkable
 class KeepsQueue(Protocol):
-    """A service with cloudtrain's own queue, for a target that has no queue. The target's settings have the fields
+    """A service with cloudtrain's own queue, for a target without its own. The target's settings have the fields
     `queue` and `priority`.
 
     A waiting run has the state `queued`, and its status has its position.
@@ -292,7 +293,7 @@ class Target(ABC):
     """The methods of `core.exports` that the target's plans define."""
 
     def settings_here(self, settings: Any, *, environ: Mapping[str, str], cwd: Path) -> Any:
-        """Return the settings with this machine's names and relative paths replaced by absolute ones.
+        """Return the settings with relative paths, and names such as `conda:NAME`, replaced by absolute paths.
 
         Makes no network request.
         """

@@ -49,7 +49,7 @@ def copy_places(
     if place in chosen:
         files = _below(chosen[place], below)
         if below and not files:
-            raise TargetError(f"the run wrote nothing to `{wanted}`", hint=f"`{place}/` copies all its files")
+            raise TargetError(f"the run wrote nothing to `{wanted}`", hint=f"`{place}/` copies the whole output")
         return _copy(files, destination)
     found = [place for place in _find(wanted, known) if place.exists()]
     if not found:
@@ -77,8 +77,8 @@ def _instead(known: Mapping[str, Places], chosen: Mapping[str, Files]) -> str:
 
 
 def _files(places: Places) -> Iterator[tuple[str, Path]]:
-    """Yield each file below the folders, preceded by its relative path. If two files have the same path, the last one
-    counts."""
+    """Yield the relative path and the path of each file below the folders. If two relative paths are equal, the last
+    file counts."""
     from cloudtrain.runtime.atomic import ASIDE
 
     for place in places:

@@ -1,8 +1,8 @@
 """Upload data from this machine to storage: only the missing files, several at the same time.
 
 Storage never keeps a partial file, and the name of the folder contains the hash of all files. So an existing file of
-the right size is the right file. An interrupted upload continues where it stopped, and complete data is not uploaded
-again.
+the right size is complete and correct. An interrupted upload continues where it stopped, and complete data is not
+uploaded again.
 """
 
 from __future__ import annotations

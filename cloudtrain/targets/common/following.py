@@ -20,7 +20,7 @@ class Pace:
         every: pause between two reads of the log.
         per_stream: pause between two reads, multiplied by the number of streams; the longer pause applies. CloudWatch
         allows an account about 25 reads a second.
-        settle: how long the log of an ended job must have no new line, because services deliver lines late.
+        settle: how long to wait for another line of an ended job, because services deliver lines late.
         patience: how long the service may be unreachable.
         slowest: longest pause between two attempts while the service is unreachable.
     """

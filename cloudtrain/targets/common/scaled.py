@@ -136,7 +136,7 @@ def _library_problems(job: TrainingJob) -> list[Problem]:
 
 
 def without_echoes(problems: Sequence[Problem]) -> list[Problem]:
-    """Return only the first problem of each field. Later ones come from the service, about fields that this machine has
-    already refused."""
+    """Return only the first problem of each field. Later problems are the service's, about fields that this machine
+    refused already."""
     first = {problem.path: problem for problem in reversed(problems)}
     return [problem for problem in problems if first[problem.path] is problem or not problem.path]

@@ -1,5 +1,5 @@
 """Run several transfers at the same time. The first failure or Ctrl-C ends all of them. A plain pool of threads would
-first finish the transfers that it has begun, which takes hours for large files."""
+first finish all transfers in progress, which takes hours for large files."""
 
 from __future__ import annotations
 

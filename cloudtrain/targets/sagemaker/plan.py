@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SageMakerPlan(Plan):
-    """The compiled job. `request` is the body of CreateTrainingJob; all SDK calls and formats are made from it.
+    """The compiled job. `request` is the body of CreateTrainingJob, from which all SDK calls and formats are made.
 
     Before you start the job with the SDK, the bundle must be at the address in `plan.uploads`. `cloudtrain submit` with
     the same code uploads it.
@@ -119,7 +119,7 @@ class SageMakerPlan(Plan):
         return build(self._trainer(), session=session)[0]
 
     def train_arguments(self) -> dict[str, Any]:
-        """Return the arguments for the trainer's `train`, which are the inputs.
+        """Return the arguments for the trainer's `train`: the inputs.
 
         Raises: the same errors as `to_model_trainer`.
         """

@@ -1,4 +1,4 @@
-"""Settings of an Amazon SageMaker account, which belong to the target and not to a job."""
+"""Settings of an Amazon SageMaker account. They belong to the target, not to a job."""
 
 from __future__ import annotations
 

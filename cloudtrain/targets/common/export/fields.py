@@ -1,4 +1,4 @@
-"""Read the fields of a request, and find those that were not used."""
+"""Read the fields of a request, and find fields that an export did not use."""
 
 from __future__ import annotations
 

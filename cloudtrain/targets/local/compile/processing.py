@@ -5,8 +5,8 @@ The launch specification is the same as for a job without a distribution, with t
     links       one folder per sharded input and instance: with N instances, it links to every N-th file of the input
     places      the job's outputs, which can be downloaded
 
-`cloudtrain.runtime.shards` assigns files to instances when the run starts. All instances write to one folder per
-output, as on SageMaker they write to one S3 prefix.
+`cloudtrain.runtime.shards` assigns files to instances when the run starts. All instances write to the same
+folder of an output, just as they write to the same S3 prefix on SageMaker.
 """
 
 from __future__ import annotations

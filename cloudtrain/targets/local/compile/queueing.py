@@ -1,4 +1,4 @@
-"""Plans of runs that wait: in the queue of this machine for GPUs or CPU slots, or for other runs."""
+"""Plans of runs that wait in this machine's queue for GPUs or CPU slots, or that wait for other runs."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ def _fork(run: _RunLayout) -> _Launch:
 
 def _mpirun(run: _RunLayout) -> _Launch:
     """Return one mpirun process for the whole job. All ranks count as one instance, because mpirun needs ssh to start
-    several."""
+    ranks on several instances."""
     shape = JobSize(1, run.shape.world_size)
     assert run.account.mpirun is not None
     program = run.direct_program()

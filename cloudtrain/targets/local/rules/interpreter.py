@@ -1,5 +1,5 @@
 """Report the installed packages and the platform of a Python interpreter. cloudtrain imports this module for its own
-interpreter, and runs it as a script with others. It imports only the standard library, because others may be older."""
+interpreter, and runs it as a script with other interpreters, so it imports only the standard library."""
 
 from __future__ import annotations
 

@@ -31,15 +31,15 @@ class LocalView(RequestView):
         return self._emulated.service if self._emulated is not None else self.target
 
     def change(self, subject: Subject) -> dict[str, Any]:
-        """Return the variables and hyperparameters that the emulated service would change for the script."""
+        """Return the job's variables and hyperparameters after the emulated service's overrides, if there are any."""
         return self._emulated.change_script(subject) if self._emulated is not None else {}
 
     def places(self, subject: Subject) -> Iterator[DataPlace]:
-        """Yield the paths on this machine that the job declares for its data."""
+        """Yield the job's own paths for data, such as `inputs.NAME.local`; in an emulation, without outputs."""
         return declared_places(subject.job, self.target, outputs=self._emulated is None)
 
     def images(self, subject: Subject) -> Iterator[tuple[str, Path]]:
-        """Yield the images of all targets, to check their names. This machine runs no images."""
+        """Yield the job's images for all targets, so that rules can check their names. This machine runs no images."""
         given = subject.job.environment.image
         names = [] if given is None else [name for target in target_names() if (name := given.of(target)) is not None]
         yield from ((name, IMAGE) for name in dict.fromkeys(names))

@@ -1,4 +1,4 @@
-"""Find the requirements of a file that an interpreter lacks, without network access.
+"""Find which requirements in a file an interpreter lacks, without network access.
 
 One query returns all versions: cloudtrain's own interpreter answers it in this process, another one in a subprocess. A
 requirement that this module cannot read (a URL without a name, an unusual marker, a version that is not numeric) counts

@@ -186,8 +186,8 @@ def restarts_without_torchrun(subject: Subject) -> Iterator[Fault]:
 def mpi_on_one_instance(subject: Subject) -> Iterator[Fault]:
     """The instances of an MPI job run as one instance here.
 
-    mpirun reaches other instances through ssh. So on this machine all ranks belong to one instance, and each local rank
-    equals the rank.
+    mpirun reaches other instances through ssh. So on this machine all ranks belong to one instance, and each rank's
+    local rank equals its global rank.
     """
     specification = _specification(subject)
     if specification.launcher == "mpirun" and subject.job.resources.instance_count > 1:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Woken(BaseException):
-    """Raised by the signal handler when the run is asked to stop while it waits."""
+    """Raised by the signal handler if the run is asked to stop while it waits for another run."""
 
 
 def wait_for_end(run_dir: str, is_asked_to_stop: Callable[[], bool]) -> str | None:

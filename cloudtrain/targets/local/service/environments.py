@@ -115,7 +115,7 @@ def _build(wanted: BuiltEnvironment, link: Path, code: CodePlace, environ: Mappi
 
 
 def _leads_to(source: Path, place: Path) -> bool:
-    """Return whether an installed package refers to the unpacked code in `source`, as after `pip install -e .`."""
+    """Return whether an installed package points into the unpacked code in `source`, as after `pip install -e .`."""
     linked = [*place.glob("lib/python*/site-packages/*.pth"), *place.glob("lib/python*/site-packages/__editable__*")]
     return any(str(source) in file.read_text("utf-8", "replace") for file in linked if file.is_file())
 

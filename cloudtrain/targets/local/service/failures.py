@@ -33,8 +33,8 @@ class Deaths:
         self._ends.append((process, process.rank, exit_code, self._starts.get(process.rank, 1)))
 
     def launcher_was_killed(self, launcher: Launched) -> None:
-        """Record that a signal from outside ended a launcher. If no rank had failed before, the launcher's end is the
-        cause of the failure, and ranks that end later ended because of it."""
+        """Record that a signal from outside ended a launcher. If no rank had failed before, this signal is the
+        cause of the failure, and ranks that end later failed because of it."""
         if not any(exit_code for _, _, exit_code, _ in self._ends):
             self._killed_launcher = launcher
 

@@ -5,7 +5,7 @@
     waiting             a FIFO that wakes the supervisor of a run in the queue; see `queue.py`
     supervisor.log      the supervisor's own messages; empty unless something is wrong
     status.json         the status of the run; replaced in one atomic step
-    unpacked            an empty file created after unpacking the code; the script wrote all newer files
+    unpacked            an empty file created after unpacking the code; all newer files are the script's
     output.jsonl        the journal: every line of output, and the read position in each file
     logs/rank_<r>.log   the output of one rank: all attempts, stdout and stderr in the order of arrival
     logs/instance_<i>/  the files that receive the output of the processes

@@ -1,9 +1,9 @@
 """Kill every process of a run, including those that left its session.
 
 A process belongs to a run if it was started with `CLOUDTRAIN_RUN_DIR=<the run's folder>` in its environment (data
-loader workers, daemons that a script forked), or if the supervisor knows its id. A process also belongs to the run if a
-process that the supervisor knows is its ancestor or leads its session. This finds programs that overwrite their
-environment, as setproctitle does.
+loader workers, daemons that a script forked), or if the supervisor knows its id. So do all descendants of
+a process that the supervisor knows, and all processes of a session that it leads; this finds programs that overwrite
+their environment, as setproctitle does.
 """
 
 from __future__ import annotations

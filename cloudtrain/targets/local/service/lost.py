@@ -23,7 +23,7 @@ _PATIENCE = 5.0
 
 
 def finish(run_dir: str, known: Iterable[int] = ()) -> None:
-    """Give a run whose supervisor died a final status. Do nothing for a run that is final or has a supervisor.
+    """Write the final status of a run whose supervisor died. Do nothing for a run that is final or has a supervisor.
 
     Raises:
         OSError: the run's folder cannot be written.

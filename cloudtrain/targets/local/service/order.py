@@ -1,7 +1,7 @@
 """The order of the queue: the waiting runs, the GPUs or CPU slots that each started run holds, and the next run. Pure.
 
 Runs of the same priority start in the order of their arrival. A waiting run reserves all GPUs that it may use, or all
-CPU slots, so no run behind it gets them. So small runs never delay a large run.
+CPU slots, so no run behind it gets them. Therefore small runs never delay a large run.
 """
 
 from __future__ import annotations

@@ -209,8 +209,8 @@ class Output:
         return found
 
     def _of_lowest(self, values: dict[str, float], rank: int | None) -> dict[str, float]:
-        """Return the values that no lower rank prints too. `core.states.Metrics` does the same, but importing it would
-        slow down the supervisor."""
+        """Return the values of metrics that no lower rank prints. `core.states.Metrics` does the same, but importing it
+        would slow down the supervisor."""
         own = sys.maxsize if rank is None else rank
         kept = {name: value for name, value in values.items() if own <= self._lowest.setdefault(name, own)}
         self._lowest.update(dict.fromkeys(kept, own))

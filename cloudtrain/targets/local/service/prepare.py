@@ -54,14 +54,14 @@ class Ports:
             self._sockets.append(held)
             found: int = held.getsockname()[1]
             return found
-        raise AssertionError("port 0 can always be bound")
+        raise AssertionError("the kernel always finds a free port for port 0")
 
 
 def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str], gpus: Sequence[str] = ()) -> str:
     """Return `text` with `${{ports.NAME}}`, `${{env.NAME}}` and `${{gpus.INSTANCE}}` replaced.
 
-    An unset variable becomes an empty string. Colons at the beginning and end of the result are then removed, because
-    an empty entry in PYTHONPATH means the working directory.
+    An unset variable becomes an empty string. In this case, colons at both ends of the result are removed, because
+    an empty entry in PYTHONPATH would mean the working directory.
 
     Raises:
         KeyError: `ports` has no port of that name.
@@ -99,8 +99,8 @@ def shares_of(gpus: Sequence[str], instances: int) -> list[str]:
 
 
 def make_folders(spec: LaunchSpecification, logs: str, *, umask: int) -> None:
-    """Make the folders for the run's outputs and logs. Folders outside the run's folder, which the job names, are
-    created with the submitter's `umask`.
+    """Make the folders for the run's outputs and logs. If the job names a folder outside the run's folder, it is
+    created with `umask`, the submitter's.
 
     Raises:
         OSError: a folder cannot be made.

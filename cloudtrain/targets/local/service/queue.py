@@ -75,7 +75,7 @@ class Queue:
 
     def settle(self) -> None:
         """Give the GPUs and slots of dead runs to waiting runs. Do nothing if the queue was never used or cannot be
-        written; in the latter case, the waiting runs do it."""
+        written; in the latter case, the waiting runs will give them."""
         if os.path.exists(self._table):
             try:
                 self.change()
@@ -114,8 +114,8 @@ class Queue:
         os.replace(new, self._table)
 
     def _wake(self, run: str) -> None:
-        """Send a byte to the FIFO of a waiting supervisor. Ignore a dead supervisor, and a full FIFO, which wakes it
-        anyway."""
+        """Send a byte to the FIFO of a waiting supervisor. Do nothing if the supervisor is dead, or if the FIFO is
+        full: then the bytes in it wake the supervisor."""
         try:
             descriptor = os.open(self.fifo(run), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:

@@ -1,7 +1,7 @@
 """Find the ranks of a run among the processes of this machine, and the order in which the ranks end.
 
-torchrun and mpirun start the ranks. The supervisor searches the child processes of these launchers for a rank in their
-environment. Forked ranks show their launcher's environment, so the fork launcher writes their ranks to files. On Linux
+torchrun and mpirun start the ranks. The supervisor looks for a variable with a rank in the environment of their child
+processes. Forked ranks show their launcher's environment, so the fork launcher writes their ranks to files. On Linux
 a pid file descriptor reports the end of a process at once. The zombie holds the exit code until its launcher collects
 it.
 """
@@ -45,8 +45,8 @@ class Rank:
 
 
 class Exits:
-    """Waits for processes to end, also for processes that are not children. Reports their ids in the order of their
-    end."""
+    """Waits until processes end, even if they are not children of this process, and reports their ids in the order in
+    which they end."""
 
     def __init__(self) -> None:
         self._events = select.epoll() if hasattr(os, "pidfd_open") else None
@@ -98,7 +98,7 @@ class RankTable:
         self._read: set[str] = set()
 
     def pids(self, instance: int | None = None) -> list[int]:
-        """Return the process ids of the running ranks, of one instance or of all."""
+        """Return the process ids of the running ranks of one instance, or of all instances."""
         return [rank.pid for rank in self._alive.values() if instance in (None, rank.instance)]
 
     def rank_of(self, instance: int, local_rank: int) -> int | None:

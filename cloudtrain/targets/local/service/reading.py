@@ -1,4 +1,4 @@
-"""Read the journal of a run from a byte offset on, for `logs`. Each call continues where the previous call stopped."""
+"""Read a run's journal for `logs`, starting at a byte offset. Each call continues where the previous call stopped."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class LocalService:
         return []
 
     def can_check(self, settings: Local) -> bool:  # noqa: ARG002 - the promise's
-        """Return True, because this target's checks have no requirements."""
+        """Return True, because `check` needs neither credentials nor a network here."""
         return True
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:  # noqa: ARG002
@@ -151,7 +151,7 @@ class LocalService:
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield the output so far. With `follow`, go on until the run has ended and all its lines are out."""
+        """Yield the output so far. With `follow`, continue until the run has ended and all lines are yielded."""
         folder = self._folder_of(ref)
         lines = self._lines(ref, folder, follow=follow, rank=rank, on_status=on_status)
         return lines if instance is None else (line for line in lines if line.instance == instance)
@@ -316,8 +316,8 @@ def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
 
 
 def _start_supervisor(folder: RunFolder, environ: Mapping[str, str], *how: str) -> None:
-    """Start a supervisor. Return when this supervisor, or another that was quicker, has taken over the run. A run that
-    must wait is then in the queue.
+    """Start a supervisor. Return when this supervisor, or a quicker one, has taken over the run. If the run must wait,
+    it is then in the queue.
 
     Raises:
         TargetError: the supervisor could not start; the message is its output.

@@ -1,4 +1,4 @@
-"""The files that receive the output of a run's processes, and the process that writes each file."""
+"""The files that receive the output of a run's processes, and which process writes each file."""
 
 # Paths are strings here, because this module must start and poll quickly.
 # ruff: noqa: PTH110, PTH116, PTH208
@@ -131,8 +131,8 @@ class SourceFinder:
             yield source
 
     def _rank(self, instance: int, local_rank: int, folder: str, at_once: bool) -> int | None:
-        """Return the global rank of a folder's process; None if it is not yet known. With one instance it equals the
-        local rank. Forked ranks are numbered by instance. torchrun decides the ranks at each rendezvous."""
+        """Return the global rank of a folder's process; None if it is not yet known. With one instance, it equals the
+        local rank. Forked ranks count up from instance to instance. torchrun assigns ranks at each rendezvous."""
         per_instance = self._spec.world_size // self._spec.instances
         usual = instance * per_instance + local_rank
         if self._spec.instances == 1 or self._spec.launcher == "fork":

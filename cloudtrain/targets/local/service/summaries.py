@@ -1,4 +1,4 @@
-"""Read the launchers' reports about failed ranks, rank and exit code, from their stderr."""
+"""Read from the launchers' stderr which ranks failed, and with which exit codes."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class Supervisor:
             self._place.ring()
 
     def enter_queue(self) -> None:
-        """Enter the queue, before the submitter learns that the run exists. If that fails, `run` reports the error.
+        """Enter the queue before the submitter learns that the run exists. If this fails, `run` reports the error.
 
         A run that waits for other runs enters the queue only after these runs have ended.
         """
@@ -300,8 +300,8 @@ class Supervisor:
             self._publish_news()
 
     def _someone_is_leaving(self) -> bool:
-        """Return whether a process, or a member of its group, still runs after SIGTERM. The grace period limits how
-        long."""
+        """Return whether a process, or a member of its group, still runs after SIGTERM. The grace period limits this
+        time."""
         return self.ending is not None and any(item.is_leaving() for item in self.launched)
 
     def _discover(self) -> None:
@@ -399,8 +399,8 @@ class Supervisor:
         return "; the script saved and left" + (f" at step {step}" if step is not None else "")
 
     def _someone_failed(self) -> bool:
-        """Return whether a rank failed. The launcher's exit code does not show it, because it is nonzero even if the
-        ranks exit on SIGTERM as asked."""
+        """Return whether a rank failed. The launcher's exit code does not show this: it is nonzero even if all ranks
+        exit on SIGTERM as asked."""
         return any(death.exit_code != -signal.SIGTERM for death in self.deaths.of_newest_attempt(self.output))
 
     def _close(self, state: str, **changes: Any) -> None:

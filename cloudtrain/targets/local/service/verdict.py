@@ -46,11 +46,11 @@ _HEADER = "Traceback (most recent call last):"
 
 
 def first_failure(deaths: Iterable[Death], lines_of: Callable[[Death], list[str]]) -> Death | None:
-    """Return the rank whose failure caused the others: the first to end that was not terminated and did not just lose
-    contact with another rank.
+    """Return the failure that caused the others: the first one that is not a consequence. If a rank was terminated or
+    lost contact with another rank, its failure is a consequence.
 
-    The rank with the original error can end after the ranks that lost contact with it, because shutting down its
-    process group takes time.
+    The rank with the original error may end after the ranks that lost contact with it, because it shuts down its
+    process group first.
     """
     in_order = sorted(deaths, key=lambda death: death.order)
     own = (death for death in in_order if not _is_consequence(death, lines_of(death)))

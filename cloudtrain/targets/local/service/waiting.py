@@ -92,7 +92,7 @@ class Place:
 
     def leave(self) -> None:
         """Give back the run's GPUs or slots, so that the next run starts. If the table cannot be written, the waiting
-        runs notice the end of this process instead."""
+        runs take them when this process ends."""
         try:
             self._queue.change(lambda order: order.leave(self._run))
             os.unlink(self._fifo)

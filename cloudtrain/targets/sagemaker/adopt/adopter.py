@@ -49,8 +49,8 @@ class SageMakerAdopter:
     ) -> Comparable:
         """Return the request in a form that can be compared with other requests.
 
-        This form omits the run's tag and replaces the location of the code with a fixed text. If drivers of version 3
-        of the SDK start the original, one field with the started program replaces the fields that start it.
+        This form omits the run's tag and replaces the location of the code with a fixed text. If the drivers of SDK
+        version 3 start the original, one field that describes the program replaces the fields that start it.
         """
         found = json.loads(json.dumps(flat(request) if "TrainingJobDefinition" in request else request, default=str))
         if original.search is None:

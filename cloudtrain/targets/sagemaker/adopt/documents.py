@@ -17,11 +17,11 @@ _SIGNS = {"TrainingJobName", "AlgorithmSpecification", "ResourceConfig", "Output
 """Fields that identify a request: each request has most of them."""
 
 _OTHERS = {
-    "ProcessingJobName": "a processing job",
-    "TransformJobName": "a batch transform job",
-    "AutoMLJobName": "an AutoML job",
-    "EndpointConfigName": "an endpoint",
-    "PipelineName": "a pipeline",
+    "ProcessingJobName": "processing job",
+    "TransformJobName": "batch transform job",
+    "AutoMLJobName": "AutoML job",
+    "EndpointConfigName": "endpoint",
+    "PipelineName": "pipeline",
 }
 """Other SageMaker documents whose JSON looks similar."""
 
@@ -36,14 +36,14 @@ def originals_in(data: Any, folder: str | None) -> list[Original]:
     """Return the training jobs of a document; empty if the document does not come from SageMaker.
 
     Raises:
-        UsageError: the document comes from SageMaker and has no training job.
+        UsageError: the document comes from SageMaker, but contains no training job.
     """
     found = list(_originals(data, folder))
     if not found and isinstance(data, Mapping):
         other = next((title for key, title in _OTHERS.items() if key in data or _camel(key) in data), None)
         if other is not None:
             hint = "cloudtrain adopts training jobs; `cloudtrain init` writes a job file to fill in by hand"
-            raise UsageError(f"this file describes {other} of SageMaker, not a training job", hint=hint, code="CT981")
+            raise UsageError(f"this file describes a SageMaker {other}, not a training job", hint=hint, code="CT981")
     return found
 
 
@@ -105,9 +105,9 @@ def _camel(name: str) -> str:
 
 
 def _tuning(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
-    """Yield the training jobs of a tuning job, without the fields that the tuner adds.
+    """Yield the training jobs that a tuning job defines, without the fields that the tuner adds.
 
-    If the tuning job has a single definition, the result includes the search over hyperparameters.
+    If it defines a single training job, the yielded original includes the search over hyperparameters.
     """
     definitions = data.get("TrainingJobDefinitions") or [data["TrainingJobDefinition"]]
     name = str(data.get("HyperParameterTuningJobName", "tuning"))
@@ -142,7 +142,7 @@ def _original(
     settings: Mapping[str, Any] | None = None,
     lost: Mapping[str, str] | None = None,
 ) -> Original:
-    """Return the request as an original. Fields that only a job description has are dropped."""
+    """Return a request or job description as an original, without the fields that only a description has."""
     members = members_of(_OPERATION, ()) or ()
     described = "TrainingJobStatus" in data or "TrainingJobArn" in data
     request = {key: value for key, value in data.items() if (key in members or not described) and value is not None}

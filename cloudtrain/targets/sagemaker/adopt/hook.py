@@ -1,4 +1,4 @@
-"""Run inside a script that uses AWS: answer its AWS calls, and capture the request that creates a job.
+"""Runs inside a user's script: answers the script's AWS calls, and captures the request that creates a job.
 
 Uses only the standard library and supports Python 3.7 or newer, because the script's own interpreter runs it.
 """

@@ -1,4 +1,4 @@
-"""Read the request that a script was about to send, with the account number of the job's role."""
+"""Read the request that a script was about to send, and insert the account number of the job's role."""
 
 from __future__ import annotations
 

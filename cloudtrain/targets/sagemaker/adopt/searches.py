@@ -78,7 +78,7 @@ def _ranges(ranges: Mapping[str, Any], *, is_script: bool) -> Iterator[tuple[str
         yield row["Name"], {kind: [float(row["MinValue"]), float(row["MaxValue"])]}
     for row in ranges.get("IntegerParameterRanges", ()):
         if row.get("ScalingType", "Auto") not in ("Linear", "Auto"):
-            raise ValueError("a sweep supports only a linear scale for whole numbers")
+            raise ValueError("for whole numbers, a sweep supports only a linear scale")
         yield row["Name"], {"int": [int(row["MinValue"]), int(row["MaxValue"])]}
     for row in ranges.get("CategoricalParameterRanges", ()):
         yield row["Name"], [json.loads(text) if is_script else text for text in row["Values"]]

@@ -164,7 +164,7 @@ def started_by_us(request: Mapping[str, Any], region: str) -> dict[str, Any] | N
 
 
 def with_start(request: dict[str, Any], start: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a request in which one field with the started program replaces the fields that start it."""
+    """Return the request without the fields that start the program; instead, one field describes this program."""
     found = {name: value for name, value in request.items() if name != "HyperParameters"}
     found["AlgorithmSpecification"] = {
         name: value for name, value in request.get("AlgorithmSpecification", {}).items() if name not in _ENTRYPOINT
@@ -201,7 +201,7 @@ def code_of(request: Mapping[str, Any], uploads: Mapping[str, bytes]) -> bytes |
 
 
 def lost_in_code(code: bytes | None, start: Mapping[str, Any]) -> dict[str, str]:
-    """Report the variables and folders in the code that only version 3's drivers provide.
+    """Report the variables and folders that the code uses, but that only version 3's drivers provide.
 
     A comparison of requests does not show this difference."""
     texts = [json.dumps(start).encode()]
@@ -230,7 +230,7 @@ def draft_fields(start: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """Return the decoded value if cloudtrain would pass it to the script as exactly this text, or else the text."""
+    """Return the decoded text; if cloudtrain would pass the decoded value as a different text, the text itself."""
     value = parsed(text)
     return value if text_of(value) == text else text
 
@@ -250,7 +250,7 @@ def _below(place: str, uploads: Mapping[str, bytes]) -> Iterator[tuple[str, byte
 
 
 def _digest(text: bytes) -> str:
-    """Return a hash of a file's lines, without comments and empty lines, because these differ between releases."""
+    """Return a hash of a file's lines, without comments and empty lines, which differ between releases."""
     lines = [line.rstrip() for line in text.decode(errors="replace").splitlines()]
     kept = "\n".join(line for line in lines if line and not line.lstrip().startswith("#"))
     return hashlib.sha256(kept.encode()).hexdigest()[:16]

@@ -20,7 +20,7 @@ PUBLIC = "public.ecr.aws"
 
 
 class ImageEntry(NamedTuple):
-    """One image as the SDKs list it, for all its Python versions, devices and regions."""
+    """One image of the SDKs' lists, with all its Python versions, devices and regions."""
 
     version: str
     base: str
@@ -102,7 +102,7 @@ def _neuronx_rows() -> Iterator[ImageEntry]:
 
 
 def in_range(table: str, framework: str, version: str, field: str) -> list[str]:
-    """Return a version's value from a fact table with ranges of versions, as a list of zero or one items."""
+    """Return the fact about a version from a table of version ranges, as a list with one item; empty if unknown."""
     return [
         fact[field]
         for fact in facts()[table]

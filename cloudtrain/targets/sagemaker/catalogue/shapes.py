@@ -52,8 +52,8 @@ def limit(operation: str, path: Place) -> dict[str, Any]:
 
     Args:
         operation: `CreateTrainingJob` or `CreateProcessingJob`.
-        path: names of fields, such as `("Environment", "*")`. Use any number for an element of a list, any name for a
-            value of a map, and `KEY` for the keys of a map.
+        path: names of fields, such as `("Environment", "*")`. For an element of a list use any number, for a
+            value of a map any name, and for the keys of a map `KEY`.
 
     Raises:
         KeyError: the request has no such field.
@@ -69,7 +69,7 @@ def limit(operation: str, path: Place) -> dict[str, Any]:
 
 
 def model_version() -> str:
-    """Return the version of botocore that the model comes from."""
+    """Return the version of botocore from which the service's model was copied."""
     return str(_model()["botocore"])
 
 

@@ -46,7 +46,7 @@ def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
 def some_machines(job: TrainingJob) -> Machines:
     """Return the job's number of machines, with an unknown type.
 
-    If the job names no valid type, cloudtrain uses these machines to find the job's other mistakes.
+    If the job names no valid type, cloudtrain still finds the job's other mistakes with these machines.
     """
     return Machines((MachineGroup("", job.resources.instance_count, None, DEFAULT_GROUP),))
 

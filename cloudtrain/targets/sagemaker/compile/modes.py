@@ -76,7 +76,7 @@ def launch_of(
 
 
 def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoint: str | None) -> Iterator[Problem]:
-    """Yield the reasons why no mode can start the job, or why the mode in the target's settings cannot.
+    """Yield a problem if no mode can start the job, or if the mode in the target's settings cannot.
 
     `toolkit` and `entrypoint` each hold the reason why only this mode can start the job, or None.
     """

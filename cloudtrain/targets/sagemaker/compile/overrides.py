@@ -17,7 +17,7 @@ _NEEDED = ("AlgorithmSpecification", "OutputDataConfig", "ResourceConfig", "Stop
 
 
 class _Kind(NamedTuple):
-    """An API operation's required fields, other fields that a plan reads, and the path of the machines' field."""
+    """Fields of an API operation: `needed` are required; a plan also reads `read`; `machines` holds the machines."""
 
     needed: tuple[str, ...]
     read: tuple[str, ...]
@@ -53,7 +53,7 @@ def overridden(
         operation: `CreateTrainingJob` or `CreateProcessingJob`.
 
     Raises:
-        JobError: the result cannot be read as a request. SM110 reports other invalid values.
+        JobError: the result cannot be read as a request. Invalid values that can be read are left to SM110.
     """
     if not overrides:
         return dict(request)

@@ -61,7 +61,7 @@ def code_channel(uri: str, groups: tuple[str, ...], usual: str) -> dict[str, Any
     """Return the channel with the bundle.
 
     `groups` are the instance groups that get the bundle. If one channel of a job is assigned to instance groups,
-    SageMaker requires it for all channels (SDK 3's `InputData`).
+    SageMaker requires groups for all channels (SDK 3's `InputData`).
     """
     source: dict[str, Any] = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
     if groups:

@@ -111,7 +111,7 @@ def _input_path(name: str, item: ProcessingInput) -> str:
 
 
 def _path_problems(job: ProcessingJob) -> Iterator[Problem]:
-    """Report inputs or outputs that share a folder."""
+    """Report inputs and outputs with the same folder in the container."""
     taken = {f"{INPUT_ROOT}/{CODE_INPUT}": "the job's code"}
     places = [(("inputs", name), _input_path(name, item)) for name, item in job.inputs.items()]
     places += [(("outputs", name), _output_path(name, item)) for name, item in job.outputs.items()]

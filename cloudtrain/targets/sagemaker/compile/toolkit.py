@@ -3,9 +3,10 @@
 Keys and values equal those of the SageMaker SDK 2.257.7 (`Framework._distribution_configuration`), verified by
 comparing requests. Exceptions are settings that the SDK drops or writes wrongly, so that a different job would run:
 
-* With `torch` on a heterogeneous cluster the SDK drops the groups, and every group runs torchrun alone.
+* With `torch` on a heterogeneous cluster the SDK drops the groups, so each group would run a separate torchrun job.
 * With `smddp` on a heterogeneous cluster the SDK writes the instance type `null`.
-* The SDK cannot express `processes_per_instance` of `torch`; the toolkit also reads the MPI key for torchrun.
+* The SDK cannot express `processes_per_instance` of `torch`. cloudtrain writes MPI's key, which the toolkit reads for
+  torchrun too.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
 
 
 def _without_machines(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the SageMaker machines from the overrides, because the job runs on this machine."""
+    """Return the overrides without SageMaker's machines, because the job runs on this machine."""
     return {key: value for key, value in overrides.items() if key != _MACHINES}
 
 
@@ -235,7 +235,7 @@ def _started_process(stage: Stage, launches: dict[Host, HostLaunch], process: Pr
 
 
 def _shown_processes(launches: dict[Host, HostLaunch], started: list[tuple[Process, str]]) -> Iterator[Process]:
-    """Yield the processes shown in the plan: started processes, then their children, without repeated variables."""
+    """Yield the plan's processes: started processes, then their children, without the variables in `_REPEATED`."""
     for process in (*(each for each, _ in started), *(each for made in launches.values() for each in made.shown)):
         yield replace(process, env={name: value for name, value in process.env.items() if name not in _REPEATED})
 

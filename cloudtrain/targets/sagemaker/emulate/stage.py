@@ -74,7 +74,7 @@ class Stage:
         return len(gpu_share(self.account.machine.gpu_ids, len(self.hosts), host.index))
 
     def variables(self, host: Host) -> dict[str, str]:
-        """Return a container's variables before its toolkit or launcher starts, including the emulation's own."""
+        """Return the variables with which a container's toolkit or launcher starts, with the emulation's own."""
         variables = {
             "AWS_REGION": self.region,
             "CLOUDTRAIN_RUN_DIR": self.run_dir,
@@ -107,5 +107,5 @@ class Stage:
         return {"PATH": f"{folder}:{path}"}
 
     def torchrun_variables(self, host: Host) -> dict[str, str]:
-        """Return variables that make torchrun write each rank's output to a file, without a change of its argv."""
+        """Return variables that make torchrun write each rank's output to a file; torchrun's argv stays unchanged."""
         return {"PET_LOG_DIR": f"{self.run_dir}/logs/instance_{host.index}", "PET_REDIRECTS": "3"}

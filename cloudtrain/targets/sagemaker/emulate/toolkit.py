@@ -87,7 +87,7 @@ def _torchrun(stage: Stage, host: Host, made: Command, variables: dict[str, str]
 
 
 def _mpirun(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:
-    """Return an mpirun that starts all ranks on this machine; each rank writes its output to separate files."""
+    """Return an mpirun process that starts all ranks on this machine; each rank writes its output to separate files."""
     options = portable(_mpi_options(made.argv[1 : -len(made.program)]))
     program = redirected(made.program, f"{stage.run_dir}/logs/instance_{host.index}")
     argv = (stage.mpirun, *options, *program)

@@ -57,7 +57,7 @@ class Setting:
 
 
 def with_image(setting: Setting, arguments: Mapping[str, Any]) -> Setting:
-    """Return a copy of `setting` with the image or version from an estimator's arguments."""
+    """Return a copy of `setting` that has the image or version from an estimator's arguments."""
     names = ("framework_version", "pytorch_version", "tensorflow_version")
     version = next((arguments[name] for name in names if name in arguments), None)
     return replace(setting, image_uri=arguments.get("image_uri", ""), version=version)
@@ -136,7 +136,7 @@ def _library(library: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
 
 
 def _groups(distribution: Mapping[str, Any], setting: Setting) -> list[str]:
-    """Return the distribution's instance groups. If the cluster has one group, return this group, as the SDK does."""
+    """Return the distribution's instance groups. If the cluster has only one group, return it, as the SDK does."""
     if distribution and len(setting.groups) == 1:
         return list(setting.groups)
     return list(distribution.get("instance_groups", ()))

@@ -5,8 +5,8 @@ cloudtrain takes the first of three forms that gives the same request:
 1. The framework's class with a `distribution`, as a user would write it by hand.
 2. The framework's class with explicit `sagemaker_*` hyperparameters, if the SDK has no `distribution` for them or
    refuses it.
-3. The generic `Estimator` with every hyperparameter as text and the code as a channel. Requests that start
-   cloudtrain's launcher need this form, and requests that the framework's class would change.
+3. The generic `Estimator` with every hyperparameter as text and the code as a channel. This form is for
+   requests that start cloudtrain's launcher, and for requests that the framework's class would change.
 
 Facts about the SDK are those of version 2.257.7.
 """

@@ -35,7 +35,7 @@ class Form:
 
 
 def form_of(request: dict[str, Any], region: str) -> Form:
-    """Return the first form with which the SDK sends the same request."""
+    """Return the first of the three forms with which the SDK sends exactly this request."""
     script = script_of(request, region)
     if script is None:
         return _plain(request)

@@ -1,4 +1,4 @@
-"""Turn the channels of a request into `inputs` for the `fit` of SDK version 2."""
+"""Turn the channels of a request into the argument `inputs` of `fit`, a method of SDK version 2's estimators."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def isolated_code(uri: str) -> dict[str, Any]:
 
 
 def fit_inputs(channels: list[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
-    """Return the `inputs` of `fit` by channel name, and the paths of request fields that `fit` cannot express."""
+    """Return the argument `inputs` of `fit`, by channel name, and the paths of fields that `fit` cannot express."""
     inputs: dict[str, Any] = {}
     left: list[str] = []
     for number, channel in enumerate(channels):

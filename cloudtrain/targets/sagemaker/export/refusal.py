@@ -8,7 +8,7 @@ from cloudtrain.errors import TargetError
 
 
 def refuse(sdk: str, paths: Iterable[str]) -> TargetError:
-    """Return an error with the fields that an SDK cannot express. Its hint says how to send them without the SDK."""
+    """Return an error with all fields that an SDK cannot express. Its hint says how to send them without the SDK."""
     names = ", ".join(f"`{path}`" for path in paths)
     return TargetError(
         f"{sdk} cannot express {names}",

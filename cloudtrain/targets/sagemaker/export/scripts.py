@@ -15,7 +15,7 @@ LOG_LEVEL = 20
 
 @dataclass(frozen=True)
 class Script:
-    """The script that the container's toolkit starts, the address of its archive, and all other hyperparameters.
+    """The script that the container's toolkit starts, the address of its archive, and the remaining hyperparameters.
 
     `channels` are the user's channels, without the code channel that the SDK adds to a network-isolated job.
     """
@@ -47,7 +47,7 @@ def script_of(request: dict[str, Any], region: str) -> Script | None:
 
 
 def _isolated_archive(channels: list[dict[str, Any]]) -> str | None:
-    """Return the archive's address in the last channel, if this channel is the code channel as the SDK writes it."""
+    """Return the code archive's S3 address if the last channel is exactly the SDK's code channel; None otherwise."""
     last = channels[-1] if channels else {}
     uri = last.get("DataSource", {}).get("S3DataSource", {}).get("S3Uri")
     return uri if uri is not None and last == isolated_code(uri) else None

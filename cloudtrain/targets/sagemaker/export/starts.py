@@ -41,7 +41,10 @@ class Start:
 
 
 def start_of(request: dict[str, Any], region: str) -> Start | None:
-    """Return the program that a request starts; None without code, or if the hyperparameters fit neither mode."""
+    """Return the program that a request starts.
+
+    Returns None if the request has no code, or fits neither the toolkit nor cloudtrain's launcher.
+    """
     if LAUNCH_KEY in request.get("HyperParameters", {}):
         return _by_our_launcher(request)
     script = script_of(request, region)

@@ -82,7 +82,7 @@ _NESTED = {
 
 
 def trainer_program(request: dict[str, Any], region: str, profile: str | None = None) -> Program:
-    """Return the calls of version 3 that send `request`, apart from `DIFFERENCES` and `WITH_DRIVERS`.
+    """Return the calls of version 3 that send `request` with the changes in `DIFFERENCES` and `WITH_DRIVERS`.
 
     Raises:
         TargetError: version 3 cannot express a field or cannot start the job; the message names the reason.

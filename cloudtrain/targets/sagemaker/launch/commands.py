@@ -100,7 +100,7 @@ def host_command(setup: HostSetup) -> Command:
 def overwritten(
     request: Request, host: Host, container: Container, *, gpus: int, neurons: int = 0
 ) -> dict[str, tuple[str, str]]:
-    """Return the environment variables that the toolkit overwrites, each with the requested and the real value."""
+    """Return the environment variables that the toolkit overwrites, each with the request's and the toolkit's value."""
     setup = HostSetup(request, host, container, gpus=gpus, neurons=neurons)
     made = host_command(setup)
     real = {**host_environment(setup), **made.env, **made.exports}
@@ -133,7 +133,7 @@ def _is_captured(setup: HostSetup) -> bool:
 def _ignored_keys(setup: HostSetup, acting: str | None) -> tuple[str, ...]:
     """Return the launcher hyperparameters that have no effect on this host.
 
-    Hosts outside of the distribution's groups are expected to run the script alone, so the result is empty for them.
+    Empty for hosts outside the distribution's groups, because these are meant to run the script without a launcher.
     """
     if GROUPS in setup.settings and not setup.takes_part:
         return ()
@@ -201,7 +201,7 @@ def _parameter_server(setup: HostSetup) -> Command:
     if index >= len(cluster.get("ps", ())):
         group = setup.host.group
         raise ValueError(
-            f"the toolkit would start parameter server {index} in `{group}`, but its cluster has no such server"
+            f"the toolkit would start parameter server {index} in `{group}`, but its cluster has no server {index}"
         )
     note = (
         f"ps process: tf.distribute.Server(cluster_spec, job_name='ps', task_index={index}) "

@@ -12,7 +12,7 @@ HOSTNAME_SHIM = "/opt/conda/lib/python/site-packages/gethostname.so"
 
 
 class Container(NamedTuple):
-    """The contents of one image that decide how a job starts.
+    """The parts of an image's contents that decide how a job starts.
 
     Attributes:
         framework: the framework whose toolkit runs; `generic` for images without SAGEMAKER_TRAINING_MODULE.

@@ -120,9 +120,9 @@ class HostSetup:
 
     @cached_property
     def distribution_groups(self) -> list[str]:
-        """Return the instance groups that the distribution spans.
+        """Return the names of the instance groups that the distribution spans.
 
-        Default for a launcher: only this host's group.
+        If the hyperparameters name no groups, this is the host's own group; empty without a launcher.
         """
         if GROUPS in self.settings:
             return list(self.settings[GROUPS] or ())
@@ -135,7 +135,7 @@ class HostSetup:
 
     @cached_property
     def distribution_hosts(self) -> list[str]:
-        """Return the hosts of the distribution's groups, in rank order."""
+        """Return the names of the hosts in the distribution's instance groups, in the order of their ranks."""
         groups = self.resource["instance_groups"]
         return [
             name

@@ -46,7 +46,7 @@ def host_groups(request: Request) -> tuple[tuple[Host, ...], ...]:
 
 
 class _Everyone(NamedTuple):
-    """All hosts of a job, and their groups as `resourceconfig.json` describes them on each host."""
+    """All hosts of a job, and their groups in the form in which `resourceconfig.json` lists them."""
 
     hosts: tuple[Host, ...]
     names: list[str]

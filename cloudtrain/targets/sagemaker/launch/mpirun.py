@@ -138,7 +138,7 @@ def split_options(text: str) -> tuple[str, list[str]]:
     completed without having trained (read in `trainer.train`, 5.1.1 to 5.1.4).
 
     Raises:
-        ValueError: an option would end the toolkit in this way.
+        ValueError: an option would print this help and end the toolkit.
     """
     words = text.split()
     if not words:
@@ -162,7 +162,7 @@ def split_options(text: str) -> tuple[str, list[str]]:
 def _efa(setup: HostSetup, instance_type: str, *, provider: bool) -> tuple[str, ...]:
     """Return mpirun's options for EFA.
 
-    With `provider`, they set FI_PROVIDER. The options for the data-parallel library set it elsewhere.
+    With `provider`, the options set FI_PROVIDER. The data-parallel library's command line sets it elsewhere.
     """
     efa = ("FI_PROVIDER=efa", "NCCL_PROTO=simple") if provider else ("NCCL_PROTO=simple",)
     return (

@@ -100,7 +100,7 @@ class _HostCommand(NamedTuple):
         return {name: value for name, value in env.items() if name not in LONG}
 
     def first(self, *, alone: bool) -> Process:
-        """Return the process that the host starts. With `alone`, no host has a launcher, and each script is a rank."""
+        """Return the process that the host starts. `alone`: no host has a launcher, so each script is a rank."""
         role, rank = self.roles[0], None
         if role != self.command.role:  # a task
             rank = self.setup.distribution_hosts.index(self.host.name)
@@ -197,9 +197,9 @@ def _worth_showing(exports: dict[str, str]) -> dict[str, str]:
 
 
 def _own_entrypoint(request: Request) -> Alike:
-    """Return the program in the request that replaces the image's entry point on every host.
+    """Return the program with which the request replaces the image's entry point, on every host.
 
-    Its child processes are unknown.
+    The program's child processes are unknown.
     """
     algorithm = request["AlgorithmSpecification"]
     argv = (*algorithm["ContainerEntrypoint"], *(algorithm.get("ContainerArguments") or ()))

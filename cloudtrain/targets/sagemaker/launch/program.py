@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._+-]+)*")
 def kind_of(entry_point: str, *, package: bool = False) -> Kind:
     """Return how the toolkit starts an entry point: as a Python script, package or shell script.
 
-    With a `setup.py` (`package`), everything except `.sh` scripts is started as a package.
+    If the code has a `setup.py` (`package`), everything except `.sh` scripts starts as a package.
     """
     if entry_point.endswith(".sh"):
         return "shell"

@@ -1,8 +1,8 @@
 """The environment variables that the training toolkit sets for the script.
 
-Two variables cannot be known before a container runs. PYTHONPATH is left out, because it depends on the toolkit's
-`sys.path`. SM_FRAMEWORK_MODULE is empty if `Container.training_module` is None, because the recorded runs called the
-framework's toolkit directly.
+Two variables cannot be known before a container runs. PYTHONPATH is left out, because the toolkit makes it from its own
+`sys.path`. SM_FRAMEWORK_MODULE is empty if the image's SAGEMAKER_TRAINING_MODULE is unknown
+(`Container.training_module` is None).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def environment(
     """Return the variables that the toolkit sets on one host, in the toolkit's order.
 
     They override variables in the request. Launchers add `Command.env`, and mpirun adds `Command.exports` for its
-    ranks. If `cpus` is None, SM_NUM_CPUS is left out.
+    ranks. SM_NUM_CPUS is left out if `cpus` is None.
     """
     return host_environment(HostSetup(request, host, container, gpus=gpus, neurons=neurons, cpus=cpus, root=root))
 

@@ -49,7 +49,7 @@ def unknown_group(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM213", Level.ERROR)
 def group_without_gpu(subject: Subject) -> Iterator[Fault]:
-    """The distribution spans a group without GPUs besides groups with GPUs.
+    """The distribution spans groups with GPUs and a group without GPUs.
 
     Every instance that the distribution spans gets ranks. A rank without a GPU cannot join an NCCL process group, so
     the job hangs until its collectives time out. With `torch_distributed`, the SageMaker SDK silently drops the list of

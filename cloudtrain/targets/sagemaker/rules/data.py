@@ -135,7 +135,7 @@ def only_in_pipe_mode(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM506", Level.ERROR)
 def augmented_manifest_needs_pipe(subject: Subject) -> Iterator[Fault]:
-    """An augmented manifest needs Pipe mode and attribute names, and only it may have attribute names.
+    """Augmented manifests need Pipe mode and attribute names; other inputs must not have attribute names.
 
     `AugmentedManifestFile` works only in Pipe mode, and needs the names of the attributes to read. Other data types
     have no attributes (API reference, S3DataSource).

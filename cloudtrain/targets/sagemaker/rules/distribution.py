@@ -29,8 +29,8 @@ _FIRST_MULTI_WORKER = "2.9"
 def torchrun_too_new(subject: Subject) -> Iterator[Fault]:
     """The image is too old for torchrun through the toolkit.
 
-    The toolkit starts torchrun in images of PyTorch 1.13.1 and later, and on Trainium 1.11 and later. In older images
-    the toolkit ignores the distribution and runs one process on each instance.
+    The toolkit starts torchrun only in images with PyTorch 1.13.1 or later (on Trainium: PyTorch 1.11 or later). In
+    older images, the toolkit ignores the distribution and runs one process on each instance.
     """
     found = image(subject)
     if mode(subject) != "toolkit" or launcher(subject) != "torchrun" or found is None:

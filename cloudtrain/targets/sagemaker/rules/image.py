@@ -213,7 +213,7 @@ def image_name_contradicts(subject: Subject) -> Iterator[Fault]:
 
 
 def _instead(subject: Subject, framework: str) -> str:
-    """Return a hint on how to get an image of the needed framework, or to correct `framework`."""
+    """Return a hint on how to get an image with the needed framework, or how to correct the field `framework`."""
     given = subject.job.environment
     if given.image is not None and given.framework is not None:
         return f"remove `image`, so that `framework: {given.framework}` chooses one, or remove `framework`"

@@ -74,10 +74,11 @@ def distribution_ignored(subject: Subject) -> Iterator[Fault]:
     """The image's toolkit does not support this distribution, and ignores it.
 
     The job does not fail. Instead, every instance runs the script alone in one process, and trains the same model on
-    one GPU. This happens with parameter servers on PyTorch, and with torchrun on TensorFlow. In your own image without
-    a framework's toolkit, which the variable SAGEMAKER_TRAINING_MODULE names, only MPI works. With `smddp` and `smp`,
+    one GPU. This happens with parameter servers on PyTorch, and with torchrun on TensorFlow. In your own image,
+    only MPI works, unless the variable SAGEMAKER_TRAINING_MODULE names a framework's toolkit. With `smddp` and `smp`,
     cloudtrain assumes that your own image is derived from an AWS image, as SM310 explains. A job without a script
-    starts the image's own entry point without a distribution, and the SDK's `Estimator` silently drops this argument.
+    starts the image's own entry point without a distribution, and the SDK's `Estimator` silently drops the
+    argument `distribution`.
     """
     yield from _no_script(subject)
     kind, distribution = toolkit(subject), subject.effective.distribution.type

@@ -171,7 +171,7 @@ def _missing_variables(subject: Subject, group: MachineGroup) -> list[str]:
 
 
 def _is_set(subject: Subject, name: str) -> bool:
-    """Return whether the job sets the variable, or any process in the plan has it."""
+    """Return whether the job or any process in the plan sets the variable."""
     if name in mapping(subject, "Environment"):
         return True
     return any(

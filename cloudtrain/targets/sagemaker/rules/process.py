@@ -40,8 +40,8 @@ rule("SM333", Level.WARNING)(shared.more_ranks_than_gpus)
 def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
     """mpirun starts a single process.
 
-    Without `processes_per_instance`, mpirun starts one process for each GPU, or one on an instance without GPUs. So on
-    a single instance with at most one GPU, nothing is distributed. The SageMaker SDK starts such a job without a
-    warning.
+    Without `processes_per_instance`, mpirun starts one process for each GPU, or one on an instance without GPUs. On a
+    single instance with at most one GPU, this is a single process, so nothing is distributed. The SageMaker SDK starts
+    such a job without a warning.
     """
     return shared.mpi_with_one_process(subject)

@@ -46,7 +46,7 @@ _OVERRIDDEN: dict[Path, KeysOf] = {
 
 
 class SageMakerView(RequestView):
-    """Reads fields of SageMaker's requests for rules that all targets share."""
+    """Reads SageMaker's requests, for the rules that all targets share."""
 
     distribution_key = "HyperParameters"
     overridden_by = _OVERRIDDEN
@@ -154,7 +154,7 @@ class SageMakerView(RequestView):
 
 
 def _count_of(config: Mapping[str, Any]) -> int | None:
-    """Return the number of all instances; with preferred types, the number for the first type."""
+    """Return the total number of instances; with preferred types, the number for the first type."""
     for key in ("InstanceGroups", "InstancePreferences"):
         rows = config.get(key)
         counts = [

@@ -119,7 +119,7 @@ def requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
     """The toolkit installs the bundle's `requirements.txt`, although the job does not name it.
 
     The other targets and cloudtrain's own launcher install only the file that `environment.requirements` names, so the
-    same job would have other packages with them.
+    same job would have other packages there.
     """
     if mode(subject) == "toolkit" and _has_unnamed_requirements(subject):
         yield Fault(

@@ -20,7 +20,7 @@ _LONGEST_POOL_OF_GUIDE = 3600
 
 @rule("SM401", Level.ERROR)
 def spot_without_limit(subject: Subject) -> Iterator[Fault]:
-    """A spot job has no limit for its waiting time.
+    """A spot job does not limit its waiting time.
 
     A spot job needs `MaxWaitTimeInSeconds`, which limits waiting and running together. The SageMaker SDK sends the job
     without this limit (2.257.7), and the service refuses the job.

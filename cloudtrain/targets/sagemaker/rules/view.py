@@ -100,7 +100,7 @@ def _type_path(subject: Subject, kind: str, index: int) -> Path:
 
 
 def input_named(subject: Subject, channel: object) -> str | None:
-    """Return the name of the job's input for a channel; None if the channel belongs to no input."""
+    """Return the name of the job's input for a channel; None if the channel is not from an input."""
     return next((name for name, item in subject.job.inputs.items() if (item.channel or name) == channel), None)
 
 
@@ -159,10 +159,10 @@ def launcher(subject: Subject) -> Launcher:
 
 
 def add_entrypoint_hint(subject: Subject, hint: str) -> str:
-    """Append advice on how to avoid the image's toolkit to a hint, unless the job needs the toolkit.
+    """Add to a hint how to run the job without the image's toolkit, unless the job needs the toolkit.
 
-    SMDDP, SMP and MPI between instances need it, and so does an image whose Python is too old for cloudtrain's
-    launcher.
+    A job needs the toolkit for SMDDP, for SMP, for MPI on several instances, and if the image's Python is too old for
+    cloudtrain's launcher.
     """
     bound = subject.effective.distribution.type in ("smddp", "smp") or python_too_old(image(subject)) is not None
     if bound or (launcher(subject) == "mpirun" and cluster(subject).spanned_count > 1):

@@ -1,4 +1,4 @@
-"""Read a training job of the account for `cloudtrain adopt`: description, tags, and code if it is readable."""
+"""Read a training job from the account for `cloudtrain adopt`: its description, its tags, and its code if readable."""
 
 from __future__ import annotations
 

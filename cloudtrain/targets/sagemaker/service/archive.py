@@ -98,7 +98,7 @@ def _about(archive: Path) -> Iterator[None]:
 
 
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
-    """Write a regular file. A hard link is written as a copy of its file."""
+    """Write a regular file. A hard link becomes a copy of the file that it links to."""
     try:
         source = tar.extractfile(member)
     except (KeyError, RecursionError):  # a missing member; circular links, which tarfile follows forever

@@ -53,7 +53,7 @@ class Clients:
         return answer
 
     def attempt(self, service: str, operation: str, arguments: Mapping[str, Any], use: Any) -> Any:
-        """Call `use(client)`, a second time if the credentials have expired, and translate botocore's errors."""
+        """Call `use(client)`; if the credentials have expired, once more with new ones. Translate botocore's errors."""
         try:
             return self._attempt(service, operation, arguments, use)
         except Expired:

@@ -114,7 +114,7 @@ def _is_output_folder(names: list[str], rest: str) -> bool:
 
 
 def _below(name: str, inner: str, rest: str) -> str | None:
-    """Return a name relative to the wanted folder; None if the name is outside. A wanted file keeps its base name."""
+    """Return a file's path relative to the wanted folder; None if it is outside. A wanted file keeps its name."""
     if not name.startswith(inner):
         return None
     name = name.removeprefix(inner)

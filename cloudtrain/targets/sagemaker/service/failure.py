@@ -1,4 +1,4 @@
-"""Shorten the service's message for a failed job to one line with the reason, and find the rank that failed."""
+"""Shorten the service's message about a failed job to one line with the reason, and find the rank that failed."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ def is_ours(
 ) -> bool:
     """Return whether a submission of this run created the described job.
 
-    If permission to read tags is missing, the job is compared with the request. If there is no request, because a
-    command repairs a broken submission, the equal name suffices: it contains a hash of plan and submitter.
+    If permission to read tags is missing, the job is compared with the request. If there is no request either, because
+    a command repairs a broken submission, the name suffices: it contains a hash of plan and submitter.
     """
     name = description[kind.name]
     try:

@@ -1,6 +1,6 @@
 """Refresh the catalogue with the prices of training instances in a region, from AWS's price list.
 
-The answers of GetProducts have not been tested against the real service. The fields are those of AWS's public price
+This module has not been tested with real answers of GetProducts. The fields are those of AWS's public price
 list, in which the usage type of a training instance is `USE1-Train:ml.g5.2xlarge`.
 """
 
@@ -38,7 +38,7 @@ def refresh(reader: Reader, region: str, *, folder: Path, date: str) -> Refreshe
 
     Args:
         folder: the user's configuration folder.
-        date: the date of the prices, which is today, such as `2026-01-31`.
+        date: today's date, such as `2026-01-31`, which becomes the date of the prices.
 
     Raises:
         TargetError: the price list cannot be read, or lists no training instances in the region. No file is written.

@@ -1,4 +1,4 @@
-"""Translate AWS's errors into cloudtrain's. One table lists error codes; one lists errors without an answer."""
+"""Translate AWS's errors into cloudtrain's. One table is for error codes, one for errors without an answer."""
 
 from __future__ import annotations
 

@@ -104,8 +104,8 @@ class SageMakerService:
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """Send the request.
 
-        SageMaker refuses a second job with the same name. But the existing job may come from the same request, because
-        botocore repeated the request, or an earlier process sent it (`again`).
+        SageMaker refuses a second job with the same name. But the existing job may come from this same request, if
+        botocore repeated it, or if an earlier process sent it (`again`).
 
         Raises:
             NameTaken: the account has another job with this name.
@@ -125,7 +125,7 @@ class SageMakerService:
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
-        """Return whether the run exists. cloudtrain must have created it.
+        """Return whether the run exists, and check that cloudtrain created it.
 
         Raises:
             NameTaken: another tool or user created a job with this name.
@@ -133,7 +133,7 @@ class SageMakerService:
         return any(self._ours(ref, kind) for kind in KINDS)
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Return whether the run does not exist. A request that was in flight has arrived by now, or is lost."""
+        """Return True if the run does not exist. By now, a request in flight has arrived or is lost."""
         return not self.has(ref)
 
     def status(self, ref: RunRef) -> RunStatus:
@@ -242,7 +242,7 @@ class SageMakerService:
         return status_of(description, kind, hourly_price(description, self._overlay()), time.time())
 
     def _ours(self, ref: RunRef, kind: JobKind, request: Mapping[str, Any] | None = None) -> bool:
-        """Return whether the job exists. cloudtrain must have created it.
+        """Return whether the job exists, and check that cloudtrain created it.
 
         Raises:
             NameTaken: another tool or user created the job.

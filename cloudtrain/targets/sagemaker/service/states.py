@@ -50,7 +50,7 @@ _BILLED_FROM = ("Downloading", "DownloadingTrainingImage", "Training")
 
 
 def state_of(primary: str, secondary: str | None) -> RunState:
-    """Return the state of a job. An unknown status, for example a new one of the service, counts as running."""
+    """Return the state of a job. An unknown status, which the service may have added recently, counts as running."""
     state = PRIMARY.get(primary)
     return state if state is not None else SECONDARY.get(secondary or "", RunState.RUNNING)
 

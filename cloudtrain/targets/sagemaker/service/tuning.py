@@ -76,7 +76,7 @@ class SageMakerTuner(SageMakerService):
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
-        """Return whether the tuning job exists. cloudtrain must have created it.
+        """Return whether the tuning job exists, and check that cloudtrain created it.
 
         Raises:
             NameTaken: another tool or user created a tuning job with this name.

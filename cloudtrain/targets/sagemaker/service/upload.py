@@ -96,7 +96,7 @@ def upload_data(
 def _is_there(clients: Clients, place: dict[str, str], sha256: str) -> bool:
     """Return whether S3 already has this content, completely.
 
-    Returns False if the credentials may write to the bucket but not read. S3 reports the checksum of an encrypted
+    Returns False if the credentials allow writing to the bucket, not reading. S3 reports the checksum of an encrypted
     object only to users of its KMS key; without the checksum, the size decides.
     """
     found = None

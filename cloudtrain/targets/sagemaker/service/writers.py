@@ -85,7 +85,7 @@ def _worlds(given: Settings, everyone: Iterable[Host]) -> list[list[Host]]:
 
 
 def _number(value: Any) -> int | None:
-    """Return a value as a number; None if it is none. Like the toolkit, it accepts numbers in quotes."""
+    """Return a value as a number; None if it is not a number. Like the toolkit, it accepts numbers in quotes."""
     try:
         return int(value)
     except (TypeError, ValueError):
