@@ -40,7 +40,7 @@ def with_secret_places(
             continue
         wrong = next((place for _, place in given if place), None)
         example = next(iter(where.secret_places.values())).replace("NAME", name)
-        what = f"cannot be read on {where.title} from `{wrong}`" if wrong else f"has no place on {where.title}"
+        what = f"cannot be read on {where.title} from `{wrong}`" if wrong else f"has no location on {where.title}"
         hint = f'write `environment.secrets.{name}: {{{where.name}: "{example}"}}`'
         path = ("environment", "secrets", name)
         problems.append(Problem(path, f"the secret `{name}` {what}", hint, code="CT072"))

@@ -167,4 +167,4 @@ def test_what_only_sagemaker_has_is_refused_with_the_alternative() -> None:
 def test_an_input_without_a_place_on_azure_is_named() -> None:
     """As in training jobs."""
     place, message, _ = problem_of(inputs={"raw": {"sagemaker": "s3://bucket/raw"}})
-    assert (place, message) == ("inputs.raw", "input `raw` has no place on Azure ML")
+    assert (place, message) == ("inputs.raw", "input `raw` has no location on Azure ML")

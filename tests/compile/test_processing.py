@@ -287,7 +287,11 @@ def test_the_plan_shows_every_instances_process() -> None:
 @pytest.mark.parametrize(
     ("fields", "message", "hint"),
     [
-        ({"inputs": {"a": {"local": "x"}}}, "input `a` has no place on SageMaker", "add `sagemaker: s3://BUCKET/PATH`"),
+        (
+            {"inputs": {"a": {"local": "x"}}},
+            "input `a` has no location on SageMaker",
+            "add `sagemaker: s3://BUCKET/PATH`",
+        ),
         (
             {"inputs": {"a": {"sagemaker": "fsx://fs-1/x"}}},
             "`fsx://fs-1/x` is not a place that a processing job can read",

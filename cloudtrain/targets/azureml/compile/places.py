@@ -120,7 +120,7 @@ def _uri(name: str, item: Input, account: AzureMLAccount, problems: list[Problem
     path: tuple[str | int, ...] = ("inputs", name, "azureml")
     if item.azureml is None:
         hint = f"add `azureml: azureml:NAME:VERSION` or `azureml: {DEFAULT_STORE}/PATH` under `inputs.{name}`"
-        problems.append(Problem(path[:2], f"input `{name}` has no place on Azure ML", hint, code="CT032"))
+        problems.append(Problem(path[:2], f"input `{name}` has no location on Azure ML", hint, code="CT032"))
         return None
     if item.azureml.startswith(SCHEMES):
         return item.azureml

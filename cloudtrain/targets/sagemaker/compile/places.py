@@ -175,7 +175,7 @@ def _input_problems(name: str, item: Input) -> list[Problem]:
         return [
             Problem(
                 ("inputs", name),
-                f"input `{name}` has no place on SageMaker",
+                f"input `{name}` has no location on SageMaker",
                 f"add `sagemaker: s3://BUCKET/PATH` under `inputs.{name}`",
                 code="CT032",
             )

@@ -89,7 +89,7 @@ def input_problems(job: ProcessingJob) -> Iterator[Problem]:
         path = ("inputs", name)
         if item.sagemaker is None:
             hint = f"add `sagemaker: s3://BUCKET/PATH` under `inputs.{name}`"
-            yield Problem(path, f"input `{name}` has no place on SageMaker", hint, code="CT032")
+            yield Problem(path, f"input `{name}` has no location on SageMaker", hint, code="CT032")
         elif not item.sagemaker.startswith("s3://"):
             message = f"`{item.sagemaker}` is not a place that a processing job can read"
             yield Problem((*path, "sagemaker"), message, "use `s3://BUCKET/PATH`", code="CT032")
