@@ -70,8 +70,8 @@ class ChainService(DrivenService):
         return self._target(plan.ref).upload(plan, bundle, on_bytes=on_bytes)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Start the watcher. With `again`, first replace the order of an interrupted command, because it may name other
-        runs."""
+        """Start the watcher. With `again`, first replace the order of an interrupted command, because that order may
+        name other runs."""
         if again and not self.withdraw(plan.ref):
             return plan.ref
         return super().submit(plan)

@@ -115,7 +115,7 @@ class Child:
 
 
 class Children:
-    """All processes of the host. Ends of processes, signals and the chief's end are events in one queue."""
+    """All processes of the host. One queue collects the events: a process ended, a signal arrived, the chief ended."""
 
     def __init__(self) -> None:
         self.events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
