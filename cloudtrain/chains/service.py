@@ -23,8 +23,8 @@ _FOLLOW_EVERY = 0.2
 
 
 class ChainService(DrivenService):
-    """The service for waiting runs, each with a folder and a watcher. `after` and `key` belong to the job that is about
-    to be submitted."""
+    """The service for waiting runs, each with a folder and a watcher. For a submission, `after` lists the runs to wait
+    for, and `key` is the job's submission key."""
 
     driver = "cloudtrain.chains.watcher"
     what = "waiting run"

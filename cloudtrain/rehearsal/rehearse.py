@@ -44,7 +44,7 @@ class Rehearsal:
     verdict: Verdict
 
     def to_dict(self) -> dict[str, Any]:
-        """Return runs and results as JSON data."""
+        """Return the runs and the results as JSON data."""
         comparison = self.comparison
         difference = comparison.first_difference(comparison.joined)
         return {
