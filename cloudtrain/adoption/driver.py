@@ -63,7 +63,7 @@ def refuse_sockets():
     """Make every connection that this process opens through Python fail."""
 
     def refuse(*_, **__):
-        raise OSError("cloudtrain adopt runs scripts without the network")
+        raise OSError("cloudtrain adopt runs scripts without network access")
 
     for name in ("connect", "connect_ex", "sendto", "bind"):
         setattr(socket.socket, name, refuse)
@@ -84,8 +84,8 @@ def hooks_of(folder, names):
 
 
 def taker(folder, name):
-    """Return a function that writes the captured job to a file and ends the process at once, because the script could
-    catch an exception."""
+    """Return a function that writes the captured job to a file and ends the process at once. It raises no exception,
+    because the script could catch it."""
 
     def emit(record):
         text = json.dumps({"target": name, "record": record}, default=str)

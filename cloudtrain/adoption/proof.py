@@ -127,8 +127,8 @@ def _best(original: Original, place: Path) -> Adoption:
 
 
 def moved(draft: Draft, original: Original, place: Path) -> Draft:
-    """Return a copy of the draft for a job file in the folder `place`. Its relative paths lead to the same files as
-    before."""
+    """Return a copy of the draft for a job file in the folder `place`, with relative paths rewritten so that they lead
+    to the same files."""
     job = deepcopy(draft.job)
     if original.folder is not None:
         source = job.get("source_dir")

@@ -87,8 +87,8 @@ def _is_file(path: Path, content: bytes) -> bool:
 
 
 def _names_below(folder: Path) -> Iterator[str]:
-    """Yield the files below a folder that the script saw. Hidden files are missing from the script's copy of the
-    folder."""
+    """Yield the files below a folder that the script could see. The copy of the folder in which the script runs
+    lacks hidden files."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in LEFT_OUT]
         for name in names:

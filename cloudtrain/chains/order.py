@@ -29,7 +29,7 @@ class ChainFolder(DrivenFolder):
 
 @dataclass(frozen=True)
 class Order:
-    """A request that is sent once some other runs have succeeded."""
+    """A request that is sent once the runs in `after` have succeeded."""
 
     plan: Plan
     bundle: str

@@ -23,8 +23,8 @@ _FOLLOW_EVERY = 0.2
 
 
 class ChainService(DrivenService):
-    """The service for waiting runs, each with a folder and a watcher. `after` and `key` belong to the job that is about
-    to be submitted."""
+    """The service for waiting runs, each with a folder and a watcher. For a submission, `after` lists the runs to wait
+    for, and `key` is the job's submission key."""
 
     driver = "cloudtrain.chains.watcher"
     what = "waiting run"
@@ -70,8 +70,8 @@ class ChainService(DrivenService):
         return self._target(plan.ref).upload(plan, bundle, on_bytes=on_bytes)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Start the watcher. With `again`, first replace the order of an interrupted command, because it may name other
-        runs."""
+        """Start the watcher. With `again`, first replace the order of an interrupted command, because that order may
+        name other runs."""
         if again and not self.withdraw(plan.ref):
             return plan.ref
         return super().submit(plan)

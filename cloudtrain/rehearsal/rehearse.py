@@ -44,7 +44,7 @@ class Rehearsal:
     verdict: Verdict
 
     def to_dict(self) -> dict[str, Any]:
-        """Return runs and results as JSON data."""
+        """Return the runs and the results as JSON data."""
         comparison = self.comparison
         difference = comparison.first_difference(comparison.joined)
         return {
@@ -179,7 +179,8 @@ def _must_be_interrupted(run: Run, *, last_step: int, end: int) -> None:
     if last_step >= end:
         raise TargetError(
             f"`{run.name}` ended before SIGTERM reached it",
-            hint="choose an earlier step: `--at-step N`; with `runtime.report` the script waits for the signal there",
+            hint="choose an earlier step with `--at-step N`; if the script calls `runtime.report`, it waits "
+            "for the signal at that step",
             code="CT905",
         )
 

@@ -27,7 +27,7 @@ def has_float8() -> bool:
 
 def use_tf32(is_used: bool) -> None:
     """Switch TF32 on or off for fp32 matrix products and convolutions on GPUs (Ampere and newer). TF32 rounds the
-    factors to 10 bits. This is several times as fast, with three digits instead of seven.
+    factors to 10 bits. The operations are several times as fast, with three exact digits instead of seven.
     """
     import torch
 

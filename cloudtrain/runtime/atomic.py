@@ -1,5 +1,5 @@
-"""Folders of files that are either complete or absent. Files are written to a temporary folder, synced and renamed;
-their lengths and checksums verify them.
+"""Folders that are either complete or absent. Their files are written to a temporary folder and synced, and the folder
+is renamed. Lengths and checksums verify the files.
 
 The checksum is CRC-32, which finds files that are torn, zeroed or have flipped bits. It takes a quarter of SHA-256's
 time. SHA-256 would protect no better against forgery, because the checksums lie beside the files. Manifests of earlier

@@ -78,8 +78,8 @@ def _length_of(files: Mapping[str, Mapping[str, Any]], block: Block) -> int:
 
 
 def _read(folder: Path, files: Mapping[str, Mapping[str, Any]], block: Block) -> bytearray:
-    """Return the block's bytes and one more byte: 1 if the block is good, else 0. It tells waiting processes about a
-    bad block.
+    """Return the block's bytes and one more byte: 1 if the block is good, else 0. This byte
+    tells waiting processes about a bad block.
     """
     length, kind, checksums = blocks_of(files[block.name])
     data = bytearray(_length_of(files, block) + 1)

@@ -59,8 +59,8 @@ class Environment:
 
 @dataclass(frozen=True)
 class Launcher:
-    """One row of the table of launchers: for each number the names of its variables. The first variable that is set
-    wins. Numbers without a variable are derived.
+    """One row of the table of launchers. For each number, such as `world_size`, it names the variables that may hold
+    the number; the first one that is set wins. Numbers without a variable are derived.
 
     `tasks_on_node` computes the local world size where no variable holds it as a plain number. `is_task` distinguishes
     a process of the launcher from one that merely inherited its variables.

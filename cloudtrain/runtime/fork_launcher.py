@@ -53,8 +53,8 @@ def rank_environment(
 ) -> dict[str, str]:
     """Return the variables that torchrun (torch 2.13) sets for a rank. Ranks are numbered instance by instance.
 
-    No agent holds a store. Rank 0 opens a new store on loopback in every attempt, so that no restarted rank can read
-    the address of a dead rank.
+    There is no agent that holds a store: rank 0 opens a new store on loopback in every attempt, so that no
+    restarted rank can read the address of a dead rank.
     """
     instance, local_rank = divmod(rank, processes_per_instance)
     world_size = str(instances * processes_per_instance)
@@ -177,7 +177,7 @@ def _fork() -> int:
 
 
 def _become(environment: Mapping[str, str], folder: Path | None, program: Sequence[str]) -> NoReturn:
-    """Become this rank; never return."""
+    """Turn this forked process into the rank that `environment` describes; never return."""
     exit_code = 1
     try:
         for number in (signal.SIGTERM, signal.SIGALRM):
@@ -196,7 +196,8 @@ def _become(environment: Mapping[str, str], folder: Path | None, program: Sequen
 
 
 def _run_script(program: Sequence[str]) -> int:
-    """Run the script as `python script arguments` would. The script's module and its objects are never destroyed."""
+    """Run the script as `python script arguments` would. Its module and objects are never destroyed,
+    because a destructor could wait for gloo's threads for ever."""
     path = os.path.abspath(program[0])  # noqa: PTH100 - as Python writes `__file__`
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)

@@ -2,8 +2,8 @@
 later.
 
 `cloudtrain rehearse` sets CLOUDTRAIN_HOLD_AT_STEP. Rank 0 reports that step and waits in `report` for the signal; the
-other ranks wait for it in their next collective. The script's own handler handles the signal as usual. A script that
-ignores SIGTERM waits until it is killed.
+other ranks wait for rank 0 in their next collective. The script's own handler handles the signal as usual. A script
+that ignores SIGTERM waits until it is killed.
 """
 
 from __future__ import annotations

@@ -170,8 +170,8 @@ def _text_of(texts: list[str], kind: Any) -> str:
 
 
 def _empty(kind: Any) -> str:
-    """Return the empty text for a key without a value, because a shell drops empty values. Raise ValueError if the type
-    has no empty value.
+    """Return the empty text for a key without a value: a shell may have dropped an empty value. Raise
+    ValueError if the type has no empty value.
     """
     try:
         convert("", kind)

@@ -49,10 +49,10 @@ def open_store(port: int = 0) -> Any:
 
 
 def hold_master_store(variables: Mapping[str, str] = os.environ) -> Any:
-    """On rank 0, open its store on loopback instead of every interface if all ranks are on this machine.
+    """If all ranks are on this machine, open rank 0's store on loopback instead of on every interface.
 
     The store serves as long as the returned object, or a later store on the same port, exists. Return None if no such
-    store is needed: on other ranks, under torchrun, whose agent holds the store, or if the master is another machine.
+    store is needed: on other ranks; under torchrun, whose agent holds the store; or if the master is another machine.
     Return None also if the port is taken, because torch reports that itself.
     """
     port = variables.get("MASTER_PORT", "")

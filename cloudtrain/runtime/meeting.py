@@ -91,8 +91,8 @@ def _raise_missing(store: Any, environment: Environment, patience: float) -> Non
     raise SetupError(
         f"{word} within {patience:g} s; {len(came)} of {environment.world_size} processes have arrived, on "
         f"{', '.join(hosts[:8])}",
-        hint="read the logs of these ranks: they may have failed while starting; "
-        "`CLOUDTRAIN_PATIENCE` sets how many seconds to wait",
+        hint="read the logs of the missing ranks, which may have failed while starting; "
+        "to wait longer, set `CLOUDTRAIN_PATIENCE` to a number of seconds",
     )
 
 

@@ -67,8 +67,8 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _key(option: tuple[str, ...]) -> str | None:
-    """Return the key under which a later option replaces earlier ones: the name of a single-valued option, or a
-    variable."""
+    """Return a key: of several options with the same key, only the last one counts. The key is None for options
+    that all count."""
     if option[0] == "-x" and len(option) > 1:
         return f"-x {option[1].partition('=')[0]}"
     return option[0] if option[0] in _ONCE else None

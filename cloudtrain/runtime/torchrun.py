@@ -120,7 +120,8 @@ def _name(number: int) -> str:
 
 
 def _open_usual_store(arguments: Sequence[str]) -> Any:
-    """On the first agent, open the store of torchrun's default rendezvous if on loopback, else return None."""
+    """On the first agent, open the store of torchrun's default rendezvous if its address is on loopback. Otherwise
+    return None."""
     from torch.distributed.run import parse_args
 
     options = parse_args(list(arguments))  # type: ignore[no-untyped-call]

@@ -203,8 +203,8 @@ def detach(arguments: list[str] | None) -> tuple[Path, str, Callable[[], None]]:
 
 
 def woken_by(number: signal.Signals) -> int:
-    """Return a descriptor that becomes readable when the signal arrives. The signal does nothing else, because `stop`
-    has already written its file."""
+    """Return a descriptor that becomes readable when the signal arrives. The signal does nothing else, because
+    `ask_to_stop` has already written the file `stop`."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(number, lambda _number, _frame: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

@@ -311,8 +311,8 @@ class Driver:
         return tuple(values[metric] for values in found if metric in values)
 
     def _searched(self, line: LogLine) -> LogLine:
-        """Add to a log line the objective's value that the job's `metrics` find in it. Many targets do not search for
-        metrics."""
+        """Add the objective's value to a log line, as found by the job's `metrics`, because many targets do not search
+        log lines for metrics."""
         if self._patterns is None or line.values is not None or line.is_metrics:
             return line
         return replace(line, values=self._patterns.read(line.text))

@@ -32,7 +32,7 @@ class SweepCost(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The cost of one trial so far, None if it is not known, and whether the trial has ended."""
+    """One trial: `spent` is its cost so far, None if unknown; `is_over` is whether the trial has ended."""
 
     spent: float | None
     is_over: bool

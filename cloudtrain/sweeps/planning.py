@@ -85,7 +85,7 @@ def _queued(target: TargetSettings) -> TargetSettings:
 
 
 def _is_too_large(prepared: PreparedJob) -> bool:
-    """Return whether a trial asks for more than the queue can ever give."""
+    """Return whether a trial asks for more GPUs or CPU slots than the queue of this machine has."""
     try:
         prepared._compile(_NAMELESS)
     except JobError as error:

@@ -66,8 +66,8 @@ def require_optuna(what: str = "`strategy: bayesian` needs", instead: str = ", o
 
 def _learnt(sweep: Sweep, number: int, trials: Sequence[Trial]) -> dict[str, Any]:
     """Return the values that Optuna's TPE sampler proposes after these trials. The Optuna study is rebuilt from the
-    trials each time, so it needs no storage. Grid search does not use Optuna's GridSampler, because it fails in the
-    ask-and-tell interface."""
+    trials each time, so it needs no storage. Grid search does not use Optuna's GridSampler, because that sampler
+    fails in the ask-and-tell interface."""
     require_optuna()
     import optuna
 

@@ -33,7 +33,8 @@ _KEPT_REPORTS = 2000
 
 @dataclass
 class Study:
-    """The trials of a sweep by number, and the number of trials added to the plan."""
+    """The state of a sweep's trials: `trials` maps each number to its trial; `extended` counts the trials added to the
+    plan."""
 
     trials: dict[int, Trial]
     extended: int = 0

@@ -53,7 +53,7 @@ class SweepRun(Run):
 
     @property
     def continues(self) -> str | None:
-        """The name of the run that this sweep of a service's tuner continues; None for other sweeps."""
+        """For a sweep of a service's tuner, the name of the earlier run that it continues, if any; otherwise None."""
         with read_store(self._settings.state_dir) as store:
             kept = None if store is None else store.kept(self.name)
         return None if kept is None else kept.rerun_of

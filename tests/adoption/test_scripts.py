@@ -195,7 +195,7 @@ request["Environment"] = found
     found = adopted(CALL + text + SEND)
     variables = found.job.environment.variables
     assert (variables["secret"], variables["token"], variables["aws"]) == ("none", "", "False")
-    assert "without the network" in variables["net"]
+    assert "without network access" in variables["net"]
     assert not (folder / "written.txt").exists()
     assert not (clean_environment / "written.txt").exists()
 

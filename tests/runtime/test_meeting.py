@@ -45,7 +45,7 @@ def test_ranks_that_do_not_come_are_named(tmp_path: Path) -> None:
     out, errors = start(tmp_path, 0, 4, free_port()).communicate(timeout=120)
     assert out == ""
     assert "error: ranks 1, 2, 3 did not arrive within 3 s; 1 of 4 processes have arrived" in errors
-    assert "hint: read the logs of these ranks" in errors
+    assert "hint: read the logs of the missing ranks" in errors
     assert "Traceback" not in errors
 
 

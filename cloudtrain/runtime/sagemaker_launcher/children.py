@@ -115,7 +115,7 @@ class Child:
 
 
 class Children:
-    """All processes of the host. Ends of processes, signals and the chief's end are events in one queue."""
+    """All processes of the host. One queue collects the events: a process ended, a signal arrived, the chief ended."""
 
     def __init__(self) -> None:
         self.events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
@@ -157,7 +157,7 @@ class Children:
         """Wait until the host's processes have ended. Return the exit code, and the failed process, if any.
 
         The other processes are stopped after the first failure, or when a process whose role is in `finishes` succeeds.
-        After a failure, ranks get less time to end than in a stopped job, where they have to save.
+        After a failure, the remaining ranks get less time to end than in a stopped job, where they save first.
         """
         result: tuple[int, Child | None] | None = None
         kill_at: float | None = None

@@ -1,4 +1,4 @@
-"""Let the hosts of a job reach each other by name, once the name resolves, and report the chief's end to all hosts."""
+"""Wait until host names resolve, map them to real addresses, and report the chief's end to all hosts."""
 
 from __future__ import annotations
 

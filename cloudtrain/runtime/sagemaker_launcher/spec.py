@@ -65,7 +65,7 @@ def read_launch(reserved: Mapping[str, Any]) -> Launch:
         message = (
             f"the hyperparameter `{LAUNCH_KEY}` is missing" if given is None else f"`{LAUNCH_KEY}` is not a JSON object"
         )
-        raise SetupError(message, hint="submit the job with cloudtrain, which writes it")
+        raise SetupError(message, hint="submit the job with cloudtrain, which adds this hyperparameter")
     unknown = sorted(set(given) - {field.name for field in fields(Launch)})
     if unknown:
         raise _refusal(f"has the unknown key `{unknown[0]}`")
