@@ -222,7 +222,7 @@ def test_it_is_asked_for(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
     (folder / "job.py").write_text(CALL + SEND)
     refused = cli("adopt", str(folder / "job.py"))
     assert refused.code == 2
-    assert "executes it" in refused.err
+    assert "runs it with" in refused.err
     assert "--yes" in refused.err
     assert cli("adopt", str(folder / "job.py"), "--yes").code == 0
     missing = cli("adopt", str(folder / "job.py"), "--yes", "--python", "/no/python")

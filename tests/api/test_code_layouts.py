@@ -72,7 +72,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"image": IMAGE, "conda_file": "../environment"}, "environment.conda_file", "no file `../environment`"),
     ({"build": "../environment/Dockerfile"}, "environment.build", "no file `../environment/Dockerfile/Dockerfile`"),
     ({"build": "../environment", "dockerfile": "D"}, "environment.build", "no file `environment/D`"),
-    ({"image": IMAGE, "dockerfile": "D"}, "environment.dockerfile", "none is given"),
+    ({"image": IMAGE, "dockerfile": "D"}, "environment.dockerfile", "`dockerfile` needs `build`"),
 ]
 
 
@@ -108,7 +108,7 @@ def test_everything_that_is_wrong_comes_at_once(project: Path) -> None:
 def test_two_of_one_name(project: Path) -> None:
     """A file from elsewhere does not hide one of the code."""
     (project / "src" / "conda.yml").write_text("dependencies: []\n")
-    with pytest.raises(JobError, match="`source_dir` has one of that name"):
+    with pytest.raises(JobError, match="already has an item of that name"):
         planned(project, entry_point="train.py", environment={"image": IMAGE, "conda_file": "../environment/conda.yml"})
 
 

@@ -123,7 +123,7 @@ def test_mistakes(cli: Cli, script: str, clean_environment: Path) -> None:
         (["submit", "absent.py"], "there is no script `absent.py`"),
         (["submit", "bad.py"], "is not Python"),
         (["plan", "job.yaml", "--", "--epochs", "3"], "`job.yaml` is a job file, which takes no arguments"),
-        (["check", "job.yaml", "--gpu", "H100"], "`--gpu` applies to a script"),
+        (["check", "job.yaml", "--gpu", "H100"], "`--gpu` works only with a script"),
         (["plan", "--save-job", "job.yaml", script], "`job.yaml` already exists"),
         (["plan", "--nproc", "2", "none.py"], "imports no library for training with several processes"),
         (["plan", "--set", "hyperparameter.a=1", script], "hyperparameters"),

@@ -202,7 +202,7 @@ def test_our_own_launcher_by_host() -> None:
 def test_our_own_launcher_refuses() -> None:
     """A launch that our launcher would refuse in the container is refused here, in the same words."""
     body = ours({"launcher": "mpirun", "entry_point": "train.py"})
-    with pytest.raises(JobError, match="starts mpirun on one instance"):
+    with pytest.raises(JobError, match="can start mpirun on one instance only"):
         view(body, pytorch(), eight)
     body["HyperParameters"]["cloudtrain_launch"] = json.dumps({"launcher": "x"})
     with pytest.raises(JobError, match="names the launcher `x`"):

@@ -81,7 +81,7 @@ def test_an_input_of_a_training_job_does_as_well() -> None:
         (FILE + "checkpoint: {local: c}\n", "job.yaml:9:1", "`checkpoint` is not a field of a processing job", "mode: mount"),
         (FILE + "spot: {}\n", "job.yaml:9:1", "`spot` is not a field of a processing job", "spot capacity"),
         (FILE + "max_rutime: 1h\n", "job.yaml:9:1", "`max_rutime` is not a field of a processing job", "`max_runtime`"),
-        (FILE.replace("path: /opt/ml/processing/raw", "path: raw"), "job.yaml:7", '`"raw"` is not a place', "begins with"),
+        (FILE.replace("path: /opt/ml/processing/raw", "path: raw"), "job.yaml:7", '`"raw"` is not a folder', "begins with"),
         (FILE.replace("path: /opt/ml/processing/raw", "access: rw"), "job.yaml:7", "`access` applies to inputs of training", "remove"),
         (FILE.replace("outputs.volumes", "outputs.model"), "job.yaml:4", "the job has no output `model`", "volumes"),
         (FILE.replace("outputs.volumes", "checkpoint"), "job.yaml:4", "a reference is `inputs.NAME` or", "outputs.volumes"),

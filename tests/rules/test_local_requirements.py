@@ -45,7 +45,7 @@ def findings(make_source: Callable[..., Path], text: str, python: str = sys.exec
 def test_what_is_missing_is_named(make_source: Callable[..., Path], line: str, named: str) -> None:
     """With the version that is there, and with what installs it."""
     (found,) = findings(make_source, f"{line}\n", more_txt="-r requirements.txt\nno-such-package\n")
-    assert f"lacks what `requirements.txt` asks for: {named}; `" in found
+    assert f"lacks packages that `requirements.txt` requires: {named}; `" in found
     assert " -m pip install " in found
 
 
@@ -69,7 +69,7 @@ def test_another_interpreter_is_asked(make_source: Callable[..., Path], tmp_path
     python.write_text(f'#!/bin/sh\necho asked >> {tmp_path}/asked\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o700)
     (found,) = findings(make_source, "pydantic\nPyYAML\n", str(python))
-    assert f"`{python}` lacks what `requirements.txt` asks for: `pydantic`, `PyYAML`; " in found
+    assert f"`{python}` lacks packages that `requirements.txt` requires: `pydantic`, `PyYAML`; " in found
     assert (tmp_path / "asked").read_text() == "asked\n"
     python.write_text("#!/bin/sh\necho nonsense\n")
     assert findings(make_source, "pydantic\n", str(python)) == []

@@ -133,7 +133,7 @@ def test_object_names_are_not_trusted(
 
 def test_nothing_there_yet(service: SageMakerService, job: Job, tmp_path: Path) -> None:
     """A job that has not ended has no model; the hint names what a run writes."""
-    with pytest.raises(TargetError, match="written no files under `model`") as caught:
+    with pytest.raises(TargetError, match="wrote nothing to `model`") as caught:
         service.download(REF, "model/", tmp_path)
     assert "`logs/`" in (caught.value.hint or "")
     assert service.download(REF, "", tmp_path) == []

@@ -222,7 +222,7 @@ def test_it_cannot_go_on(fake: FakeAws, sweep: ct.Sweep, capsys: pytest.CaptureF
     run = sweep_of(ct.submit(ct.Sweep(**{**sweep.model_dump(exclude_unset=True), **grid}), target, online=False))
     ended(fake, run, 0.5, 0.75)
     assert run_command(["continue", run.name, "--trials", "3"]) == 2
-    assert "this is `grid`" in capsys.readouterr().err
+    assert "not `grid`" in capsys.readouterr().err
     job = sweep.job.model_copy(update={"max_runtime": 3600})
     run = sweep_of(ct.submit(sweep.model_copy(update={"job": job, "max_cost": 5.0}), target, online=False))
     ended(fake, run, 0.5, 0.75, 0.25)
