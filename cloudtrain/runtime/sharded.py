@@ -109,11 +109,11 @@ def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> d
                     yield stream
                 return
             with Path(path).open("wb") as file:
-                stream = CheckedStream(file)
+                checked = CheckedStream(file)
                 try:
-                    yield stream
+                    yield checked
                 finally:
-                    written[Path(path).name] = stream.finish()
+                    written[Path(path).name] = checked.finish()
 
         def rename(self, path: Any, new_path: Any) -> None:
             super().rename(path, new_path)
