@@ -546,7 +546,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str, str, str]] = [
     ({"environment": {"conda_file": "c.yml"}}, {}, "environment.conda_file", "needs an image", "mcr.microsoft.com"),
     ({"environment": {"image": IMAGE, "conda_file": "c.yml"}}, {}, "environment.conda_file", "no file `c.yml`", "source_dir"),
     ({"entry_point": None, "environment": {"image": IMAGE}}, {}, "entry_point", "something to run", "entry_point: train.py"),
-    (reads(sagemaker="s3://b/a"), {}, "inputs.a", "no place on Azure ML", "azureml:NAME:VERSION"),
+    (reads(sagemaker="s3://b/a"), {}, "inputs.a", "no location on Azure ML", "azureml:NAME:VERSION"),
     (reads(azureml="data"), {}, "inputs.a.azureml", "Azure ML cannot read from", "`./data` uploads it"),
     (reads(azureml="azureml:d@prod"), {}, "inputs.a.azureml", "the only label", "azureml:d@latest"),
     (reads(azureml=D1, mode="pipe"), {}, "inputs.a.mode", "only SageMaker has", "`mount`"),

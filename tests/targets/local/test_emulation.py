@@ -199,7 +199,7 @@ def test_parameter_servers_end_with_the_master(place: Place) -> None:
     script = """
 import json, os, time, up
 task = json.loads(os.environ["TF_CONFIG"])["task"]
-print("task", task["type"], task["index"], flush=True)
+os.write(1, f"task {task['type']} {task['index']}\\n".encode())  # one write, which no other process interrupts
 up.is_up(task["type"])
 if task["type"] == "worker":
     time.sleep(3600)
@@ -223,7 +223,7 @@ def test_the_chiefs_end_reaches_other_hosts(place: Place) -> None:
     script = """
 import json, os, time, up
 task = json.loads(os.environ["TF_CONFIG"])["task"]
-print("task", task["type"], task["index"], flush=True)
+os.write(1, f"task {task['type']} {task['index']}\\n".encode())  # one write, which no other process interrupts
 up.is_up(task["type"])
 if task["type"] != "chief":
     time.sleep(3600)
