@@ -160,7 +160,7 @@ COMMON = [
         ({"name": "a-name-of-more-than-twenty-letters"}, "a tuning job's name has at most 32 letters"),
         ({"search": {"lr": list(range(31))}}, "takes at most 30 listed values"),
         ({"search": {f"p{number}": [1, 2] for number in range(31)}}, "searches at most 30 hyperparameters"),
-        ({"job": {"checkpoint": {"sagemaker": "s3://b/c"}}}, "one place for checkpoints"),
+        ({"job": {"checkpoint": {"sagemaker": "s3://b/c"}}}, "one address for checkpoints"),
         (
             {"job": {"environment": {**JOB["environment"], "requirements": "more.txt"}}},
             "cannot start cloudtrain's launcher",
