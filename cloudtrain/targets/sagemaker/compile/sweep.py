@@ -190,7 +190,7 @@ def _cannot(sweep: Sweep, parts: Parts, request: Mapping[str, Any]) -> Iterator[
         message = f"SageMaker's tuner cannot start cloudtrain's launcher, which this job needs: {parts.launch.reason}"
         yield ("job",), message, _ALTERNATIVE
     if request.get("CheckpointConfig"):
-        message = "SageMaker's tuner gives all trials one address for checkpoints, so they would resume from each other's"
+        message = "SageMaker's tuner gives all trials one address for checkpoints, which they would share"
         yield ("job", "checkpoint"), message, f"remove `checkpoint`, or {_ALTERNATIVE}"
     if len(request.get("Environment", {})) > _MOST_VARIABLES:
         message = f"a tuning job has at most {_MOST_VARIABLES} environment variables"
