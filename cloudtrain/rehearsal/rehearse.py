@@ -107,7 +107,8 @@ def rehearsal_name(job_name: str) -> str:
 
 
 def rehearse(whole: Run, options: RehearsalOptions, *, on_stage: OnStage = lambda *_: None) -> Rehearsal:
-    """Repeat the run `whole` twice, interrupted and resumed, and compare the losses with those of `whole`.
+    """Repeat the run `whole` in two parts, an interrupted run and a resumed run, and compare their losses with those of
+    `whole`.
 
     Raises:
         UsageError: the run is not on this machine, has not ended, reports nothing to compare, or ends before `at_step`.
@@ -146,7 +147,9 @@ def rehearse(whole: Run, options: RehearsalOptions, *, on_stage: OnStage = lambd
 
 
 def _wait_or_stop(run: Run, wait: Callable[[], Any]) -> Any:
-    """Wait for a run of the rehearsal. Ctrl-C also stops the run, because a run without a verdict is useless."""
+    """Call `wait`, which waits for a run of the rehearsal, and return its result. Ctrl-C also stops the run, because a
+    run without a verdict is useless.
+    """
     try:
         return wait()
     except KeyboardInterrupt:
@@ -186,7 +189,7 @@ def _must_be_interrupted(run: Run, *, last_step: int, end: int) -> None:
 
 
 def _choose_metrics(whole: Run, reports: Sequence[Mapping[str, float]], asked: Sequence[str]) -> tuple[str, ...]:
-    """Return the metrics to compare.
+    """Return the metrics to compare: the metrics in `asked`, or all losses if `asked` is empty.
 
     Raises:
         UsageError: the run reported no metrics, no loss, or not the requested metric.
@@ -212,7 +215,8 @@ def _choose_metrics(whole: Run, reports: Sequence[Mapping[str, float]], asked: S
 
 
 def _step(whole: Run, steps: Sequence[int], asked: int | None) -> int:
-    """Return the reported step at which to interrupt the run.
+    """Return the reported step at which to interrupt the run: the first one from `asked` on, or one about half way if
+    `asked` is None.
 
     Raises:
         UsageError: fewer than two steps were reported, or the requested step is not before the last one.
@@ -250,7 +254,9 @@ def _stop_at(run: Run, step: int) -> float:
 
 
 def _saved_step(run: Run) -> int | None:
-    """Return the step in the marker file that `runtime.exit_preempted` writes after saving; None without it."""
+    """Return the step in the marker file that `runtime.exit_preempted` writes after saving; None without this file or
+    without a step in it.
+    """
     marker = RunFolder(str(run.directory)).read_preempted()
     step = None if marker is None else marker.get("step")
     return None if step is None else int(step)

@@ -1,4 +1,5 @@
-"""Make the runs of a rehearsal from one launch specification. They have the same processes and code, but other names.
+"""Make the runs of a rehearsal from one launch specification. All runs have the same processes and code, but their own
+names.
 
 A run's folder has the run's name, so replacing the name everywhere in a specification gives the specification of
 another run. Locations outside the run's folder (a job's `checkpoint.local`, outputs that are kept elsewhere) are moved
@@ -34,7 +35,7 @@ _NAMELESS = "job-00000000-0"
 
 @dataclass(frozen=True)
 class Original:
-    """A run whose launch specification is used for repetitions."""
+    """The run that a rehearsal repeats, with its launch specification."""
 
     spec: LaunchSpecification
     job_name: str
@@ -67,7 +68,9 @@ class Original:
         return replace(spec, processes=tuple(replace(each, env=each.env | held) for each in spec.processes))
 
     def _homes(self, name: str, checkpoint_of: str) -> dict[str, str]:
-        """Map the original's locations to new ones, for checkpoints and for items outside the run's folder."""
+        """Map the original's locations of checkpoints, and of other items outside the run's folder, to their new
+        locations: in the folder of the run `checkpoint_of` for checkpoints, in that of the run `name` for other items.
+        """
         run_dir = self.spec.run_dir
         links = {link.path: link.target for link in self.spec.links or ()}
         homes = {}
@@ -81,7 +84,8 @@ class Original:
 
 
 def send(original: Original, settings: Settings, make: Callable[[str], LaunchSpecification]) -> Run:
-    """Submit the specification that `make` returns for a run name. `cloudtrain ps` lists the run like any other run.
+    """Choose a name for a new run, and submit the specification that `make` returns for this name. `cloudtrain ps`
+    lists the run like any other run.
 
     Raises:
         TargetError: the archive with the original's code no longer exists.

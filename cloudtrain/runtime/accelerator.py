@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 def has_bf16() -> bool:
-    """Return whether the current GPU computes in bf16. A T4 or a V100 only emulates bf16, slower than fp32, but
-    `torch.cuda.is_bf16_supported()` counts emulation as support by default.
+    """Return whether the current GPU supports bf16 natively. A T4 or a V100 emulates bf16, which is slower than fp32,
+    but by default `torch.cuda.is_bf16_supported()` returns True for such GPUs, too.
     """
     import torch
 
@@ -27,7 +27,8 @@ def has_float8() -> bool:
 
 def use_tf32(is_used: bool) -> None:
     """Switch TF32 on or off for fp32 matrix products and convolutions on GPUs (Ampere and newer). TF32 rounds the
-    factors to 10 bits. The operations are several times as fast, with three exact digits instead of seven.
+    factors to 10 bits. These operations are then several times as fast, and their results have three exact digits
+    instead of seven.
     """
     import torch
 

@@ -50,7 +50,9 @@ class BlockChecksums:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """Return the file's entry for the manifest. Call it after all bytes were added."""
+        """Return the file's entry for the manifest: its length, and the checksum of each block. Use it after all bytes
+        have been added.
+        """
         rest = [f"{self._crc:08x}"] if self.size % BLOCK else []
         return {"size": self.size, "block": BLOCK, "crc32": [*self._checksums, *rest]}
 
@@ -64,7 +66,7 @@ class CheckedFile:
         self.size = 0
 
     def write(self, data: Any) -> int:
-        """Write all of `data` (any bytes-like object)."""
+        """Write all of `data` (any bytes-like object). Return the number of bytes written."""
         view = memoryview(data)
         self._crc = zlib.crc32(view, self._crc)
         self.size += view.nbytes
@@ -76,12 +78,12 @@ class CheckedFile:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """Return the file's entry in the manifest."""
+        """Return the file's entry for the manifest: its length and its checksum."""
         return {"size": self.size, "crc32": f"{self._crc:08x}"}
 
 
 def write_checked(path: Path, write: Callable[[BinaryIO], None]) -> dict[str, Any]:
-    """Let `write` fill a new file, sync it to disk, and return its entry in the manifest."""
+    """Create the file `path`, fill it by calling `write`, and sync it to disk. Return its entry for the manifest."""
     with path.open("wb") as file:
         checked = CheckedFile(file)
         write(cast(BinaryIO, checked))
@@ -108,7 +110,7 @@ def publish(aside: Path, final: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def file_names(folder: Path) -> list[str]:
-    """Return every file under `folder`, in the same order on all ranks."""
+    """Return the relative paths of all files under `folder`, sorted, so that all ranks have the same order."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
@@ -128,7 +130,9 @@ def entries(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Return the manifest; None if it is damaged or a file in it is missing or has another length."""
+    """Return the manifest in `folder`; None if it is missing or damaged, or if a file that it lists is missing or has
+    another length.
+    """
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         files = manifest["files"]
@@ -139,8 +143,8 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def is_whole(folder: Path, reader: int = 0, readers: int = 1) -> bool:
-    """Return whether every file has the length and the checksums of the manifest. With several readers, each one
-    checks all lengths, but only the checksums of its share of the files.
+    """Return whether every file has the length and the checksums that the manifest states. With several `readers`, the
+    one with the number `reader` checks all lengths, but the checksums of only its share of the files.
     """
     manifest = read_manifest(folder)
     if manifest is None:
@@ -159,7 +163,9 @@ def _has_checksums(path: Path, entry: Mapping[str, Any]) -> bool:
 
 
 class Blocks(NamedTuple):
-    """The blocks of a file, from its entry in a manifest. A small file is one block."""
+    """How a file is divided into blocks, and the checksums of these blocks, from the file's entry in a manifest. A file
+    with a single checksum is one block.
+    """
 
     length: int
     """Bytes of each block; the last may be shorter."""
@@ -170,7 +176,7 @@ class Blocks(NamedTuple):
 
 
 def blocks_of(entry: Mapping[str, Any]) -> Blocks:
-    """Return the blocks of a file, from its entry in a manifest.
+    """Return how a file is divided into blocks, and their checksums, from the file's entry in a manifest.
 
     Raises:
         ValueError: the entry has another form than this module writes.
@@ -212,7 +218,7 @@ def share_of(files: Mapping[str, Any], reader: int, readers: int) -> dict[str, A
 
 
 def _pieces_of(file: BinaryIO, length: int) -> Iterator[bytes]:
-    """Read the next `length` bytes of a file, in pieces."""
+    """Yield the next `length` bytes of a file, in pieces."""
     while length and (piece := file.read(min(length, 1 << 20))):
         yield piece
         length -= len(piece)

@@ -45,7 +45,7 @@ class Sender:
         self._thread.start()
 
     def put(self, values: dict[str, float]) -> None:
-        """Queue `values` for sending. The value named `step` is their step."""
+        """Queue `values` for sending. The value named `step` is the step of all the others."""
         now, step = int(time.time() * 1000), int(values.get("step", values.get("epoch", 0)))
         rows = [
             {"key": name, "value": value, "timestamp": now, "step": step}
@@ -56,7 +56,7 @@ class Sender:
             self._waiting.put(rows)
 
     def close(self) -> None:
-        """Wait for a limited time until everything is sent."""
+        """Wait until all queued metrics are sent, but only for a limited time."""
         self._waiting.put(None)
         self._thread.join(_PATIENCE)
 

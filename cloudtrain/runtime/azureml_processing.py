@@ -32,7 +32,8 @@ RANKS = frozenset("RANK LOCAL_RANK NODE_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT"
 
 
 def prepare(arguments: Sequence[str], variables: Mapping[str, str], directory: str) -> tuple[list[str], dict[str, str]]:
-    """Fill a folder below `directory` with links for each sharded input. Return the script's argv and environment.
+    """For each sharded input, fill a folder below `directory` with links to this instance's share of the files. Return
+    the script's argv and environment.
 
     Raises:
         SetupError: the arguments or the variables are not valid, or an input cannot be read.
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _parse(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return a map from inputs to their paths, and the script's argv."""
+    """Return a map from the names of the sharded inputs to their paths, and the script's argv."""
     if "--" not in arguments[:-1]:
         raise SetupError("no program was given", hint=f"python -m {MODULE} --shard NAME=PATH -- PROGRAM ARGUMENTS")
     end = list(arguments).index("--")
@@ -94,7 +95,7 @@ def _parse(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 def _replace_path(word: str, path: str, share: str) -> str:
     """Return the argument `word` with `share` in place of the input's `path`. Other paths that only begin with the same
-    text, such as `/data2` for `/data`, are kept.
+    text are kept, for example `/data2` if `path` is `/data`.
     """
     return re.sub(rf"{re.escape(path)}(?![\w.-])", lambda _: share, word)
 

@@ -1,4 +1,6 @@
-"""Choose the backend of the collectives: smddp, nccl, gloo or mpi. `auto` chooses the fastest one that works here."""
+"""Choose the backend of the collectives: smddp, nccl, gloo or mpi. `auto` chooses the fastest one that works in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def choose_backend(asked: str, *, gpus: int, folded: bool, alone: bool, sends: b
 
 
 def _problem(backend: str, *, gpus: int, folded: bool) -> str | None:
-    """Return the reason why a backend cannot run here; None if it can."""
+    """Return the reason why `backend` cannot run in this process, which sees `gpus` GPUs; None if it can. `folded`
+    means that two processes share a GPU.
+    """
     import torch.distributed as dist
 
     if "nccl" in backend or backend == "smddp":

@@ -22,7 +22,9 @@ class TornError(Exception):
 
 
 class Block(NamedTuple):
-    """A block of a file, identified by its number. Blocks sort in their order on disk."""
+    """A block of a file, identified by the file's name and the block's number. Blocks sort by file, and in a file in
+    their order on disk.
+    """
 
     name: str
     number: int
@@ -31,11 +33,11 @@ class Block(NamedTuple):
 def read_blocks(
     folder: Path, files: Mapping[str, Mapping[str, Any]], wanted: Iterable[Block]
 ) -> Iterator[tuple[Block, memoryview | None]]:
-    """Yield the wanted blocks in order, each with its bytes; None instead of bytes that differ from the manifest's
-    `files`.
+    """Yield the wanted blocks, sorted, each with its bytes, or with None if its bytes do not have the checksum in the
+    manifest's entries `files`.
 
-    Every process of the instance must call it and take all blocks, because others may wait for the blocks that it
-    reads.
+    Every process of the instance must call this function and take all blocks that it yields, because each process may
+    read blocks for which other processes wait.
     """
     group = instance_group()
     users: dict[Block, list[int]] = defaultdict(list)
@@ -60,8 +62,8 @@ def read_blocks(
 
 
 def _share_out(users: Mapping[Block, list[int]]) -> dict[Block, int]:
-    """Map each block to the process that reads it. Among the processes that need the block, the one with the fewest
-    blocks so far is chosen.
+    """Map each block to the process that reads it. `users` maps each block to the processes that need it; of these, the
+    one with the fewest blocks so far is chosen.
     """
     loads: dict[int, int] = defaultdict(int)
     reader_of = {}
@@ -78,8 +80,8 @@ def _length_of(files: Mapping[str, Mapping[str, Any]], block: Block) -> int:
 
 
 def _read(folder: Path, files: Mapping[str, Mapping[str, Any]], block: Block) -> bytearray:
-    """Return the block's bytes and one more byte: 1 if the block is good, else 0. This byte
-    tells waiting processes about a bad block.
+    """Return the block's bytes and one more byte: 1 if the block has the right checksum, else 0. By this byte, the
+    processes that wait for the block learn that it is bad.
     """
     length, kind, checksums = blocks_of(files[block.name])
     data = bytearray(_length_of(files, block) + 1)

@@ -65,7 +65,7 @@ class Checkpoints:
             raise SetupError(f"`keep` is {self.keep}, so no checkpoint would be kept", hint="set `keep` to at least 1")
 
     def save(self, state: Any, step: SupportsIndex) -> Path | None:
-        """Write `state` on rank 0. The other ranks return None at once.
+        """Write `state` on rank 0, and return the checkpoint's path there. The other ranks return None at once.
 
         If torch is imported, the state may hold everything that `torch.load(weights_only=True)` can read: tensors,
         numbers, texts and containers of them, such as state dicts. Otherwise it may hold numpy arrays instead of
@@ -84,13 +84,15 @@ class Checkpoints:
         return self._publish(aside, step, files)
 
     def save_sharded(self, write: Callable[[Path], object], step: SupportsIndex) -> Path | None:
-        """Let every rank write its part. `write(folder)` is called on all ranks with one shared folder.
+        """Save a checkpoint to which every rank writes its part. `write(folder)` is called on all ranks with one shared
+        folder.
 
         Use it for states that no single process holds, for example with `torch.distributed.checkpoint`. Every rank must
-        call it. Rank 0 returns the path.
+        call it. Rank 0 returns the checkpoint's path, the other ranks return None.
 
         `write` may return a mapping from name to length and checksums for the files that it has written, as
-        `sharded.write_shards` does. The ranks divide all other files among them and read each one once.
+        `sharded.write_shards` does. The ranks divide all other files among them and read each one once to compute its
+        checksums.
         """
         step, environment = whole_step(step), detect_environment()
         aside = self._make_aside(step) if environment.is_main else self.directory / f"{ASIDE}{step}"
@@ -106,7 +108,9 @@ class Checkpoints:
         return path
 
     def latest(self) -> Saved | None:
-        """Return the newest whole checkpoint that this process sees. Torn checkpoints are skipped with a notice."""
+        """Return the newest whole checkpoint that this process sees, or None. Torn checkpoints are skipped with a
+        notice.
+        """
         for saved in self._all():
             if is_whole(saved.path):
                 return saved
@@ -114,7 +118,7 @@ class Checkpoints:
         return None
 
     def agree(self) -> Saved | None:
-        """Return the newest checkpoint that is whole on every rank. Every rank must call it.
+        """Return the newest checkpoint that is whole on every rank, or None if there is none. Every rank must call it.
 
         The ranks of an instance divide the checkpoint's files among them, so each instance reads every byte once.
         """
@@ -160,7 +164,8 @@ class Checkpoints:
         return None
 
     def load(self, map_location: Any = "cpu") -> Loaded | None:
-        """Return the newest checkpoint that is whole on every rank, or None. Every rank must call it.
+        """Load the newest checkpoint that is whole on every rank, and return it, or None if there is none. Every rank
+        must call it.
 
         Raises:
             SetupError: the checkpoint is whole but cannot be loaded safely, or needs torch, which is not installed.
@@ -171,7 +176,7 @@ class Checkpoints:
         return Loaded(_read_state(saved.path, map_location), saved.step)
 
     def _all(self) -> list[Saved]:
-        """Return all checkpoints by their folders' names, newest first, whole or torn."""
+        """Return all checkpoints in the folder, whole or torn, newest first. Only their folders' names are read."""
         found = [_parse(path) for path in self.directory.iterdir()] if self.directory.is_dir() else []
         return sorted((saved for saved in found if saved is not None), reverse=True)
 

@@ -167,7 +167,9 @@ def _of_launcher(launcher: Launcher, variables: Variables, platform: str) -> Env
 
 
 def _local_world_size(launcher: Launcher, variables: Variables, rank: int, world_size: int, local_rank: int) -> int:
-    """Return the local world size from its variable, else derive it from the other numbers."""
+    """Return the local world size: the value of its variable, or without such a variable, a value derived from the
+    other numbers.
+    """
     given = _number(variables, launcher.local_world_size, 0) or launcher.tasks_on_node(variables)
     if given:
         return given
@@ -181,8 +183,8 @@ def _local_world_size(launcher: Launcher, variables: Variables, rank: int, world
 
 
 def _of_instance(variables: Variables, platform: str) -> Environment:
-    """Return the environment of a process without a distribution. In a processing job and on SageMaker, such a job may
-    have several instances with one process each.
+    """Return the environment of a process without a distribution: rank 0 of 1. A processing job, or a SageMaker job
+    without a distribution, may have several instances with one such process each.
     """
     number, count = sagemaker_hosts.place(variables)
     number = _number(variables, ("CLOUDTRAIN_INSTANCE",), number)
@@ -191,8 +193,8 @@ def _of_instance(variables: Variables, platform: str) -> Environment:
 
 
 def _of_tensorflow(variables: Variables, platform: str) -> Environment | None:
-    """Return the environment of a TensorFlow task; None without a cluster. The chief has the first rank, then come the
-    workers, then the other roles, which the world size does not count.
+    """Return the environment of a TensorFlow task; None if `TF_CONFIG` names no cluster. The chief has the first rank,
+    then come the workers, then the other roles, which the world size does not count.
     """
     config = read_tf_config(variables)
     cluster = (config or {}).get("cluster") or {}

@@ -8,10 +8,10 @@ rank equivalent to a newly started process:
 
 * At the fork, nothing exists that a fork would lose. Importing torch starts no thread pool and touches no GPU; the
 first operation would, so none runs before the fork. A job with GPUs is not started this way.
-* The script runs as `__main__` in a module that is never taken down, and the rank leaves through `os._exit`, after
-  waiting for threads and running exit handlers as an interpreter does. The interpreter's own end would destroy the
-  reducer of DistributedDataParallel, whose destructor waits for gloo's threads: with torch 2.13 for ever in 10 of 27
-  runs of 4 ranks.
+* The script runs as `__main__` in a module that is never destroyed, and the rank ends through `os._exit`, after
+  waiting for threads and running exit handlers as an interpreter does. If the interpreter ended as usual, it would
+  destroy the reducer of DistributedDataParallel, whose destructor waits for gloo's threads. With torch 2.13, it waited
+  for ever in 10 of 27 runs of 4 ranks.
 * numpy's global random numbers are seeded again, because they would be equal in all ranks.
 
 A rank has the variables that torchrun sets. As with torchrun, its output goes to files below `--log-dir`:
@@ -53,8 +53,8 @@ def rank_environment(
 ) -> dict[str, str]:
     """Return the variables that torchrun (torch 2.13) sets for a rank. Ranks are numbered instance by instance.
 
-    There is no agent that holds a store: rank 0 opens a new store on loopback in every attempt, so that no
-    restarted rank can read the address of a dead rank.
+    Unlike torchrun's agent, this launcher keeps no store: rank 0 opens a new one on loopback in every attempt, so that
+    no restarted rank can read the address of a dead rank.
     """
     instance, local_rank = divmod(rank, processes_per_instance)
     world_size = str(instances * processes_per_instance)
@@ -168,8 +168,8 @@ class Launcher:
 
 
 def _fork() -> int:
-    """Fork this process. Python 3.12 warns about forks with several threads. The warning is ignored, because the only
-    other threads here are OpenBLAS's, which handle forks.
+    """Fork this process, and return what `os.fork` returns. Python 3.12 warns about forks with several threads. The
+    warning is ignored, because the only other threads of this process are OpenBLAS's, which handle forks.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -196,8 +196,9 @@ def _become(environment: Mapping[str, str], folder: Path | None, program: Sequen
 
 
 def _run_script(program: Sequence[str]) -> int:
-    """Run the script as `python script arguments` would. Its module and objects are never destroyed,
-    because a destructor could wait for gloo's threads for ever."""
+    """Run the script as `python script arguments` would, and return its exit code. Its module and objects are never
+    destroyed, because a destructor could wait for gloo's threads for ever.
+    """
     path = os.path.abspath(program[0])  # noqa: PTH100 - as Python writes `__file__`
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)

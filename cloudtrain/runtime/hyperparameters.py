@@ -41,7 +41,7 @@ def arguments(defaults: type[T], argv: Sequence[str] | None = None, *, at_least:
 @overload
 def arguments(defaults: T, argv: Sequence[str] | None = None, *, at_least: Least = NO_BOUNDS) -> T: ...
 def arguments(defaults: Any, argv: Sequence[str] | None = None, *, at_least: Least = NO_BOUNDS) -> Any:
-    """Return the hyperparameters: `defaults`, overridden by `SM_HPS` and the command line.
+    """Return an object with the hyperparameters as attributes: `defaults`, overridden by `SM_HPS` and the command line.
 
     `defaults` is a dataclass (the class or an instance; its annotations are the types) or a mapping (its values are the
     types). Arguments that `defaults` does not have are ignored with a notice, because platforms add their own, such as
@@ -69,7 +69,8 @@ def arguments(defaults: Any, argv: Sequence[str] | None = None, *, at_least: Lea
 def read_arguments(
     defaults: Any, argv: Sequence[str], sm_hps: str = "", at_least: Least = NO_BOUNDS
 ) -> tuple[Any, dict[str, str | None]]:
-    """Return the hyperparameters, and a map from each unknown argument to a hint or None.
+    """Return the hyperparameters, and a map from each unknown argument to a hint, or to None if no declared name is
+    similar.
 
     Raises:
         SetupError: some values are not valid; the message names all of them.
@@ -170,8 +171,8 @@ def _text_of(texts: list[str], kind: Any) -> str:
 
 
 def _empty(kind: Any) -> str:
-    """Return the empty text for a key without a value: a shell may have dropped an empty value. Raise
-    ValueError if the type has no empty value.
+    """Return the empty text, as the value of a key without a value: a shell may have dropped an empty value. Raise
+    ValueError if the type `kind` has no empty value.
     """
     try:
         convert("", kind)

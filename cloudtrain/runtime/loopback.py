@@ -20,7 +20,8 @@ _LIBUV_TAKES_SOCKETS = (2, 8)
 
 
 def open_store(port: int = 0) -> Any:
-    """Return a serving TCPStore that only this machine can reach. With port 0 a free port is chosen.
+    """Start the server of a TCPStore that only this machine can reach, and return the store. With port 0 a free port is
+    chosen.
 
     Raises:
         OSError: the port is taken.

@@ -22,7 +22,7 @@ _MOST_NAMED = 16
 
 
 def seconds_from(variable: str, default: float) -> float:
-    """Return the number in an environment variable.
+    """Return the number of seconds in an environment variable, or `default` if it is not set.
 
     Raises:
         SetupError: the value is not a number of seconds.
@@ -38,7 +38,8 @@ def seconds_from(variable: str, default: float) -> float:
 
 
 def find_store(environment: Environment, patience: float) -> Any:
-    """Return the store at `MASTER_ADDR` and `MASTER_PORT`. Its server is torchrun's agent, otherwise rank 0.
+    """Return the store at `MASTER_ADDR` and `MASTER_PORT`. Under torchrun, its server is torchrun's agent; otherwise it
+    is rank 0.
 
     Raises:
         SetupError: the address does not answer.
@@ -65,7 +66,7 @@ def find_store(environment: Environment, patience: float) -> Any:
 
 
 def meet(store: Any, environment: Environment, patience: float) -> None:
-    """Return when all processes have arrived.
+    """Wait until all processes of the job have registered in the store, for at most `patience` seconds.
 
     Raises:
         SetupError: some processes did not arrive; the message names them.

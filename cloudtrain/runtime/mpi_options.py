@@ -67,8 +67,9 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _key(option: tuple[str, ...]) -> str | None:
-    """Return a key: of several options with the same key, only the last one counts. The key is None for options
-    that all count."""
+    """Return the option's key. Of several options with the same key, only the last one counts. The key is None for an
+    option that counts every time it is given.
+    """
     if option[0] == "-x" and len(option) > 1:
         return f"-x {option[1].partition('=')[0]}"
     return option[0] if option[0] in _ONCE else None

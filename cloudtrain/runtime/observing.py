@@ -56,9 +56,11 @@ def record_flights() -> None:
 
 
 def watch_memory() -> None:
-    """When this process's GPU runs out of memory, write a file with all allocations for https://pytorch.org/memory_viz.
+    """From now on, if this process's GPU runs out of memory, write a file with all allocations for
+    https://pytorch.org/memory_viz.
 
-    `CLOUDTRAIN_MEMORY_HISTORY=0` switches the recording off. It costs the host about a microsecond for each allocation.
+    For this file, every allocation is recorded, which costs the host about a microsecond each time.
+    `CLOUDTRAIN_MEMORY_HISTORY=0` switches the recording off.
     """
     if os.environ.get(MEMORY, "1") == "0":
         return
@@ -91,8 +93,8 @@ class StepProfile:
         ...
     profile.end()
 
-    Without an argument, `CLOUDTRAIN_PROFILE` chooses the steps. If that is not set either, nothing is recorded. The
-    file is a Chrome trace.
+    Without an argument, `CLOUDTRAIN_PROFILE` chooses the steps. If that is not set either, nothing is recorded. Each
+    recorded rank writes one file, a Chrome trace.
     """
 
     def __init__(self, text: str = "") -> None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def prepared(folder: str | Path, make: Callable[[Path], object]) -> Path:
-    """Return `folder`. If it does not exist, `make(aside)` fills a temporary folder, which is then renamed to `folder`.
-    No process group is needed.
+    """Return `folder`. If it does not exist, `make(aside)` fills the temporary folder `aside`, which is then renamed to
+    `folder`. No process group is needed.
     """
     import fcntl
 

@@ -150,10 +150,10 @@ def _barrier_to_the_end(rounds: int = 3, patience: float = 1.0) -> None:
     """Run barriers until gloo's threads have released their tensors.
 
     A gloo thread releases its reference to a tensor some time after the collective has returned, and needs the
-    interpreter's lock to do so. If the interpreter exits before, the process aborts: "terminate called without an
-    active exception", SIGABRT, after the training was done (torch 2.13; `bench/leaving.py` counts). The thread's
-    reference shows in the reference count. There are three rounds, because threads of earlier collectives may be late,
-    too.
+    interpreter's lock to do so. If the interpreter exits before that, the process aborts: "terminate called without an
+    active exception", SIGABRT, after the training was done (torch 2.13; `bench/leaving.py` counts). The tensor's
+    reference count shows whether a thread still refers to it. Three barriers are run, because threads of earlier
+    collectives may be late, too.
     """
     import sys
     import time
@@ -252,15 +252,15 @@ def torch_cpu() -> torch.device:
 
 
 def _torch_distributed() -> Any:
-    """Return torch.distributed, untyped: its stores and `rendezvous` are public but not exported in its type hints."""
+    """Return torch.distributed as Any, because its stores and `rendezvous` are public but missing in its type hints."""
     import torch.distributed
 
     return torch.distributed
 
 
 def _active_group() -> Any:
-    """Return the module torch.distributed if a process group exists, else None. torch is not imported, because a script
-    that has not imported torch has no group.
+    """Return the module torch.distributed if a process group exists, else None. This function never imports torch: a
+    script that has not imported it has no group.
     """
     import sys
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 def random_states(gather: Callable[[Any], list[Any]] = from_every) -> str:
-    """Return the states of every rank: Python's, numpy's if numpy is imported, and torch's for the CPU and for the
-    rank's GPU. Every rank must call it and gets the same text.
+    """Return the random states of every rank: Python's, numpy's if numpy is imported, and torch's for the CPU and for
+    the rank's GPU. Every rank must call it; all get the same text.
 
     Args:
         gather: returns the values of all ranks, in rank order; default: through the process group.
@@ -37,8 +37,8 @@ def random_states(gather: Callable[[Any], list[Any]] = from_every) -> str:
 
 
 def restore_random_states(text: str | None) -> None:
-    """Restore the states of this rank. If more processes resume than were saved, the additional processes keep the
-    script's own seeds and print a notice.
+    """Restore the random states of this rank from `text`, which `random_states` returned. If more processes resume than
+    were saved, the additional processes keep the script's own seeds and print a notice.
 
     Raises:
         SetupError: `text` is None, because an earlier version of the script saved the checkpoint without random states.

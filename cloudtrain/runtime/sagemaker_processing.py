@@ -73,8 +73,8 @@ def main(arguments: Sequence[str], root: Path | None = None) -> int:
 
 
 def script_argv(words: Sequence[str], python: str = "python3", shell: str = "/bin/sh") -> list[str]:
-    """Return the argv of the script, from the arguments after the options: a script with its arguments, or `--command
-    LINE`.
+    """Return the argv that runs the script. `words` are this module's arguments after its options: a script with its
+    arguments, or `--command LINE`.
     """
     if words[:1] == ["--command"]:
         return [shell, "-c", *words[1:]]

@@ -73,8 +73,8 @@ def references(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def forms_of(values: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the texts that `masked` must hide: each value that `resolved` returned and each line of it, the longest
-    first.
+    """Return the texts that `masked` must hide, the longest first: each secret in `values`, which `resolved` returned,
+    and each line of it.
     """
     texts = {line for name, value in values.items() if name != VARIABLE for line in (value, *value.splitlines())}
     return tuple(sorted((text for text in texts if len(text) >= _SHORTEST), key=len, reverse=True))

@@ -4,8 +4,8 @@ files runs no code.
     written = write_shards(state, folder)          # every rank; returns its files, with checksums, for the manifest
     read_shards(state, folder)                     # every rank; into the tensors of `state`, checked as it is read
 
-torch writes metadata and plain values as pickles, and a forged pickle can run code when torch reads it. The functions
-here accept only types that `write_shards` writes.
+torch writes metadata and plain values as pickles, and a forged pickle can run code when torch reads it. `read_shards`
+accepts only types that `write_shards` writes.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ _SYNCED_AT_ONCE = 128 << 20
 
 
 class CheckedStream:
-    """A file whose large blocks are checked and synced by two threads while a third writes them. No data is copied or
-    read again."""
+    """An output file. While large blocks are written, a second thread computes their checksums and a third syncs the
+    file. No data is copied or read again.
+    """
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -61,7 +62,7 @@ class CheckedStream:
         self.size = 0
 
     def write(self, data: Any) -> int:
-        """Write all of `data`."""
+        """Write all of `data`. Return the number of bytes."""
         view = memoryview(data).cast("B")
         self.size += view.nbytes
         if view.nbytes < _WORTH_A_THREAD:
@@ -149,7 +150,8 @@ def _without_crc() -> Iterator[None]:
 def read_shards(state: dict[str, Any], folder: Path) -> None:
     """Read the tensors of `state` in place, and replace its other values. Every rank must call it.
 
-    The processes of an instance read each block that any of them needs once, and compare its checksum before using it.
+    Each block that any process of an instance needs is read once on this instance, and its checksum is compared before
+    use.
 
     Raises:
         TornError: a block differs from the manifest, on any rank. Some tensors may already have been changed.
@@ -265,7 +267,9 @@ def _span_of(folder: Path, files: dict[str, Any], name: str, offset: int, length
 
 
 def _fill(planner: Any, items: list[Any], data: memoryview, folder: Path) -> None:
-    """Pass one stored part to torch's planner. The part is a value, or a tensor of which each item needs a piece."""
+    """Pass one stored part, `data`, to torch's planner for all `items` that need it. The part is a value, or a tensor
+    of which each item needs a piece.
+    """
     import torch
     from torch.distributed._shard._utils import narrow_tensor_by_index
     from torch.distributed.checkpoint.planner import LoadItemType

@@ -3,7 +3,8 @@ machine and on Azure ML, which does not shard data itself.
 
 SageMaker documents that each instance gets about 1/n of the objects, but not which ones, so a script must not rely on a
 particular division. Here files are sorted by key and assigned to the instances in turn. Every file goes to exactly one
-instance, and the counts differ by at most one. Each file becomes a link at its path below the input's folder.
+instance, and the counts differ by at most one. In its instance's folder, each file becomes a link with the same
+relative path as in the input's folder.
 """
 
 # Paths are strings here: this has to start in no time.
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def link_share(directory: str, source: str, index: int, count: int) -> int:
-    """Create the folder `directory` with links to the share of instance `index` (of `count`). Return the number of
-    links.
+    """Create the folder `directory` with links to those files of `source` that instance `index` (of `count`) gets.
+    Return the number of links.
 
     Raises:
         OSError: the source cannot be read, or the folder cannot be written.
@@ -63,7 +64,9 @@ def keys_in(folder: str) -> list[str]:
 
 
 def leads_back(parent: str, name: str) -> bool:
-    """Return whether a folder is a link to one of its own parent folders. Following such a link would never end."""
+    """Return whether the folder `name` in `parent` is a link to one of its own parent folders. Following such a link
+    would never end.
+    """
     path = os.path.join(parent, name)
     if not os.path.islink(path):
         return False

@@ -11,13 +11,15 @@ _FIRST_NODE = re.compile(r"([^\[,]+)(?:\[(\w+)[^\]]*\]([^,]*))?")
 
 def is_started_by_srun(variables: Mapping[str, str]) -> bool:
     """Return whether `srun` started this process. A batch script also has the variables of a task, but only `srun` sets
-    the step.
+    the variable of a step.
     """
     return "SLURM_STEP_ID" in variables or "SLURM_JOB_ID" not in variables
 
 
 def tasks_on_this_node(variables: Mapping[str, str]) -> int | None:
-    """Return the number of this step's tasks on this node, from a list such as `2(x3),1` and the node's number."""
+    """Return the number of this step's tasks on this node, from a list such as `2(x3),1` and the node's number; None
+    without a valid list.
+    """
     text = variables.get("SLURM_STEP_TASKS_PER_NODE") or variables.get("SLURM_TASKS_PER_NODE") or ""
     counts: list[int] = []
     for part in text.split(","):
@@ -30,7 +32,9 @@ def tasks_on_this_node(variables: Mapping[str, str]) -> int | None:
 
 
 def first_node(variables: Mapping[str, str]) -> str | None:
-    """Return the host of rank 0, which is the first in the node list: `gpu01` for `gpu[01-03,7]`."""
+    """Return the host of rank 0, which is the first in the node list: `gpu01` for `gpu[01-03,7]`. Return None without a
+    list.
+    """
     text = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST") or ""
     match = _FIRST_NODE.match(text)
     return "".join(part for part in match.groups() if part) if match else None

@@ -1,7 +1,7 @@
 """Convert `TF_CONFIG` to the form that tf.distribute accepts. The clouds write it slightly differently:
 
     written by                              value               result
-    Azure ML                                `"ps": []`          dropped: it would be a parameter server job
+    Azure ML                                `"ps": []`          dropped, as it marks a parameter server job
     SageMaker's toolkit, parameter servers  `"master": [...]`   `chief`, in cluster and task: a script may not say
                                                                 `master` in TensorFlow 2
     launchers that write texts              `"index": "1"`      1

@@ -62,7 +62,8 @@ class Rendezvous:
         return str(self._parameters.run_id)
 
     def next_rendezvous(self) -> Any:
-        """Wait for all agents. Return the store that the agents, and then the ranks, use in this round.
+        """Wait for all agents. Return torch's RendezvousInfo with the store that the agents, and then the ranks, use in
+        this round.
 
         Raises:
             RendezvousClosedError: an agent has closed the rendezvous.
@@ -120,8 +121,9 @@ def _name(number: int) -> str:
 
 
 def _open_usual_store(arguments: Sequence[str]) -> Any:
-    """On the first agent, open the store of torchrun's default rendezvous if its address is on loopback. Otherwise
-    return None."""
+    """Open and return the store of torchrun's default rendezvous. Return None if another rendezvous is used, if its
+    address is not on loopback, or if this is not the first agent.
+    """
     from torch.distributed.run import parse_args
 
     options = parse_args(list(arguments))  # type: ignore[no-untyped-call]

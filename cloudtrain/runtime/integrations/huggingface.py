@@ -86,7 +86,9 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where trans
 
 
 def newest_checkpoint(directory: Path) -> str | None:
-    """Return the Trainer's newest whole checkpoint in a folder. Torn ones are skipped with a notice."""
+    """Return the path of the Trainer's newest whole checkpoint in a folder, or None. Torn ones are skipped with a
+    notice.
+    """
     found = [(int(match[1]), path) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
     for _, path in sorted(found, reverse=True):
         if is_whole(path):

@@ -34,5 +34,7 @@ def overrides_of(arguments: Sequence[str]) -> list[str]:
 
 
 def _escaped(text: str) -> str:
-    """Put a backslash before quotes, and double the backslashes before quotes and at the end."""
+    """Return the text for use between single quotes: each quote gets a backslash, and the backslashes directly before a
+    quote or at the end of the text are doubled.
+    """
     return re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)

@@ -1,4 +1,4 @@
-"""Support for Lightning's Trainer, of both packages `lightning.pytorch` and `pytorch_lightning`."""
+"""Support for Lightning's Trainer, both of the package `lightning.pytorch` and of `pytorch_lightning`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fit(trainer: Any, model: Any, *arguments: Any, **named: Any) -> None:
 
 
 class _Hooks:
-    """The callback's methods, shared by the callback classes of both packages."""
+    """The methods of the callback, which the callback classes for `lightning.pytorch` and `pytorch_lightning` share."""
 
     resumes_from: str | None = None
     """The checkpoint that this process found; None where the script named one."""
@@ -69,7 +69,9 @@ class _Hooks:
         self._saved = dict(state_dict)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Restore the random states of the checkpoint. Lightning draws the first order of the data right afterwards."""
+        """Restore the random states of the checkpoint. Right afterwards, Lightning draws the order of the data for the
+        first epoch.
+        """
         if self._saved:
             restore_random_states(self._saved["random"])
         self._epoch_began = random_states()
@@ -89,7 +91,7 @@ class _Hooks:
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Record the random states at the beginning of every epoch but the first. For the first, `on_fit_start` records
-        them, because its order is drawn earlier.
+        them, because the order of its data is drawn earlier.
         """
         if trainer.current_epoch > 0 and not trainer.fit_loop.is_resuming:
             self._epoch_began = random_states()
@@ -112,7 +114,7 @@ class _Hooks:
             self._reports.log(trainer.global_step, trainer.estimated_stepping_batches, values)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Save after every epoch, as Lightning's own checkpoints do."""
+        """Save a checkpoint after every epoch, like Lightning's own callback for checkpoints."""
         self._save(trainer)
 
     def _save(self, trainer: Any) -> None:

@@ -26,8 +26,8 @@ class StepReports:
         self._last = -math.inf
 
     def log(self, step: int, total: float, values: Mapping[str, Any]) -> None:
-        """Report a step with the finite numbers of `values`. Characters that a metric line does not allow are replaced
-        in the names.
+        """Report a step with the finite numbers among `values`. Characters in their names that a metric line does not
+        allow are replaced.
         """
         self._last = time.monotonic()
         known = {_metric_name(name): number for name, value in values.items() if (number := _number(value)) is not None}

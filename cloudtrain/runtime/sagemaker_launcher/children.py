@@ -154,7 +154,8 @@ class Children:
         self.events.put(("chief", exit_code))
 
     def finish(self, finishes: tuple[str, ...]) -> tuple[int, Child | None]:
-        """Wait until the host's processes have ended. Return the exit code, and the failed process, if any.
+        """Wait until the host's processes have ended. Return the host's exit code, and the failed process, or None if
+        none failed.
 
         The other processes are stopped after the first failure, or when a process whose role is in `finishes` succeeds.
         After a failure, the remaining ranks get less time to end than in a stopped job, where they save first.
@@ -211,11 +212,12 @@ def _has_members(group: int) -> bool:
 
 
 def ranks_below(launcher: int, mark: bytes) -> list[int]:
-    """Return the ids of the processes that a launcher started as ranks: its descendants with a rank variable in the
-    environment that their parent lacks. `mark` is the beginning of this variable, for example `OMPI_COMM_WORLD_RANK=`.
+    """Return the ids of the processes that a launcher started as ranks: its descendants that have a rank variable in
+    their environment while their parents have none. `mark` is the name of this variable with `=`, for example
+    `OMPI_COMM_WORLD_RANK=`.
 
-    When mpirun receives SIGTERM, it kills its ranks after one second, which is too short for saving. If the ranks are
-    signalled directly, they have the full time, and mpirun ends after them.
+    When mpirun receives SIGTERM, it kills its ranks after one second, which is too short for saving. If instead the
+    ranks themselves are signalled, they have the whole grace period, and mpirun ends after them.
     """
     parents = {pid: process.parent for pid, process in _processes().items()}
     marked = {pid for pid in parents if _carries(pid, mark)}
@@ -231,7 +233,7 @@ def ranks_below(launcher: int, mark: bytes) -> list[int]:
 
 
 def _processes() -> dict[int, _Process]:
-    """Return the processes of this machine, from /proc; none where /proc does not exist."""
+    """Return the processes of this machine by their ids, from /proc; an empty dict where /proc does not exist."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -59,8 +59,8 @@ def how_it_ended(exit_code: int) -> str:
 
 
 def last_error(lines: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the line with the error, and the lines before it: the last traceback that is not the launcher's own, else
-    the last lines of the text.
+    """Return the line with the error, and the lines that explain it: the last traceback that is not the launcher's own.
+    If there is no such traceback, return the last line, and the last ten lines.
     """
     clean = [_RANK_PREFIX.sub("", line, count=1).rstrip() for line in lines]
     found: tuple[str, list[str]] | None = None
@@ -75,8 +75,8 @@ def last_error(lines: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def fitting(head: str, details: Sequence[str]) -> str:
-    """Return `head` and as many of the last `details` as fit the limit. A `head` that is too long is shortened in its
-    middle.
+    """Return `head` and as many of the last `details` as fit into the length limit. A `head` that is too long is
+    shortened in its middle.
     """
     if len(head) > LIMIT:
         half = (LIMIT - 3) // 2
@@ -91,7 +91,9 @@ def fitting(head: str, details: Sequence[str]) -> str:
 
 
 def write_once(path: Path, content: bytes) -> None:
-    """Write the reason to `path`, unless the script has written its own. If this fails, print it to stderr."""
+    """Write the failure's reason, `content`, to `path`, unless the script has written this file itself. If writing
+    fails, print the reason to stderr.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -102,8 +104,8 @@ def write_once(path: Path, content: bytes) -> None:
 
 
 def _lines_of_rank(lines: Sequence[str], rank: str) -> list[str]:
-    """Return the lines with the rank's prefix, or all lines if none has it. torch adds this prefix to tracebacks once
-    the process group exists.
+    """Return the lines with the rank's prefix, or all lines if no traceback has this prefix. torch adds it to
+    tracebacks once the process group exists.
     """
     own = [line for line in lines if line.startswith(f"[rank{rank}]:")]
     return own if any(_HEADER in line for line in own) else list(lines)

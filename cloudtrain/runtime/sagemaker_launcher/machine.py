@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Machine:
-    """The properties of a host on which the start of its processes depends.
+    """The properties of a host that determine which processes it starts, and how.
 
     `variables` is the container's environment: the variables of the image, of SageMaker and of the job.
     """
@@ -61,7 +61,7 @@ def _gpus(variables: Mapping[str, str], devices: Path) -> int:
 
 
 def _neurons(instance_type: str, devices: Path) -> int:
-    """Return the number of Neuron cores, from `neuron-ls` if a Neuron device exists."""
+    """Return the number of Neuron cores, which `neuron-ls` reports; 0 without a Neuron device."""
     if not any(re.fullmatch(r"neuron\d+", name) for name in _names(devices)):
         return 0
     if instance_type == "ml.trn2.48xlarge":

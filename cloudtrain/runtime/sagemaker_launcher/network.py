@@ -76,7 +76,7 @@ def wait_for_name(address: str, *, tell: Callable[[str], None], patience: float 
 
 
 class Beacon:
-    """A server on the chief's host. It accepts a connection from each other host and sends the exit code when the chief
+    """A server on the chief's host. Each other host connects to it, and receives the chief's exit code when the chief
     has ended.
     """
 

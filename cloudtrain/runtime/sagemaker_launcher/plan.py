@@ -38,9 +38,9 @@ WATCH_PORT = 7778
 
 @dataclass(frozen=True)
 class Program:
-    """One process that a host starts. `env` is added to the host's environment. `signal` names the receivers of
-    SIGTERM: the `leader` (the process itself, which passes the signal on), the whole `group` of a shell, or the `ranks`
-    below mpirun.
+    """One process that a host starts. `env` is added to the host's environment. `signal` says who receives SIGTERM:
+    `leader` means the process itself, which passes the signal on; `group` means all processes of a shell's group;
+    `ranks` means the ranks that mpirun has started.
     """
 
     role: str
@@ -60,8 +60,8 @@ class LaunchPlan:
         hosts: the hosts of the distribution, in rank order; only this host if it runs the script alone.
         requirements: the requirements file that is installed first.
         wait_for: the master's host name, which must resolve before the processes start.
-        finishes: roles whose success ends all processes of the host, because servers never end by themselves.
-        watch: the host whose launcher reports the end of the chief; this host's own name on the chief's host.
+        finishes: roles whose success ends all processes of the host, because parameter servers never end by themselves.
+        watch: the chief's host, whose launcher reports the chief's end to the other hosts; None if they need no report.
         endpoints: `host:port` of every server in the job, including MASTER_PORT.
         python: the interpreter that runs the script and installs its requirements.
     """
@@ -94,7 +94,7 @@ def launch_plan(
         resource_config: `resourceconfig.json`.
         input_data_config: `inputdataconfig.json`.
         machine: the host's hardware and variables.
-        root: the folder of `/opt/ml`; another one under emulation.
+        root: `/opt/ml`, or the folder that takes its place under emulation.
         network: maps hosts to addresses; default: hosts are reached by their names.
 
     Raises:
@@ -147,7 +147,9 @@ def _address(network: Network, endpoint: str) -> str:
 
 @dataclass(frozen=True)
 class _HostSetup:
-    """One host with its launch specification."""
+    """Everything about one host from which its processes are derived. `arguments` are the script's; `hosts` are those
+    of the distribution.
+    """
 
     launch: Launch
     machine: Machine
@@ -170,7 +172,9 @@ class _HostSetup:
         return self.launch.entry_point is not None and self.launch.entry_point.endswith(".py")
 
     def program(self) -> list[str]:
-        """Return the script with its arguments. Shell scripts and commands begin with the shell."""
+        """Return the script and its arguments, or the command. For a shell script or a command, the first word is the
+        shell; for a Python script, Python is not included.
+        """
         if self.launch.command is not None:
             return [self.machine.shell, "-c", self.launch.command]
         assert self.launch.entry_point is not None
@@ -183,8 +187,8 @@ class _HostSetup:
 
     @property
     def signal(self) -> str:
-        """Return the receivers of SIGTERM, `leader` or `group`. A shell does not pass signals on, so its whole group
-        gets them.
+        """Return who receives SIGTERM: `leader` for a Python script, else `group`, because a shell does not pass
+        signals on.
         """
         return "leader" if self.is_python else "group"
 
@@ -285,7 +289,7 @@ _LAUNCHERS = {"torchrun": _torchrun, "mpirun": _mpirun, "tensorflow": _tensorflo
 
 
 def _own(setup: _HostSetup, first: str) -> dict[str, str]:
-    """Return the variables that the launcher sets besides the `SM_` variables."""
+    """Return the variables that the launcher sets in addition to the `SM_` variables. `first` is the master's host."""
     variables = setup.machine.variables
     address, port = setup.network.place(first, MASTER_PORT)
     path = variables.get("PYTHONPATH")
@@ -305,11 +309,11 @@ the log of a host, which is all that SageMaker keeps, can be read rank by rank."
 
 
 def _defaults(setup: _HostSetup, resource: Mapping[str, Any]) -> dict[str, str]:
-    """Return default variables. The job's own environment overrides them.
+    """Return the default environment variables of the host's processes. The job's own environment overrides them.
 
-    gloo gets its network interface, because it would otherwise look up the host's own name. Images without SageMaker's
-    hostname shim cannot resolve this name, and gloo would use loopback. Ranks have 120 s after SIGTERM, so torchrun
-    must not kill them after its default of 30 s.
+    gloo is told its network interface, because it would otherwise look up the host's own name. Images without
+    SageMaker's hostname shim cannot resolve this name, and gloo would use loopback. Ranks have 120 s after SIGTERM, so
+    torchrun must not kill them after its default of 30 s.
     """
     interface = resource.get("network_interface_name", "eth0")
     defaults = {

@@ -50,7 +50,7 @@ class Launch:
 
     @property
     def needs_master(self) -> bool:
-        """Return whether the processes must reach the first host, as with torchrun."""
+        """Return whether the launcher's processes connect to the first host: those of torchrun and tensorflow do."""
         return self.launcher in ("torchrun", "tensorflow")
 
 

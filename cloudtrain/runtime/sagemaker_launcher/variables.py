@@ -53,7 +53,7 @@ def sm_variables(
         reserved: the launcher's hyperparameters.
         resource: `resourceconfig.json`.
         channels: `inputdataconfig.json`.
-        root: `/opt/ml`.
+        root: `/opt/ml`, or the folder that takes its place under emulation.
         program: the entry point; empty if the job runs a command.
         groups: the instance groups of the distribution.
         job_name: the training job's name.
