@@ -21,7 +21,7 @@ Completion = Callable[[str], list[str]]
 
 
 def _silent(words: Completion) -> Completion:
-    """Wrap a completion: keep only words that begin with the typed text, and return no words after an error.
+    """Return a completion that offers the words of `words` that begin with the typed text, and no words after an error.
 
     Typer reads the signature of the returned function to find out which arguments to pass.
     """

@@ -138,7 +138,7 @@ class LiveView:
         return parts + self._course_parts(width, height - min(_OTHER_ROWS, height // 2))
 
     def _course_parts(self, width: int, rows: int) -> list[RenderableType]:
-        """Return as many curves as fit into `rows`, and a table of the other metrics."""
+        """Return the curves that fit into `rows` rows, and a table of the metrics without a curve."""
         courses = sorted(self._courses.items(), key=lambda item: "loss" not in item[0])
         count = self._curves_among(len(courses), rows) if self._draws else 0
         others = courses[count:]
@@ -150,7 +150,8 @@ class LiveView:
 
     @staticmethod
     def _curves_among(count: int, rows: int) -> int:
-        """Return how many of `count` metrics can have a curve if each of the other metrics needs a row of the table."""
+        """Return how many of `count` metrics can have a curve in `rows` rows, if each metric without a curve needs a
+        row of the table."""
         fits = (n for n in range(count, 0, -1) if n * (_LOWEST + 1) + (count - n + 1 if n < count else 0) <= rows)
         return next(fits, 1 if rows > _LOWEST + 2 else 0)
 
