@@ -82,9 +82,9 @@ def trials_table(trials: Sequence[Trial], objective: Objective | None, *, best: 
 
 
 def _time_left(trials: Sequence[Trial], total: int, status: RunStatus) -> str:
-    """Estimate how long the remaining trials will take, from the pace so far.
+    """Return the estimated time of the remaining trials, such as `about 5m`; empty if it cannot be estimated.
 
-    If the sweep continues an earlier one, trials of the earlier sweep do not count for the pace.
+    The estimate follows the pace so far. If the sweep continues an earlier one, the earlier trials do not count.
     """
     left, started = total - sum(trial.state.is_final for trial in trials), status.started
     if left <= 0 or status.state.is_final or started is None:

@@ -44,7 +44,7 @@ def wrap(text: str, width: int | None, *, first: int = 0, rest: int = 0) -> list
 
 
 def literals(text: str, style: Style = "") -> list[Span]:
-    """Return `text` as spans. Backticked literals have the style of code."""
+    """Return `text` as spans. Backticked literals have the style of code, the other parts have `style`."""
     return [
         Span(part, "code" if part.startswith("`") and len(part) > 1 else style) for part in _LITERAL.split(text) if part
     ]
