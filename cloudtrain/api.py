@@ -350,7 +350,7 @@ def _prepare(job: AnyJob | Sweep, target: AnyTarget, settings: Settings, **words
 
 def _service_named(name: str, settings: Settings) -> Service:
     """Return the service called `name`. A target's name selects the service of that target; a name with `:`, such as
-    `sweep:local`, selects the service for that target's sweeps or waiting runs."""
+    `sweep:local`, selects the service for that target's sweeps or for waiting runs."""
     if ":" not in name:
         return service_of(name, settings)
     from cloudtrain.sweeps.services import service_named
@@ -472,8 +472,8 @@ def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[R
     """Clean up after every submission whose process died: keep its run if the target has it, else forget the
     submission. Return the outcomes.
 
-    The outcomes include runs that no command may have reported yet. `on_found` is called with the outcomes, to report
-    them to the user. If the process dies before `on_found` returns, the next `recover` reports the runs again.
+    The outcomes include runs that perhaps no command has reported yet. `on_found` is called with the outcomes, to
+    report them to the user. If the process dies before `on_found` returns, the next `recover` reports the runs again.
     """
     from cloudtrain.lifecycle.submission import Recovered, report_accepted
     from cloudtrain.lifecycle.submission import recover as recover_submissions

@@ -54,7 +54,7 @@ class Settings(NamedTuple):
 
     @property
     def submitter(self) -> str:
-        """`user@host`. Run names depend on it, so that two users never get the same name."""
+        """`user@host`. Run names depend on it, so that runs of two users never get the same name."""
         try:
             user = getpass.getuser()
         except (KeyError, OSError):  # a user without a passwd entry, as in containers

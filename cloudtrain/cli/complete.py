@@ -39,7 +39,7 @@ def _silent(words: Completion) -> Completion:
 
 @_silent
 def runs(_: str) -> list[str]:
-    """Return the names of the newest runs from the store, without asking a target, so that TAB answers at once."""
+    """Return `last` and the names of the newest runs in the store. No target is asked, so that TAB answers at once."""
     from cloudtrain.settings import load_settings
     from cloudtrain.store.store import read_store
 

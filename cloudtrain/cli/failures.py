@@ -105,7 +105,7 @@ def _count(error: CloudtrainError, levels: Sequence[str]) -> str:
 
 
 def _in_our_words(error: Any) -> UsageError:
-    """Convert an error of Typer to cloudtrain's form: a message without a full stop, and a hint to type."""
+    """Convert an error of Typer to cloudtrain's form: a message without a full stop, and a hint."""
     path = error.ctx.command_path if error.ctx is not None else "cloudtrain"
     see_help = f"see `{path} --help`"
     option = getattr(error, "option_name", None)

@@ -53,8 +53,8 @@ def print_logs(
     tail: int | None,
     selection: Selection = EVERY_LINE,
 ) -> int:
-    """Print a run's output on stdout (with `follow`, until the run ends) and return the exit code. `tail` counts only
-    lines that match `selection`."""
+    """Print a run's output on stdout (with `follow`, until the run ends) and return the exit code. `tail` is the
+    number of newest lines to print, among the lines that match `selection`; None for all."""
 
     def selected(*, follow: bool = False, on_status: OnStatus = None) -> Iterator[LogLine]:
         return selection.of(run.logs(follow=follow, rank=rank, instance=instance, on_status=on_status))

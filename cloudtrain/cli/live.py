@@ -109,8 +109,8 @@ class LiveView:
         return Text(self._form.lead(line), style=colour).append_text(Text.from_ansi(part))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
-        """Draw the view. rich calls this for every printed line; it redraws at most `_REFRESHES_PER_SECOND` times a
-        second."""
+        """Draw the view. rich calls this method for every printed line, so the content is computed at most
+        `_REFRESHES_PER_SECOND` times a second, and again if the terminal's size changes."""
         from rich.segment import Segment
 
         now, size = time.monotonic(), (options.max_width, console.size.height)

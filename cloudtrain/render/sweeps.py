@@ -29,7 +29,8 @@ def sweep_document(
     more: Mapping[str, str],
     cost: SweepCost | None = None,
 ) -> Document:
-    """Return a page about a sweep with its progress, its cost and its best trials."""
+    """Return a page about a sweep with its progress, its cost, and its best trials or, without an objective, its newest
+    trials. `more` adds label-value pairs."""
     ended = sum(trial.state.is_final for trial in trials)
     total = int(status.metrics.get("trials", len(trials)))
     going_on = len(trials) - ended
@@ -52,7 +53,7 @@ def sweep_document(
 
 
 def ranked(trials: Sequence[Trial], objective: Objective | None) -> list[Trial]:
-    """Return the trials that have a value, the best first."""
+    """Return the trials that have a value, the best first; without an objective, all trials in their order."""
     if objective is None:
         return list(trials)
     found = [trial for trial in trials if trial.value is not None]

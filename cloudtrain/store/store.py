@@ -228,8 +228,8 @@ class Store:
         return found[0] if found else None
 
     def starting_with(self, prefix: str, *, limit: int = 50) -> list[RunRecord]:
-        """Return the runs whose name starts with `prefix`, newest first. Trials of a sweep are returned only if nothing
-        else matches."""
+        """Return the runs whose name starts with `prefix`, newest first. Trials of sweeps are returned only if no other
+        run matches."""
         values = (prefix, prefix + "\U0010ffff", limit)
         found = self._select(f"WHERE name >= ? AND name < ? AND {_NO_TRIAL} ORDER BY seq DESC LIMIT ?", values)
         return found or self._select("WHERE name >= ? AND name < ? ORDER BY seq DESC LIMIT ?", values)
