@@ -349,8 +349,8 @@ def _prepare(job: AnyJob | Sweep, target: AnyTarget, settings: Settings, **words
 
 
 def _service_named(name: str, settings: Settings) -> Service:
-    """Return the service called `name`: the name of a target means its own service, and a name with `:` means the
-    service for a target's sweeps or for waiting runs."""
+    """Return the service called `name`. A target's name selects the service of that target; a name with `:`, such as
+    `sweep:local`, selects the service for that target's sweeps or for waiting runs."""
     if ":" not in name:
         return service_of(name, settings)
     from cloudtrain.sweeps.services import service_named
@@ -378,7 +378,7 @@ def run(name: str) -> Run:
 
     `last` is the newest run that was submitted from the working directory or for a job file in it; runs of this
     terminal take precedence. Without such a run, `last` is the newest run of this terminal, else the newest run of all.
-    `run.elsewhere` then holds the folder that it was submitted from.
+    In these two cases the `elsewhere` of the returned run holds the folder that the run was submitted from.
 
     A reference such as `sagemaker://eu-west-1/name` also attaches to a run that this machine did not submit.
 
@@ -472,8 +472,8 @@ def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[R
     """Clean up after every submission whose process died: keep its run if the target has it, else forget the
     submission. Return the outcomes.
 
-    The outcomes include runs that no command may have reported yet. `on_found` is called with the outcomes, to report
-    them to the user. If the process dies before `on_found` returns, the next `recover` reports the runs again.
+    The outcomes include runs that perhaps no command has reported yet. `on_found` is called with the outcomes, to
+    report them to the user. If the process dies before `on_found` returns, the next `recover` reports the runs again.
     """
     from cloudtrain.lifecycle.submission import Recovered, report_accepted
     from cloudtrain.lifecycle.submission import recover as recover_submissions
@@ -529,7 +529,8 @@ def recover_if_needed() -> None:
 
 
 def _last(store: Store) -> tuple[list[RunRecord], str | None]:
-    """Return the run that `last` means, and the folder of its submission if this is not the working directory."""
+    """Return a list with the run that `last` means (empty if no run exists), and the folder that the run was submitted
+    from, or None if the run belongs to the working directory."""
     from cloudtrain.store.origin import origin_here
 
     here = origin_here(Path.cwd())
@@ -582,7 +583,8 @@ def _perhaps(
     *,
     trials: bool = False,
 ) -> list[RunRecord]:
-    """Return the rows of all runs that may match, newest first. An unfinished run may match any of the `states`."""
+    """Return the rows of all runs that may match, newest first. With `states`, all unfinished runs are included,
+    because their recorded state may be outdated."""
 
     def found(**wanted: Any) -> list[RunRecord]:
         return store.newest(job=job, where=where, trials=trials, **wanted)
@@ -596,8 +598,8 @@ def _perhaps(
 
 
 def _of_reference(store: Store, ref: RunRef) -> list[RunRecord]:
-    """Return the row of the referenced run. The reference may omit the run's profile (`research@` in
-    `research@eu-west-1`)."""
+    """Return a list with the row of the run that `ref` names; empty if the store has no such row. `ref` may omit the
+    run's profile (`research@` in `research@eu-west-1`)."""
     row = store.get(ref.name)
     if row is None or row.target != ref.target or ref.place not in (row.place, (row.place or "").rpartition("@")[2]):
         return []
@@ -605,7 +607,8 @@ def _of_reference(store: Store, ref: RunRef) -> list[RunRecord]:
 
 
 def _refresh(item: Run) -> Run:
-    """Ask the target for the state of an unfinished run. If the target cannot be reached, keep the last known state."""
+    """Ask the target for the state of an unfinished run, and return the run. If the target cannot be reached, the run
+    keeps its last known state."""
     if not item.last_status.state.is_final:
         with suppress(TargetError, RunNotFound):
             item.status()

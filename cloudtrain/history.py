@@ -63,7 +63,8 @@ def costs(
 
 
 def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
-    """Yield all runs, newest first: the runs in the store with their last known status, or the runs on a target."""
+    """Yield all runs, newest first: the runs on `target`; if it is None, the runs in the store with their last known
+    status."""
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.store.kinds import SWEEP
     from cloudtrain.store.store import read_store
@@ -129,7 +130,7 @@ def _resolve(item: Run | Plan | AnyJob | str | Path) -> Sent | Mapping[str, Any]
 
 
 def _plan_in(path: Path) -> Mapping[str, Any] | None:
-    """Return the plan in a file that `cloudtrain plan --json` wrote; None for another file."""
+    """Return the plan in a file that `cloudtrain plan --json` wrote; None if the file holds no plan."""
     import json
 
     if path.suffix.lower() != ".json":
@@ -143,7 +144,8 @@ def _plan_in(path: Path) -> Mapping[str, Any] | None:
 
 
 def _target_of_side(found: Sent | Mapping[str, Any] | AnyJob) -> AnyTarget:
-    """Return the target of one side of the comparison. If the other side is a job, it is compiled for this target."""
+    """Return the target of one side of the comparison, for which a job on the other side is compiled. None if this side
+    is a job itself."""
     from cloudtrain.lifecycle.history import Sent
     from cloudtrain.lifecycle.keeping import settings_of
 

@@ -54,7 +54,7 @@ class Settings(NamedTuple):
 
     @property
     def submitter(self) -> str:
-        """`user@host`. Run names depend on it, so that two users never get the same name."""
+        """`user@host`. Run names depend on it, so that runs of two users never get the same name."""
         try:
             user = getpass.getuser()
         except (KeyError, OSError):  # a user without a passwd entry, as in containers
@@ -138,7 +138,7 @@ def _state_dir() -> Path:
 
 
 def _files(cwd: Path, near: Path | None) -> Iterator[Path]:
-    """Yield the existing settings files. Later files take precedence."""
+    """Yield the paths of the existing settings files. Later files take precedence."""
     from platformdirs import user_config_path
 
     user = user_config_path("cloudtrain", appauthor=False) / FILE_NAME

@@ -74,13 +74,14 @@ class LazyGroup(TyperGroup):
         return load_command(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Resolve a command as Typer does. For an unknown name, raise cloudtrain's own error."""
+        """Find the command that `args` begin with, as Typer does. If its name is unknown, raise cloudtrain's own
+        error."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             raise UsageError(f"there is no command `{args[0]}`", hint=_nearest_command(args[0], args[1:]))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        """Write `COMMANDS` section by section, without importing any command."""
+        """Write the table `COMMANDS` into the help, section by section, without importing any command."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, entry in COMMANDS.items():
             sections.setdefault(entry.section, []).append((name, entry.summary))

@@ -12,8 +12,10 @@ _WORDS, _INDEX = "COMP_WORDS", "COMP_CWORD"
 
 
 def with_whole_words(complete: Callable[[], int], environ: MutableMapping[str, str] = os.environ) -> int:
-    """Run `complete` with words joined at colons, and print its answers without the part up to the last colon,
-    which bash keeps."""
+    """Join the words that bash split at colons, run `complete`, and return its exit code.
+
+    Each answer is printed without its part up to the last colon, because bash keeps this part on the command line.
+    """
     kept = _join_colons(environ)
     if not kept:
         return complete()
@@ -28,8 +30,8 @@ def with_whole_words(complete: Callable[[], int], environ: MutableMapping[str, s
 
 
 def _join_colons(environ: MutableMapping[str, str]) -> str:
-    """In `environ`, join the parts of the word at the cursor. Return that word up to its last colon; empty if it has
-    no colon."""
+    """In bash's variables in `environ`, join the words that bash split at colons. Return the word at the cursor up to
+    and including its last colon; empty if no word contains a colon or the word at the cursor contains none."""
     words, index = environ.get(_WORDS, "").split(), environ.get(_INDEX, "")
     if ":" not in words or not index.isdecimal():
         return ""

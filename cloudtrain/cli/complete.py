@@ -21,7 +21,7 @@ Completion = Callable[[str], list[str]]
 
 
 def _silent(words: Completion) -> Completion:
-    """Wrap a completion: keep only words that begin with the typed text, and return no words after an error.
+    """Return a completion that offers the words of `words` that begin with the typed text, and no words after an error.
 
     Typer reads the signature of the returned function to find out which arguments to pass.
     """
@@ -39,7 +39,7 @@ def _silent(words: Completion) -> Completion:
 
 @_silent
 def runs(_: str) -> list[str]:
-    """Return the names of the newest runs from the store, without asking a target, so that TAB answers at once."""
+    """Return `last` and the names of the newest runs in the store. No target is asked, so that TAB answers at once."""
     from cloudtrain.settings import load_settings
     from cloudtrain.store.store import read_store
 

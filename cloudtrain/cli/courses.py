@@ -49,7 +49,8 @@ class Course:
 
 
 def wants_logarithm(values: Sequence[float]) -> bool:
-    """Return whether a linear scale would show only the drop of the first values, as with most losses."""
+    """Return whether a linear scale would hide everything but the drop of the first values, as it does for most
+    losses."""
     if not values or min(values) <= 0 or max(values) / 2 < min(values) / 2 * _WIDE:
         return False
     return sorted(_fractions(values))[len(values) // 2] < _LOW

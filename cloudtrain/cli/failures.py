@@ -87,7 +87,8 @@ def _notices(error: CloudtrainError) -> Iterator[Any]:
 
 
 def _end(error: CloudtrainError, levels: Sequence[str]) -> str:
-    """Return the last lines of a report: the number of problems, and what to do about failed checks."""
+    """Return the last lines of a report: for failed checks, their number and what to do; for another error, the number
+    of its problems, or no text if it has only one."""
     if isinstance(error, PreflightError):
         return "\n".join(filter(None, (f"{_count(error, levels)}; nothing was sent", error.hint)))
     count = len(error.problems)
@@ -96,7 +97,7 @@ def _end(error: CloudtrainError, levels: Sequence[str]) -> str:
 
 
 def _count(error: CloudtrainError, levels: Sequence[str]) -> str:
-    """Format a count, such as `5 errors in job.yaml` or `1 error, 2 warnings`."""
+    """Return how often each level occurs, as a text such as `5 errors in job.yaml` or `1 error, 2 warnings`."""
     counts = {level: levels.count(level) for level in dict.fromkeys(levels)}
     text = ", ".join(f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts.items())
     files = {problem.file for problem in error.problems if problem.file}
@@ -104,7 +105,7 @@ def _count(error: CloudtrainError, levels: Sequence[str]) -> str:
 
 
 def _in_our_words(error: Any) -> UsageError:
-    """Convert an error of Typer to cloudtrain's form: a message without a full stop, and a hint to type."""
+    """Convert an error of Typer to cloudtrain's form: a message without a full stop, and a hint."""
     path = error.ctx.command_path if error.ctx is not None else "cloudtrain"
     see_help = f"see `{path} --help`"
     option = getattr(error, "option_name", None)
@@ -135,7 +136,7 @@ _SAID = {
 
 
 def _value_hint(error: Any, text: str) -> str | None:
-    """Return a hint with a valid value for the option that got a wrong value; None without a suggestion."""
+    """Return a hint with a valid value for the option that got a wrong value; None if none is known."""
     flag = next((name for name in getattr(getattr(error, "param", None), "opts", ()) if name.startswith("--")), None)
     if flag is None:
         return None

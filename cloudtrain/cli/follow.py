@@ -53,8 +53,8 @@ def print_logs(
     tail: int | None,
     selection: Selection = EVERY_LINE,
 ) -> int:
-    """Print a run's output on stdout (with `follow`, until the run ends) and return the exit code. `tail` counts only
-    lines that match `selection`."""
+    """Print a run's output on stdout (with `follow`, until the run ends) and return the exit code. `tail` is the
+    number of newest lines to print, among the lines that match `selection`; None for all."""
 
     def selected(*, follow: bool = False, on_status: OnStatus = None) -> Iterator[LogLine]:
         return selection.of(run.logs(follow=follow, rank=rank, instance=instance, on_status=on_status))
@@ -94,8 +94,8 @@ class _QueueNews:
 
 
 def _fold_traces(lines: Iterable[LogLine]) -> Iterator[LogLine]:
-    """Leave out the traceback of a launcher whose rank failed. The report at the end of the run names the reason, and
-    `logs` prints the whole traceback."""
+    """Yield the lines without the traceback that a launcher prints when one of its ranks has failed. The report at the
+    end of the run names the reason, and `logs` prints the whole traceback."""
     failing = set()
     for line in lines:
         if line.rank is None and line.text.startswith("Traceback (most recent call last)"):
@@ -107,8 +107,8 @@ def _fold_traces(lines: Iterable[LogLine]) -> Iterator[LogLine]:
 def _print(
     run: Run, lines_of: Callable[[OnStatus], Iterable[LogLine]], form: LineFormat, stream: TextIO
 ) -> dict[str, float]:
-    """Print lines as they appear and return the last value of each metric. `lines_of` takes a function that it calls
-    with every new status of the run."""
+    """Print lines as they appear and return the last value of each metric. `lines_of` returns the lines; its argument
+    is a function to call with every new status of the run."""
     if form.as_json or form.raw or not stream.isatty() or os.environ.get("TERM") == "dumb":
         return _write(lines_of(_QueueNews(run.name).tell), form, stream)
     from cloudtrain.cli.live import LiveView

@@ -231,7 +231,7 @@ def may(what: str, run: Run) -> None:
 
 
 def confirmed(question: str) -> bool:
-    """Ask a yes-or-no question. Return False if stdin is not a terminal."""
+    """Ask a yes-or-no question and return whether the answer is yes. Without a terminal on stdin, return False."""
     import sys
 
     import typer

@@ -109,8 +109,8 @@ class LiveView:
         return Text(self._form.lead(line), style=colour).append_text(Text.from_ansi(part))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
-        """Draw the view. rich calls this for every printed line; it redraws at most `_REFRESHES_PER_SECOND` times a
-        second."""
+        """Draw the view. rich calls this method for every printed line, so the content is computed at most
+        `_REFRESHES_PER_SECOND` times a second, and again if the terminal's size changes."""
         from rich.segment import Segment
 
         now, size = time.monotonic(), (options.max_width, console.size.height)
@@ -138,7 +138,7 @@ class LiveView:
         return parts + self._course_parts(width, height - min(_OTHER_ROWS, height // 2))
 
     def _course_parts(self, width: int, rows: int) -> list[RenderableType]:
-        """Return as many curves as fit into `rows`, and a table of the other metrics."""
+        """Return the curves that fit into `rows` rows, and a table of the metrics without a curve."""
         courses = sorted(self._courses.items(), key=lambda item: "loss" not in item[0])
         count = self._curves_among(len(courses), rows) if self._draws else 0
         others = courses[count:]
@@ -150,7 +150,8 @@ class LiveView:
 
     @staticmethod
     def _curves_among(count: int, rows: int) -> int:
-        """Return how many of `count` metrics can have a curve if each of the other metrics needs a row of the table."""
+        """Return how many of `count` metrics can have a curve in `rows` rows, if each metric without a curve needs a
+        row of the table."""
         fits = (n for n in range(count, 0, -1) if n * (_LOWEST + 1) + (count - n + 1 if n < count else 0) <= rows)
         return next(fits, 1 if rows > _LOWEST + 2 else 0)
 

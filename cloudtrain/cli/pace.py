@@ -118,7 +118,8 @@ class Pace:
         return lag
 
     def lag(self, *, is_quiet: bool) -> str:
-        """Describe the ranks that are at least two reports behind the foremost rank, or one if all ranks are quiet."""
+        """Describe the ranks that are at least two reports behind the foremost rank; with `is_quiet`, at least one
+        report. Empty if no rank is behind."""
         if len(self._step_of) < 2 or not self._stride:
             return ""
         first = max(self._step_of.values())

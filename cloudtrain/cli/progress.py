@@ -15,7 +15,8 @@ _PAUSE = 0.1
 
 
 def upload_progress() -> Callable[[int, int], None] | None:
-    """Return a function that draws the progress from the bytes sent and the total; None if stderr is not a terminal."""
+    """Return a function that takes the bytes sent and the total, and draws the progress; None if stderr is not a
+    terminal."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         return None
     lock, drawn = threading.Lock(), 0.0

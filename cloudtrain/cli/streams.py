@@ -1,4 +1,4 @@
-"""stdout and stderr of every command: always open, able to print any character, and with a report of a full disk."""
+"""stdout and stderr of every command: always open, able to print any character, and able to report a full disk."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def _as_given(stream: Any, number: int) -> dict[str, Any]:
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """Return the characters that the encoding lacks as JSON escapes (`\\u00e9`), so that `--json` stays valid JSON."""
+    """Return JSON escapes (`\\u00e9`) for the characters that the encoding lacks, and the offset after these
+    characters. With such escapes, `--json` stays valid JSON."""
     from json import dumps
 
     assert isinstance(error, UnicodeEncodeError), "only output is escaped"
@@ -78,7 +79,8 @@ class _Stderr(io.TextIOWrapper):
 
 
 class _Stdout(_Stderr):
-    """A stream whose errors end the command. A reader that closes the pipe, as `| head` does, causes no message."""
+    """A stream whose write errors end the command. A reader that closes the pipe, as `| head` does, causes no
+    message."""
 
     def failed(self, error: OSError) -> NoReturn:
         """Raise the error. The stream has been redirected to /dev/null."""

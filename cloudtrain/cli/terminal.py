@@ -81,5 +81,6 @@ def width_of(stream: TextIO) -> int | None:
 
 
 def has_color(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether to print colours: on a terminal that is not dumb, without NO_COLOR (https://no-color.org)."""
+    """Return whether to print colours: True if the stream is a terminal that is not dumb, and NO_COLOR is not set
+    (https://no-color.org)."""
     return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"

@@ -60,13 +60,14 @@ def _refuse(name: str) -> NoReturn:
 
 
 class _Scanner:
-    """Scans JSON that is known to be valid."""
+    """Finds the positions of the values in JSON that is known to be valid."""
 
     def __init__(self, text: str, lines: Lines) -> None:
         self.text, self.lines, self.notes = text, lines, Notes()
 
     def value(self, path: Path, start: int) -> int:
-        """Record the value at `start`, after white space, and return its end."""
+        """Record the position of the value at `start`, or after the white space there, under `path`. Return the offset
+        after the value."""
         start = self._skip(start)
         self.notes.values[path] = self.lines.place(start)
         opening = self.text[start]

@@ -30,6 +30,8 @@ Accept = Callable[[Path, os.stat_result], None]
 def read_bytes(path: str | Path, most: int = MAX_BYTES, accept: Accept | None = None) -> bytes:
     """Return the content of a plain file of at most `most` bytes. Refuses pipes and devices, which could block.
 
+    `accept` is called with the path and the status of the opened file, and raises if the file must not be read.
+
     Raises:
         OSError: the file cannot be read; `strerror` holds the reason.
     """
@@ -47,7 +49,7 @@ def read_bytes(path: str | Path, most: int = MAX_BYTES, accept: Accept | None = 
 
 
 def read_text(path: str | Path, accept: Accept | None = None) -> str:
-    """Return the text of a plain file, without a byte order mark.
+    """Return the text of a plain file, without a byte order mark. `accept` is as in `read_bytes`.
 
     Raises:
         OSError: the file cannot be read; `strerror` holds the reason.

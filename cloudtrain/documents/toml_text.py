@@ -87,7 +87,8 @@ def _unreadable(message: str, text: str, lines: Lines) -> Unreadable:
 
 
 class _Scanner:
-    """Scans TOML that is known to be valid. Each method takes an offset and returns the offset after what it read."""
+    """Finds the positions of the keys and values in TOML that is known to be valid. The methods that read a part take
+    the offset of the part and return the offset after it."""
 
     def __init__(self, text: str, lines: Lines) -> None:
         self.text, self.lines, self.notes = text, lines, Notes()

@@ -127,7 +127,7 @@ class _Reader:
         self._open: set[int] = set()
 
     def value(self, node: yaml.Node, path: Path) -> Any:
-        """Return the value of a node. `path` is recorded as its position."""
+        """Return the value of a node, and record its position under `path`."""
         self._enter(node, path)
         place = _place(node)
         self.notes.values[path] = place
@@ -168,7 +168,8 @@ class _Reader:
         return text
 
     def _own_tag(self, node: yaml.Node, path: Path, place: Place) -> None:
-        """Report a tag such as `!Ref` as a problem. Such tags name types of other programs, which a job cannot use."""
+        """Report a tag such as `!Ref` as a problem, because it names a type of another program, which a job cannot
+        use."""
         tag = str(node.tag)
         if tag == _TAG + ("map" if _is_mapping(node) else "seq"):
             return
@@ -203,7 +204,7 @@ class _Reader:
         return [(key, value) for key, value in node.value if key.tag != _MERGE]
 
     def _merges(self, node: yaml.MappingNode, path: Path) -> Iterator[dict[str, tuple[Place, yaml.Node]]]:
-        """Yield the mappings that `<<: *anchor` and `<<: [*a, *b]` merge in. Earlier mappings take precedence."""
+        """Yield the mappings that `<<: *a` or `<<: [*a, *b]` merges into `node`. Earlier mappings take precedence."""
         for key, value in node.value:
             if key.tag != _MERGE:
                 continue

@@ -20,5 +20,5 @@ class Changes(NamedTuple):
     problems: tuple[Problem, ...] = ()
 
     def origin(self, path: Path) -> str | None:
-        """Return the override (`--set a.b=1`) that set the value at a path or one of its parents."""
+        """Return the override (`--set a.b=1`) that set the value at a path or one of its parents; None if none did."""
         return next((self.origins[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.origins), None)

@@ -30,7 +30,9 @@ _Places = TypeVar("_Places", Input, Output, Checkpoint)
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
-    """Read a job file and apply overrides. Relative local paths in both start at the file's folder and become absolute.
+    """Read a job file and apply overrides.
+
+    Relative local paths in the file and in the overrides start at the file's folder and become absolute.
 
     Raises:
         UsageError: the file does not exist, cannot be read, or has an unknown suffix.
@@ -119,7 +121,7 @@ def _at(place: _Places, folder: Path) -> _Places:
 
 
 def _data_at(item: Input, folder: Path) -> Input:
-    """Return the input with absolute paths of the local data that a target uploads."""
+    """Return the input with absolute paths of the local data that targets upload. Relative paths start at `folder`."""
     others = [name for name in target_names() if name != DEFAULT_TARGET]
     paths = {name: place for name in others if is_local_path(place := item.of(name)) and place is not None}
     changes = {name: _absolute(path, folder) for name, path in paths.items() if find_target(name).uploads_data}
@@ -127,8 +129,8 @@ def _data_at(item: Input, folder: Path) -> Input:
 
 
 def _absolute(text: str, folder: Path) -> str:
-    """Return the absolute path of `text`, starting at `folder`, without `..`. `~` is the home folder. Links are not
-    followed."""
+    """Return the path `text` as an absolute path without `..`. A relative path starts at `folder`, and `~` is the home
+    folder. Links are not followed."""
     try:
         path = expand_home(text)
     except RuntimeError:  # `~name` of an unknown user is an ordinary file name

@@ -40,7 +40,8 @@ class _Refused(Exception):
 
 
 def _refuse(problem: Problem, path: Path) -> _Refused:
-    """Return the error for a problem in an override's value, without the position in that value."""
+    """Return the error for a problem in the new value at `path`. The error does not name a position inside that
+    value."""
     return _Refused(problem.message, problem.hint or _SYNTAX, path, code=problem.code)
 
 
@@ -71,7 +72,7 @@ def override(data: Data, overrides: Sequence[str], model: type[BaseModel] = Trai
 
 
 def _split(text: str) -> tuple[list[str], str]:
-    """Split `a."b.c"[0]=value` into its parts and the text of the value."""
+    """Split an override such as `a."b.c"[0]=value` into the parts of its path and the text of its value."""
     parts: list[str] = []
     offset = 0
     while True:
@@ -99,7 +100,11 @@ def _split(text: str) -> tuple[list[str], str]:
 
 
 def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tuple[Path, Positions]:
-    """Set the value at the path `parts` and create missing parents. After an error, `data` is unchanged."""
+    """Set the value at the path `parts` to `text` and create missing parents. After an error, `data` is unchanged.
+
+    Returns:
+        The path, and the positions and spellings inside the value.
+    """
     shape: SchemaNode = node_of_model(root)
     holder: Any = data
     path: Path = ()
@@ -156,8 +161,12 @@ def _index(text: str, length: int, path: Path) -> int:
 
 
 def _open(value: Any, shape: SchemaNode, path: Path) -> Any:
-    """Return the mapping or list at a path, or a new one if `value` is None. One text for all targets becomes a mapping
-    with this text for each target."""
+    """Return `value` if it is the mapping or list that `path` needs, else a new mapping or list. A text that is written
+    once for all targets becomes a mapping with this text for each target.
+
+    Raises:
+        _Refused: the field holds a single value, so it has no parts to set.
+    """
     if isinstance(value, _CONTAINERS.get(shape.kind, dict)):
         return value
     if isinstance(value, str) and shape.model() is PerTarget:
@@ -187,7 +196,7 @@ def _remove(holder: Any, key: str | int) -> None:
 
 
 def _keep_fields(holder: Data, shape: SchemaNode) -> None:
-    """Remove the fields that the model chosen by the new `type` does not have."""
+    """Remove from `holder` the fields that the model chosen by its new `type` does not have."""
     if shape.model(holder["type"]) is not None:
         known = shape.field_names(holder["type"])
         for name in [name for name in holder if name not in known]:
@@ -195,8 +204,8 @@ def _keep_fields(holder: Data, shape: SchemaNode) -> None:
 
 
 def _value(shape: SchemaNode, text: str, path: Path) -> Document:
-    """Convert the text of an override to the type of its field. If this is impossible, it stays text, which
-    validation refuses."""
+    """Convert the text of an override to a value of its field's type. A text that does not fit the type stays text,
+    which validation refuses."""
     plain = Positions(texts={(): text})
     starts = text.lstrip()[:1]
     if shape.kind != "value" and (starts in ("{", "[") or (shape.kind == "json" and starts in ('"', "'"))) and starts:

@@ -47,7 +47,7 @@ class JobFile(NamedTuple):
 
     def place_of(self, path: Path) -> str | None:
         """Return the position of the value at a path in the job or sweep, such as `job.yaml:9:20`, or the override that
-        set it. If the position is unknown, return the nearest known one."""
+        set it. For a missing value, return the position of its nearest parent; None if that is unknown too."""
         if self.inner is not None and path[:1] == ("job",):
             return self.inner.place_of(path[1:])
         origin = self.changes.origin(path)
@@ -165,7 +165,8 @@ def _apply_overrides(data: dict[str, Any], overrides: Sequence[str], model: Any)
 
 
 def _written(positions: Positions, changes: Changes) -> Any:
-    """Return a function from a path to the spelling of its value in the file or in an override."""
+    """Return a function that takes a path and returns the spelling of its value in the file or in an override, or None
+    if it has no plain value."""
     return lambda path: (changes.texts if changes.origin(path) else positions.texts).get(path)
 
 

@@ -120,7 +120,7 @@ def _target_texts(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
-    """Allow text in the fields where it replaces a mapping, such as one text for all targets."""
+    """Allow a text in the fields of `model` where a text can replace a mapping, such as one text for all targets."""
     for name in model.model_fields:
         shape, own = node_of_field(model, name), schema["properties"][name]
         if shape.kind == "model" and shape.parsed:
@@ -146,8 +146,8 @@ def _field_texts(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _choice(schema: Schema, definitions: Schema) -> Schema:
-    """Return a schema that selects the model by `type`. An editor then offers the types first and the fields of the
-    chosen type next."""
+    """Return a schema for `distribution` that selects the model by `type`. An editor then offers the types first and
+    the fields of the chosen type next."""
     names = [option["$ref"].rpartition("/")[2] for option in schema["oneOf"]]
     tags = {definitions[name]["properties"]["type"]["const"]: name for name in names}
     helps = [definitions[name].get("description", "") for name in names]
@@ -173,7 +173,7 @@ def _pattern_to_names(schema: Schema) -> None:
 
 
 def _require(*names: str) -> Schema:
-    """Return a schema that requires a value other than null in each of these fields."""
+    """Return a schema that requires each of the fields `names` with a value other than null."""
     return {"required": list(names), "properties": {name: {"not": {"type": "null"}} for name in names}}
 
 
@@ -192,7 +192,7 @@ def _smp_version(version: int) -> Schema:
 
 
 def _truthy(name: str) -> Schema:
-    """Return a schema that requires a value in the field that is neither null nor empty."""
+    """Return a schema that requires the field `name` with a value that is neither null nor empty."""
     return {"required": [name], "properties": {name: {"not": {"enum": [None, "", [], {}]}}}}
 
 

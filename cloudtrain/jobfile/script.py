@@ -33,7 +33,7 @@ def load_script(script: Path, arguments: Sequence[str], overrides: Sequence[str]
 
 
 def job_text(script: Path, arguments: Sequence[str], overrides: Sequence[str] = ()) -> str:
-    """Return the text of a job file in the working directory for the job that `load_script` returns."""
+    """Return the text of a job file for the job of `load_script`. The file must be saved in the working directory."""
     data, _ = override(fields_of_script(script, arguments, Path.cwd()), overrides, TrainingJob)
     return yaml_text(data)
 

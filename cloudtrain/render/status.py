@@ -78,8 +78,8 @@ PROGRESS = ("total", "seconds_left")
 
 
 def progress_text(status: RunStatus) -> str:
-    """Return a text such as `45%, step 207 of 460, 3m left`; empty if the script reports no total. An ended run has no
-    time left."""
+    """Return a text such as `45%, step 207 of 460, 3m left`; empty if the script reports no total. For an ended run,
+    the time left is omitted."""
     step, total = status.metrics.get("step"), status.metrics.get("total")
     if step is None or not total:
         return ""

@@ -44,15 +44,15 @@ def wrap(text: str, width: int | None, *, first: int = 0, rest: int = 0) -> list
 
 
 def literals(text: str, style: Style = "") -> list[Span]:
-    """Return `text` as spans. Backticked literals have the style of code."""
+    """Return `text` as spans. Backticked literals have the style of code, the other parts have `style`."""
     return [
         Span(part, "code" if part.startswith("`") and len(part) > 1 else style) for part in _LITERAL.split(text) if part
     ]
 
 
 def fill(words: Sequence[str], width: int | None, *, indent: int) -> list[str]:
-    """Join words into lines that a shell reads as one line, because each except the last ends in a backslash. An option
-    stays on a line with its value."""
+    """Join words into lines that fit into `width` columns with `indent` columns before each. A shell reads them as one
+    line, because each except the last ends in a backslash. An option stays on a line with its value."""
     lines: list[str] = []
     for word in _with_values(words):
         room = None if width is None else width - indent - 2

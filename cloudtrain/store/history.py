@@ -1,5 +1,5 @@
-"""The data of each submission, besides its row in `runs`, that the store keeps in order to show, compare and rerun it.
-Without secrets.
+"""The data that the store keeps of each submission, besides its row in `runs`, to show, compare and rerun the run. The
+data contains no secrets.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Kept:
 
 
 def keep(db: Connection, name: str, kept: Kept) -> None:
-    """Record the data that is sent for a run, in an open transaction."""
+    """Record the data that is sent for a run. The caller must have opened a transaction."""
     row = (name, kept.version, kept.file, kept.bundle, kept.commit, kept.branch, kept.dirty, kept.difference)
     content = {field: getattr(kept, field) for field in _IN_CONTENT}
     db.execute(

@@ -22,7 +22,8 @@ class Identity(NamedTuple):
     location: str
 
     def at(self, location: str) -> Identity:
-        """Return the identity of this store at `location`: unchanged, or a new one if the store was copied."""
+        """Return the identity that this store has at `location`: this identity if the location is the same, else one
+        with a new salt."""
         return self if location == self.location else Identity(_hash(self.salt, location), location)
 
 

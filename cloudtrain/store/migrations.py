@@ -64,8 +64,8 @@ def _m003_written(db: sqlite3.Connection) -> None:
 def _m004_order_and_identity(db: sqlite3.Connection) -> None:
     """Order runs by `seq`, which does not depend on a clock; record the store of each row and the boot of each stage.
 
-    The keys of earlier rows do not contain the job's name, so they never equal new keys. The run of such a row is
-    listed, and found again after an interrupted submission, but never mistaken for the run of a new submission.
+    The keys of earlier rows do not contain the job's name, so they never equal new keys. The run of an earlier row is
+    listed, and found again after an interrupted submission, but never mistaken for a new run.
     """
     db.execute("ALTER TABLE runs RENAME TO runs_before")
     db.execute(
@@ -149,8 +149,8 @@ def _m005_origins_and_removal(db: sqlite3.Connection) -> None:
 
 
 def _m006_history(db: sqlite3.Connection) -> None:
-    """Record what was sent for each run, without secrets, and the run's cost. Runs of earlier versions have neither
-    record.
+    """Add tables for what was sent for each run, without secrets, and for the run's cost. Runs that earlier
+    versions submitted start without rows in these tables.
     """
     db.execute(
         """

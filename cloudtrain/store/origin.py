@@ -106,7 +106,7 @@ def labels_of(tags: Mapping[str, str], hyperparameters: Mapping[str, object]) ->
 
 
 def terminal() -> str:
-    """Return a name for this process's session that is unique since the machine's last boot.
+    """Return a name for this process's session that is unique since the machine's last boot; empty without a session.
 
     On Linux the name includes the start time of the session's first process; elsewhere it is only the session's number.
     """

@@ -17,7 +17,7 @@ def has_store(folder: Path) -> bool:
     """Return whether the folder contains a run store. Removes other users' access to the folder if they have any.
 
     Raises:
-        StoreError: the path of the store or of its folder is something else, or cannot be read.
+        StoreError: the store is not a file, its folder is not a folder, or one of them cannot be read.
     """
     file = folder / FILE_NAME
     try:

@@ -223,13 +223,13 @@ class Store:
         return [key for (key,) in self._db.execute("SELECT DISTINCT key FROM labels WHERE kind = 'tag' ORDER BY key")]
 
     def get(self, name: str) -> RunRecord | None:
-        """Return the run with exactly that name."""
+        """Return the run with exactly that name; None if the store has none."""
         found = self._select("WHERE name = ?", (name,))
         return found[0] if found else None
 
     def starting_with(self, prefix: str, *, limit: int = 50) -> list[RunRecord]:
-        """Return the runs whose name starts with `prefix`, newest first. Trials of a sweep are returned only if nothing
-        else matches."""
+        """Return the runs whose name starts with `prefix`, newest first. Trials of sweeps are returned only if no other
+        run matches."""
         values = (prefix, prefix + "\U0010ffff", limit)
         found = self._select(f"WHERE name >= ? AND name < ? AND {_NO_TRIAL} ORDER BY seq DESC LIMIT ?", values)
         return found or self._select("WHERE name >= ? AND name < ? ORDER BY seq DESC LIMIT ?", values)
@@ -270,8 +270,9 @@ class Store:
         return self._select(f"WHERE {' AND '.join(conditions)} ORDER BY seq DESC LIMIT ?", values)
 
     def newest_from(self, origin: Origin) -> RunRecord | None:
-        """Return the newest run from the folder of `origin` or a folder inside it. Runs of the same terminal come
-        first, and finished rehearsals last.
+        """Return the newest run that was submitted from the folder of `origin` or a folder inside it, or for a job file
+        there; None if no run was. Runs of the same terminal are preferred to newer runs. Finished rehearsals are
+        returned only if no other run matches.
         """
         here, below = (
             origin.folder,
@@ -288,7 +289,7 @@ class Store:
         return found[0] if found else None
 
     def newest_in(self, terminal: str) -> RunRecord | None:
-        """Return the newest run that was submitted in a terminal, from any folder."""
+        """Return the newest run that was submitted in a terminal, from any folder; None if no run was."""
         found = self._select(
             "NATURAL JOIN origins WHERE terminal = ? AND terminal != '' ORDER BY seq DESC LIMIT 1", (terminal,)
         )
@@ -444,7 +445,8 @@ def _up_to_date(db: sqlite3.Connection) -> sqlite3.Connection:
 
 
 def _identify(db: sqlite3.Connection, folder: Path, salt_if_new: str) -> str:
-    """Return the salt of this store, and record it with the store's current location."""
+    """Return the salt of this store, and record it with the store's current location. `salt_if_new` becomes the salt of
+    a store that has none yet."""
     location = _location_in(folder)
     if _identity_at(db, location, salt_if_new) != _recorded_identity(db):
         db.execute("BEGIN IMMEDIATE")

@@ -108,7 +108,7 @@ def _words(text: str | None) -> list[str]:
 
 
 def _may_run(source: str, python: str | None) -> bool:
-    """Ask the user whether to run the script. Return False if stdin is not a terminal.
+    """Ask the user whether to run the script. Return True if the answer is yes, False if stdin is not a terminal.
 
     Raises:
         typer.Exit: the user answers no (exit code 2).
@@ -152,7 +152,7 @@ def _show(found: Adoption, write: Path | None, *, force: bool, json: bool) -> No
 
 
 def _settings_as_comments(found: Adoption) -> str:
-    """Return the settings as comments, so that the printed text remains a valid job file."""
+    """Return the settings for cloudtrain.toml as YAML comments, which can be printed below the job file."""
     if not found.settings_text:
         return ""
     lines = ["", "cloudtrain.toml, beside the job file:", "", *found.settings_text.splitlines()]

@@ -92,7 +92,7 @@ def _finding_json(finding: Any) -> dict[str, Any]:
 
 
 def _problem_json(problem: Any) -> dict[str, Any]:
-    """Return the JSON data of an error that prevents the checks, with the fields of a finding."""
+    """Convert an error that prevents the checks to JSON data with the same fields as a finding."""
     from cloudtrain.errors import more_about
 
     place = problem.file if problem.line is None else f"{problem.file}:{problem.line}:{problem.column}"

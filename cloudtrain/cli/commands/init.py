@@ -102,8 +102,8 @@ def command(
 
 
 def _script_in(folder: Path) -> Path:
-    """Return the training script in a folder: `train.py` or the only Python file. Otherwise, search its subfolders
-    `_FOLDERS` in the same way. Default: the path of a `train.py` that is yet to be written."""
+    """Return the training script in a folder: `train.py`, or the only Python file. If the folder has neither, search
+    its subfolders `_FOLDERS` by the same rule. If no script is found, return the path of a new `train.py`."""
     for place in (folder, *(folder / name for name in _FOLDERS)):
         scripts = sorted(place.glob("*.py"))
         if place / "train.py" in scripts:
@@ -147,7 +147,11 @@ def _job_text(path: Path, script: Path, name: str) -> str:
 
 
 def _distribution(script: Path) -> str:
-    """Return the `distribution` line of the job file, chosen by the script's imports. Default: torch."""
+    """Return the `distribution` line of the job file, chosen by the script's imports.
+
+    The line is for torch if the script cannot be read, and a comment if the script imports no library for distributed
+    training.
+    """
     from cloudtrain.core.script import distribution_of
     from cloudtrain.errors import UsageError
 

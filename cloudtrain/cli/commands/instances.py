@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _offer(words: Callable[[str], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
-    """Return a completion function that offers `words(target)`, with the target from the same command line."""
+    """Return a completion function that offers `words(target)` for the target that the command line names."""
 
     def completion(ctx: typer.Context, incomplete: str) -> list[str]:
         return [word for word in words(ctx.params.get("target") or _default_target()) if word.startswith(incomplete)]
@@ -183,7 +183,7 @@ def command(
 
 
 def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bool) -> bool:
-    """Print the current nodes of a cluster and return True. For a target with a table of types, return False.
+    """If the target is a cluster that lists its nodes, print the current nodes and return True; else return False.
 
     Raises:
         UsageError: `name` is given, but nodes have no type names.
@@ -312,7 +312,8 @@ def _elsewhere(name: str, target: str) -> str | None:
 
 
 def _nearest(name: str, target: str, known: Sequence[str]) -> str:
-    """Return a hint for an unknown type: the most similar type or how to list all types, and what the name reveals."""
+    """Return a hint for an unknown type: the most similar type or how to list all types, and the target's explanation
+    of the name if it has one."""
     from cloudtrain.catalogue.instances import name_key, tables
     from cloudtrain.errors import did_you_mean
 
@@ -331,7 +332,8 @@ def _nearest(name: str, target: str, known: Sequence[str]) -> str:
 
 
 def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query, gone: int) -> list[str]:
-    """Return lines that count the matching types not shown: beyond the limit, without a price, or no longer offered."""
+    """Return lines with the numbers of matching types that are not shown because they are beyond the limit, have no
+    known price, or are no longer offered."""
     from cloudtrain.catalogue.query import count_unpriced
 
     lines = []
@@ -345,7 +347,7 @@ def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query, g
 
 
 def _note(types: Sequence[InstanceType]) -> str:
-    """Return a line that explains the units, the date of the prices, and how to correct them."""
+    """Return a line with the units, the date of the prices, and how to correct the prices."""
     from cloudtrain.render.instances import has_infiniband
 
     unit = "network in Gbit/s"

@@ -104,8 +104,8 @@ def command(
 def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
     """Print the plan on stdout. The text format includes the processes and the request only with `whole`.
 
-    A plan with errors is printed too. The text shows the errors above the processes and the request, so the last line,
-    on stderr, points to them.
+    A plan with errors is printed too. Its errors may then be far above the end of the output, so a last line on stderr
+    repeats their codes.
 
     Raises:
         typer.Exit: a check found an error (exit code 2).
@@ -138,7 +138,8 @@ def _say_upload(plan: Plan, *words: str) -> None:
 
 
 def _say_errors(plan: Plan, *, above: bool) -> None:
-    """Print the codes of the errors once more, because the errors may have scrolled away."""
+    """Print the codes of the plan's errors once more, because the errors may have scrolled away. With `above`, the line
+    says that the errors are above the request."""
     from cloudtrain.cli.terminal import say
 
     sys.stdout.flush()
@@ -167,7 +168,7 @@ def _known_format(form: str, target: str) -> str:
 
 
 def _for_the_tool(plan: Plan, form: str) -> str:
-    """Return the request in the format of another tool.
+    """Return the request in the format `form`, which another tool reads.
 
     Raises:
         UsageError: the plan's target does not have this format.

@@ -112,8 +112,8 @@ def _states(names: Iterable[str] | None) -> list[RunState]:
 
 
 def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
-    """Return all runs except, of each job, the `keep` newest runs or the `keep` best runs by the metric `by`. A run
-    without the metric ranks last."""
+    """Return the runs that are not kept. Of each job, the `keep` newest runs are kept; with `by`, the `keep` best runs
+    by this metric. A run without the metric ranks last."""
     found: list[Run] = []
     for _, group in groupby(sorted(runs, key=lambda run: run.job_name), key=lambda run: run.job_name):
         of_job = sorted(group, key=lambda run: run.created, reverse=True)
