@@ -370,8 +370,8 @@ def _fork_problems(job: TrainingJob, account: LocalAccount) -> Iterator[Problem]
 
 
 def _task_problems(job: TrainingJob, target: Local, account: LocalAccount) -> Iterator[Problem]:
-    """Yield a problem for too many TensorFlow tasks. Only the target's `instance_count` can cause it, because
-    cloudtrain reduces the job's own numbers to this machine."""
+    """Yield a problem for too many TensorFlow tasks. Only `instance_count` of the target's settings can cause it,
+    because cloudtrain reduces the job's own numbers to the capacity of this machine."""
     workers, servers = local_tasks(job, target, account.machine)
     if workers + servers > MOST_TASKS:
         message = f"{workers:,} workers and {servers:,} parameter servers are too many for this machine: at most "

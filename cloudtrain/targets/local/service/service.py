@@ -316,8 +316,8 @@ def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
 
 
 def _start_supervisor(folder: RunFolder, environ: Mapping[str, str], *how: str) -> None:
-    """Start a supervisor. Return when this supervisor, or a quicker one, has taken over the run. If the run must wait,
-    it is then in the queue.
+    """Start a supervisor with the further arguments `how`. Return when this supervisor, or a quicker one, has taken
+    over the run. If the run must wait, it has entered the queue by that time.
 
     Raises:
         TargetError: the supervisor could not start; the message is its output.
