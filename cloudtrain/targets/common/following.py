@@ -90,7 +90,7 @@ def _is_settled(status: RunStatus, quiet_since: float, pace: Pace) -> bool:
 
 
 def _news(status: RunStatus, told: RunStatus | None) -> bool:
-    """Return whether the status has changed in more than its cost and billable seconds."""
+    """Return whether `status` differs from `told`, the last reported one, in more than cost and billable seconds."""
     if told is None:
         return True
     return replace(status, billable_seconds=None, cost=None) != replace(told, billable_seconds=None, cost=None)
