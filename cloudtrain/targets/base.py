@@ -164,7 +164,7 @@ class Service(Protocol):
 
 @runtime_checkable
 class KeepsQueue(Protocol):
-    """A service with cloudtrain's own queue, for a target without its own. The target's settings have the fields
+    """A service with cloudtrain's own queue, for a target that has no queue. The target's settings have the fields
     `queue` and `priority`.
 
     A waiting run has the state `queued`, and its status has its position.

@@ -41,7 +41,8 @@ class Log(Protocol):
         ...
 
     def new_lines(self) -> Iterator[LogLine]:
-        """Yield the lines written since the last call. An error in between neither loses nor repeats lines."""
+        """Yield the lines written since the last call. If an error occurs in between, no line is lost or
+        repeated."""
         ...
 
 

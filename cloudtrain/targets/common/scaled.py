@@ -50,8 +50,8 @@ Each process is a separate Python process on this machine."""
 
 
 def _size_problems(size: JobSize) -> Iterator[Problem]:
-    """Yield a problem if an emulation would be too large. Only numbers in the target's settings can cause it, because
-    the job's numbers are reduced."""
+    """Yield a problem if an emulation would be too large. Only numbers in the local target's settings can cause it,
+    because the job's numbers are reduced."""
     if size.instances > MOST_INSTANCES or size.world_size > MOST_PROCESSES:
         message = f"{size} (instances x processes) is too much to emulate: at most {MOST_INSTANCES} instances, and "
         message += f"{MOST_PROCESSES:,} processes in all"
@@ -61,7 +61,7 @@ def _size_problems(size: JobSize) -> Iterator[Problem]:
 
 def _size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
     """Return the numbers of instances and processes for this machine. The job's numbers are reduced to the limits of an
-    emulation. Numbers in the target's settings are used exactly."""
+    emulation. Numbers that `target` sets are used exactly."""
     size = _fitting(job, target, machine)
     instances = size.instances if target.instance_count else min(size.instances, MOST_INSTANCES)
     most = size.processes_per_instance if target.processes_per_instance else max(1, MOST_PROCESSES // instances)

@@ -40,8 +40,8 @@ def requested_size(job: TrainingJob, machine: Machine) -> JobSize:
 
 
 def local_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
-    """Return the size that the job has on this machine. Numbers in the target's settings are used exactly. The job's
-    numbers are reduced to the machine's capacity.
+    """Return the size that the job has on this machine. Numbers that `target` sets are used exactly. The job's numbers
+    are reduced to the machine's capacity.
 
     The capacity is the number of GPUs, or of CPUs on a machine without GPUs. Processes are reduced before instances, so
     that a job with several instances is still rehearsed with several.

@@ -149,7 +149,7 @@ class _RunLayout:
 
     def env(self, instance: int, *, processes: int, ranks: bool = True) -> dict[str, str]:
         """Return the environment variables that the processes of an instance get in addition to the submitter's own.
-        `ranks`: the processes communicate through torch or MPI."""
+        `ranks`: whether the processes communicate through torch or MPI."""
         given = {key: resolve_text(value, self.paths) for key, value in self.job.environment.variables.items()}
         searched = given.pop("PYTHONPATH", "${{env.PYTHONPATH}}")
         env = {

@@ -146,7 +146,7 @@ class SourceFinder:
 
 
 def rank_folders(folder: str) -> Iterator[tuple[int, str]]:
-    """Yield the local rank and the folder of each rank's output, attempt by attempt. `folder` is the log folder of one
+    """Yield each rank's local rank and the folder of its output, attempt by attempt. `folder` is the log folder of one
     instance."""
     found = [
         f"{folder}/{run}/{attempt}"
