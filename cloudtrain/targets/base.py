@@ -44,7 +44,7 @@ class BundleWriter(Protocol):
 
 
 class Account(Protocol):
-    """The account that a target uses, such as a region or a workspace, as far as this machine knows it."""
+    """The account that a target uses, such as a region or a workspace, with the data that this machine has about it."""
 
     @property
     def place(self) -> str:
@@ -56,13 +56,14 @@ class Service(Protocol):
     """Talks to one target. `Target.service` returns it; it makes no request until a method is called.
 
     1. `submit` sends exactly `plan.request`. The caller has checked that the target has no run of that name. With
-       `again`, an earlier request of this submission may have arrived; then only one run may result. If an unrelated
-       run of that name exists, `submit` raises `NameTaken`. After an error in `submit`, this process or a later one
-       may call `has`, which returns whether the run exists, and `withdraw`, which makes sure that it never will.
+       `again`, an earlier request of this submission may have arrived; even so, there must be only one run. If an
+       unrelated run of that name exists, `submit` raises `NameTaken`. After an error in `submit`, this process or a
+       later one may call `has`, which returns whether the run exists, and `withdraw`, which makes sure that it never
+       will.
     2. Every method that takes a reference raises `RunNotFound` for an unknown run.
     3. `stop` is idempotent and returns at once; a finished run stays as it is.
-    4. `logs` of a finished run yields every line and ends. With `follow`, it ends after the run's last line. Even a
-    lost connection neither loses nor repeats a line. Every process's output can be read.
+    4. `logs` of a finished run yields every line and ends. With `follow`, it ends after the run's last line. Even
+    after a lost connection, no line is missing or repeated. Every process's output can be read.
     5. `status` maps every state of the provider to a `RunState`; a failed run has a reason.
     6. Throttled requests and lost connections are retried with backoff; other failures raise a `TargetError`.
     7. No method prints or asks the user.
@@ -145,7 +146,8 @@ class Service(Protocol):
         ...
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Yield folders with the run's code, as far as it still exists. Folders that need no download come first.
+        """Yield folders that hold the run's code or parts of it; none if nothing is left. Folders that need no
+        download come first.
 
         Downloaded code is stored below `scratch`. Files may have changed since the run, so the caller compares hashes.
 
@@ -162,7 +164,7 @@ class Service(Protocol):
 
 @runtime_checkable
 class KeepsQueue(Protocol):
-    """A service with cloudtrain's own queue, for a target without its own. The target's settings have the fields
+    """A service with cloudtrain's own queue, for a target that has no queue. The target's settings have the fields
     `queue` and `priority`.
 
     A waiting run has the state `queued`, and its status has its position.
@@ -216,8 +218,8 @@ class Tuner(Service, Protocol):
         ...
 
     def continued(self, request: Mapping[str, Any], name: str, trials: int, started: int) -> dict[str, Any]:
-        """Return the request of a sweep that continues the sweep `name`. `request` is the request of `name`, and
-        `started` the number of its trials. Pure.
+        """Return the request of a sweep that continues the sweep `name` with `trials` more trials. `request` is the
+        request of `name`, and `started` the number of trials that it has started. Pure.
 
         Raises:
             UsageError: the tuner cannot continue a sweep; the hint names an alternative (`CT064`).
@@ -420,8 +422,8 @@ class Target(ABC):
         return None
 
     def examine(self, settings: Any, account: Any) -> str | None:
-        """Return the line that `cloudtrain doctor` shows about the account, such as `workspace prod, from config.json`,
-        or None.
+        """Return the line that `cloudtrain doctor` shows about the account, such as `workspace prod, from config.json`;
+        None if there is nothing to show.
 
         Raises:
             CloudtrainError: the account has a problem.

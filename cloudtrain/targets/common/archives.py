@@ -1,8 +1,8 @@
 """Archives of bundles in a folder: `bundles/<hash of the content>/sourcedir.tar.gz`.
 
 A submit does not read an existing archive. It reads a file beside the archive, which holds the size, time and inode of
-the complete archive. If the archive's own values differ, the archive is written again. Its content is verified only
-when it is unpacked (`cloudtrain.bundle.unpack`).
+the complete archive. If the archive's present values differ from these, the archive is written again. Its content is
+verified only when it is unpacked (`cloudtrain.bundle.unpack`).
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def run_name(job_name: str, key: str, submitter: str, salt: str, counter: int) -
     Args:
         key: the plan's `submission_key`.
         submitter: `user@host`.
-        salt: the run store's salt, so that two stores of the same user give different names.
+        salt: a text that differs between run stores, so that two stores of the same user give different names.
         counter: the number of earlier runs with the same key, plus one.
     """
     digest = hashlib.sha256(f"{key}\n{submitter}\n{salt}".encode()).hexdigest()[:HASH_LENGTH]

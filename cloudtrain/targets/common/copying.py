@@ -25,12 +25,12 @@ def copy_places(
     """Copy the run's files at `path` into the folder `destination`, which is created. Return the copies.
 
     The content of a folder goes directly into `destination`. With an empty path everything is copied, each output to
-    its own subfolder. With `outputs`, each of the job's outputs is copied this way. A path such as `model/weights.pt`
-    copies one file. Existing files of the same name are replaced. Either all files appear, or none.
+    its own subfolder. With `outputs`, each of the job's outputs is copied to its own subfolder. A path such as
+    `model/weights.pt` copies one file. Existing files of the same name are replaced. Either all files appear, or none.
 
     Args:
         known: the folders of each output on this machine, by the output's name for `cloudtrain download`.
-        chosen: outputs whose folders also hold other files: the output's own files, by the output's name.
+        chosen: further outputs, whose folders also hold other files: the files of each output, by the output's name.
 
     Raises:
         UsageError: the run has no output of this name; the hint names its outputs.
@@ -68,7 +68,7 @@ def _find(wanted: str, known: Mapping[str, Places]) -> list[Path]:
 
 
 def _instead(known: Mapping[str, Places], chosen: Mapping[str, Files]) -> str:
-    """Return the hint for a job without outputs: copy its model, or if that is empty, its other files."""
+    """Return the hint for a job without outputs: copy its model, or if that is empty, an output of `chosen`."""
     if not any(_files(known.get("model", ()))):
         for place, files in chosen.items():
             if files:
@@ -77,8 +77,8 @@ def _instead(known: Mapping[str, Places], chosen: Mapping[str, Files]) -> str:
 
 
 def _files(places: Places) -> Iterator[tuple[str, Path]]:
-    """Yield the relative path and the path of each file below the folders. If two relative paths are equal, the last
-    file counts."""
+    """Yield the relative path and the path of each file below the folders. If two files have the same relative
+    path, the later one is used."""
     from cloudtrain.runtime.atomic import ASIDE
 
     for place in places:

@@ -103,8 +103,8 @@ def _changed(item: Upload) -> UnreadableData:
 def _counting(
     data: LocalData, missing: list[DataFile], on_bytes: ByteProgress | None
 ) -> Callable[[DataFile, int], None]:
-    """Return a function that adds up the bytes of single files and calls `on_bytes` with the total. Files already in
-    storage count as sent."""
+    """Return a function that takes a file and the number of its bytes sent so far, and calls `on_bytes` with the total
+    of all files. Files already in storage count as sent."""
     sent, lock = dict.fromkeys((file.path for file in missing), 0), Lock()
     sent_of_all = data.size - sum(file.size for file in missing)
 
@@ -120,8 +120,8 @@ def _counting(
 
 
 def below(folder: str, names: Mapping[str, int]) -> dict[str, int]:
-    """Return the files of a listing that are below `folder`, by their paths relative to it. Leave out entries
-    for folders."""
+    """Return the sizes of the files below `folder`, by their paths relative to it. `names` maps the full names of a
+    listing to sizes. Entries for folders are left out."""
     prefix = folder.rstrip("/") + "/"
     return {
         name[len(prefix) :]: size

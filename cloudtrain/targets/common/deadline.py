@@ -37,8 +37,8 @@ class Deadline(Generic[T]):
         self._end = time.monotonic() + seconds
 
     def answers(self, questions: Sequence[Callable[[], T]]) -> list[T]:
-        """Ask all questions at the same time. Return the answers that arrive in time, in the order of the questions. If
-        a question raises an error, raise it."""
+        """Call all `questions` at the same time. Return the results that arrive before the deadline, in the order of
+        the questions. If one of the calls raises an error, raise it."""
         found: dict[int, T] = {}
         failed: list[BaseException] = []
 

@@ -41,7 +41,8 @@ class Log(Protocol):
         ...
 
     def new_lines(self) -> Iterator[LogLine]:
-        """Yield the lines written since the last call. An error in between neither loses nor repeats lines."""
+        """Yield the lines written since the last call. If an error occurs in between, no line is lost or
+        repeated."""
         ...
 
 
@@ -90,7 +91,7 @@ def _is_settled(status: RunStatus, quiet_since: float, pace: Pace) -> bool:
 
 
 def _news(status: RunStatus, told: RunStatus | None) -> bool:
-    """Return whether the status has changed in more than its cost and billable seconds."""
+    """Return whether `status` differs from `told`, the last reported one, in more than cost and billable seconds."""
     if told is None:
         return True
     return replace(status, billable_seconds=None, cost=None) != replace(told, billable_seconds=None, cost=None)

@@ -1,4 +1,4 @@
-"""Choose the instance type of a job that names only a GPU. The user's own corrections of the catalogue apply."""
+"""Choose the instance type of a job that names only a GPU, from the catalogue with the user's own corrections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cloudtrain.core.resources import Resources
 
 
 def type_by_gpu(target: str, resources: Resources, overlay: Any) -> str:
-    """Return the name of the instance type for `resources.gpu`.
+    """Return the name of the instance type for `resources.gpu`. `overlay`: the user's corrections of the catalogue.
 
     Raises:
         JobError: no instance type fits; the hint names the available types.

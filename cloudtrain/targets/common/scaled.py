@@ -20,8 +20,8 @@ from cloudtrain.targets.registry import target_of
 
 
 def scaled_job(job: TrainingJob, target: LocalSettings, account: LocalAccount) -> tuple[TrainingJob, JobSize]:
-    """Return the job with numbers of instances and processes that fit this machine, and these numbers. Inputs without a
-    path on the service get a made-up path.
+    """Return the job with numbers of instances and processes that fit this machine, and these numbers as a `JobSize`.
+    Inputs without a path on the service get a made-up path.
 
     Raises:
         JobError: the job needs something that this machine cannot emulate.
@@ -50,8 +50,8 @@ Each process is a separate Python process on this machine."""
 
 
 def _size_problems(size: JobSize) -> Iterator[Problem]:
-    """Yield a problem if an emulation would be too large. Only the target's own numbers can cause it, because the job's
-    numbers are reduced."""
+    """Yield a problem if an emulation would be too large. Only numbers in the local target's settings can cause it,
+    because the job's numbers are reduced."""
     if size.instances > MOST_INSTANCES or size.world_size > MOST_PROCESSES:
         message = f"{size} (instances x processes) is too much to emulate: at most {MOST_INSTANCES} instances, and "
         message += f"{MOST_PROCESSES:,} processes in all"
@@ -61,7 +61,7 @@ def _size_problems(size: JobSize) -> Iterator[Problem]:
 
 def _size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
     """Return the numbers of instances and processes for this machine. The job's numbers are reduced to the limits of an
-    emulation. The target's own numbers are used exactly."""
+    emulation. Numbers that `target` sets are used exactly."""
     size = _fitting(job, target, machine)
     instances = size.instances if target.instance_count else min(size.instances, MOST_INSTANCES)
     most = size.processes_per_instance if target.processes_per_instance else max(1, MOST_PROCESSES // instances)
@@ -84,8 +84,8 @@ def _resources(job: TrainingJob, size: JobSize) -> Any:
 
 
 def _groups(groups: tuple[InstanceGroup, ...], instances: int) -> tuple[InstanceGroup, ...]:
-    """Scale instance groups to `instances` instances in total. Every group keeps at least one instance. The largest
-    groups shrink first; of equal groups, the last one."""
+    """Reduce instance groups to `instances` instances in total, but not below one instance per group. The largest
+    group loses an instance first; of equally large groups, the last one."""
     counts = [group.instance_count for group in groups]
     while sum(counts) > max(instances, len(groups)):
         counts[max(range(len(counts)), key=lambda index: (counts[index], index))] -= 1
@@ -136,7 +136,7 @@ def _library_problems(job: TrainingJob) -> list[Problem]:
 
 
 def without_echoes(problems: Sequence[Problem]) -> list[Problem]:
-    """Return only the first problem of each field. Later problems are the service's, about fields that this machine
-    refused already."""
+    """Return the problems with only the first one of each field, and all problems without a field. The later problems
+    of a field are the service's, but this machine has already refused the field."""
     first = {problem.path: problem for problem in reversed(problems)}
     return [problem for problem in problems if first[problem.path] is problem or not problem.path]

@@ -40,7 +40,7 @@ def requested_size(job: TrainingJob, machine: Machine) -> JobSize:
 
 
 def local_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
-    """Return the size that the job has on this machine. The target's own numbers are used exactly. The job's numbers
+    """Return the size that the job has on this machine. Numbers that `target` sets are used exactly. The job's numbers
     are reduced to the machine's capacity.
 
     The capacity is the number of GPUs, or of CPUs on a machine without GPUs. Processes are reduced before instances, so
@@ -91,8 +91,8 @@ every task gets the addresses of all others."""
 
 
 def _working(workers: int, servers: int) -> Tasks:
-    """Return the tasks with at least two workers if the job has parameter servers. The chief then only coordinates, so
-    another worker must train."""
+    """Return the tasks, with at least two workers if there are parameter servers. With parameter servers the chief only
+    coordinates, so another worker must train."""
     return Tasks(max(workers, 2) if servers else workers, servers)
 
 

@@ -17,7 +17,7 @@ PEER_LOST = re.compile(
 
 
 def error_in(lines: Sequence[str]) -> str | None:
-    """Return the last line that names an exception."""
+    """Return the last line that names an exception; None without such a line."""
     found = [match[1] for line in lines if (match := _NAMED_ERROR.match(line))]
     return shorten_line(found[-1]) if found else None
 

@@ -25,7 +25,8 @@ def run_concurrently(
     """Call `work(item, check)` for each item, up to `count` calls at the same time. Return the results in order.
 
     Args:
-        check: raises an error if an enclosing operation was cancelled.
+        check: a function that raises an error if an enclosing operation was cancelled. Each call of `work` gets
+            a function that raises this error too, and also an error if another call has failed.
     """
     ended = Event()
 

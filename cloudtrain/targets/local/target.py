@@ -125,7 +125,7 @@ class LocalTarget(Target):
 
 
 def _interpreter(settings: Local) -> tuple[str, str]:
-    """Return the interpreter's path, and the real file behind its links. An upgrade changes the real file, and then
-    counts as another interpreter."""
+    """Return the interpreter's path, and the real file behind its links. An upgrade changes the real file, so the
+    upgraded interpreter counts as another one."""
     found = os.path.abspath(shutil.which(settings.python or sys.executable) or settings.python or sys.executable)  # noqa: PTH100
     return found, os.path.realpath(found)

@@ -55,8 +55,8 @@ class Program:
 
 
 def build(program: Program, **given: Any) -> tuple[Any, dict[str, Any]]:
-    """Execute the program up to its last call. Return the object that sends the request, and the arguments of its
-    method. Values in `given` replace variables.
+    """Execute the program without its last call, which sends the request. Return the object and the arguments of this
+    call. Values in `given` replace the variables of the same names.
 
     Raises:
         MissingExtra: the SDK is not installed.
@@ -70,7 +70,7 @@ def build(program: Program, **given: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def build_arguments(program: Program) -> dict[str, Any]:
-    """Return only the arguments of the program's method. They must not refer to variables.
+    """Return the arguments of the program's `method`, without executing the rest. They must not refer to variables.
 
     Raises:
         MissingExtra: the SDK is not installed.

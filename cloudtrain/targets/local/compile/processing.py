@@ -85,7 +85,8 @@ def _mark_shards(view: TrainingJob) -> TrainingJob:
 
 
 def _seen(process: Process, shares: Mapping[str, str], count: int) -> Process:
-    """Return the process with the paths of its instance's shares and the number of its instance filled in."""
+    """Return the process with each placeholder in `shares` replaced by the path that it stands for, and with variables
+    for the number of its instance and the number of instances (`count`)."""
 
     def filled(text: str) -> str:
         for mark, share in shares.items():

@@ -149,7 +149,7 @@ class _RunLayout:
 
     def env(self, instance: int, *, processes: int, ranks: bool = True) -> dict[str, str]:
         """Return the environment variables that the processes of an instance get in addition to the submitter's own.
-        `ranks`: the processes communicate through torch or MPI."""
+        `ranks`: whether the processes communicate through torch or MPI."""
         given = {key: resolve_text(value, self.paths) for key, value in self.job.environment.variables.items()}
         searched = given.pop("PYTHONPATH", "${{env.PYTHONPATH}}")
         env = {
@@ -370,8 +370,8 @@ def _fork_problems(job: TrainingJob, account: LocalAccount) -> Iterator[Problem]
 
 
 def _task_problems(job: TrainingJob, target: Local, account: LocalAccount) -> Iterator[Problem]:
-    """Yield a problem for too many TensorFlow tasks. Only the target's `instance_count` can cause it, because
-    cloudtrain reduces the job's own numbers to this machine."""
+    """Yield a problem for too many TensorFlow tasks. Only `instance_count` of the target's settings can cause it,
+    because cloudtrain reduces the job's own numbers to the capacity of this machine."""
     workers, servers = local_tasks(job, target, account.machine)
     if workers + servers > MOST_TASKS:
         message = f"{workers:,} workers and {servers:,} parameter servers are too many for this machine: at most "

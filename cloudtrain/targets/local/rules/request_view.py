@@ -31,11 +31,12 @@ class LocalView(RequestView):
         return self._emulated.service if self._emulated is not None else self.target
 
     def change(self, subject: Subject) -> dict[str, Any]:
-        """Return the job's variables and hyperparameters after the emulated service's overrides, if there are any."""
+        """Return the variables and hyperparameters as the emulated service's overrides change them. Return an empty
+        dict without emulation."""
         return self._emulated.change_script(subject) if self._emulated is not None else {}
 
     def places(self, subject: Subject) -> Iterator[DataPlace]:
-        """Yield the job's own paths for data, such as `inputs.NAME.local`; in an emulation, without outputs."""
+        """Yield the job's own paths for data, such as `inputs.NAME.local`. An emulation leaves out those of outputs."""
         return declared_places(subject.job, self.target, outputs=self._emulated is None)
 
     def images(self, subject: Subject) -> Iterator[tuple[str, Path]]:

@@ -49,7 +49,8 @@ class Missing(NamedTuple):
 
 
 def requirements_in(file: str, read: Callable[[str], str | None], deepest: int = _DEEPEST) -> Iterator[Requirement]:
-    """Yield the requirements of `file` and of the files that it includes. `read` returns a file's text, or None."""
+    """Yield the requirements of `file` and of the files that it includes, nested up to `deepest` levels. `read`
+    returns a file's text, or None if the file cannot be read."""
     text = read(file)
     for line in (text or "").replace("\\\n", " ").splitlines():
         line = re.sub(r"(^|\s)#.*", "", line).strip()

@@ -34,7 +34,7 @@ class Deaths:
 
     def launcher_was_killed(self, launcher: Launched) -> None:
         """Record that a signal from outside ended a launcher. If no rank had failed before, this signal is the
-        cause of the failure, and ranks that end later failed because of it."""
+        cause of the run's failure, and ranks that end later fail because of it."""
         if not any(exit_code for _, _, exit_code, _ in self._ends):
             self._killed_launcher = launcher
 

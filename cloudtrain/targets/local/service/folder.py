@@ -91,7 +91,7 @@ class RunFolder:
 
     def write_status(self, status: dict[str, Any]) -> None:
         """Replace the status file in one atomic step. On a full disk, overwrite the old file with a short status, which
-        needs no more space.
+        needs no additional space.
 
         Raises:
             OSError: even the short status could not be written.

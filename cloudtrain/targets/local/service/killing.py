@@ -1,9 +1,9 @@
 """Kill every process of a run, including those that left its session.
 
 A process belongs to a run if it was started with `CLOUDTRAIN_RUN_DIR=<the run's folder>` in its environment (data
-loader workers, daemons that a script forked), or if the supervisor knows its id. So do all descendants of
-a process that the supervisor knows, and all processes of a session that it leads; this finds programs that overwrite
-their environment, as setproctitle does.
+loader workers, daemons that a script forked), or if the supervisor knows its id. All descendants of a process
+that the supervisor knows also belong to the run, and so do all processes of a session that such a process leads. In
+this way, programs that overwrite their environment, as setproctitle does, are found too.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class Launched:
             _send(os.kill, self.pid)
 
     def is_leaving(self) -> bool:
-        """Return whether the process is still running after `terminate`. If `terminate` signals its whole group, any
-        process of its session counts."""
+        """Return whether the process is still running after `terminate`. If `terminate` signals its whole group, return
+        whether any process of its session is still running."""
         if self._signal == "group" and not self.is_empty and self.exit_code is not None:
             self.is_empty = not killing.session_members(self.pid)
             return not self.is_empty

@@ -108,8 +108,8 @@ class Order:
         return True
 
     def move(self, run: str, before: str | None, *, last: bool = False) -> bool:
-        """Move a run before the run `before`, to the front (`before` is None), or to the end. The run gets the priority
-        that its new position needs. Return False if one of the two runs is not waiting."""
+        """Move a run before the run `before`, to the front (`before` is None), or to the end. The run's priority
+        changes if its new position requires that. Return False if one of the two runs is not waiting."""
         place = self.place_of(run)
         if place is None or (before is not None and self.place_of(before) is None):
             return False
@@ -150,8 +150,8 @@ class Order:
                 is_kept = True
 
     def watched(self) -> dict[str, frozenset[str]]:
-        """Return the runs that each waiting run watches for their end. The first waiting run watches all runs that hold
-        GPUs or slots; every other one watches its predecessor. So the end of a run, for any reason, wakes one
+        """Map each waiting run to the runs whose end it watches for. The first waiting run watches all runs that hold
+        GPUs or slots; every other waiting run watches its predecessor. So the end of a run, for any reason, wakes one
         process."""
         found, before = dict[str, frozenset[str]](), frozenset(one.run for one in self.held)
         for one in self.waiting:

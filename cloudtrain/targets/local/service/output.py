@@ -86,7 +86,8 @@ class Output:
         os.ftruncate(self._journal, whole)
 
     def pump(self, *, at_once: bool = False) -> bool:
-        """Read a limited amount of the available output. Return True if more is available.
+        """Read a limited amount of the available output. Return True if more is available. `at_once`: look for new
+        files in this call, and do not wait until their ranks are known.
 
         Raises:
             OSError: the journal cannot be written.
@@ -157,7 +158,8 @@ class Output:
         _write_all(self._journal, "".join(records).encode("ascii"))
 
     def _records(self, source: Source, lines: list[str], now: float) -> list[str]:
-        """Return the journal records for the lines. Also add the lines to their rank's own file and last lines."""
+        """Return the journal records for the lines. Also add the lines to their rank's own file, and remember the last
+        ones for `tail`."""
         rank, stream = source.rank, source.stream
         key = (-1 if rank is not None else source.instance, rank, stream)
         if key not in self._tails:
@@ -193,8 +195,8 @@ class Output:
         return self._rank_files[rank]
 
     def _values(self, lines: list[str], rank: int | None) -> dict[int, dict[str, float]]:
-        """Search lines with the job's patterns. Return a map from line number to values, and update `metrics`. Lines
-        that the runtime's `[metrics]` already reports are not searched."""
+        """Search lines with the job's patterns. Return a map from line number to values, and update `metrics`. The
+        runtime's own `[metrics]` lines are not searched; their values only update `metrics`."""
         found: dict[int, dict[str, float]] = {}
         for number, line in enumerate(lines):
             if "[metrics]" in line:
@@ -209,8 +211,8 @@ class Output:
         return found
 
     def _of_lowest(self, values: dict[str, float], rank: int | None) -> dict[str, float]:
-        """Return the values of metrics that no lower rank prints. `core.states.Metrics` does the same, but importing it
-        would slow down the supervisor."""
+        """Return those of `values` whose metric no lower rank has printed. `core.states.Metrics` does the same, but
+        importing it would slow down the supervisor."""
         own = sys.maxsize if rank is None else rank
         kept = {name: value for name, value in values.items() if own <= self._lowest.setdefault(name, own)}
         self._lowest.update(dict.fromkeys(kept, own))

@@ -99,8 +99,8 @@ def shares_of(gpus: Sequence[str], instances: int) -> list[str]:
 
 
 def make_folders(spec: LaunchSpecification, logs: str, *, umask: int) -> None:
-    """Make the folders for the run's outputs and logs. If the job names a folder outside the run's folder, it is
-    created with `umask`, the submitter's.
+    """Make the folders for the run's outputs and logs. `umask`: the submitter's umask, which applies to folders outside
+    the run's own folder.
 
     Raises:
         OSError: a folder cannot be made.
@@ -113,7 +113,7 @@ def make_folders(spec: LaunchSpecification, logs: str, *, umask: int) -> None:
 
 
 def make_files(spec: LaunchSpecification) -> None:
-    """Make the files and links that the processes expect. Only emulations and sharded processing jobs have any.
+    """Make the files and links that the processes expect. Only emulations and sharded processing jobs need them.
 
     Raises:
         OSError: a file or link cannot be made.

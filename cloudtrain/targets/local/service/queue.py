@@ -65,8 +65,8 @@ class Queue:
         return status is None or status["state"] in FINAL
 
     def read(self) -> Order:
-        """Read the order. Return an empty order if the file is missing or was damaged by a power failure, after which
-        no run is alive."""
+        """Read the order. Return an empty order if the file is missing, or was damaged by a power failure. After a
+        power failure no run is alive."""
         try:
             with open(self._table, "rb") as file:
                 return Order.from_json(json.load(file))
@@ -75,7 +75,7 @@ class Queue:
 
     def settle(self) -> None:
         """Give the GPUs and slots of dead runs to waiting runs. Do nothing if the queue was never used or cannot be
-        written; in the latter case, the waiting runs will give them."""
+        written. If it cannot be written, the supervisors of the waiting runs do this later."""
         if os.path.exists(self._table):
             try:
                 self.change()
@@ -84,6 +84,7 @@ class Queue:
 
     def change(self, how: Callable[[Order], object] = lambda _order: None) -> Order:
         """Change the order with `how`, start the waiting runs that can start now, and wake the affected supervisors.
+        Return the new order.
 
         Raises:
             OSError: the table cannot be written; the order is unchanged.
@@ -115,7 +116,7 @@ class Queue:
 
     def _wake(self, run: str) -> None:
         """Send a byte to the FIFO of a waiting supervisor. Do nothing if the supervisor is dead, or if the FIFO is
-        full: then the bytes in it wake the supervisor."""
+        full, because the bytes already in it will wake the supervisor."""
         try:
             descriptor = os.open(self.fifo(run), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:

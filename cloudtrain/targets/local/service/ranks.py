@@ -2,8 +2,8 @@
 
 torchrun and mpirun start the ranks. The supervisor looks for a variable with a rank in the environment of their child
 processes. Forked ranks show their launcher's environment, so the fork launcher writes their ranks to files. On Linux
-a pid file descriptor reports the end of a process at once. The zombie holds the exit code until its launcher collects
-it.
+a pid file descriptor reports the end of a process at once. The ended process stays as a zombie with its exit code until
+its launcher collects it.
 """
 
 # Paths are strings here, because this module must start and poll quickly.
@@ -102,7 +102,7 @@ class RankTable:
         return [rank.pid for rank in self._alive.values() if instance in (None, rank.instance)]
 
     def rank_of(self, instance: int, local_rank: int) -> int | None:
-        """Return the global rank of the newest process with this local rank; None if no process had it."""
+        """Return the global rank of the instance's newest process with this local rank; None if there was none."""
         return self._rank_of.get((instance, local_rank))
 
     def discover(self, launchers: Iterable[tuple[int, int]]) -> list[Rank]:

@@ -63,7 +63,7 @@ class LocalService:
         return []
 
     def can_check(self, settings: Local) -> bool:  # noqa: ARG002 - the promise's
-        """Return True, because `check` needs neither credentials nor a network here."""
+        """Return True, because `check` of this target needs neither credentials nor a network."""
         return True
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:  # noqa: ARG002
@@ -116,7 +116,7 @@ class LocalService:
         return self._has(ref.name)
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Remove the launch specification of a run whose supervisor has not taken over; see `withdraw.py`."""
+        """Remove the launch specification of a run, unless a supervisor has taken over. Return False if it has."""
         from cloudtrain.targets.local.service.withdraw import withdraw
 
         return withdraw(self._folder(ref.name))
@@ -316,8 +316,8 @@ def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
 
 
 def _start_supervisor(folder: RunFolder, environ: Mapping[str, str], *how: str) -> None:
-    """Start a supervisor. Return when this supervisor, or a quicker one, has taken over the run. If the run must wait,
-    it is then in the queue.
+    """Start a supervisor with the further arguments `how`. Return when this supervisor, or a quicker one, has taken
+    over the run. If the run must wait, it has entered the queue by that time.
 
     Raises:
         TargetError: the supervisor could not start; the message is its output.

@@ -70,7 +70,7 @@ class Source:
 
 
 class SourceFinder:
-    """Finds new output files: files of launched processes, and files of ranks, attempt by attempt.
+    """Finds new output files: those of launched processes, and those of every attempt of the ranks.
 
     Ranks of mpirun write `logs/instance_0/rank_<r>.stdout.log`. Ranks of torchrun and forked ranks write
     `logs/instance_<i>/<random>/attempt_<n>/<local rank>/stdout.log`. When another instance makes torchrun repeat an
@@ -102,8 +102,8 @@ class SourceFinder:
                     yield source
 
     def new_ranks(self, *, at_once: bool = False) -> Iterator[Source]:
-        """Yield the output files of ranks that appeared since the last call. `at_once`: do not wait until a rank is
-        known."""
+        """Yield the output files of ranks that appeared since the last call. Without `at_once`, leave out files whose
+        rank may become known soon."""
         if self._spec.launcher == "mpirun":
             for rank in range(self._spec.world_size):
                 yield from self._streams(f"{self._logs}/instance_0/rank_{rank}.", 0, rank, rank)
@@ -131,8 +131,9 @@ class SourceFinder:
             yield source
 
     def _rank(self, instance: int, local_rank: int, folder: str, at_once: bool) -> int | None:
-        """Return the global rank of a folder's process; None if it is not yet known. With one instance, it equals the
-        local rank. Forked ranks count up from instance to instance. torchrun assigns ranks at each rendezvous."""
+        """Return the global rank of a folder's process; None if it may become known soon. With `at_once`, return the
+        most likely rank instead of None. With one instance, the global rank equals the local rank. Forked ranks count
+        up from instance to instance. torchrun assigns ranks at each rendezvous."""
         per_instance = self._spec.world_size // self._spec.instances
         usual = instance * per_instance + local_rank
         if self._spec.instances == 1 or self._spec.launcher == "fork":
@@ -145,7 +146,8 @@ class SourceFinder:
 
 
 def rank_folders(folder: str) -> Iterator[tuple[int, str]]:
-    """Yield each local rank of one instance with the folder of its output, attempt by attempt."""
+    """Yield each rank's local rank and the folder of its output, attempt by attempt. `folder` is the log folder of one
+    instance."""
     found = [
         f"{folder}/{run}/{attempt}"
         for run in _names(folder)

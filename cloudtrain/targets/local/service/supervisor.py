@@ -177,7 +177,7 @@ class Supervisor:
         return True
 
     def _wait_for_runs(self) -> bool:
-        """Wait until the runs in `after` have succeeded. Return False if this run is asked to stop.
+        """Wait until the runs in the specification's `after` have succeeded. Return False if this run is asked to stop.
 
         Raises:
             Cancelled: one of these runs did not succeed.
@@ -300,8 +300,8 @@ class Supervisor:
             self._publish_news()
 
     def _someone_is_leaving(self) -> bool:
-        """Return whether a process, or a member of its group, still runs after SIGTERM. The grace period limits this
-        time."""
+        """Return whether any process, or any process in its group, is still running after SIGTERM. It may run until the
+        grace period ends."""
         return self.ending is not None and any(item.is_leaving() for item in self.launched)
 
     def _discover(self) -> None:
@@ -342,8 +342,8 @@ class Supervisor:
                 self._end("succeeded", None, _FINISHED_GRACE)
 
     def _has_finished(self) -> bool:
-        """Return whether all processes that decide the run's end have succeeded. The others, such as parameter servers,
-        never exit."""
+        """Return whether all processes that decide the run's end have succeeded. The other processes, such as
+        parameter servers, never exit."""
         roles = self.spec.finishes
         return bool(roles) and all(item.exit_code == 0 for item in self.launched if item.role in roles)
 
@@ -452,7 +452,7 @@ class Supervisor:
 
 def main(arguments: list[str]) -> None:
     """Supervise the run. The arguments are `RUN_DIR DESCRIPTOR [queued]`. The supervisor writes `1` to the descriptor
-    when it has taken over the run, or `0` if another supervisor has."""
+    when it has taken over the run, or `0` if another supervisor has taken it over."""
     if os.fork():
         os._exit(0)  # the submitter waits for this process; nobody needs to wait for the other
     from pathlib import Path

@@ -91,8 +91,8 @@ class Place:
                 return
 
     def leave(self) -> None:
-        """Give back the run's GPUs or slots, so that the next run starts. If the table cannot be written, the waiting
-        runs take them when this process ends."""
+        """Give back the run's GPUs or slots, so that the next run starts. If the table cannot be written, waiting runs
+        get these GPUs or slots when this process ends."""
         try:
             self._queue.change(lambda order: order.leave(self._run))
             os.unlink(self._fifo)
@@ -114,8 +114,8 @@ class Place:
             order.enter(Waiting.of(self._run, self._need, time.time()))
 
     def _hang_bell(self) -> None:
-        """Create and open the FIFO, for reading and writing, so that a reader never sees its end while this process
-        lives. The kernel closes it when the process ends."""
+        """Create this run's FIFO and open it for reading and writing. The kernel closes it when this process ends, and
+        only then do other readers of the FIFO see its end."""
         os.mkfifo(self._fifo, 0o600)
         self._bell = os.open(self._fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 

@@ -17,8 +17,8 @@ def withdraw(folder: RunFolder) -> bool:
     """Remove the launch specification, which a supervisor needs to start. Return False if a supervisor has already
     taken over.
 
-    A supervisor may be starting at the same time, so this function holds the lock under which it reads the
-    specification.
+    A supervisor may be starting at the same time, so this function holds the lock that a supervisor needs to read
+    the specification.
 
     Raises:
         TargetUnreachable: a supervisor holds the lock but writes no status.

@@ -21,8 +21,8 @@ _NOT_RESULTS = frozenset(("__pycache__", ".ipynb_checkpoints", ".mypy_cache", ".
 
 
 def working_files(spec: LaunchSpecification, unpacked: Path) -> dict[str, Path]:
-    """Map the paths of new and changed files, relative to the working folder, to the files. If several emulated hosts
-    have a file of the same path, the last host's file counts. Without the file `unpacked` the result is empty."""
+    """Map the path of each new or changed file, relative to the working folder, to the file. If several emulated hosts
+    have a file with the same path, the last host's file is used. Without the file `unpacked` the result is empty."""
     code = spec.code
     folders = [folder for folder in (code.directory, *(code.copies or ())) if folder is not None]
     try:

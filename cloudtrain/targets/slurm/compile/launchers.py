@@ -159,8 +159,8 @@ _LAUNCHERS: dict[str, Callable[[ClusterRun], Launch]] = {
 
 
 def _srun(run: ClusterRun, *options: str, tasks: int, per_node: int) -> list[str]:
-    """Return the srun command as quoted shell words. With `exclusive`, every task may use all CPUs of
-    its node."""
+    """Return the srun command with `options`, as quoted shell words. If the setting `exclusive` is true, every task
+    may use all CPUs of its node."""
     settings = run.settings
     words = ["srun", f"--nodes={run.nodes}", f"--ntasks={tasks}", f"--ntasks-per-node={per_node}"]
     words += ["--kill-on-bad-exit=1", "--input=none", *map(quote, options)]

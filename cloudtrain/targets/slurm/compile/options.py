@@ -62,7 +62,8 @@ def time_limit(seconds: int) -> str:
 
 
 def _tasks(run: ClusterRun) -> Options:
-    """Return the options for the tasks per node and the CPUs per task. mpirun starts one rank per task."""
+    """Return the options for the tasks per node and the CPUs per task. A node has one task per rank for MPI and
+    TensorFlow, otherwise a single task."""
     alone = isinstance(run.job.distribution, TensorFlow) or is_mpi(run.job)
     tasks, cpus = run.processes if alone else 1, run.settings.cpus_per_instance
     share = {"cpus-per-task": str(max(1, cpus // tasks))} if cpus and not run.settings.exclusive else {}
@@ -70,7 +71,8 @@ def _tasks(run: ClusterRun) -> Options:
 
 
 def _constraint(run: ClusterRun) -> str | None:
-    """Return the features that nodes must have: `constraint` of the settings and the job's instance type."""
+    """Return the features that nodes must have: `constraint` of the settings and the job's instance type. Return None
+    if neither is set."""
     named = run.job.resources.instance_type
     words = [word for word in (run.settings.constraint, value_for(named, NAME) if named is not None else None) if word]
     return (

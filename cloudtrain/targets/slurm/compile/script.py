@@ -150,6 +150,6 @@ def batch_script(run: ClusterRun, launch: Launch) -> str:
 
 
 def _hosts(override: str | None) -> str:
-    """Return a shell command that prints the host name of each node of the job."""
+    """Return a shell command that prints a line for each node of the job: its host name, or `override` if not None."""
     command = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
     return command if override is None else f"{command} | while read -r _; do echo {quote(override)}; done"

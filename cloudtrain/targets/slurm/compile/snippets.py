@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 def _to_files(name: str) -> str:
-    """Return the shell redirection of a process's stdout and stderr to its output files."""
+    """Return the shell redirection of a process's stdout and stderr to output files with `name` in their names."""
     file = f"$CLOUDTRAIN_LOGS/node_${{SLURM_NODEID:-0}}.{name}"
     return f'>>"{file}.stdout.log" 2>>"{file}.stderr.log"'
 

@@ -27,8 +27,8 @@ def no_gpu_count(subject: Subject) -> Iterator[Fault]:
 def no_time_to_train(subject: Subject) -> Iterator[Fault]:
     """The grace period is as long as the time limit or longer.
 
-    Slurm sends SIGTERM `grace_period` before the time limit, so that the script can save. Here SIGTERM would come at
-    once. Raise `max_runtime` or lower `grace_period`.
+    Slurm sends SIGTERM `grace_period` before the time limit, so that the script can save. This job would get SIGTERM
+    as soon as it starts. Raise `max_runtime` or lower `grace_period`.
     """
     limit, grace = subject.job.max_runtime, subject.target.grace_period
     if limit is not None and limit <= grace:

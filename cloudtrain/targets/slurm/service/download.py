@@ -41,7 +41,7 @@ def download(runner: Runner, folder: RunFolder, path: str, destination: Path) ->
 
 
 def fetch(runner: Runner, source: str, target: Path) -> bool:
-    """Copy one file. Return False if the file does not exist."""
+    """Copy the file `source` of the cluster to `target`. Return False if the file does not exist."""
     with landing(target.parent, odd_names=True) as staging:
         found = _copy(runner, source, staging, "")
         staging.move()
@@ -63,7 +63,8 @@ def _find(wanted: str, known: Mapping[str, str]) -> str:
 
 
 def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
-    """Copy a file or folder of the cluster. Return False if it does not exist.
+    """Copy the file or folder `source` of the cluster to `staging`. Return False if it does not exist. `below` is put
+    before the name of each copied file.
 
     Raises:
         TargetUnreachable: the stream ended in the middle of the archive.

@@ -83,7 +83,8 @@ class Runner:
         return self._answer(done.stdout)
 
     def send(self, script: str, *arguments: str, chunks: Iterable[bytes], on_sent: Callable[[int], None]) -> bytes:
-        """Run a script that reads `chunks` from stdin. Call `on_sent` with the number of bytes of each sent chunk."""
+        """Run a script that reads `chunks` from stdin, and return its output. Call `on_sent` with the number of bytes
+        of each sent chunk."""
         with self._open(script, arguments, subprocess.PIPE) as process:
             assert process.stdin is not None, "it is a pipe"
             said, errors = _drain(process.stdout), _drain(process.stderr)

@@ -1,9 +1,9 @@
 """The shell scripts that talk to Slurm. They get all data as arguments or on stdin, so that no user's text is ever
 executed as a command.
 
-Times are seconds since the epoch (`SLURM_TIME_FORMAT`), in every time zone. The scripts' exit codes are 20 (another
-process holds the lock), 21 (the run belongs to another user), 22 (the request was withdrawn) and 23 (sbatch refused the
-job).
+Times are seconds since the epoch (`SLURM_TIME_FORMAT`), whatever the time zone is. The scripts' exit codes are 20
+(another process holds the lock), 21 (the run belongs to another user), 22 (the request was withdrawn) and 23 (sbatch
+refused the job).
 """
 
 from __future__ import annotations

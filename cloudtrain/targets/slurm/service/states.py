@@ -11,7 +11,7 @@ from cloudtrain.core.states import RunState
 
 
 class Meaning(NamedTuple):
-    """The state of the run, and a reason if the cluster ended the job."""
+    """What a job state of Slurm means: the state of the run, and a reason if the cluster ended the job."""
 
     state: RunState
     reason: str | None = None

@@ -79,7 +79,7 @@ def _judge_by_journal(record: Record) -> Meaning:
 
 
 def _is_of_last_start(record: Record) -> bool:
-    """Return whether the end in the journal belongs to the job's last start. A requeued job has several starts."""
+    """Return whether the journal records an end after the job's last start. A requeued job has several starts."""
     last = record.last("started", "ended", "stopped", "left", "broken")
     return last is not None and last.word != "started"
 
@@ -107,13 +107,14 @@ def _exit_code(record: Record) -> int | None:
 
 
 def _waiting(record: Record) -> str | None:
-    """Return Slurm's reason why the job waits."""
+    """Return Slurm's reason why the job waits; None if Slurm gives no reason."""
     return f"it waits: {record.why}" if record.why and record.why != "None" else None
 
 
 def _with_cause(status: RunStatus, tails: str) -> RunStatus:
-    """Add the error that made the run fail, and its rank if known. The other ranks report only that they lost contact
-    with this rank."""
+    """Add to the status the error that made the run fail, and the failed rank if it is known. `tails` are the last
+    lines of the error output. Errors of ranks that only lost contact with another rank are used if there are no
+    others."""
     found = []
     for file, lines in _files(tails):
         error, match = error_in(lines), _RANK.fullmatch(file)

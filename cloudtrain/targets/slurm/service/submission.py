@@ -2,9 +2,9 @@
 
 Each run has a folder with a lock, which sbatch itself holds while a request is in transit. Under the lock, a request is
 sent only if the run has no job: the link `job` is missing, and neither `squeue` nor `sacct` has a job with the run's
-name and comment. Each submission first opens the run with its own token. Withdrawing the run removes the token, and a
-request without its token is never sent, however late it arrives. If two jobs exist nevertheless, the batch script lets
-only one of them run.
+name and comment. Each submission first creates a file for its own token in the run's folder. Withdrawing the run
+removes these files, and a request whose file is missing is never sent, however late it arrives. If two jobs exist
+nevertheless, the batch script lets only one of them run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def send(runner: Runner, plan: Plan, *, again: bool) -> None:
 
 
 def _send(runner: Runner, plan: Plan, folder: str, token: str) -> str:
-    """Send the request. If another process already sent it, return that job's number; otherwise an empty text."""
+    """Send the request and return an empty text. If the run already has a job, send nothing and return its number."""
     outputs = json.dumps(plan.request["outputs"])
     script = str(plan.request["script"]).encode()
     argv = plan.request["argv"]
