@@ -379,7 +379,7 @@ thousand instances on this machine mean a thousand lists of arguments and variab
 
 
 def _within(lines: Sequence[str], most: int) -> int:
-    """Return how many of the lines fit into `most` characters."""
+    """Return how many lines, counted from the first, fit into `most` characters."""
     return bisect_right(list(accumulate(len(line) + 1 for line in lines)), most)
 
 

@@ -94,8 +94,8 @@ class Processes(Sequence[Process]):
 
     @classmethod
     def of(cls, processes: Iterable[Process]) -> Processes:
-        """Group the given processes. Consecutive processes with the same role form a group; ranks must also run the
-        same program.
+        """Group the given processes. Consecutive processes with the same role form a group, ranks only if they also run
+        the same program.
         """
         if isinstance(processes, Processes):
             return processes
@@ -222,7 +222,9 @@ def _whole(process: Process) -> dict[str, Any]:
 
 
 def _own(process: Process, shared: Mapping[str, str], begins: Mapping[str, str], same_argv: bool) -> dict[str, Any]:
-    """Return the values in which a process differs from its group."""
+    """Return the values in which a process differs from its group. `shared` holds the group's common variables, and
+    `begins` the common beginnings, which are removed from the values of the other variables.
+    """
     env = {name: value for name, value in process.env.items() if name not in shared}
     return {
         "instance": process.instance,
