@@ -44,8 +44,8 @@ class SchemaNode:
         return self.models.get(tag) if isinstance(tag, str) else None
 
     def child(self, part: str | int, tag: object = None) -> SchemaNode | None:
-        """Return the node for the key or index `part`; None if it is not allowed. `tag` is the value of `type` at this
-        node.
+        """Return the node for the key or index `part`; None if `part` is not allowed. `tag` is the value of `type` at
+        this node.
         """
         if self.kind in ("map", "list"):
             return self.inner
