@@ -51,8 +51,8 @@ class BuiltEnvironment:
 
 @dataclass(frozen=True)
 class Link:
-    """A link at `path` to `target`. With `shard`, a pair of number and count, `path` becomes a folder of links to every
-    count-th file of `target`.
+    """A link at `path` to `target`. If `shard` is the pair (index, count), `path` becomes a folder of links to every
+    count-th file of `target`, from the file at that index, counted from 0.
     """
 
     path: str

@@ -38,8 +38,8 @@ _KIN: dict[str, tuple[type, ...]] = {
 
 
 def as_written(written: Distribution, asked: Distribution, *, options: Any = None) -> Distribution:
-    """Return the job's distribution `written` with the numbers of the request, if the request's distribution `asked`
-    is of the same kind; otherwise return `asked`.
+    """Return the job's distribution `written` with the number of processes in the request, if `asked`, the distribution
+    in the request, is of the same kind; otherwise return `asked`. `options` are the options of mpirun in the request.
     """
     if not isinstance(written, _KIN[asked.type]) or not _same_launch(written, asked):
         found: Distribution = asked
