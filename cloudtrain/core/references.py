@@ -108,7 +108,7 @@ class Reference(NamedTuple):
 
 
 def find_references(text: str) -> Iterator[Reference]:
-    """Yield each text between `${{` and the next `}}` on the same line, without surrounding white space.
+    """Yield a `Reference` for each text between `${{` and the next `}}` on the same line.
 
     This is a single pass over the text. A regular expression would backtrack over the spaces and search for an end from
     each start, which took 8 seconds for 3,000 spaces.

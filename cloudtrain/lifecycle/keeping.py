@@ -68,8 +68,9 @@ def keep_plan(
     text: str | None,
     overrides: Sequence[str],
 ) -> Kept:
-    """Return the record of the plan of a job or sweep. For a sweep, `prepared` is its first trial. The
-    hyperparameter values of trials are never secret, and the trials' own records hold the prices.
+    """Return the record of the plan of a job or sweep. For a sweep, `prepared` is its first trial, whose fields and
+    hourly price are left out: each trial has its own record with its price. The hyperparameter values of trials are
+    never secret.
     """
     import cloudtrain
     from cloudtrain.rules.portable.value import named_secrets

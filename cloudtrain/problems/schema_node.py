@@ -23,7 +23,7 @@ class SchemaNode:
     Attributes:
         kind: model (fields), choice (several models, selected by `type`), map (any key), list, json (any value), value.
         words: a description of the allowed values: `a whole number`.
-        models: the model, or the models of a choice by the text of their `type`.
+        models: for a model, that model by its name; for a choice, its models by the text of their `type`.
         inner: the node of the items of a map or list.
         options: the allowed values, if they can be listed.
         parsed: whether the field has its own parser for text, such as `2h` or a short form of a mapping.

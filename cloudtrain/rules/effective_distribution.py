@@ -20,7 +20,9 @@ from cloudtrain.rules.reading import positive_count
 
 
 def tensorflow_with(serves: bool, servers: int | None, workers: int | None) -> TensorFlow:
-    """Return a TensorFlow distribution with these numbers of parameter servers and workers, without validating them."""
+    """Return a TensorFlow distribution with the given number of workers, and if `serves`, with the strategy
+    `parameter_server` and the given number of servers. The numbers are not validated.
+    """
     if serves:
         return TensorFlow.model_construct(strategy="parameter_server", parameter_servers=servers, workers=workers)
     return TensorFlow.model_construct(workers=workers)
