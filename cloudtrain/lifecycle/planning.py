@@ -162,8 +162,8 @@ class PreparedJob:
 
     @cached_property
     def _conda(self) -> str | None:
-        """The text of the conda file; None if the file is missing, which compile reports. Raises JobError if it is
-        unreadable.
+        """The text of the conda file; None if the job names none, or if the bundle does not contain the file, which
+        compile reports. Raises JobError if the file is unreadable.
         """
         name = self.job.environment.conda_file
         entry = next((entry for entry in self.tree.entries if entry.path == name), None)
@@ -182,8 +182,8 @@ class PreparedJob:
 
     @cached_property
     def _build(self) -> str | None:
-        """The hash of the content of the build folder, inside or outside of the source folder; None without a
-        Dockerfile.
+        """The hash of the content of the build folder, inside or outside of the source folder; None if the job names
+        none, or if the folder contains no Dockerfile.
         """
         if self.job.environment.build is None:
             return None
@@ -193,7 +193,9 @@ class PreparedJob:
 
     @cached_property
     def _requirements(self) -> str | None:
-        """The hash of the job's requirements file and all files that it installs from."""
+        """The hash of the job's requirements file and all files that it installs from; None if the job names no
+        requirements file, or if the bundle has no such file that can be read.
+        """
         file = self.job.environment.requirements
         if file is None:
             return None
