@@ -17,8 +17,8 @@ UNREAD = "0" * 64
 
 
 class Search(NamedTuple):
-    """A tuner's search. `fields` are the fields of the sweep except its job. `lost` is what is lost if only the job is
-    adopted: each part of the search with the reason.
+    """A tuner's search. `fields` are the fields of the sweep except its job. `lost` holds the parts of the search that
+    are lost if only the job is adopted, each with the reason.
     """
 
     fields: Mapping[str, Any]
@@ -56,7 +56,7 @@ class Original:
 
 @dataclass
 class Draft:
-    """A job and settings that express a request as far as their fields can."""
+    """A job and settings that express as much of a request as their fields allow."""
 
     job: dict[str, Any]
     settings: dict[str, Any]
@@ -87,7 +87,9 @@ class StaticCall:
 
 
 def said(value: Any, path: str, unknown: dict[str, str]) -> Any:
-    """Return a value without its unknown parts, and add the path and text of each unknown part to `unknown`."""
+    """Return `value`, which is at `path`, without its unknown parts, and add the path and text of each unknown part to
+    `unknown`.
+    """
     if isinstance(value, Unknown | StaticCall):
         unknown[path.lstrip(".")] = value.text if isinstance(value, Unknown) else f"{value.name}(...)"
         return None
@@ -102,7 +104,9 @@ def said(value: Any, path: str, unknown: dict[str, str]) -> Any:
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """The options of a batch script that are not in the job: `settings` of the target, and options that are `lost`."""
+    """The options of a batch script that are not in the job: those that become `settings` of the target, and those that
+    are `lost`.
+    """
 
     settings: dict[str, Any]
     """The target's table of `cloudtrain.toml`."""
@@ -125,8 +129,8 @@ class Adopter(Protocol):
     """The part of a target that converts requests of the target's service into jobs."""
 
     def originals(self, data: Any, folder: str | None) -> list[Original]:
-        """Return the jobs in a request, an event or a description of this target's service; an empty list for other
-        documents.
+        """Return the jobs in `data`, if it is a request, an event or a description of this target's service; an empty
+        list for any other document.
 
         Raises:
             UsageError: the document is for this target, but cannot be converted into a training job.
@@ -144,22 +148,24 @@ class Adopter(Protocol):
     def comparable(
         self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
-        """Return a request without the values that change with each submission. `plan` is None for the original
-        request.
+        """Return a request without the values that change with each submission. `plan` is the draft's plan
+        if the request is from the draft, and None for the original request.
         """
         ...
 
     def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the overrides that turn the request `ours` into `theirs`, as far as a job can express them."""
+        """Return the overrides that turn the request `ours` into `theirs`. Changes that no job can make are omitted."""
         ...
 
     def hook(self) -> str | None:
-        """Return the source of a module that stops a script when the script creates its first job (`adoption.driver`);
-        None if the target's jobs are not created from Python."""
+        """Return the source of a module for `adoption.driver`, which stops a script when the script creates its first
+        job; None if the target's jobs are not created from Python."""
         ...
 
     def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
-        """Return the jobs that a hook recorded, and an archive (tar, gzip) of their code from the script's uploads."""
+        """Return the jobs in the `record` of a hook, and an archive (tar, gzip) of their code; None if the code is not
+        among `uploads`, the files that the script uploaded.
+        """
         ...
 
     def reason(self, path: Path) -> str:

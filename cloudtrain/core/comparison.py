@@ -59,7 +59,9 @@ class FileChange:
 
     @property
     def amount(self) -> str:
-        """The size of the change: `+3 -1`, or the kind of change, such as `added`, if no lines are compared."""
+        """The numbers of added and removed lines of a changed file: `+3 -1`. If they are unknown, or the file is only
+        in one version, the kind of change: `added`.
+        """
         if self.change == "changed" and self.added is not None:
             return f"+{self.added} -{self.removed}"
         return self.change

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def _path_text(value: Any) -> Any:
-    """Convert a `pathlib.Path` to text. A path made from a URI is returned unchanged, so that validation refuses it,
-    because `Path("s3://bucket")` loses a slash.
+    """Convert a `pathlib.Path` to text, and return other values unchanged. A path made from a URI is returned unchanged
+    too, so that validation refuses it, because `Path("s3://bucket")` loses a slash.
     """
     if not isinstance(value, os.PathLike):
         return value
@@ -47,7 +47,7 @@ class _Places(Model):
     """One location per target, in a field with the target's name."""
 
     def of(self, target: str) -> str | None:
-        """Return the location on one target, or None if the job has none."""
+        """Return the location on one target, or None if that location is not set."""
         return value_for(self, target)
 
     if TYPE_CHECKING:

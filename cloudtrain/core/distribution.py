@@ -82,7 +82,7 @@ def _smp_rules(smp: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 class SMP(_Processes):
-    """SageMaker's model parallel library (SageMaker only). Elsewhere use `torch` with torch.distributed.pipelining."""
+    """SageMaker's model parallel library. On other targets use `torch` with torch.distributed.pipelining."""
 
     type: Literal["smp"] = "smp"
     version: Literal[1, 2]

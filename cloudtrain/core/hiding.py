@@ -13,16 +13,16 @@ HIDDEN = "***"
 
 
 def hide(value: Shown, secrets: Iterable[str]) -> Shown:
-    """Return texts, mappings or sequences with every secret replaced. A secret is also found inside a longer text, with
-    JSON escapes, and in JSON inside JSON.
+    """Return texts, mappings or sequences with every secret replaced by `***`. A secret is also found inside a longer
+    text, with JSON escapes, and in JSON inside JSON.
     """
     forms = sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
     return _hide(value, forms) if forms else value
 
 
 def _forms(secret: str) -> Iterable[str]:
-    """Yield the forms in which a secret can be written. For a secret of several lines, also yield each line, because
-    output is printed line by line.
+    """Yield the forms in which a secret can be written: unchanged and with JSON escapes. For a secret of several lines,
+    also yield the forms of each line, because output is printed line by line.
     """
     lines = [line for line in secret.splitlines() if len(line) > _SHORT] or [secret]
     for form in (secret, *lines):

@@ -274,7 +274,7 @@ class TrainingJob(FromFile):
             script: a Python file. The code is the working directory if the script is inside it, otherwise the script's
                 folder. The script's imports decide how its processes are started.
             arguments: the script's arguments. If all of them are `--name value`, they become hyperparameters.
-            fields: fields of the job. They take precedence.
+            fields: fields of the job, which replace those that the script and its arguments determine.
 
         Raises:
             UsageError: the script does not exist, or is not a Python file.

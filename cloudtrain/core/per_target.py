@@ -16,8 +16,8 @@ OVERRIDES = "_overrides"
 
 
 def per_target(annotation: Any, *, suffix: str = "", **field: Any) -> Callable[[type[M]], type[M]]:
-    """Return a decorator that adds a field to a model for every installed target, named after the target. `field` are
-    arguments of pydantic's `Field`.
+    """Return a decorator that adds one field per installed target to a model. The name of a field is the target's name
+    followed by `suffix`. `field` are arguments of pydantic's `Field`.
 
     Pydantic handles these fields like all others: unknown names, types, the JSON Schema and overrides.
     """

@@ -295,7 +295,7 @@ def _amount(upload: Upload) -> str:
 
 def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | Command | Pairs]:
     """Yield blocks that show the processes. Ranks that differ only in their number are shown as one. If many instances
-    start the same program, only the first two and the last are shown.
+    start the same program, only the first two of these processes and the last one are shown.
     """
     from cloudtrain.render.document import Command, Heading, Pairs, Text
 
@@ -379,7 +379,7 @@ thousand instances on this machine mean a thousand lists of arguments and variab
 
 
 def _within(lines: Sequence[str], most: int) -> int:
-    """Return how many of the lines fit into `most` characters."""
+    """Return how many lines, counted from the first, fit into `most` characters."""
     return bisect_right(list(accumulate(len(line) + 1 for line in lines)), most)
 
 

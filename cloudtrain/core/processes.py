@@ -94,8 +94,8 @@ class Processes(Sequence[Process]):
 
     @classmethod
     def of(cls, processes: Iterable[Process]) -> Processes:
-        """Group the given processes. Consecutive processes with the same role form a group; ranks must also run the
-        same program.
+        """Group the given processes. Consecutive processes with the same role form a group, ranks only if they also run
+        the same program.
         """
         if isinstance(processes, Processes):
             return processes
@@ -188,7 +188,8 @@ def processes_data(processes: Iterable[Process]) -> list[dict[str, Any]]:
 
     The entry of a group has the `count` of processes, their common `role`, `argv` and `env`, and a list `each` of their
     differences. `env_begins` holds long common beginnings of a variable's values. `each` has `count` items, if `count`
-    is at most `TOLD_APART`. Otherwise it has only the first two and the last item, from which the others follow.
+    is at most `TOLD_APART`. Otherwise it has only the first two items and the last one, from which a reader can derive
+    the others.
     """
     return [entry for group in Processes.of(processes).groups for entry in _entries(group)]
 
@@ -222,7 +223,9 @@ def _whole(process: Process) -> dict[str, Any]:
 
 
 def _own(process: Process, shared: Mapping[str, str], begins: Mapping[str, str], same_argv: bool) -> dict[str, Any]:
-    """Return the values in which a process differs from its group."""
+    """Return the values in which a process differs from its group. `shared` holds the group's common variables, and
+    `begins` the common beginnings, which are removed from the values of the other variables.
+    """
     env = {name: value for name, value in process.env.items() if name not in shared}
     return {
         "instance": process.instance,

@@ -176,7 +176,7 @@ class ProcessingJob(FromFile):
     @model_validator(mode="before")
     @classmethod
     def _take_plain_places(cls, data: Any) -> Any:
-        """Convert `ct.Input` and `ct.Output` to the processing models."""
+        """Convert each `ct.Input` to a `ProcessingInput`, and each `ct.Output` to a `ProcessingOutput`."""
         if not isinstance(data, Mapping):
             return data
         widened = dict(data)

@@ -25,7 +25,7 @@ IMPLICIT = ("outputs.model", "checkpoint")
 
 
 def reference_problems(job: Mapping[str, Any], implicit: Sequence[str] = IMPLICIT) -> list[Problem]:
-    """Return a problem for each reference in a raw job that names nothing. Works also for jobs with other errors.
+    """Return a problem for each reference in a raw job to an item that does not exist. The job may have other errors.
 
     `job` holds the fields as written: mappings, lists and texts, or models if the job is written in Python.
     `implicit` are references that are valid without a declaration.
@@ -84,7 +84,7 @@ def run_input(place: str) -> RunInput | None:
 
 
 def _value_problems(inputs: Any) -> Iterator[Problem]:
-    """Yield a problem for each reference in a plain value, because Azure ML would not replace the reference."""
+    """Yield a problem for each reference in an input's `value`, because Azure ML would not replace the reference."""
     for path, text in _texts(inputs, ("inputs",)):
         for found in find_references(text) if path[2:] == ("value",) else ():
             message = f"`{found.text}` is in a plain value, where references are not replaced"
@@ -108,7 +108,7 @@ class Reference(NamedTuple):
 
 
 def find_references(text: str) -> Iterator[Reference]:
-    """Yield each text between `${{` and the next `}}` on the same line, without surrounding white space.
+    """Yield a `Reference` for each text between `${{` and the next `}}` on the same line.
 
     This is a single pass over the text. A regular expression would backtrack over the spaces and search for an end from
     each start, which took 8 seconds for 3,000 spaces.
@@ -135,7 +135,7 @@ def find_references(text: str) -> Iterator[Reference]:
 
 
 def replace_references(text: str, path_of: Callable[[str], str]) -> str:
-    """Return `text` with each reference replaced by `path_of("inputs.train")`."""
+    """Return `text` with each reference replaced: `${{inputs.train}}` by the result of `path_of("inputs.train")`."""
     parts, end = list[str](), 0
     for found in find_references(text):
         parts += [text[end : found.start], path_of(found.inner)]

@@ -103,7 +103,7 @@ def _resource_rules(resources: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _counts(groups: Any) -> Iterator[int]:
-    """Yield the valid counts in the raw groups. Invalid counts are reported elsewhere, at their own positions."""
+    """Yield the instance counts in the raw groups. Skip counts that are not integers, which validation reports."""
     for group in groups if isinstance(groups, list | tuple) else ():
         count = group.get("instance_count") if isinstance(group, Mapping) else getattr(group, "instance_count", None)
         if isinstance(count, int):

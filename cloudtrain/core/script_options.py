@@ -88,7 +88,9 @@ def _is_parser(call: ast.Call, names: set[str]) -> bool:
 
 
 def _holder(call: ast.Call, nodes: list[ast.AST]) -> str:
-    """Return the name that is bound to the result of a call. Raise `_NotCertain` unless it is bound exactly once."""
+    """Return the name to which the result of a call is assigned. Raise `_NotCertain` if there is no such name, or if
+    the script also binds the name elsewhere.
+    """
     for node in nodes:
         if isinstance(node, ast.Assign) and node.value is call and len(node.targets) == 1:
             target = node.targets[0]
@@ -126,7 +128,9 @@ def _calls_of(holders: set[str], nodes: list[ast.AST]) -> Iterator[tuple[str, as
 
 
 def _names(call: ast.Call) -> Iterator[str]:
-    """Yield the option names of one `add_argument` call."""
+    """Yield the option names, without dashes, of one `add_argument` call. Raise `_NotCertain` if they cannot all be
+    determined from the call's text.
+    """
     words = {word.arg: word.value for word in call.keywords}
     if None in words or not isinstance(words.get("nargs", ast.Constant("?")), ast.Constant):
         raise _NotCertain

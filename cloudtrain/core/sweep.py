@@ -132,7 +132,7 @@ def _hyperband_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 class Hyperband(Model):
-    """Hyperband allows a trial from `min` (worst trials) to `max` (best trials) reports of the metric."""
+    """Hyperband allows the worst trials only `min` reports of the metric, and the best trials up to `max`."""
 
     min: Whole = Field(default=1, ge=1)
     max: Whole = Field(ge=2, le=20_000)

@@ -1,4 +1,4 @@
-"""The names of the installed targets, and how to load them: the entry points of the group `cloudtrain.targets`.
+"""Functions that list and import the installed targets, which are entry points of the group `cloudtrain.targets`.
 
 Built-in targets and targets of other packages are found in the same way. A target's module is imported when the target
 is first used, so listing the names only scans the installed packages (2 ms for 150 packages).

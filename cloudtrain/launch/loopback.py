@@ -8,5 +8,5 @@ OPEN_MPI = {"OMPI_MCA_btl": "^tcp"}
 
 
 def loopback_variables(interface: str) -> dict[str, str]:
-    """Return the variables that set the interface for gloo, NCCL and torch's RPC (TensorPipe)."""
+    """Return the variables that make gloo, NCCL and torch's RPC (TensorPipe) use the network interface `interface`."""
     return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface, "TP_SOCKET_IFNAME": interface}

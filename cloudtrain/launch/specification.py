@@ -51,8 +51,8 @@ class BuiltEnvironment:
 
 @dataclass(frozen=True)
 class Link:
-    """A link at `path` to `target`. With `shard`, a pair of number and count, `path` becomes a folder of links to every
-    count-th file of `target`.
+    """A link at `path` to `target`. If `shard` is the pair (index, count), `path` becomes a folder of links to every
+    count-th file of `target`, from the file at that index, counted from 0.
     """
 
     path: str
@@ -118,9 +118,9 @@ class LaunchSpecification:
         launcher: torchrun | fork | mpirun | processes
         instances: number of simulated instances.
         world_size: total number of ranks.
-        ports: names of loopback ports; `${{ports.NAME}}` in argv and environment becomes a free one at start,
-            `${{env.NAME}}` the value of the submitter's variable (or nothing), `${{gpus.N}}` the N-th instance's share
-            of the run's GPUs.
+        ports: names of loopback ports. In argv and environment, `${{ports.NAME}}` becomes a free port at start,
+            `${{env.NAME}}` becomes the value of the submitter's variable (empty if not set), and `${{gpus.N}}` becomes
+            the N-th instance's share of the run's GPUs.
         processes: the processes that the supervisor starts.
         finishes: the roles whose success ends the run, for runs with servers that never exit. Empty if all processes
             must exit.

@@ -69,7 +69,7 @@ def ranks(
         python: the interpreter of a Python script.
         instance_count: number of agents.
         processes_per_instance: number of ranks of each agent.
-        where: the instance of each agent. Default: the order of the agents.
+        where: the instance of each agent. Default: agent N is on instance N.
         env: additional variables for all processes.
     """
     argv = (python, "-u", *program) if _is_python(program) else tuple(program)

@@ -39,8 +39,8 @@ def clean(state_dir: Path) -> None:
 
 
 def _clean_environments(parent: Path, *, are_used: bool) -> None:
-    """Remove environments that no submit has used for two weeks, unless runs may still use them. Also remove the
-    remains of interrupted builds, and finally broken links.
+    """Remove environments that no submit has used for two weeks. If `are_used` (runs may still use the environments),
+    none is removed. In both cases, remove the remains of interrupted builds, and broken links.
     """
     links = [item for item in parent.glob("*") if item.is_symlink()]
     linked = {link.resolve().parent for link in links}

@@ -26,7 +26,8 @@ RUNTIME = "cloudtrain/"
 
 @contextmanager
 def code_of(kept: Kept, ref: RunRef, service: Service, *, only: Iterable[str] | None = None) -> Iterator[Tree]:
-    """Yield the files of a run's code, each with its original content. With `only`, yield the files at those paths.
+    """Yield one tree with the files of a run's code, each with its original content. If `only` is given, the tree holds
+    only the files at those paths.
 
     Raises:
         TargetError: a file was deleted or changed (CT972), or the target does not answer.
@@ -108,8 +109,8 @@ def write_code(tree: Tree, destination: Path) -> list[str]:
 
 
 def _places(entries: Iterable[Entry], folders: Iterator[Path]) -> dict[str, str]:
-    """Return the location of each file that still has its original content. Searches the folders one after the other
-    until all files are found.
+    """Map the path of each file to a location at which the file still has its original content. Searches the folders
+    one after the other until all files are found. Files that are in no folder are left out.
     """
     left, places = [entry for entry in entries if entry.target is None], dict[str, str]()
     while left:
@@ -125,7 +126,7 @@ def _places(entries: Iterable[Entry], folders: Iterator[Path]) -> dict[str, str]
 
 
 def _digest(place: str) -> str | None:
-    """Return the hash of a regular file, or None for anything else."""
+    """Return the hash of the regular file at `place`; None if there is none, or if it cannot be read."""
     try:
         if not stat.S_ISREG(os.lstat(place).st_mode):  # opening a pipe would block
             return None

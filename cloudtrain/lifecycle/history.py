@@ -1,4 +1,4 @@
-"""The job, plan and source that were sent for a run, in a readable form."""
+"""What was sent for a run, in a readable form: the job, the plan, and the git commit of the code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sent:
-    """The job, plan and source that were sent for a run. Secrets are replaced by `***`.
+    """What was sent for a run: the job, the plan, and the git commit of the code. Secrets are replaced by `***`.
 
     Attributes:
         name: the name of the run.
@@ -53,7 +53,7 @@ class Sent:
         return "".join(f"# {on_one_line(' '.join(line.split()))}\n" for line in lines) + yaml_text(self.job)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the job, plan and source as JSON data."""
+        """Return the job, the plan and the commit as JSON data."""
         kept = self.kept
         return {
             "name": self.name,
@@ -79,7 +79,7 @@ class Sent:
         }
 
     def document(self) -> Document:
-        """Return the job, plan and source as a document."""
+        """Return the job, the plan and the commit as a document."""
         from cloudtrain.core.plan import request_blocks
         from cloudtrain.jobfile.script import yaml_text
         from cloudtrain.render.document import Document, Heading, Lines, Notice, Pairs, Section
@@ -92,7 +92,7 @@ class Sent:
         return Document(blocks)
 
     def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
-        """Return the job, plan and source as text."""
+        """Return the job, the plan and the commit as text."""
         from cloudtrain.render.text import to_text
 
         return to_text(self.document(), width=width, color=color)

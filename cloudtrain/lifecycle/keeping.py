@@ -68,8 +68,9 @@ def keep_plan(
     text: str | None,
     overrides: Sequence[str],
 ) -> Kept:
-    """Return the record of the plan of a job or sweep. For a sweep, `prepared` is its first trial. The
-    hyperparameter values of trials are never secret, and the trials' own records hold the prices.
+    """Return the record of the plan of a job or sweep. For a sweep, `prepared` is its first trial, whose fields and
+    hourly price are left out: each trial has its own record with its price. The hyperparameter values of trials are
+    never secret.
     """
     import cloudtrain
     from cloudtrain.rules.portable.value import named_secrets
@@ -128,8 +129,8 @@ def settings_of(kept: Kept) -> TargetSettings | None:
 
 
 def _hidden_ways(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
-    """Yield the paths of hidden values in the job, in the syntax of `--set`, and the names of other parts with hidden
-    values.
+    """Yield the path of each hidden value in the job, in the syntax of `--set`, and the name of each other part of
+    `raw` that contains a hidden value.
     """
     if not any(secrets):
         return
@@ -149,7 +150,9 @@ class _Written(NamedTuple):
     overrides: Sequence[str]
 
     def overridden_secrets(self) -> Iterator[str]:
-        """Yield the secrets that a later override replaces, in the job file or in an earlier override."""
+        """Yield the secrets in the overrides and in the job file, because a later override may replace them in the job.
+        Yields nothing if there are no overrides.
+        """
         if not self.overrides:
             return
         from cloudtrain.rules.portable.value import secret_texts
@@ -161,8 +164,8 @@ class _Written(NamedTuple):
         yield from secret_texts([item for item in values if any(isinstance(part, str) for part in item[0])])
 
     def hidden_text(self, secrets: Secrets) -> str | None:
-        """Return the text of the job file without secrets, also in comments. None if a secret cannot be found in the
-        text, for example because it is written with escapes or over several lines.
+        """Return the text of the job file without secrets, also in comments. None if there is no file, or if a
+        secret cannot be found in the text, for example because it is written with escapes or over several lines.
         """
         if self.text is None:
             return None

@@ -93,7 +93,7 @@ def prepare_job(
 def _place_data(
     job: AnyJob, where: Target, own: TargetSettings, account: Account, place_of: PlaceOf | None
 ) -> tuple[AnyJob, tuple[Upload, ...], tuple[str, ...]]:
-    """Return the job with data on this machine replaced by locations; see `local_data.Placed`."""
+    """Return the job with data on this machine replaced by locations, the uploads, and notes for the plan."""
     emulated = getattr(own, "emulate", None)
     name = emulated if emulated is not None else where.name
     if not any(is_local_path(item.of(name)) for item in job.inputs.values()):
@@ -162,8 +162,8 @@ class PreparedJob:
 
     @cached_property
     def _conda(self) -> str | None:
-        """The text of the conda file; None if the file is missing, which compile reports. Raises JobError if it is
-        unreadable.
+        """The text of the conda file; None if the job names none, or if the bundle does not contain the file, which
+        compile reports. Raises JobError if the file is unreadable.
         """
         name = self.job.environment.conda_file
         entry = next((entry for entry in self.tree.entries if entry.path == name), None)
@@ -182,8 +182,8 @@ class PreparedJob:
 
     @cached_property
     def _build(self) -> str | None:
-        """The hash of the content of the build folder, inside or outside of the source folder; None without a
-        Dockerfile.
+        """The hash of the content of the build folder, inside or outside of the source folder; None if the job names
+        none, or if the folder contains no Dockerfile.
         """
         if self.job.environment.build is None:
             return None
@@ -193,7 +193,9 @@ class PreparedJob:
 
     @cached_property
     def _requirements(self) -> str | None:
-        """The hash of the job's requirements file and all files that it installs from."""
+        """The hash of the job's requirements file and all files that it installs from; None if the job names no
+        requirements file, or if the bundle has no such file that can be read.
+        """
         file = self.job.environment.requirements
         if file is None:
             return None
@@ -211,7 +213,9 @@ class PreparedJob:
 
     @property
     def view(self) -> TrainingJob:
-        """The job for the checks. For a processing job, it is a training job with the shared fields."""
+        """The job as the checks see it. A processing job is shown as a training job with the fields that both kinds
+        have.
+        """
         return self.job if isinstance(self.job, TrainingJob) else self.job.as_training()
 
     @property
@@ -229,7 +233,9 @@ class PreparedJob:
         )
 
     def plan(self, counter: int, salt: str) -> Plan:
-        """Return the plan of run number `counter`, for a store's salt, with findings of the checks on this machine."""
+        """Return the plan of run number `counter`, with the findings of the checks on this machine. The run's
+        name depends on `counter` and on `salt`, the store's salt.
+        """
         from cloudtrain.rules.portable.value import values_to_hide
         from cloudtrain.targets.rules import check_plan
 
@@ -391,7 +397,9 @@ def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
 def _resolve_run_inputs(
     job: AnyJob, target: str, settings: Settings
 ) -> tuple[AnyJob, tuple[str, ...], tuple[Awaited, ...], tuple[str, ...]]:
-    """Return the job with each `run:NAME` input replaced by the location of the run's output; see `inputs.Resolved`."""
+    """Return the fields of `inputs.Resolved`: the job with each `run:NAME` input replaced by the location of the run's
+    output, notes for the plan, and the runs to ask about and to wait for.
+    """
     if not any(is_run_input(item.of(target)) for item in job.inputs.values()):
         return job, (), (), ()
     from cloudtrain.lifecycle.inputs import resolve_run_inputs
@@ -432,7 +440,9 @@ def _keeps_literals(where: Target, own: TargetSettings) -> bool:
 
 
 class _Source(NamedTuple):
-    """The location of the code: all of `folder`; or if `alone`, only its file `file`, and nothing if `file` is None."""
+    """The location of the code: all files in `folder`. If `alone`, the code is only the file `file` in that folder, or
+    if `file` is None, there is no code.
+    """
 
     folder: Path
     file: str | None = None

@@ -16,8 +16,8 @@ _NAMES_FILES = re.compile(
 
 
 def requirements_hash(file: str, read: Callable[[str], str | None], bundle: str) -> str | None:
-    """Return the hash of a requirements file and the files that it includes; None if a file is missing. If the
-    requirements install files of the bundle, the hash covers the whole bundle.
+    """Return the hash of a requirements file and the files that it includes; None if `read` returns None for the
+    requirements file. If the requirements install files of the bundle, the hash covers the whole bundle.
     """
     texts = dict[str, str | None]()
     waiting = [os.path.normpath(file)]

@@ -189,7 +189,7 @@ class Run:
         self._service.stop(self.ref)
 
     def show(self) -> Sent:
-        """Return the job, the plan and the source's commit that were sent for the run, without secrets.
+        """Return the job and the plan that were sent for the run, and the git commit of its code, without secrets.
 
         Raises:
             RunNotFound: the store has nothing about the submission, as for a run submitted elsewhere.

@@ -24,8 +24,8 @@ def with_secret_places(
     """Return the job with the variable that contains the locations of the secrets, and notes about secrets that this
     machine needs but lacks.
 
-    A local run that emulates another target uses the locations for `local`. If there are none, it uses the locations
-    for the emulated target.
+    A local run that emulates another target uses a secret's location for `local`, or if there is none, the secret's
+    location for the emulated target.
 
     Raises:
         JobError: a secret has no location that the target can read.

@@ -175,7 +175,9 @@ def _same(store: Store, submission: Submission) -> list[RunRecord]:
     """
 
     def is_same(item: RunRecord) -> bool:
-        """Compare keys. For an accepted run, ignore whether the run had to wait for earlier runs."""
+        """Return whether a submission has the same key, submitter and store. If it is accepted, ignore the part of the
+        key that says whether the run had to wait for earlier runs.
+        """
         is_key = item.key == submission.key
         if item.stage == "accepted":
             is_key = item.key.removeprefix(AFTER) == submission.key.removeprefix(AFTER)

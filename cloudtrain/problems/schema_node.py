@@ -23,7 +23,7 @@ class SchemaNode:
     Attributes:
         kind: model (fields), choice (several models, selected by `type`), map (any key), list, json (any value), value.
         words: a description of the allowed values: `a whole number`.
-        models: the model, or the models of a choice by the text of their `type`.
+        models: for a model, that model by its name; for a choice, its models by the text of their `type`.
         inner: the node of the items of a map or list.
         options: the allowed values, if they can be listed.
         parsed: whether the field has its own parser for text, such as `2h` or a short form of a mapping.
@@ -44,8 +44,8 @@ class SchemaNode:
         return self.models.get(tag) if isinstance(tag, str) else None
 
     def child(self, part: str | int, tag: object = None) -> SchemaNode | None:
-        """Return the node for the key or index `part`; None if it is not allowed. `tag` is the value of `type` at this
-        node.
+        """Return the node for the key or index `part`; None if `part` is not allowed. `tag` is the value of `type` at
+        this node.
         """
         if self.kind in ("map", "list"):
             return self.inner

@@ -49,8 +49,8 @@ def has_rdma_somewhere(known: InstanceType) -> bool:
 
 
 def with_rdma(known: InstanceType) -> str | None:
-    """Return a type with a fast network, preferably with the same GPU and at least the same memory, otherwise with only
-    one of the two.
+    """Return the hint to use a type with a fast network: preferably one with the same GPU and at least the same memory,
+    otherwise one with the same GPU, or else one with at least the same memory. None if no such type is offered.
     """
 
     def same(row: InstanceType) -> bool:
@@ -64,7 +64,9 @@ def with_rdma(known: InstanceType) -> str | None:
 
 
 def successor(known: InstanceType) -> str | None:
-    """Return an offered type with at least as many GPUs, or for a type without GPUs with at least as many vCPUs."""
+    """Return the hint to use an offered type with the same or the succeeding model of GPU and at least as many GPUs, or
+    for a type without GPUs, with at least as many vCPUs; None if no such type is offered.
+    """
     gpu, neuron = _model(known)
     model = _AFTER.get(gpu, gpu), neuron
     best = _best(
@@ -80,8 +82,8 @@ def successor(known: InstanceType) -> str | None:
 
 
 def _best(known: InstanceType, fits: Callable[[InstanceType], bool]) -> InstanceType | None:
-    """Return the target's cheapest instance type for which `fits` is true. Types without a price come last.
-    Slices of GPUs and Arm machines are never suggested."""
+    """Return the cheapest offered type of the target of `known` for which `fits` is true; None if there is none. Types
+    without a price come last. Slices of GPUs and Arm machines are never returned."""
     rows = [
         row
         for row in instance_types(known.target)
@@ -91,8 +93,8 @@ def _best(known: InstanceType, fits: Callable[[InstanceType], bool]) -> Instance
 
 
 def _model(row: InstanceType) -> tuple[str, str]:
-    """Return the GPU model: `H100` for `H100-80GB` and `H100-NVL-94GB`; on machines without a GPU `Trainium` or
-    nothing.
+    """Return the GPU model without its memory size (`H100` for `H100-80GB` and `H100-NVL-94GB`), and the model of the
+    AWS Neuron devices, such as `Trainium`. Each is empty if the type has none.
     """
     return row.gpu.partition("-")[0], row.neuron
 

@@ -11,7 +11,7 @@ from cloudtrain.core.merging import merged
 
 
 def changed_variables(job: TrainingJob, written: Any) -> Environment:
-    """Return the job's environment with the variables that overrides add, replace or (with null) remove."""
+    """Return the job's environment after the overrides `written` added, replaced or (with null) removed variables."""
     variables = merged(job.environment.variables, written if isinstance(written, Mapping) else {})
     texts = {
         name: value if isinstance(value, str) else str(value) for name, value in variables.items() if value is not None

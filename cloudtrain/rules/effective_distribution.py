@@ -20,7 +20,9 @@ from cloudtrain.rules.reading import positive_count
 
 
 def tensorflow_with(serves: bool, servers: int | None, workers: int | None) -> TensorFlow:
-    """Return a TensorFlow distribution with these numbers of parameter servers and workers, without validating them."""
+    """Return a TensorFlow distribution with the given number of workers, and if `serves`, with the strategy
+    `parameter_server` and the given number of servers. The numbers are not validated.
+    """
     if serves:
         return TensorFlow.model_construct(strategy="parameter_server", parameter_servers=servers, workers=workers)
     return TensorFlow.model_construct(workers=workers)
@@ -38,8 +40,8 @@ _KIN: dict[str, tuple[type, ...]] = {
 
 
 def as_written(written: Distribution, asked: Distribution, *, options: Any = None) -> Distribution:
-    """Return the job's distribution `written` with the numbers of the request, if the request's distribution `asked`
-    is of the same kind; otherwise return `asked`.
+    """Return the job's distribution `written` with the number of processes in the request, if `asked`, the distribution
+    in the request, is of the same kind; otherwise return `asked`. `options` are the options of mpirun in the request.
     """
     if not isinstance(written, _KIN[asked.type]) or not _same_launch(written, asked):
         found: Distribution = asked

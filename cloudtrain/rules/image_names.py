@@ -37,14 +37,14 @@ def framework_of(name: str) -> Framework | None:
 
 
 def device_of(name: str) -> Device | None:
-    """Return the device that an image name mentions; None if it mentions neither CPU nor GPU, or both."""
+    """Return the device (GPU, CPU or Neuron) that an image name mentions; None if it mentions none, or several."""
     found = [device for device, words in _DEVICES.items() if _says(name, words)]
     return found[0] if len(found) == 1 else None
 
 
 def wanted_frameworks(subject: Subject) -> tuple[Framework, ...]:
-    """Return the frameworks that the job needs: the one of its distribution, and `framework` if the job also names an
-    image.
+    """Return the frameworks that the job needs, PyTorch or TensorFlow: the one of its distribution, and the one in
+    `environment.framework`.
     """
     distribution, framework = subject.effective.distribution.type, subject.job.environment.framework
     wanted: list[Framework] = []
@@ -58,8 +58,8 @@ def wanted_frameworks(subject: Subject) -> tuple[Framework, ...]:
 
 
 def missing_framework(subject: Subject, made_for: str | None) -> Framework | None:
-    """Return the framework that the job needs and that is missing in an image for `made_for`. None if `made_for` is
-    None, or if the job installs the framework itself.
+    """Return a framework that the job needs and that is missing in an image made for the framework `made_for`. None if
+    no framework is missing, if `made_for` is None, or if the job installs requirements, which may contain it.
     """
     if made_for is None or subject.job.environment.requirements:
         return None
@@ -67,8 +67,8 @@ def missing_framework(subject: Subject, made_for: str | None) -> Framework | Non
 
 
 def _says(name: str, words: re.Pattern[str]) -> bool:
-    """Return whether an image's repository or tag contains one of `words`. The registry is ignored, because users
-    choose its name.
+    """Return whether an image's repository or tag contains a word that matches `words`. The registry is ignored,
+    because users choose its name.
     """
     return any(words.fullmatch(word) for word in re.split(r"[^a-z0-9]+", _without_registry(name).casefold()))
 

@@ -37,7 +37,7 @@ class Where(Protocol):
     only_training_rule_modules: ClassVar[tuple[str, ...]]
 
     def refuse_path(self, path: str) -> str | None:
-        """Return why the target does not support this path of a file in the bundle; None if it does."""
+        """Return why the target does not support `path` for a file in the bundle; None if the target supports it."""
         ...
 
 
@@ -65,7 +65,7 @@ class RequestView:
     def change(self, subject: Subject) -> dict[str, Any]:
         """Return the fields of the job that the overrides change, with their values in the finished request.
 
-        Overrides can put anything into a request. Values of a wrong type are left out here, because other rules report
+        Overrides can put anything into a request. Values of a wrong type are left out, because other rules report
         them.
         """
         return {}
@@ -103,7 +103,9 @@ class RequestView:
             yield name, IMAGE
 
     def locate(self, subject: Subject, path: Path) -> Path:
-        """Return the position of a value of the request: its path in the job, or its path in the overrides."""
+        """Return the position at which a value of the request is set: its path in the overrides if they set it,
+        otherwise `path`, its path in the job.
+        """
         written = self.overrides(subject) if path else {}
         if not written:
             return path

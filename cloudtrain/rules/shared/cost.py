@@ -83,7 +83,7 @@ def budget_without_price(subject: Subject) -> Iterator[Fault]:
 
 
 def _limit(subject: Subject) -> Path:
-    """Return the path at which the job or its overrides set the time limit; empty if neither does."""
+    """Return the path of `max_runtime` if the job or its overrides set a time limit, otherwise an empty path."""
     return ("max_runtime",) if subject.job.max_runtime or subject.effective.max_runtime else ()
 
 

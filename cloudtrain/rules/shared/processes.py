@@ -99,8 +99,8 @@ def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
 
 
 def _more(subject: Subject, accelerators: int) -> tuple[str, Path]:
-    """Return the hint for too few processes, and the path of the value to change: in the overrides if they set the
-    number of processes, otherwise in the job.
+    """Return the hint to start more processes, up to `accelerators` per instance, and the path of the value to change:
+    in the overrides if they set the number of processes, otherwise in the job.
     """
     if subject.effective.distribution.type == "none" and subject.job.distribution.type == "none":
         hint = "use `distribution: {type: torch}` for one process on each, or an instance type with fewer of them"
