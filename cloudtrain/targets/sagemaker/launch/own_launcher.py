@@ -59,7 +59,7 @@ class PlannedHost:
 def launched_processes(request: Request, devices: Devices, known: Known = _in_the_catalogue) -> Iterator[Alike]:
     """Yield all processes of the job: first the processes that the hosts start, then the ranks of their launchers.
 
-    If several hosts start the same processes, only the first host is computed at once.
+    If several hosts start the same processes, only the first host is computed now, and each other host when it is read.
 
     Raises:
         JobError: the launcher would stop; the message is the launcher's.
