@@ -209,7 +209,7 @@ def _older_suffix(wanted: _Wanted, row: ImageEntry, python: str, instance: str, 
     """Return the last part of the tag, `cu110-ubuntu18.04`, for images whose tag needs it; empty for all others.
 
     Called only for images without a suffix in the catalogue. Of these, Hugging Face images (with `row.base`) always
-    need it. Some images of 2020 need it on p4d instances and with an smdistributed library. The SDK uses the same rule.
+    need it. Some images of 2020 need it on p4d, or with an smdistributed library. The SDK uses the same rule.
     """
     if row.base:
         return "cu110-ubuntu18.04"

@@ -54,9 +54,10 @@ def _plain(request: dict[str, Any], *notes: str) -> Form:
 
 
 def _framework(request: dict[str, Any], script: Script) -> str | None:
-    """Return the framework of the image, or None.
+    """Return the framework whose class is used; None for the generic `Estimator`.
 
-    For a user's own image, the distribution decides, because the generic class ignores `distribution`.
+    For an AWS image, this is the image's framework. For a user's own image, a class that supports the job's
+    distribution is chosen, because the generic class ignores `distribution`.
     """
     known = framework_of(request["AlgorithmSpecification"]["TrainingImage"])
     if known is not None:

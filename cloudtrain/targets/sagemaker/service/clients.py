@@ -55,7 +55,7 @@ class Clients:
     def attempt(self, service: str, operation: str, arguments: Mapping[str, Any], use: Any) -> Any:
         """Call `use(client)`; if the credentials have expired, call it once more with new credentials.
 
-        botocore's errors become cloudtrain's; their messages name `operation` and `arguments`.
+        botocore's errors are translated into cloudtrain's errors, whose messages name the operation.
         """
         try:
             return self._attempt(service, operation, arguments, use)

@@ -1,4 +1,4 @@
-"""Translate AWS's errors into cloudtrain's. One table is for error codes, one for requests without an answer from AWS."""
+"""Translate AWS's errors into cloudtrain's. One table is for error codes, one for requests that AWS did not answer."""
 
 from __future__ import annotations
 
