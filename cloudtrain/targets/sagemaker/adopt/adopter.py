@@ -51,7 +51,7 @@ class SageMakerAdopter:
 
         The form omits the run's tag and replaces the location of the code with a fixed text. If the drivers of SDK
         version 3 start the original, one field that describes the program replaces the fields that start it.
-        `plan` is None if `request` is the original's own.
+        `plan` is None if `request` is the request of `original` itself.
         """
         found = json.loads(json.dumps(flat(request) if "TrainingJobDefinition" in request else request, default=str))
         if original.search is None:

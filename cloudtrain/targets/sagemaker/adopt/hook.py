@@ -47,7 +47,7 @@ def bytes_of(body):
 def answer(operation, params, region):
     """Return a made-up AWS response to an operation that the SDKs call before they create a job.
 
-    Operations that are not in the table get an empty response with status 200.
+    Operations without a prepared response get an empty one with status 200.
     """
     role = params.get("RoleName", ROLE)
     return {

@@ -154,7 +154,7 @@ def _rank(launch: Launch, program: Program, number: int) -> int | None:
 def _ranks(launch: Launch, found: list[PlannedHost], indices: Mapping[str, int]) -> Iterator[Alike]:
     """Yield the ranks of every launcher, once for each set of hosts that share a distribution.
 
-    `found` contains one host for each instance group.
+    `found` contains the first host of each instance group.
     """
     done: set[tuple[str, ...]] = set()
     for started in found:
