@@ -13,7 +13,10 @@ Places = Mapping[str, S3Uri]
 
 
 def places_of(description: Mapping[str, Any], kind: JobKind) -> Places:
-    """Return the S3 locations of a job's results, from its description, as the service documents them."""
+    """Return the S3 locations of a job's results.
+
+    They are read from the job's description, or made from it by the rules in the service's documentation.
+    """
     if kind is not TRAINING:
         outputs = description.get("ProcessingOutputConfig", {}).get("Outputs", ())
         named = {item["OutputName"]: item.get("S3Output", {}).get("S3Uri") for item in outputs}

@@ -141,7 +141,10 @@ class SageMakerTarget(Target):
         return fetch_original(Clients(AccountRef.parse(place), environ), name)
 
     def draft_of_calls(self, calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
-        """Return a draft of a job from a script's estimator, trainer or boto3 request, and its unknown values."""
+        """Return a draft of a job from a script's estimator, trainer or boto3 request, and its unknown values.
+
+        Returns None if no call of the script creates a job.
+        """
         from cloudtrain.targets.sagemaker.adopt.static import draft_of_calls
 
         return draft_of_calls(calls)

@@ -49,8 +49,9 @@ class SageMakerAdopter:
     ) -> Comparable:
         """Return the request in a form that can be compared with other requests.
 
-        This form omits the run's tag and replaces the location of the code with a fixed text. If the drivers of SDK
+        The form omits the run's tag and replaces the location of the code with a fixed text. If the drivers of SDK
         version 3 start the original, one field that describes the program replaces the fields that start it.
+        `plan` is None if `request` is the request of `original` itself.
         """
         found = json.loads(json.dumps(flat(request) if "TrainingJobDefinition" in request else request, default=str))
         if original.search is None:
@@ -106,7 +107,7 @@ class SageMakerAdopter:
         return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
 
     def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
-        """Return the training jobs that a script was about to create, and the archive of their code.
+        """Return the training jobs that a script was about to create, and the archive of their code, if any.
 
         If the script asked AWS for its account number, the hook answered with a placeholder. The account number of the
         job's role replaces this placeholder.

@@ -45,7 +45,10 @@ def bytes_of(body):
 
 
 def answer(operation, params, region):
-    """Return the answer that the SDKs need before they create a job."""
+    """Return a made-up AWS response to an operation that the SDKs call before they create a job.
+
+    Operations without a prepared response get an empty one with status 200.
+    """
     role = params.get("RoleName", ROLE)
     return {
         "GetCallerIdentity": {

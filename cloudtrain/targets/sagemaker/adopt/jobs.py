@@ -340,7 +340,10 @@ def _settings(original: Original) -> dict[str, Any]:
 
 
 def region_of(original: Original) -> str | None:
-    """Return the region in the request's hyperparameters, in the settings or in the image's address."""
+    """Return the region in the request's hyperparameters, in the settings or in the image's address.
+
+    Returns None if none of them contains a region.
+    """
     request = original.request
     parameters = _mapping(request.get("HyperParameters"))
     named = parsed(parameters.get(keys.REGION)) or original.settings.get("region")

@@ -61,7 +61,10 @@ _TRAINER_PARTS = {
 
 
 def draft_of_calls(calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
-    """Return the first job that the script creates, and the values that cannot be read from its text."""
+    """Return the first job that the script creates, and the values that cannot be read from the script's text.
+
+    Returns None if no call creates a job.
+    """
     for call in calls:
         kind = call.name.rpartition(".")[2]
         if kind == "create_training_job":

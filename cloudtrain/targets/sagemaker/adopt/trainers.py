@@ -139,7 +139,10 @@ def started_by_drivers(request: Mapping[str, Any], uploads: Mapping[str, bytes])
 
 
 def _start(launcher: str, *, processes: int | None, **found: Any) -> dict[str, Any]:
-    """Return the launcher, its process count and the other fields that are compared."""
+    """Return a started program as fields that can be compared: the launcher, its process count, and `found`.
+
+    Empty fields are left out.
+    """
     several = launcher in ("torchrun", "mpirun")
     given = {"launcher": launcher, "processes": (processes or _ON_EVERY_GPU) if several else None, **found}
     return {name: value for name, value in given.items() if value not in (None, [], {})}
@@ -214,7 +217,7 @@ def lost_in_code(code: bytes | None, start: Mapping[str, Any]) -> dict[str, str]
 
 
 def draft_fields(start: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a job that starts the same program."""
+    """Return the fields of a job that starts the program described by `start` (see `started_by_drivers`)."""
     found: dict[str, Any] = {name: start[name] for name in ("entry_point", "command") if name in start}
     own = {name.removeprefix("--"): _value(text) for name, text in start.get("arguments", {}).items()}
     if own:
@@ -230,7 +233,10 @@ def draft_fields(start: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """Return the decoded text; if cloudtrain would pass the decoded value as a different text, the text itself."""
+    """Return the value that a text stands for, such as the number 64 for `64`.
+
+    Returns the text itself if cloudtrain would pass this value to the script as a different text.
+    """
     value = parsed(text)
     return value if text_of(value) == text else text
 

@@ -65,7 +65,10 @@ def registries() -> tuple[Mapping[str, str], ...]:
 
 @cache
 def rows(framework: str) -> tuple[ImageEntry, ...]:
-    """Return the images of a framework, oldest first. `pytorch-smp` has the images of model parallelism library v2."""
+    """Return a framework's images, oldest first.
+
+    The framework `pytorch-smp` stands for PyTorch with model parallelism library v2, which has separate images.
+    """
     listed = [
         ImageEntry(
             version=entry["version"],
@@ -102,7 +105,10 @@ def _neuronx_rows() -> Iterator[ImageEntry]:
 
 
 def in_range(table: str, framework: str, version: str, field: str) -> list[str]:
-    """Return the fact about a version from a table of version ranges, as a list with one item; empty if unknown."""
+    """Return `field` of the row for a version, from a `table` of version ranges.
+
+    The result is a list with one item; empty if no row's range contains the version.
+    """
     return [
         fact[field]
         for fact in facts()[table]

@@ -206,7 +206,11 @@ def _python_version(python: str) -> str:
 
 
 def _older_suffix(wanted: _Wanted, row: ImageEntry, python: str, instance: str, smdistributed: bool) -> str:
-    """Return the tag suffix that some images of 2020 need on newer GPUs, in the same cases as the SDK."""
+    """Return the last part of the tag, `cu110-ubuntu18.04`, for images whose tag needs it; empty for all others.
+
+    Called only for images without a suffix in the catalogue. Of these, Hugging Face images (with `row.base`) always
+    need it. Some images of 2020 need it on p4d, or with an smdistributed library. The SDK uses the same rule.
+    """
     if row.base:
         return "cu110-ubuntu18.04"
     if _family(instance) != "p4d" and not smdistributed:
@@ -229,7 +233,8 @@ def _address(wanted: _Wanted, row: ImageEntry, tag: str) -> tuple[str, str, str]
 def _smp2_image(wanted: _Wanted, version: str | None, instance: str) -> Image:
     """Return the image of model parallelism library v2.
 
-    A library version is accepted as a PyTorch version, as in the SDK; the image's `doubt` then explains the mistake.
+    Like the SDK, this function also accepts a library version in place of the PyTorch version. The image's `doubt` then
+    says that AWS has no such image.
     """
     if wanted.framework != "pytorch" or wanted.device != "gpu":
         message = f"{_SMP2} is for PyTorch on GPUs, not {_TITLES[wanted.framework]} on {_DEVICES[wanted.device]}"

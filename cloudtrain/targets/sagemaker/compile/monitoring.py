@@ -12,8 +12,8 @@ from cloudtrain.targets.sagemaker.settings import MonitoringRule, SageMaker
 def monitoring(target: SageMaker, output: str) -> dict[str, Any]:
     """Return the monitoring fields of a request.
 
-    Profiler and debugger are off by default, unlike in the SDK. They write to `output` if the settings name no other
-    folder. `DisableProfiler` is written because the service profiles by default.
+    Profiler and debugger are off by default, unlike in the SDK. If they are on, they write to `output`, unless the
+    settings name another folder. `DisableProfiler` is written because the service profiles by default.
     """
     profiler: dict[str, Any] = {"DisableProfiler": True}
     if target.profiler:

@@ -17,7 +17,13 @@ _NEEDED = ("AlgorithmSpecification", "OutputDataConfig", "ResourceConfig", "Stop
 
 
 class _Kind(NamedTuple):
-    """Fields of an API operation: `needed` are required; a plan also reads `read`; `machines` holds the machines."""
+    """The request fields of one API operation that overrides must leave readable.
+
+    Attributes:
+        needed: fields that overrides must not remove.
+        read: optional fields that a plan reads.
+        machines: path of the field that holds instance types and counts.
+    """
 
     needed: tuple[str, ...]
     read: tuple[str, ...]

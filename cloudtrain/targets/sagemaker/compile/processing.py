@@ -121,7 +121,7 @@ class _Parts:
 
     @property
     def words(self) -> list[str]:
-        """Return the arguments of cloudtrain's launcher, which come after the shell line."""
+        """Return the arguments of cloudtrain's launcher; in the container's argv, they come after the shell command."""
         requirements = self.job.environment.requirements
         return [*(["--requirements", requirements] if requirements else []), *self.program]
 

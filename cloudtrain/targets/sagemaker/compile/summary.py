@@ -43,7 +43,10 @@ def max_runtime(request: dict[str, Any]) -> int:
 
 
 def instances(machines: Machines, *, together: bool = True) -> str:
-    """Return the instances, a line for each group or preferred type. `together`: whether they communicate."""
+    """Return the instances, a line for each group or preferred type.
+
+    `together`: whether the instances communicate with each other. EFA is named only if they do.
+    """
     between = "\nor " if machines.kind == "preferences" else "\n"
     return between.join(_instances(group, machines, together) for group in machines.groups)
 

@@ -111,7 +111,10 @@ def _notes(job: TrainingJob, launches: dict[Host, HostLaunch]) -> Iterator[str]:
 
 
 def _container(parts: Parts, python: str) -> Container:
-    """Return the image's framework and toolkit, but not its libraries and PyTorch, which are missing here."""
+    """Return what is known about the image, without SageMaker's libraries and the PyTorch version.
+
+    They are left out because a local emulation uses this machine's Python instead of the image's.
+    """
     known = contents_of(parts.image.known)
     return known._replace(python=python, smddprun=False, smddpmprun=False, torch=None, training_module=None)
 

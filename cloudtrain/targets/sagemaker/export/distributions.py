@@ -136,7 +136,10 @@ def _library(library: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
 
 
 def _groups(distribution: Mapping[str, Any], setting: Setting) -> list[str]:
-    """Return the distribution's instance groups. If the cluster has only one group, return it, as the SDK does."""
+    """Return the names of the distribution's instance groups.
+
+    If the cluster has a single group, the SDK always uses this group, even if the distribution names none.
+    """
     if distribution and len(setting.groups) == 1:
         return list(setting.groups)
     return list(distribution.get("instance_groups", ()))

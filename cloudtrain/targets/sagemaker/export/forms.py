@@ -54,9 +54,10 @@ def _plain(request: dict[str, Any], *notes: str) -> Form:
 
 
 def _framework(request: dict[str, Any], script: Script) -> str | None:
-    """Return the framework of the image, or None.
+    """Return the framework whose class is used; None for the generic `Estimator`.
 
-    For a user's own image, the distribution decides, because the generic class ignores `distribution`.
+    For an AWS image, this is the image's framework. For a user's own image, a class that supports the job's
+    distribution is chosen, because the generic class ignores `distribution`.
     """
     known = framework_of(request["AlgorithmSpecification"]["TrainingImage"])
     if known is not None:
@@ -89,7 +90,10 @@ def _with_script(request: dict[str, Any], script: Script, framework: str | None,
 
 
 def _lost_keys_note(values: dict[str, Any], chosen: _Chosen) -> tuple[str, ...]:
-    """Return a note with the toolkit's hyperparameters that the SDK's `distribution` would not send."""
+    """Return a note that names the toolkit's hyperparameters that the SDK's `distribution` would not send.
+
+    Empty if all are sent.
+    """
     names = [f"`{name}`" for name in values if name in dist.KEYS] if chosen.distribution else []
     return (f"The SDK's `distribution` would not send {', '.join(names)}.",) if names else ()
 
@@ -113,7 +117,10 @@ class _Chosen:
 
 
 def _choose_image(request: dict[str, Any], script: Script, framework: str, region: str) -> _Chosen:
-    """Return the image and distribution arguments: a version if the SDK chooses this image for it, or else the URI."""
+    """Return the estimator's arguments for the image and the distribution.
+
+    The image is given as a version if the SDK chooses exactly this image for the version, or else by its URI.
+    """
     uri = request["AlgorithmSpecification"]["TrainingImage"]
     wanted = dist.distribution_of(script.values)
     setting = _setting(request, script, framework)

@@ -20,7 +20,7 @@ def framework_of(uri: str) -> str | None:
 
 
 def version_in(uri: str) -> str | None:
-    """Return the version of PyTorch or TensorFlow inside an image of AWS."""
+    """Return the version of PyTorch or TensorFlow in an AWS image; None for other images."""
     image = image_of_uri(uri)
     return image.engine[1] if image else None
 

@@ -24,7 +24,7 @@ _OF_RULES = {
 
 
 def monitoring_arguments(fields: Fields, output: str) -> dict[str, Any]:
-    """Return the arguments. Fields that no argument can express stay in `fields`.
+    """Return the estimator's arguments for these fields. Fields that no argument can express stay in `fields`.
 
     `output` is the S3 folder that the SDK uses by default.
     """

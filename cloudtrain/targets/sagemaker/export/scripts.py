@@ -1,4 +1,4 @@
-"""Separate a request's hyperparameters that the SDK adds for a script from the user's own."""
+"""Split a request's hyperparameters into two groups: those that the SDK adds to run a script, and the user's own."""
 
 from __future__ import annotations
 

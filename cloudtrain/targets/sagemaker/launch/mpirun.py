@@ -162,7 +162,7 @@ def split_options(text: str) -> tuple[str, list[str]]:
 def _efa(setup: HostSetup, instance_type: str, *, provider: bool) -> tuple[str, ...]:
     """Return mpirun's options for EFA.
 
-    With `provider`, the options set FI_PROVIDER. The data-parallel library's command line sets it elsewhere.
+    With `provider`, they also set FI_PROVIDER. `smddp` does not use `provider`, because it sets FI_PROVIDER itself.
     """
     efa = ("FI_PROVIDER=efa", "NCCL_PROTO=simple") if provider else ("NCCL_PROTO=simple",)
     return (

@@ -59,7 +59,7 @@ class PlannedHost:
 def launched_processes(request: Request, devices: Devices, known: Known = _in_the_catalogue) -> Iterator[Alike]:
     """Yield all processes of the job: first the processes that the hosts start, then the ranks of their launchers.
 
-    If several hosts start the same processes, only the first host is computed at once.
+    If several hosts start the same processes, only the first host is computed now, and each other host when it is read.
 
     Raises:
         JobError: the launcher would stop; the message is the launcher's.
@@ -154,7 +154,7 @@ def _rank(launch: Launch, program: Program, number: int) -> int | None:
 def _ranks(launch: Launch, found: list[PlannedHost], indices: Mapping[str, int]) -> Iterator[Alike]:
     """Yield the ranks of every launcher, once for each set of hosts that share a distribution.
 
-    `found` contains one host for each instance group.
+    `found` contains the first host of each instance group.
     """
     done: set[tuple[str, ...]] = set()
     for started in found:

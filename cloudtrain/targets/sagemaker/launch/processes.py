@@ -35,7 +35,7 @@ def view(
 ) -> Processes:
     """Return the processes that will run, for `Plan.processes`. `instance` 0 is the host `algo-1`.
 
-    If several hosts start the same processes, only the first host is computed at once; the others follow when read.
+    If several hosts start the same processes, only the first host is computed now, and each other host when it is read.
 
     Args:
         request: the body of CreateTrainingJob.
@@ -85,7 +85,10 @@ class _HostCommand(NamedTuple):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Return the roles of the host's processes; empty if the toolkit stops."""
+        """Return the roles of the processes that the host starts.
+
+        Empty if the toolkit reports an error and starts none.
+        """
         setup = self.setup
         if self.command.error is not None:
             return ()
@@ -153,8 +156,8 @@ def _of_the_toolkit(request: Request, look: _Look) -> Iterator[Alike]:
 def _runs(group: Sequence[Host], look: _Look, *, several: bool) -> Iterator[tuple[Host, ...]]:
     """Split an instance group into runs of neighbouring hosts that start the same processes.
 
-    Only the master can differ. With `several` groups and parameter servers, each host is a run, because the toolkit may
-    fail on some hosts.
+    Only the master can start other processes than the rest of its group. If the job has `several` groups and parameter
+    servers, each host is a separate run, because the toolkit may fail on some hosts.
     """
     first = look(group[0])
     if several and serves_parameters(first.setup):

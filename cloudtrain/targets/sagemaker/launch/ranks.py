@@ -17,6 +17,8 @@ def mpi_ranks(
 ) -> Alike:
     """Return mpirun's ranks. They fill the slots of one host after the other; surplus ranks go to the last host.
 
+    `where` holds the indices of the hosts, and `slots` is the number of slots of each host.
+
     User options that change mpirun's mapping are not considered.
     """
     last = min((ranks - 1) // slots, len(where) - 1) if ranks else 0

@@ -93,7 +93,10 @@ def words(line: str) -> list[str] | None:
 
 
 def _word(line: str, place: int) -> tuple[str, int] | None:
-    """Return the word that begins at the index `place`, and the index of its end."""
+    """Return the word that begins at the index `place`, and the index of its end.
+
+    Returns None if a shell would replace the word or a part of it, or if a quote is not closed.
+    """
     if line[place] == "~":
         return None
     text, bare = "", ""
@@ -111,7 +114,10 @@ def _word(line: str, place: int) -> tuple[str, int] | None:
 
 
 def _piece(line: str, place: int) -> tuple[str, int] | None:
-    """Return the quoted text, escaped character or plain character at the index `place`, and the index of its end."""
+    """Return the quoted text, escaped character or plain character at the index `place`, and the index of its end.
+
+    Returns None if a quote is not closed, or if a shell would treat the character specially.
+    """
     character = line[place]
     if character == "'":
         end = line.find("'", place + 1)
@@ -125,7 +131,10 @@ def _piece(line: str, place: int) -> tuple[str, int] | None:
 
 
 def _double_quoted(line: str, place: int) -> tuple[str, int] | None:
-    """Return the text between double quotes, and the index after the closing quote. It begins at the index `place`."""
+    """Return the text between double quotes that begins at the index `place`, and the index after the closing quote.
+
+    Returns None if the closing quote is missing, or if a shell would replace a part of the text.
+    """
     text = ""
     while place < len(line):
         character, after = line[place], line[place + 1 : place + 2]

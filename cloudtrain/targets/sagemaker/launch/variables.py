@@ -150,7 +150,10 @@ def _facts(setup: HostSetup) -> dict[str, Any]:
 
 
 def _model_parallel_from_outside(given: Mapping[str, str]) -> bool | str | None:
-    """Return the toolkit's `is_modelparallel_enabled`: whether the request sets a non-empty SM_HP_MP_PARAMETERS."""
+    """Return the toolkit's `is_modelparallel_enabled`, computed from the variable SM_HP_MP_PARAMETERS.
+
+    Returns False for the value `{}`, True for any other text, the empty text unchanged, and None if it is missing.
+    """
     parameters = given.get(f"SM_HP_{MODEL_PARALLEL.upper()}")
     return parameters != "{}" if parameters else parameters
 

@@ -131,7 +131,10 @@ _PlaceOf = Callable[[Subject, Path], Path]
 
 
 def _by_name(field: tuple[str, ...], section: tuple[str, ...], key: str) -> _PlaceOf:
-    """Return a function that finds the job field of a list element in the request, by the element's name."""
+    """Return a function that takes a path in the list at `section` of the request, and returns the matching job field.
+
+    It returns `field` and the element's name, which is under `key`; only `field` if the job has no such name.
+    """
 
     def place(subject: Subject, rest: Path) -> Path:
         elements = value_at(subject.plan.request, *section)

@@ -53,7 +53,10 @@ class Clients:
         return answer
 
     def attempt(self, service: str, operation: str, arguments: Mapping[str, Any], use: Any) -> Any:
-        """Call `use(client)`; if the credentials have expired, once more with new ones. Translate botocore's errors."""
+        """Call `use(client)`; if the credentials have expired, call it once more with new credentials.
+
+        botocore's errors are translated into cloudtrain's errors, whose messages name the operation.
+        """
         try:
             return self._attempt(service, operation, arguments, use)
         except Expired:

@@ -157,7 +157,7 @@ def fetch(clients: Clients, bucket: str, key: str, target: Path) -> None:
 
 
 def _stage_logs(lines: Iterable[LogLine], rest: str, staging: Staging, prefix: str) -> None:
-    """Write one file for each instance, `algo-1.log`, as its container wrote it."""
+    """Write one file for each instance, such as `algo-1.log`. A line whose rank is known begins with `[rank N]`."""
     texts: dict[str, list[str]] = {}
     for line in lines:
         tag = f"[rank {line.rank}] " if line.rank is not None else ""

@@ -20,7 +20,7 @@ _LAST_EXIT_CODE = re.compile(r",? *exit code: *-?\d+\s*$")
 
 
 class Reason(NamedTuple):
-    """The reason for a failure in one line, with the explaining lines, the failed rank and the exit code."""
+    """The reason for a failure in one line, further lines of the message, the failed rank and the exit code."""
 
     text: str
     details: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Translate AWS's errors into cloudtrain's. One table is for error codes, one for errors without an answer."""
+"""Translate AWS's errors into cloudtrain's. One table is for error codes, one for requests that AWS did not answer."""
 
 from __future__ import annotations
 
@@ -237,7 +237,10 @@ def _unknown(code: str, response: dict[str, Any]) -> ErrorTemplate:
 
 
 def _quota(said: str) -> str:
-    """Return the quota's name in SageMaker's message: `ml.p4d.24xlarge for training job usage`."""
+    """Return the quota that SageMaker's message names: `ml.p4d.24xlarge for training job usage`.
+
+    Returns the word "it" if the message names no quota.
+    """
     match = re.search(r"service limit '([^']+)'", said)
     return f"`{match[1]}`" if match else "it"
 

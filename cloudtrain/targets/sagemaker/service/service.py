@@ -133,7 +133,10 @@ class SageMakerService:
         return any(self._ours(ref, kind) for kind in KINDS)
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Return True if the run does not exist. By now, a request in flight has arrived or is lost."""
+        """Return True if the run does not exist.
+
+        Called only when no earlier request can still create it (see `in_flight`).
+        """
         return not self.has(ref)
 
     def status(self, ref: RunRef) -> RunStatus:

@@ -150,7 +150,10 @@ def hourly_price(description: Mapping[str, Any], overlay: Overlay) -> float | No
 
 
 def _metered_seconds(status: RunStatus, now: float) -> float | None:
-    """Return the seconds since billing started; used until the service reports the billed seconds."""
+    """Return the seconds from the start of billing to the job's end, or to `now` for a running job.
+
+    None if billing has not started. Used only until the service reports the billed seconds.
+    """
     start = next((item.started for item in status.transitions if item.phase in _BILLED_FROM), None)
     if start is None:
         return None
@@ -162,7 +165,10 @@ def _is_spot(description: Mapping[str, Any]) -> bool:
 
 
 def _end_time(description: Mapping[str, Any], kind: JobKind, state: RunState) -> float | None:
-    """Return when a job ended, in seconds since the epoch. For a job that never started, this is its last change."""
+    """Return when a job ended, in seconds since the epoch; None if it has not ended.
+
+    For a job that never started, this is the time of its last change.
+    """
     if not state.is_final:
         return None
     return seconds(description.get(kind.ended) or description.get("LastModifiedTime"))

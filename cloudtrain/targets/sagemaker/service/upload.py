@@ -96,8 +96,8 @@ def upload_data(
 def _is_there(clients: Clients, place: dict[str, str], sha256: str) -> bool:
     """Return whether S3 already has this content, completely.
 
-    Returns False if the credentials allow writing to the bucket, not reading. S3 reports the checksum of an encrypted
-    object only to users of its KMS key; without the checksum, the size decides.
+    Returns False if the credentials allow writing to the bucket but not reading from it. S3 reports the checksum of an
+    encrypted object only to users of its KMS key; without the checksum, the size decides.
     """
     found = None
     for options in ({"ChecksumMode": "ENABLED"}, {}):
