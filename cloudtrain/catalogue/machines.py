@@ -76,8 +76,8 @@ class Machines:
 
     @property
     def price(self) -> Price | None:
-        """The price of all machines; if the groups are preferences, of the most expensive group. None if a machine has
-        no known price at all."""
+        """The price of all machines. If the groups are preferences, the price of the most expensive group. None if a
+        machine has no known price, with or without the training service."""
         counted = [(group.known, group.count) for group in self.groups]
         return price_of(counted, any_of=self.kind == "preferences")
 
