@@ -55,8 +55,8 @@ class Machines:
 
     @property
     def spanned(self) -> tuple[MachineGroup, ...]:
-        """The groups that the distribution spans. If the groups are preferences, these are all groups, because
-        any one can be used."""
+        """The groups that the distribution spans. If the groups are preferences, all groups, because the
+        distribution can span any one of them."""
         return tuple(group for group in self.groups if not self.spans or group.name in self.spans)
 
     @property
