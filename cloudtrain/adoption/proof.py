@@ -171,8 +171,8 @@ def _from(place: Path, folder: str, path: str) -> str:
 
 
 def _weight(found: Adoption) -> tuple[int, int]:
-    """Return how much of the original job the draft's fields cannot express: the number of differences, and of values
-    in the overrides."""
+    """Return two numbers, which are larger if the draft's fields express less of the original job: the number of
+    differences, and the size of the overrides."""
     return len(found.differences), _leaves(found.fields.get(found.target + OVERRIDES))
 
 

@@ -51,8 +51,9 @@ def originals_of_script(
 
 
 def _source_in(folder: Path, places: Sequence[Path], archive: bytes) -> str | None:
-    """Return the first of `places` that has exactly the archive's files, or the path of the archive's only file, both
-    relative to `folder`; None if nothing matches."""
+    """Return the path of the archive's content, relative to `folder`: the first folder in `places` that has exactly
+    the archive's files. If the archive has only one file, a folder that has more files also matches, and the path of
+    that file is returned. Return None if no folder matches."""
     try:
         files = dict(files_of(archive))
     except (tarfile.TarError, OSError, EOFError, ValueError):
@@ -87,8 +88,8 @@ def _is_file(path: Path, content: bytes) -> bool:
 
 
 def _names_below(folder: Path) -> Iterator[str]:
-    """Yield the files below a folder that the script could see. The copy of the folder in which the script runs
-    lacks hidden files."""
+    """Yield the paths of the files below a folder, relative to it. Files that are not copied for the script's run,
+    such as hidden files, are left out."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in LEFT_OUT]
         for name in names:

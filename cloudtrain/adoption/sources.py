@@ -40,7 +40,7 @@ def _of_target(target: Any, data: Any, folder: str | None) -> list[Original]:
 
 
 def text_of(source: str) -> tuple[str, str | None]:
-    """Return the text of a file or of stdin, and the folder of the file.
+    """Return the text of a file and the folder of the file; for stdin, its text and the working directory.
 
     Raises:
         UsageError: the file cannot be read.

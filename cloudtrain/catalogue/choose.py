@@ -26,7 +26,7 @@ def choose(
     Without `gpus_per_instance`, a type with the fewest GPUs is chosen. With `interconnect="rdma"`, only types with RDMA
     fit. With `interconnect="ethernet"`, all types fit, because every type has Ethernet.
 
-    The cheapest type that fits is chosen. If one of these types has no known price, the smallest is chosen, because
+    The cheapest type that fits is chosen. If any type that fits has no known price, the smallest is chosen, because
     with the same GPU a larger instance never costs less. Ties are decided, in this order, by less GPU memory, fewer
     vCPUs, less memory, the lower known price, the lower known price of the bare machine, the newer generation, and the
     name. Whole GPUs come before slices of a GPU, and retired types come last, whatever their price.

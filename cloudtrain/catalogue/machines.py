@@ -55,8 +55,8 @@ class Machines:
 
     @property
     def spanned(self) -> tuple[MachineGroup, ...]:
-        """The groups that the distribution spans. If the groups are preferences, these are all groups, because
-        any one can be used."""
+        """The groups that the distribution spans. If the groups are preferences, all groups, because the
+        distribution can span any one of them."""
         return tuple(group for group in self.groups if not self.spans or group.name in self.spans)
 
     @property
@@ -76,8 +76,8 @@ class Machines:
 
     @property
     def price(self) -> Price | None:
-        """The price of all machines; if the groups are preferences, of the most expensive group. None if a machine has
-        no known price at all."""
+        """The price of all machines. If the groups are preferences, the price of the most expensive group. None if a
+        machine has no known price, with or without the training service."""
         counted = [(group.known, group.count) for group in self.groups]
         return price_of(counted, any_of=self.kind == "preferences")
 

@@ -146,7 +146,7 @@ def _locate(problem: Problem, file: str, positions: Positions) -> Problem:
 def apply_overlay(
     types: Iterable[InstanceType], overlay: Overlay, target: str | None = None
 ) -> tuple[InstanceType, ...]:
-    """Return the types with the overlay's corrections, then the types that the overlay adds, in its order.
+    """Return the types with the overlay's corrections, then the types that the overlay adds, in the overlay's order.
 
     `target` is needed only if `types` is empty. Otherwise the types name their target.
 
@@ -164,10 +164,10 @@ def apply_overlay(
 
 
 def type_named(target: str, name: str, overlay: Sequence[Correction] | None) -> InstanceType | None:
-    """Return the type with that name and the overlay's corrections, or None. No other type is parsed.
+    """Return the type with that name and the overlay's corrections; None if there is none. Only this type is parsed.
 
     Raises:
-        SettingsError: as in `apply_overlay`, for this type.
+        SettingsError: this type lacks a required column, or has GPUs but no name of the GPU.
     """
     key = name_key(target, name)
     own = tuple(correction for correction in overlay or () if name_key(correction.target, correction.name) == key)
@@ -265,7 +265,12 @@ _GPU_COLUMNS = frozenset(("gpus", "gpu", "gpu_memory_gib"))
 
 
 def _whole(instance: InstanceType, correction: Correction) -> InstanceType:
-    """Return the type, or raise an error if its columns contradict each other."""
+    """Return `instance` unchanged, after checking that its columns fit together. `correction` is the correction that
+    was applied to it.
+
+    Raises:
+        SettingsError: the type has only some of the columns about GPUs, or RDMA without a fabric.
+    """
     told = dict(correction.cells)
     named, memory = bool(instance.gpu), bool(instance.gpu_memory_gib)
     memory |= named and told.get("gpu_memory_gib") == 0  # 0: a refresh found GPUs of unknown memory

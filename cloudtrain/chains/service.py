@@ -77,7 +77,7 @@ class ChainService(DrivenService):
         return super().submit(plan)
 
     def has(self, ref: RunRef) -> bool:
-        """Return whether the run is waiting here, or exists on its target."""
+        """Return whether the run is waiting on this machine, or exists on its target."""
         return super().has(ref) or self._target(ref).has(ref)
 
     def withdraw(self, ref: RunRef) -> bool:
@@ -96,7 +96,7 @@ class ChainService(DrivenService):
         return waiting
 
     def waiting(self, ref: RunRef) -> RunStatus | None:
-        """Return the status of a waiting run; None if the run was sent, or never waited here."""
+        """Return the status of a waiting run; None if the run was sent, or never waited on this machine."""
         folder = self.folder(ref.name)
         is_watched = folder.is_driven  # before the status, which is final or says `sent` when the watcher has ended
         found = folder.read_status()

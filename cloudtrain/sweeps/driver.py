@@ -174,7 +174,8 @@ class Driver:
         return 0 if self._hopeless() is not None else number
 
     def _hopeless(self) -> str | None:
-        """Return why no more trials are started, if all trials have failed so far; None if the sweep continues."""
+        """Return a message that no more trials are started, because all trials so far have failed; None if the sweep
+        continues."""
         ended = self._journal.study.ended
         first = [trial for trial in ended if trial.state is RunState.FAILED]
         if len(first) < _HOPELESS or len(first) < len(ended) or self._sweep.objective is None:

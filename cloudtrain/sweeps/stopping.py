@@ -1,5 +1,5 @@
-"""Decides whether a trial should be stopped early because others were clearly better after as many reports. Pure
-functions.
+"""Decides whether a trial should be stopped early because other trials were clearly better after the same number
+of reports. Pure functions.
 
 `median` and `bandit` are the rules of these names in Azure ML and Google's Vizier. `hyperband` is asynchronous
 successive halving (ASHA), with brackets that begin to halve after different numbers of reports.
@@ -78,8 +78,8 @@ def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
 
 
 def _rungs(least: int, most: int) -> list[int]:
-    """Return the numbers of reports after which trials are compared. Each bracket skips one more number at the
-    start."""
+    """Return the numbers of reports after which trials of the first bracket are compared. Each further bracket leaves
+    out one more of the smallest numbers."""
     found = [least]
     while found[-1] * _KEPT < most:
         found.append(found[-1] * _KEPT)

@@ -33,8 +33,8 @@ _KEPT_REPORTS = 2000
 
 @dataclass
 class Study:
-    """The state of a sweep's trials: `trials` maps each number to its trial; `extended` counts the trials added to the
-    plan."""
+    """The state of a sweep's trials: `trials` maps each number to its trial; `extended` is the number of
+    trials that `continue` has added."""
 
     trials: dict[int, Trial]
     extended: int = 0

@@ -168,7 +168,8 @@ class SweepRun(Run):
         """Repeat the trials that failed or were cut off, with the same values.
 
         Raises:
-            UsageError: no trial has failed, the sweep is still running, or `overrides` or `name` is given.
+            UsageError: no trial has failed, the sweep is still running, a service's tuner runs it, or `overrides` or
+                `name` is given.
         """
         if overrides or name is not None:
             hint = "submit the sweep's file with `--set`, or rerun one trial by the name of its run"
@@ -217,8 +218,7 @@ class SweepRun(Run):
         return {}
 
     def remove(self) -> None:
-        """Remove a sweep that has ended, and its trials: their rows in the run store, and their folders on this
-        machine.
+        """Remove a sweep that has ended, and its trials, from the run store. Also remove their folders on this machine.
 
         Raises the same errors as `Run.remove`.
         """

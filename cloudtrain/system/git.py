@@ -100,7 +100,7 @@ class Differences:
 
     def close(self, timeout: float) -> tuple[bool, str | None] | None:
         """Wait up to `timeout` seconds for git, then end git. Return whether the code differs, and the hash of the
-        differences; None if git has not found them by then."""
+        differences; None if git has given no complete answer by then."""
         self._thread.join(timeout)
         self._ended.set()
         running = self._running

@@ -87,7 +87,7 @@ class Staging:
     """A scratch folder for files that appear in `folder` together. Several threads can use it.
 
     At the end of the `with` block, the scratch folder is removed with all files that were not moved. `folder` is also
-    removed if it was created here and stayed empty.
+    removed if this class created it and it is still empty.
     """
 
     def __init__(self, folder: Path, *, odd_names: bool = False) -> None:
@@ -144,7 +144,7 @@ class Staging:
         """Create an empty file in the scratch folder, and return the path to write to.
 
         Raises:
-            Unsafe: as for `create`.
+            Unsafe: the name is not safe, or another file or folder has it.
         """
         os.close(self.create(name))
         return Path(self._new, safe_name(name, odd=self._odd))

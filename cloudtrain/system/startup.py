@@ -1,4 +1,4 @@
-"""A faster start and exit of the command line, and the user's environment without the variables set for this."""
+"""A faster start and exit of the command line, and the environment without the variables that cloudtrain adds to it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The parts of a file that the rules must search. Thousands of files are tested here, and few have such parts.
+"""The parts of a file that the rules must search. Few of a bundle's thousands of files have such parts.
 
-Nearly every secret is a long word with a digit, or is next to one. The others follow a word such as `password`, are in
-a URL, or follow a header such as `-----BEGIN`. Rules are tried only around these positions.
+Nearly every secret is a long word with a digit, or is next to such a word. The other secrets follow a word such as
+`password`, are in a URL, or follow a header such as `-----BEGIN`. Rules are tried only around these positions.
 """
 
 from __future__ import annotations
