@@ -227,7 +227,7 @@ def may(what: str, run: Run) -> None:
 
     if run.elsewhere is not None and not confirmed(f"{what} `{run.name}`?"):
         hint = f"to do it, name the run: {typed('cloudtrain', *what.split(), run.name)}"
-        raise UsageError(f"`{run.name}` is from another folder, so nothing was done", hint=hint, code="CT939")
+        raise UsageError(f"`{run.name}` was submitted from another folder, so nothing was done", hint=hint, code="CT939")
 
 
 def confirmed(question: str) -> bool:
@@ -250,7 +250,7 @@ def instance_number(text: str) -> int:
         return int(host) - (host != text)
     raise UsageError(
         f"`{text}` is not a valid instance",
-        hint="write a number from 0 on, or on SageMaker the host name: `algo-1` is the first",
+        hint="write the instance's number, counted from 0, or on SageMaker its host name, such as `algo-1`",
     )
 
 

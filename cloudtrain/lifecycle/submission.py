@@ -270,7 +270,7 @@ def _send(store: Store, submission: Submission, plan: Plan, record: RunRecord) -
             store.advance(record.name, "uploaded")
             if _is_taken(service, plan):
                 message = f"`{plan.target}` already has another run named `{plan.run_name}`"
-                raise NameTaken(message, hint="this run gets the next name")
+                raise NameTaken(message, hint="this run gets the next free name")
         store.advance(record.name, "sent")
         service.submit(plan, again=record.stage == "sent")
     except BaseException as error:

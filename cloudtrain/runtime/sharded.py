@@ -328,5 +328,5 @@ class _Unpickler(pickle.Unpickler):
 def _forgery_error(folder: Path, what: str) -> SetupError:
     return SetupError(
         f"the checkpoint `{folder}` holds data that this script never saves: {what}",
-        hint="remove this checkpoint to resume from another one; loading it in another way may run foreign code",
+        hint="remove this checkpoint, and the job resumes from another one; other tools may run its code",
     )

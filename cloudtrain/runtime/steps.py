@@ -20,6 +20,6 @@ def whole_step(step: SupportsIndex) -> int:
         number = -1
     if number < 0:
         raise SetupError(
-            f"the step `{step!r}` is not a whole number of at least 0", hint="count steps, or pass `int(step)`"
+            f"the step `{step!r}` is not a whole number of at least 0", hint="pass the number of steps so far: 0, 1, 2"
         )
     return number

@@ -26,7 +26,7 @@ def command(
             "-f",
             metavar="FORMAT",
             show_default=False,
-            help="text (default); json: the whole plan; request: the exact body; or a format of the target's own "
+            help="text (default); json: the whole plan; request: the exact request; or a format of the target's own "
             "tools: python for SDK code, sbatch for a batch script, az-cli for `az ml job create --file`, aws-cli for "
             "`aws sagemaker create-training-job --cli-input-json`.",
             autocompletion=complete.formats,

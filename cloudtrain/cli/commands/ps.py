@@ -47,7 +47,7 @@ def command(
     ] = None,
     profile: options.Profile = None,
     rehearsals: Annotated[
-        bool, typer.Option("--rehearsals", help="Also show ended rehearsals; --all shows them too.")
+        bool, typer.Option("--rehearsals", help="Also show ended rehearsals (included in --all).")
     ] = False,
     trials: Annotated[bool, typer.Option("--trials", help="Also show the trials of sweeps.")] = False,
     size: Annotated[bool, typer.Option("--size", help="Show the size of each run's folder on this machine.")] = False,

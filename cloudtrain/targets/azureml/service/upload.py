@@ -123,7 +123,7 @@ def _unpack(bundle: BundleWriter) -> Iterator[Path]:
             unpack(archive, source, bundle.sha256)
         except DamagedBundle as error:
             raise TargetError(
-                str(error), hint="check the disk of temporary files, or set TMPDIR to another folder"
+                str(error), hint="check the disk that holds temporary files, or set TMPDIR to another folder"
             ) from None
         yield source
 
