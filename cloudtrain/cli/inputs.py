@@ -227,7 +227,9 @@ def may(what: str, run: Run) -> None:
 
     if run.elsewhere is not None and not confirmed(f"{what} `{run.name}`?"):
         hint = f"to do it, name the run: {typed('cloudtrain', *what.split(), run.name)}"
-        raise UsageError(f"`{run.name}` was submitted from another folder, so nothing was done", hint=hint, code="CT939")
+        raise UsageError(
+            f"`{run.name}` was submitted from another folder, so nothing was done", hint=hint, code="CT939"
+        )
 
 
 def confirmed(question: str) -> bool:
