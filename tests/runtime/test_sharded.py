@@ -98,7 +98,7 @@ def test_a_byte_that_changed_is_seen(monkeypatch: pytest.MonkeyPatch, place: str
     assert (found["step"], found["weights"].unique().tolist()) == (1, [1])
     shutil.rmtree(older.path)
     assert checkpoints.agree() is None
-    with pytest.raises(runtime.SetupError, match="no checkpoint in `checkpoint` is whole"):
+    with pytest.raises(runtime.SetupError, match="every checkpoint in `checkpoint` is damaged"):
         checkpoints.load_sharded(lambda folder: sharded.read_shards(found, folder))
 
 
