@@ -97,7 +97,8 @@ class Pace:
         return "  ".join(parts)
 
     def waiting_for(self, now: float) -> str:
-        """Return what the run waits for: the target, its first line, or slow ranks. Empty while it makes progress."""
+        """Return what the run waits for, such as the target, its first line of output, or slow ranks. Return an empty
+        text while the run makes progress."""
         if self._is_over:
             return ""
         quiet = now - self._news_at

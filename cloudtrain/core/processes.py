@@ -38,7 +38,7 @@ class Alike:
     Attributes:
         role: the role of the processes.
         spread: each instance with its number of processes of this group, in order.
-        make: creates the process with a number, from 0.
+        make: a function that returns the process with the given number, counted from 0 in this group.
         uniform: whether all processes share everything that the first, second and last process share. If False, every
             process is examined.
     """
