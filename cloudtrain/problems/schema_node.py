@@ -1,5 +1,5 @@
-"""The allowed content at each path of a job, derived from the models' fields. Error messages, overrides and the schema
-use it.
+"""The allowed content at each path of a job, derived from the models' fields. Error messages, overrides and the JSON
+schema use this description.
 """
 
 from __future__ import annotations
