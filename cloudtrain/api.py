@@ -359,7 +359,8 @@ def _service_named(name: str, settings: Settings) -> Service:
 
 
 def _run_of(row: RunRecord, settings: Settings, **words: Any) -> Run:
-    """Return the run of a store's row: a `SweepRun` for a sweep, a `ChainedRun` for a waiting run, else a `Run`."""
+    """Return the run of a store's row: a `SweepRun` for a sweep, a `ChainedRun` for a waiting run, else a `Run`.
+    `words` are further arguments of that class."""
     if row.key.startswith((SWEEP, TUNER)):
         from cloudtrain.sweeps.sweep_run import SweepRun
 

@@ -49,7 +49,7 @@ class CloudtrainError(Exception):
 
 
 def more_about(code: str) -> str:
-    """Return the default hint of an error, which names `cloudtrain explain`."""
+    """Return the default hint for an error with this code: to run `cloudtrain explain` with the code."""
     return f"`cloudtrain explain {code}` explains the error and what to do"
 
 

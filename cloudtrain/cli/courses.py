@@ -16,7 +16,7 @@ lie in the lowest `_LOW` of a linear scale."""
 
 
 class Course:
-    """A metric's values in little memory: the last value, the bounds, and enough evenly spaced values for a curve."""
+    """A summary of a metric's values: the last, smallest and largest one, and enough evenly spaced ones for a curve."""
 
     def __init__(self) -> None:
         self.last = self._newest = math.nan
@@ -49,8 +49,8 @@ class Course:
 
 
 def wants_logarithm(values: Sequence[float]) -> bool:
-    """Return whether a linear scale would hide everything but the drop of the first values, as it does for most
-    losses."""
+    """Return whether a curve of the values needs a logarithmic scale, because most values would lie at the bottom of a
+    linear one. Most losses need it: they drop steeply at first."""
     if not values or min(values) <= 0 or max(values) / 2 < min(values) / 2 * _WIDE:
         return False
     return sorted(_fractions(values))[len(values) // 2] < _LOW

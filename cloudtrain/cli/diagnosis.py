@@ -28,7 +28,8 @@ _TORCH_PROBE = (
 
 
 class Diagnosis(NamedTuple):
-    """One line of the doctor's report. `level` is ok, warning, error, or optional (an extra that may be missing)."""
+    """One line of the doctor's report. `level` is ok, warning, error, or optional (an
+    optional package is missing)."""
 
     subject: str
     level: str

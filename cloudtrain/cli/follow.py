@@ -1,4 +1,5 @@
-"""Following a run: its output as it appears, and its metrics as a live view on a terminal. Ctrl-C does not stop it."""
+"""Following a run: its output as it appears, and its metrics as a live view on a terminal. Ctrl-C does not stop the
+run."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ class Command(TyperCommand):
         return parsed
 
     def _first_argument(self, args: list[str]) -> int | None:
-        """Return the index of the first word that is neither an option nor an option's value; None if all words are, or
-        if `--` comes first."""
+        """Return the index of the first word in `args` that is neither an option nor an option's value. Return None if
+        no such word exists, or if `--` comes before it."""
         options: list[Any] = [param for param in self.params if param.param_type_name == "option"]
         with_value = {name for option in options if not option.is_flag for name in option.opts}
         index = 0
@@ -78,8 +78,8 @@ class Command(TyperCommand):
         return None
 
     def _refuse_misplaced(self, script: str, words: list[str]) -> None:
-        """Refuse options of this command among the `words` after a script that does not use them. If they were passed
-        to the script, `submit train.py --dry-run` would send the job.
+        """Refuse options of this command among the `words` after `script`, unless the script's text contains their
+        names. If such options were passed to the script, `submit train.py --dry-run` would send the job.
 
         Raises:
             UsageError: `words` contains such an option.

@@ -114,7 +114,8 @@ def _require_distribution(script: Path) -> None:
 
 
 def _changes(instances: int | None, processes_per_instance: int | None, gpu: str | None) -> list[str]:
-    """Convert the flags of a script to overrides of job fields."""
+    """Convert the flags that are allowed with a script to overrides of its job's fields. Flags that are None are left
+    out."""
     model, _, count = (gpu or "").partition(":")
     flags = {
         "resources.instance_count": instances,
@@ -242,7 +243,8 @@ def confirmed(question: str) -> bool:
 
 
 def instance_number(text: str) -> int:
-    """Return the number of an instance, counted from 0. The text is that number, or SageMaker's host name `algo-1`.
+    """Return the number of an instance, counted from 0. The text is that number, or a host name of SageMaker such as
+    `algo-1`, which is instance 0.
 
     Raises:
         UsageError: the text is neither a number nor a host name.
@@ -257,7 +259,7 @@ def instance_number(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Convert `10m` to seconds.
+    """Convert a duration such as `10m` to seconds.
 
     Raises:
         UsageError: the text is not a duration.

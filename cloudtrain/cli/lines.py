@@ -34,12 +34,12 @@ class LineFormat(NamedTuple):
         return "\n".join(lead + part for part in self.parts(line))
 
     def parts(self, line: LogLine) -> list[str]:
-        """Return the lines of the text; unless `raw`, they are escaped for a terminal."""
+        """Return the text of `line`, split at its line breaks; without `raw`, each part is escaped for a terminal."""
         parts = line.text.split("\n")
         return parts if self.raw else [visible_output(part, color=self.color) for part in parts]
 
     def lead(self, line: LogLine) -> str:
-        """Return the prefix of the line: `2026-11-21T08:13:31.250Z [rank 0] `."""
+        """Return the prefix of the line, such as `2026-11-21T08:13:31.250Z [rank 0] `."""
         parts = []
         if self.timestamps:
             parts.append(_utc(line.time))

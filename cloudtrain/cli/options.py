@@ -176,5 +176,6 @@ Priority = Annotated[
 
 
 def submit_target(emulate: str | None, target: str | None) -> str | None:
-    """Return the target to use: `target`, else `local` for an emulation, else None (the target in the settings)."""
+    """Return `target` if it is given, else `local` if `emulate` is given. Else return None, which means the target in
+    the settings."""
     return target or (DEFAULT_TARGET if emulate else None)

@@ -97,7 +97,8 @@ class Pace:
         return "  ".join(parts)
 
     def waiting_for(self, now: float) -> str:
-        """Return what the run waits for: the target, its first line, or slow ranks. Empty while it makes progress."""
+        """Return what the run waits for, such as the target, its first line of output, or slow ranks. Return an empty
+        text while the run makes progress."""
         if self._is_over:
             return ""
         quiet = now - self._news_at
@@ -118,8 +119,8 @@ class Pace:
         return lag
 
     def lag(self, *, is_quiet: bool) -> str:
-        """Describe the ranks that are at least two reports behind the foremost rank; with `is_quiet`, at least one
-        report. Empty if no rank is behind."""
+        """Describe the ranks that are behind the foremost rank by at least two reports, or with `is_quiet` by at least
+        one report. Return an empty text if there are none."""
         if len(self._step_of) < 2 or not self._stride:
             return ""
         first = max(self._step_of.values())
@@ -136,7 +137,7 @@ class Pace:
         return self._status is not None and self._status.state.is_final
 
     def _phase(self) -> str:
-        """Return `, PHASE` with the provider's name of the current phase; empty without a phase."""
+        """Return `, PHASE` with the provider's name for the current phase; an empty text if the provider names none."""
         phases = [item for item in self._status.transitions if item.ended is None] if self._status else []
         if not phases:
             return ""

@@ -158,8 +158,8 @@ class Adopter(Protocol):
         ...
 
     def hook(self) -> str | None:
-        """Return the source of a module for `adoption.driver`, which stops a script when the script creates its first
-        job; None if the target's jobs are not created from Python."""
+        """Return the source text of a Python module with which `adoption.driver` stops a script when the script creates
+        its first job. Return None if the target's jobs are not created from Python."""
         ...
 
     def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:

@@ -59,8 +59,8 @@ class FileChange:
 
     @property
     def amount(self) -> str:
-        """The numbers of added and removed lines of a changed file: `+3 -1`. If they are unknown, or the file is only
-        in one version, the kind of change: `added`.
+        """The numbers of added and removed lines of a changed file, such as `+3 -1`. If they are unknown, or only one
+        version has the file, the kind of change, such as `added`.
         """
         if self.change == "changed" and self.added is not None:
             return f"+{self.added} -{self.removed}"

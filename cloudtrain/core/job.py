@@ -184,10 +184,10 @@ def _has_image(job: Mapping[str, Any]) -> bool:
 
 
 def same_names(job: Mapping[str, Any], *, outputs: Sequence[str] = ()) -> Iterator[Problem]:
-    """Yield a problem for inputs or outputs whose names differ only in case: `CLOUDTRAIN_INPUT_TRAIN` would be
-    ambiguous.
+    """Yield a problem for inputs or outputs whose names differ only in case, because an environment variable such as
+    `CLOUDTRAIN_INPUT_TRAIN` would be ambiguous.
 
-    `outputs` are outputs that the job has without declaring them.
+    `outputs` holds the names of further outputs, which the job has although its fields do not list them.
     """
     for field, implicit in (("inputs", ()), ("outputs", outputs)):
         declared = job.get(field)

@@ -55,7 +55,7 @@ class Model(BaseModel, metaclass=_Meta):
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=False, defer_build=True)
 
     def replace(self, **changes: Any) -> Self:
-        """Return a validated copy with some fields changed.
+        """Return a validated copy in which `changes` replace the values of the named fields.
 
         Raises:
             JobError: a changed value is not valid.

@@ -32,7 +32,9 @@ class FromFile(Model):
         return same
 
     def replace(self, **changes: Any) -> Self:
-        """Return a validated copy with some fields changed, and the same folder."""
+        """Return a validated copy in which `changes` replace the values of the named fields. The copy keeps
+        `folder`.
+        """
         return super().replace(**changes).from_folder(self._folder)
 
     def __eq__(self, other: object) -> bool:

@@ -77,7 +77,7 @@ class Upload(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """The hash, size and file count of the user's code. Compile needs nothing else from the archive."""
+    """The hash, size and file count of the user's code. Compiling a job needs nothing else about the code."""
 
     sha256: str
     size: int
@@ -217,8 +217,8 @@ class Plan(Exports):
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     def forms(self) -> dict[str, Callable[[], str]]:
-        """Map the name of each format for other tools of the target (`Target.plan_formats`) to a function that writes
-        the request in that format.
+        """Return, for each name in `Target.plan_formats`, a function that returns the request in that format, which
+        another tool of the target reads.
         """
         return {}
 

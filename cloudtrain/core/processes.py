@@ -38,9 +38,9 @@ class Alike:
     Attributes:
         role: the role of the processes.
         spread: each instance with its number of processes of this group, in order.
-        make: creates the process with a number, from 0.
+        make: a function that returns the process with the given number, counted from 0 in this group.
         uniform: whether all processes share everything that the first, second and last process share. If False, every
-            process is examined.
+            process is examined to find what all of them share.
     """
 
     role: str
@@ -69,7 +69,7 @@ class Alike:
 
     @cached_property
     def last(self) -> Process:
-        """The process with the highest numbers."""
+        """The last process of the group, which has the highest numbers."""
         return self.make(self.count - 1)
 
     @cached_property
@@ -237,8 +237,8 @@ def _own(process: Process, shared: Mapping[str, str], begins: Mapping[str, str],
 
 
 def _beginnings(group: Alike) -> dict[str, str]:
-    """Return the long common beginnings of variables whose values differ, such as TF_CONFIG, which lists all hosts
-    before the task.
+    """Return the long common beginnings of variables whose values differ, such as TF_CONFIG, in which
+    the list of all hosts comes before the task.
     """
     names = group.first.env.keys() - group.env.keys()
     found = {name: _beginning([process.env.get(name, "") for process in group.examples]) for name in sorted(names)}

@@ -67,7 +67,7 @@ def _processing_input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 class ProcessingInput(Input):
-    """Data that the script reads, as in a training job."""
+    """Data that the script of a processing job reads."""
 
     path: str | None = None
     """SageMaker: the path in the container. Default: `/opt/ml/processing/input/NAME`."""

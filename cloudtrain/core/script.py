@@ -98,7 +98,7 @@ def _number(text: str) -> int | float | None:
 
 
 def distribution_of(script: Path) -> str | None:
-    """Return the distribution that the script's imports suggest, or None.
+    """Return the distribution that the script's imports suggest; None if they suggest none.
 
     Raises:
         UsageError: the script cannot be read, or is not a Python file.

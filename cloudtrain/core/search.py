@@ -81,7 +81,7 @@ def _bound_rules(kind: str, value: Any, step: Any) -> Iterator[Problem]:
 
 
 def _is_number(item: Any) -> bool:
-    """Return whether a bound is a finite number. An integer may be too large for a float."""
+    """Return whether a bound is a number that a float can hold. Some integers are too large."""
     return isinstance(item, float | int) and not isinstance(item, bool) and abs(item) <= float_info.max
 
 

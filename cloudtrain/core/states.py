@@ -47,7 +47,7 @@ _REFERENCE = re.compile(r"(?P<target>[a-z][a-z0-9_]*)://(?P<place>[^/]+)/(?P<nam
 
 
 class RunRef(NamedTuple):
-    """`target://place/name`: `sagemaker://eu-west-1/cifar10-3f9a1c22-1`, `local://host/cifar10-3f9a1c22-1`.
+    """The reference of a run, `target://place/name`, such as `sagemaker://eu-west-1/cifar10-3f9a1c22-1`.
 
     `place` is the region, the workspace, or for local runs the host.
     """
@@ -61,7 +61,7 @@ class RunRef(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> RunRef:
-        """Parse a reference, as `str` of a `RunRef` writes it.
+        """Parse a reference of the form `target://place/name`.
 
         Raises:
             UsageError: the text is not a run reference.

@@ -31,7 +31,8 @@ Whole = Annotated[int, Field(strict=True)]
 
 
 def _choice_or_range(value: Any) -> Any:
-    """Convert `[32, 64]` to `{choice: [32, 64]}`."""
+    """Convert a list such as `[32, 64]` to `{choice: [32, 64]}`. Return a mapping unchanged, and refuse a single
+    value."""
     if isinstance(value, str | int | float):
         message = f"a range is a list or a mapping, not {describe_value(value)}"
         raise wrong(message, "list the values, `[1, 2]`, or write the one value into the job", code="CT060")

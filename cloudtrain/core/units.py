@@ -35,7 +35,7 @@ _SIZE_HINT = "write for example `512m`, `64g` or `1t`"
 
 
 def parse_duration(value: Any) -> int:
-    """Return the seconds of `2h`, `1h30m`, `1.5d`, `"90"` or 90.
+    """Return the number of seconds in a duration such as `2h`, `1h30m`, `1.5d`, `"90"` or 90.
 
     Raises:
         ValueError: the value is not a duration, not a whole number of seconds, less than one second or more than
@@ -53,7 +53,8 @@ def parse_duration(value: Any) -> int:
 
 
 def parse_size(value: Any) -> int:
-    """Return the bytes of `64g`, `512m`, `1.5t`, `"1024"` or 1024. Units are powers of 1024, as in docker.
+    """Return the number of bytes in a size such as `64g`, `512m`, `1.5t`, `"1024"` or 1024. As in docker, units are
+    powers of 1024.
 
     Raises:
         ValueError: the value is not a size, not a whole number of bytes, less than one byte or more than 8 EiB.

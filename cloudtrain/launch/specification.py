@@ -169,7 +169,7 @@ class LaunchSpecification:
         return read
 
     def to_json(self) -> "dict[str, Any]":
-        """Return the specification as JSON data. Without an emulation, `links` and `places` come last."""
+        """Return the specification as JSON data. If no service is emulated, `links` and `places` come last."""
         content: dict[str, Any] = {"version": 1, **_written(self)}
         last = () if self.emulates else ("links", "places")
         return {name: content[name] for name in sorted(content, key=last.__contains__)}

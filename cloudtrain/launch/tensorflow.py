@@ -1,4 +1,4 @@
-"""tf.distribute: the tasks of a job, and the variable `TF_CONFIG`, which lists all tasks for each of them."""
+"""tf.distribute: the tasks of a job, and the variable `TF_CONFIG`, which tells each task the addresses of all tasks."""
 
 from __future__ import annotations
 

@@ -93,8 +93,8 @@ def problems_of(error: ValidationError, model: type[BaseModel], source: Source |
 
 
 def _without_echoes(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the problems without those for missing fields whose name is only misspelt. Another problem reports the
-    misspelling.
+    """Drop each problem that reports a missing field if the field is there under a misspelt name, because another
+    problem already reports the misspelling. Also drop duplicates.
     """
     return [
         problem

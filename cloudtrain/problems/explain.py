@@ -62,7 +62,7 @@ _TITLES = {"TrainingJob": "a job", "ProcessingJob": "a processing job", "Sweep":
 
 
 def label(path: Path) -> str:
-    """Return the last name of a path with the indexes after it: `instance_groups[0]`."""
+    """Return the last name of a path and the indexes after it, such as `instance_groups[0]`."""
     start = max((i for i, part in enumerate(path) if isinstance(part, str)), default=0)
     return shortened(dotted(path[start:])) or "the job"
 
@@ -228,5 +228,5 @@ _WITH_CONTEXT: dict[str, Callable[[str, Any, Mapping[str, Any]], Said]] = {
 
 
 def _options(context: Mapping[str, Any]) -> list[str]:
-    """Return the options from pydantic's text, which has the form `'mount', 'download' or 'pipe'`."""
+    """Return the allowed values, which `context` of a pydantic error lists as `'mount', 'download' or 'pipe'`."""
     return [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]

@@ -34,7 +34,7 @@ def rule_of(pattern: str) -> str | None:
 
 
 def mend_name(name: str, pattern: str, length: int) -> str | None:
-    """Return the nearest valid name: `my-job` for `my job`; None if no character is left."""
+    """Return the valid name that is nearest to `name`, such as `my-job` for `my job`; None if none is found."""
     words = _WORDS.get(pattern)
     if words is None:
         return None

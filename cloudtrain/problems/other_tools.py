@@ -76,8 +76,8 @@ _TRAINING = {
 
 
 def training_hint(name: str, parent: SchemaNode) -> str | None:
-    """Return a hint for a training job's field in a processing job, which has no such field; None if `parent` is not a
-    processing job, and for all other fields.
+    """Return a hint if `name` is a field that only training jobs have, and `parent` is a processing job. Otherwise
+    return None.
     """
     return _TRAINING.get(name) if list(parent.models) == ["ProcessingJob"] else None
 

@@ -1,5 +1,5 @@
-"""The allowed content at each path of a job, derived from the models' fields. Error messages, overrides and the schema
-use it.
+"""The allowed content at each path of a job, derived from the models' fields. Error messages, overrides and the JSON
+schema use this description.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SchemaNode:
 
     Attributes:
         kind: model (fields), choice (several models, selected by `type`), map (any key), list, json (any value), value.
-        words: a description of the allowed values: `a whole number`.
+        words: a description of the allowed values, such as `a whole number`.
         models: for a model, that model by its name; for a choice, its models by the text of their `type`.
         inner: the node of the items of a map or list.
         options: the allowed values, if they can be listed.
@@ -38,7 +38,7 @@ class SchemaNode:
     type: Any = None
 
     def model(self, tag: object = None) -> type[BaseModel] | None:
-        """Return the only model of this node, or the model of a choice that `tag` names."""
+        """Return the model of this node; for a choice, the model whose `type` is `tag`. None if there is none."""
         if self.kind == "model":
             return next(iter(self.models.values()))
         return self.models.get(tag) if isinstance(tag, str) else None
@@ -116,7 +116,7 @@ def _union(options: list[Any], parsed: bool) -> SchemaNode:
 
 
 def _either(words: list[str]) -> str:
-    """Join alternatives to one text: `text, a number or a list`."""
+    """Join alternatives to one text, such as `text, a number or a list`."""
     words = sorted(words, key=lambda word: " or " in word)
     return ", ".join(words) if " or " in words[-1] else f"{', '.join(words[:-1])} or {words[-1]}"
 

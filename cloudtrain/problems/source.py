@@ -23,7 +23,7 @@ class KeyProblem(Problem):
 
 @dataclass(frozen=True)
 class MissingProblem(Problem):
-    """A problem for a missing field. Not reported if another problem reports that the field's name is misspelt."""
+    """A problem for a missing field. It is dropped if another problem reports that the field's name is misspelt."""
 
     alternatives: tuple[str, ...] = ()
     """Other fields, each of which is an alternative to this one."""

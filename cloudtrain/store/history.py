@@ -46,7 +46,7 @@ class Kept:
         prepared: the job as it was compiled, with `run:...` inputs replaced by locations. None if equal to `job`.
         kind: the kind of the job, `training` or `processing`.
         file: the path of the job's file; None for a job that was written in Python.
-        text: the text of that file; also None if a secret in it could not be hidden.
+        text: the text of that file; None if there is no file, or if a secret in it could not be hidden.
         overrides: the values of `--set` and similar options, in order.
         settings: the target's settings, including `type`.
         plan: the plan's data, without its processes.

@@ -89,7 +89,8 @@ class Store:
         self._db.close()
 
     def next_counter(self, key: str, submitter: str) -> int:
-        """Return the next counter: one more than the highest of the same key and submitter, including removed runs."""
+        """Return the counter for the next run with this key and submitter: one more than the highest of the earlier
+        runs, including removed runs."""
         found = self._db.execute(
             "SELECT MAX(counter) FROM (SELECT counter, key, submitter FROM runs UNION ALL"
             " SELECT counter, key, submitter FROM removed) WHERE key = ? AND submitter = ?",
@@ -271,8 +272,8 @@ class Store:
 
     def newest_from(self, origin: Origin) -> RunRecord | None:
         """Return the newest run that was submitted from the folder of `origin` or a folder inside it, or for a job file
-        there; None if no run was. Runs of the same terminal are preferred to newer runs. Finished rehearsals are
-        returned only if no other run matches.
+        in these folders. Return None if no such run exists. Runs of the terminal of `origin` are preferred to newer
+        runs. A finished rehearsal is returned only if no other run matches.
         """
         here, below = (
             origin.folder,
@@ -289,14 +290,14 @@ class Store:
         return found[0] if found else None
 
     def newest_in(self, terminal: str) -> RunRecord | None:
-        """Return the newest run that was submitted in a terminal, from any folder; None if no run was."""
+        """Return the newest run that was submitted in a terminal, from any folder; None if no such run exists."""
         found = self._select(
             "NATURAL JOIN origins WHERE terminal = ? AND terminal != '' ORDER BY seq DESC LIMIT 1", (terminal,)
         )
         return found[0] if found else None
 
     def origin_of(self, name: str) -> Origin:
-        """Return the origin of a run; empty if unknown."""
+        """Return the origin of a run. If the origin is unknown, all its fields are empty."""
         found = self._db.execute("SELECT folder, project, terminal FROM origins WHERE name = ?", (name,)).fetchone()
         labels = self._db.execute("SELECT kind, key, value FROM labels WHERE name = ? ORDER BY kind, key", (name,))
         folder, project, terminal = found or NOWHERE[:3]
@@ -309,7 +310,8 @@ class Store:
         return self._select("WHERE stage != 'reported' ORDER BY seq", ())
 
     def outputs_of(self, name: str) -> dict[str, str]:
-        """Return a run's outputs and their locations: `model`, `checkpoint`, `outputs/NAME` to a path or URI."""
+        """Return the location, a path or URI, of each output of a run. The keys are `model`, `checkpoint` and
+        `outputs/NAME`."""
         return dict(self._db.execute("SELECT what, place FROM written WHERE name = ? ORDER BY what", (name,)))
 
     def journal(self, name: str) -> list[tuple[str, Moment]]:

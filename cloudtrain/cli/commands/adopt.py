@@ -108,7 +108,8 @@ def _words(text: str | None) -> list[str]:
 
 
 def _may_run(source: str, python: str | None) -> bool:
-    """Ask the user whether to run the script. Return True if the answer is yes, False if stdin is not a terminal.
+    """Ask the user whether to run the script. Return True if the answer is yes, and
+    False if stdin is not a terminal, so that nobody can answer.
 
     Raises:
         typer.Exit: the user answers no (exit code 2).

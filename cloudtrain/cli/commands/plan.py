@@ -129,7 +129,8 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
 
 
 def _say_upload(plan: Plan, *words: str) -> None:
-    """Print the command that uploads the code to the path in the request."""
+    """Print the command that uploads the code to the path in the request. `words` are the command's further
+    arguments."""
     from cloudtrain.cli.terminal import say, typed
 
     command = typed("cloudtrain", "submit", "--upload-only", "--target", plan.target, *words)

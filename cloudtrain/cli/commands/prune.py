@@ -47,8 +47,8 @@ def command(
 ) -> None:
     """Remove old, failed or large runs, and keep the best.
 
-    Removes the ended runs that match all options, as `rm` does. Also removes code archives of submits that are older
-    than a day. Prints the names of the removed runs.
+    Finds the ended runs that match all options, and removes them as `rm` does. Also removes code archives of submits
+    that are older than a day. Prints the names of the removed runs.
 
     \b
     Examples:

@@ -259,7 +259,8 @@ def print_detached(as_json: bool) -> Callable[[Run], None]:
 
 
 def _say_history(run: Run) -> None:
-    """Report the runs that an interrupted command submitted without reporting them."""
+    """Report whether an interrupted command submitted `run`, and whether `run` waits for another run. Also report
+    other runs that interrupted commands submitted without reporting them."""
     from cloudtrain.cli.terminal import say, typed
 
     if run.adopted:
