@@ -35,7 +35,8 @@ _ENVIRONMENT_MARKS = {"pyvenv.cfg": "a virtual environment", "conda-meta": "a co
 
 
 class Verdict(NamedTuple):
-    """The decision of an ignore file about a path. `by_name` is False for a rule without letters and digits: `!*`."""
+    """The decision of an ignore file about a path. `by_name` is False if the rule contains no letter or digit, such as
+    `!*`."""
 
     ignores: bool
     by_name: bool

@@ -36,7 +36,7 @@ class ListsNodes(Protocol):
     """A service that can list the machines of a cluster."""
 
     def instances(self, place: str) -> list[NodeKind]:
-        """Return the kinds of nodes in a cluster.
+        """Return the kinds of nodes in the cluster `place`.
 
         Raises:
             TargetError: the cluster does not answer.

@@ -89,7 +89,7 @@ class Unreadable(Exception):
 
 
 def too_large(place: Place | None = None, *, what: str = "the text") -> Unreadable:
-    """Return the error for a text with too many values."""
+    """Return the error for a document with too many values. `what` names the document in the message."""
     hint = "put large data into a file in `source_dir`, and pass its name"
     return Unreadable(f"{what} has more values than cloudtrain reads", hint, place, code="CT006")
 

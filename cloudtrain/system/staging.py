@@ -279,7 +279,7 @@ class Staging:
             os.close(parent)
 
     def _take_back(self, root: int, journal: Sequence[tuple[str, str | None]], made: Sequence[str]) -> None:
-        """Undo the moves in `journal`, and remove the folders in `made`, as far as the disk allows."""
+        """Undo the moves in `journal`, and remove the folders in `made`. Steps that fail are skipped."""
         for name, kept in reversed(journal):
             folder, _, last = name.rpartition("/")
             with suppress(OSError):

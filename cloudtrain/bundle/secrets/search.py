@@ -101,8 +101,8 @@ def _is_allowed(allowed: Allowed, found: re.Match[bytes], secret: bytes, path: s
 
 
 def _whole(rule: Rule, found: re.Match[bytes]) -> bytes:
-    """Return the matched text. For a rule with `prefix`, include the part of the name before the match, which the
-    rule's expression leaves out."""
+    """Return the matched text. For a rule with `prefix`, include the characters of a name directly before the match,
+    because the rule's expression leaves them out."""
     if not rule.prefix:
         return found[0]
     start = found.start()
