@@ -33,8 +33,8 @@ class Positions(NamedTuple):
     texts: Mapping[Path, str] = _NOTHING
 
     def of(self, path: Path, *, key: bool = False) -> Place | None:
-        """Return the position of the value at a path; with `key`, of its key. For a missing value, return the position
-        of its nearest parent; None if that is unknown too."""
+        """Return the position of the value at a path, or with `key` the position of its key. For a missing value,
+        return the position of its nearest parent; None if that is unknown too."""
         if key and path in self.keys:
             return self.keys[path]
         if path in self.values:

@@ -44,7 +44,7 @@ def safe_name(name: str, *, odd: bool = False) -> str:
     """Return the normalized name of a file below a folder (`./a//b` is `a/b`).
 
     Args:
-        odd: whether the name may contain control characters and `..\\`, as the names of a user's own files may.
+        odd: whether the name may contain control characters and `..\\`, because it is the name of a user's own file.
 
     Raises:
         Unsafe: the name leads outside, is not a file name, or contains characters that no terminal can show.

@@ -38,8 +38,8 @@ class Match(NamedTuple):
 
 
 def secrets_in(content: bytes, spans: Sequence[Span], path: str) -> tuple[Secret, ...]:
-    """Return the secrets in some spans of a file, sorted by line, at most one per line. If a line has several,
-    return one that is certain, if there is any."""
+    """Return the secrets in some spans of a file, sorted by line, at most one per line. If a line has several
+    secrets, one that is certain takes precedence."""
     found: dict[int, Secret] = {}
     for match in sorted(matches(content, spans, path), key=lambda match: (not match.rule.certain, match.start)):
         line = content.count(b"\n", 0, match.start) + 1
