@@ -136,8 +136,8 @@ def originals_of(
 
 
 def original_at(reference: str) -> Original:
-    """Return an existing job of a target, such as `sagemaker://us-west-2/NAME`. If the middle part consists of several
-    names, they are separated by `/` instead of `:`.
+    """Return an existing job of a target. `reference` is `TARGET://PLACE/NAME`, such as `sagemaker://us-west-2/NAME`.
+    If the place consists of several names, they are separated by `/` instead of `:`.
 
     Raises:
         UsageError: the reference is not valid, or the target has no such job.

@@ -34,5 +34,5 @@ class Comparison:
 
 
 def shown_path(path: Path) -> str:
-    """Format the path of a value for a reader."""
+    """Format the path of a value as text for the user."""
     return dotted(path) or "(the whole request)"

@@ -72,7 +72,8 @@ def refuse_sockets():
 
 
 def hooks_of(folder, names):
-    """Map each hooked module's name to its hook and to the functions that the hook calls."""
+    """Load the hooks `names` from `folder`. Return a dict that maps the name of each hooked module to its hook and the
+    two functions that the hook calls."""
     found = {}
     for name in names:
         path = os.path.join(folder, "hook_%s.py" % name)

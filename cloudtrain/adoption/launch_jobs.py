@@ -18,7 +18,8 @@ from cloudtrain.targets.common.compiling import hyperparameter_argv
 
 
 def adopt_launch(launch: Launch, kind: str) -> Adoption:
-    """Convert a launch line to a job, and compare the two: machines, processes, script, arguments.
+    """Convert a launch line to a job, and compare the two: machines, processes, script, arguments. `kind` describes the
+    source in the job file's first comment.
 
     Raises:
         JobError: no job can express the line.

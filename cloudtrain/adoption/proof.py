@@ -171,8 +171,8 @@ def _from(place: Path, folder: str, path: str) -> str:
 
 
 def _weight(found: Adoption) -> tuple[int, int]:
-    """Return two numbers, which are larger if the draft's fields express less of the original job: the number of
-    differences, and the size of the overrides."""
+    """Return how much of the original job the draft's fields do not express: the number of differences, and the size of
+    the overrides."""
     return len(found.differences), _leaves(found.fields.get(found.target + OVERRIDES))
 
 
@@ -269,8 +269,9 @@ def _mended(target: Target, adopter: Adopter, original: Original, draft: Draft) 
 
 
 def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str]) -> bool:
-    """Remove the fields that the problems name. If none of them exists, remove the top-level fields that would contain
-    them. Return whether any field was removed."""
+    """Remove from `fields` those that the problems in `error` name. If none of them exists, remove the top-level fields
+    that would contain them. Add a comment for each removed field to `comments`. Return whether any field was
+    removed."""
     paths = [(item.path[1:] if item.path[:1] == ("job",) else item.path, item) for item in error.problems]  # of a sweep
     ways = [(tuple(part for part in path if isinstance(part, str)), problem) for path, problem in paths]
     found = [(way, problem) for way, problem in ways if _holder(fields, way) is not None]
@@ -284,12 +285,14 @@ def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str])
 
 
 def _nowhere(way: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the key for a comment about a removed field. Such comments are written at the top of the file."""
+    """Return the key of a comment about the removed field at the path `way`. With this key, the comment is written at
+    the top of the file."""
     return ("", *way)
 
 
 def _holder(fields: Any, way: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return the mapping that contains the last part of the path as a key; None if the path does not exist."""
+    """Return the mapping in `fields` that has the last part of the path `way` as a key; None if the path does not
+    exist."""
     for part in way[:-1]:
         fields = fields.get(part) if isinstance(fields, dict) else None
     return fields if way and isinstance(fields, dict) and way[-1] in fields else None
@@ -326,7 +329,7 @@ def _compiled(target: Target, draft: Draft, settings: Any, context: CompileConte
 
 def _with_places(job: TrainingJob, target: Target, settings: Any, context: CompileContext) -> TrainingJob:
     """Return the job with the storage paths that its local data will have on the target. The comparison ignores the
-    hash of the data, so the data may be missing."""
+    hash of the data, so the data need not exist."""
     inputs = dict(job.inputs)
     for name, item in job.inputs.items():
         path = item.of(target.name)

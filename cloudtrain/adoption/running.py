@@ -73,8 +73,8 @@ def run_script(script: Path, arguments: Sequence[str], *, python: str | None, ti
 
 
 def outside_folders(script: Path) -> list[Path]:
-    """Return the folders outside the script's folder that its text names, up to two levels above:
-    `"../shared-scripts"`."""
+    """Return the folders outside the script's folder that the script's text names by a path with one or two `..`, such
+    as `"../shared-scripts"`."""
     text = script.read_text(encoding="utf-8", errors="replace") if script.is_file() else ""
     found = sorted(set(_OUTSIDE.findall(text)))
     return [script.absolute().parent / name for name in found if not (script.parent / name).is_symlink()]
@@ -134,7 +134,8 @@ def _hook_of(target: Any) -> str | None:
 
 
 def _environment(place: Path, mark: str) -> dict[str, str]:
-    """Return the variables that programs need to start, with a separate home folder and invalid credentials."""
+    """Return the environment of the script: the variables that programs need to start, home and temporary folders in
+    `place`, invalid credentials, and `mark`."""
     given = load_settings().environ
     region = given.get("AWS_REGION") or given.get("AWS_DEFAULT_REGION") or "us-east-1"
     return {name: given[name] for name in _KEPT if name in given} | {
@@ -167,8 +168,8 @@ def _without_network() -> list[str]:
 def _run(
     command: Sequence[str], work: Path, environment: Mapping[str, str], output: Path, mark: str, time_limit: float
 ) -> int | None:
-    """Run the command and return its exit code; None after the time limit. Kill all processes that the command has
-    started."""
+    """Run the command and return its exit code; None if it exceeds the time limit. In both cases, kill all processes
+    that the command has started and that still run."""
     try:
         with output.open("wb") as file:
             process = subprocess.Popen(

@@ -23,7 +23,8 @@ _WIDTH = 110
 def job_yaml(job: Mapping[str, Any], comments: Mapping[Path, str], head: Sequence[str] = ()) -> str:
     """Return the text of the job file.
 
-    Each comment is placed above its field. Comments on fields that the job does not have go at the top of the file.
+    Each comment is placed above its field. The comments `head`, and comments on fields that the job does not have, go
+    at the top of the file.
     """
     missing = [f"{text}" for path, text in comments.items() if not _holds(job, path)]
     lines = [line.rstrip() for text in (*head, *missing) for line in _commented(text)]

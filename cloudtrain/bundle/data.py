@@ -111,7 +111,8 @@ def _file(path: str, place: Path) -> DataFile:
 
 @lru_cache(maxsize=16)
 def _hashed(files: tuple[DataFile, ...], alone: bool) -> LocalData:
-    """Return the files with their hash. A single file and a folder with only that file have different hashes."""
+    """Return the files with their hash. `alone` says that the data is a single file. Its hash differs from
+    that of a folder with only this file."""
     places, sizes = [os.path.realpath(file.place) for file in files], [file.size for file in files]
     entries = []
     for file, digest in zip(files, hash_files(places, sizes, [None] * len(files)), strict=True):

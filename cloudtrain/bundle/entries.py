@@ -20,7 +20,7 @@ class Secret(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One file or link of a bundle. `path` is relative to the root of the archive, with `/`.
+    """One file or link of a bundle. `path` is relative to the root of the archive; its parts are separated by `/`.
 
     A path that is not UTF-8 contains surrogates, as `os.fsdecode` produces them.
     """

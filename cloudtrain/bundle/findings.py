@@ -96,8 +96,8 @@ _LONGEST_PATH = 3800
 
 
 def name_findings(tree: Tree, target: str, refuse: Callable[[str], str | None]) -> list[Finding]:
-    """Return the error `CT306` if the target does not support the names of some files. For such a path, `refuse`
-    returns the reason, such as `whose path is too long`; for others None."""
+    """Return the error `CT306` if the target does not support the names of some files. `refuse` takes a path and
+    returns why the target does not support it, such as `whose path is too long`; None if the target supports it."""
     faults = {entry.path: what for entry in tree.entries if (what := refuse(entry.path)) is not None}
     if not faults:
         return []

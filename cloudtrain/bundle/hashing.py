@@ -39,8 +39,8 @@ def open_regular(path: str) -> int:
 
 
 def workers() -> int:
-    """Return the number of processors that this process may use, at most 8. With more, the disk or the main thread
-    would be the bottleneck."""
+    """Return the number of threads that hash or compress: one for each processor that this process may use, at most 8.
+    With more threads, the disk or the main thread would be the bottleneck."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(usable, 8)
 
@@ -51,6 +51,7 @@ def hash_files(places: Sequence[str], sizes: Sequence[int], paths: Sequence[str 
     Hashing and reading release the interpreter lock, so several files are read at a time.
 
     Args:
+        places: the paths of the files on disk.
         sizes: the expected sizes.
         paths: the paths of the files in the bundle; None for a file that is not searched for secrets.
     """

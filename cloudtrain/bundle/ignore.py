@@ -35,7 +35,8 @@ _ENVIRONMENT_MARKS = {"pyvenv.cfg": "a virtual environment", "conda-meta": "a co
 
 
 class Verdict(NamedTuple):
-    """The decision of an ignore file about a path. `by_name` is False for a rule without letters and digits: `!*`."""
+    """The decision of an ignore file about a path. `by_name` is False if the rule contains no letter or digit, such as
+    `!*`."""
 
     ignores: bool
     by_name: bool
@@ -49,8 +50,8 @@ class _Rule(NamedTuple):
 
 
 class Rules:
-    """The rules of one ignore file. `folder` is the folder of the file, relative to the root: `a/b/`, or empty
-    for the root itself."""
+    """The rules of one ignore file. `folder` is the folder of the file, relative to the root, such as `a/b/`;
+    empty for the root itself."""
 
     def __init__(self, folder: str, content: bytes) -> None:
         self._folder = folder
@@ -145,8 +146,8 @@ def _inode(item: OnDisk) -> tuple[int, int]:
 
 
 def _environment_rule(folder: str) -> str | None:
-    """Return the default rule that leaves out the folder if it is a Python environment of any name, else None. `folder`
-    is a path on disk."""
+    """Return the default rule that leaves out the folder if it is a Python environment, whatever its name; else None.
+    `folder` is a path on disk."""
     for mark, what in _ENVIRONMENT_MARKS.items():
         if os.path.lexists(f"{folder}/{mark}"):
             return f"default {what}"

@@ -1,7 +1,8 @@
 """Files from outside the source folder, listed in `.cloudtraininclude` at the folder's root.
 
 Each line is the path of a file or folder, relative to the root. The item appears under its own name at the root of the
-bundle, as the SageMaker SDK's `dependencies` do. Ignore rules, limits and the search for secrets apply as usual.
+bundle, like an item of `dependencies` in the SageMaker SDK. Ignore rules, limits and the search for secrets apply as
+usual.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def _tokens(text: bytes) -> list[bytes]:
 
 
 def _ends_in_folders(tokens: Sequence[bytes]) -> bool:
-    """Return whether the tokens after the last slash are only stars, and at least two: `**`."""
+    """Return whether the part after the last slash consists of two or more stars and nothing else, such as `**`."""
     last = _split(tokens, _SLASH)[-1]
     return len(last) > 1 and set(last) == {_STAR}
 
@@ -163,7 +163,8 @@ class _Expression:
         self._groups = 0
 
     def path(self, tokens: Sequence[bytes], *, by_name: bool) -> bytes:
-        """Return the regular expression for a whole path, which may have `**` between slashes."""
+        """Return the regular expression for the tokens of a pattern. With `by_name`, it matches only the name of a file
+        or folder, else the whole path."""
         if by_name:
             return self._part(tokens)
         parts = _split(tokens, _SLASH)
@@ -177,7 +178,8 @@ class _Expression:
         return self._chunks(chunks, ends_open=is_any[-1])
 
     def _chunks(self, chunks: list[list[bytes]], *, ends_open: bool) -> bytes:
-        """Join expressions for the parts of a path between `**`. Each `**` matches any number of folders."""
+        """Join the expressions for the parts of a pattern between `**`. Each `**` matches any number of folders.
+        `ends_open` says that the pattern ends in `**`."""
         if ends_open:  # `a/**` is everything in the folder
             chunks = chunks[:-1]
         first, *others = [_SLASH.join(chunk) for chunk in chunks if chunk or chunk is chunks[0]]

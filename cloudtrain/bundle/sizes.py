@@ -17,7 +17,8 @@ NOTABLE = 50 << 20
 
 
 def largest_files(sizes: Mapping[str, int], count: int) -> list[str]:
-    """Return the `count` largest files as `a/b.bin (1.5 GiB)`, the largest first; equal sizes by name."""
+    """Return the `count` largest files as `a/b.bin (1.5 GiB)`, the largest first. Files of equal size
+    are sorted by name."""
     ranked = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
     return [f"{escape_path(path)} ({format_size(size)})" for path, size in ranked[:count]]
 

@@ -26,7 +26,7 @@ _OURS = ("cloudtrain", "cloudtrain.py")
 
 @dataclass(frozen=True)
 class Tree:
-    """The content of a bundle, as the folder was when it was read."""
+    """The content of a bundle: a snapshot of the source folder, taken when it was read."""
 
     root: Path
     entries: tuple[Entry, ...]
@@ -73,9 +73,10 @@ def scan(
 
     Args:
         source_dir: the folder with the user's code.
-        extra: files to add besides cloudtrain's runtime: maps paths in the archive to paths on disk.
+        extra: files to add to those of `source_dir` and of cloudtrain's runtime; maps paths in the archive to paths on
+            disk.
         declared: paths below the folder that the job uses as data and not as code, each with a description.
-        beside: files and folders outside the folder: maps names at the root of the bundle to paths on disk.
+        beside: files and folders to add from outside the folder; maps names at the root of the bundle to paths on disk.
         alone: use only the files of `beside`, and read nothing of `source_dir`.
         ceiling: size in bytes above which the folder is refused before its files are read.
 

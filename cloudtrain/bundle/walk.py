@@ -34,7 +34,7 @@ class Found(NamedTuple):
 
 
 class Walk:
-    """The results of a walk.
+    """The results of a walk over the user's folder.
 
     Attributes:
         included: files and folders from outside the root, by their names in the bundle.

@@ -33,9 +33,11 @@ def hourly(instances: Iterable[Counted], *, any_of: bool = False) -> float | Non
 
 
 def price_of(instances: Iterable[Counted], *, any_of: bool = False) -> Price | None:
-    """Return the price per hour of all instances, or with `any_of` of the most expensive entry of `instances`. Where
-    a price is unknown, use the price of the machine without the training service. Return None if an instance has
-    neither price."""
+    """Return the total price per hour of `instances`. With `any_of`, return the price of the most expensive entry.
+
+    If a price is unknown, use the price of the machine without the training service. Return None if an instance has
+    neither price.
+    """
     prices = [_price(known, count) for known, count in instances]
     found = [price for price in prices if price is not None]
     if not found or len(found) < len(prices):

@@ -65,8 +65,8 @@ def has_gpu(instance: InstanceType, written: str) -> bool:
     """Return whether the instance type has the GPU `written`. Without a memory size, every size fits: `A100` matches
     `A100-40GB` and `A100-80GB`.
 
-    A memory size fits if it equals the size in the catalogue's name, the size that the driver shows in GiB, or the
-    driver's size in GB.
+    A memory size fits if it equals the size in the catalogue's name, or the size that the driver shows, either in GiB
+    or converted to GB.
     """
     wanted, own = read_gpu(written), read_gpu(instance.gpu)
     if not same_model(written, instance.gpu):
@@ -76,8 +76,8 @@ def has_gpu(instance: InstanceType, written: str) -> bool:
 
 
 def named_memory(instance: InstanceType) -> float:
-    """Return the memory of each GPU as in its name, such as 24 for an `A10G-24GB`; 0 without a GPU. `--min-gpu-memory`
-    compares this size."""
+    """Return the memory of each GPU, for comparison with `--min-gpu-memory`: the size in the GPU's name, such as 24 for
+    an `A10G-24GB`, or the size that the driver shows if that is larger. Return 0 without a GPU."""
     return max(read_gpu(instance.gpu).memory or 0.0, instance.gpu_memory_gib)
 
 

@@ -32,7 +32,8 @@ class MachineGroup:
 
     @property
     def accelerators(self) -> int:
-        """The number of GPUs of each machine, else of its Neuron cores. A launcher starts one process for each."""
+        """The number of GPUs of each machine, or of Neuron cores if it has no GPUs. A launcher starts one process for
+        each GPU or core."""
         return self.gpus or (self.known.neuron_cores if self.known else 0)
 
     @property
@@ -55,7 +56,7 @@ class Machines:
 
     @property
     def spanned(self) -> tuple[MachineGroup, ...]:
-        """The groups that the distribution spans. If the groups are preferences, all groups, because the
+        """The groups that the distribution spans. If the groups are preferences, these are all groups, because the
         distribution can span any one of them."""
         return tuple(group for group in self.groups if not self.spans or group.name in self.spans)
 
@@ -76,8 +77,8 @@ class Machines:
 
     @property
     def price(self) -> Price | None:
-        """The price of all machines. If the groups are preferences, the price of the most expensive group. None if a
-        machine has no known price, with or without the training service."""
+        """The price of all machines; if the groups are preferences, the price of the most expensive group. None if a
+        machine has neither a known price with the training service nor one without it."""
         counted = [(group.known, group.count) for group in self.groups]
         return price_of(counted, any_of=self.kind == "preferences")
 

@@ -14,7 +14,7 @@ class NodeKind:
         cpus: CPUs of each node.
         memory: memory of each node, in bytes.
         gpus: GPUs of each node.
-        gpu_type: Slurm's name of the GPUs: `h100`.
+        gpu_type: Slurm's name of the GPUs, such as `h100`.
         features: features that a `constraint` or a job's `instance_type` can name.
         partitions: partitions with such nodes.
         nodes: number of nodes.
@@ -36,7 +36,7 @@ class ListsNodes(Protocol):
     """A service that can list the machines of a cluster."""
 
     def instances(self, place: str) -> list[NodeKind]:
-        """Return the kinds of nodes in a cluster.
+        """Return the kinds of nodes in the cluster `place`.
 
         Raises:
             TargetError: the cluster does not answer.

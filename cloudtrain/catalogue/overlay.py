@@ -164,7 +164,8 @@ def apply_overlay(
 
 
 def type_named(target: str, name: str, overlay: Sequence[Correction] | None) -> InstanceType | None:
-    """Return the type with that name and the overlay's corrections; None if there is none. Only this type is parsed.
+    """Return the type with that name and the overlay's corrections; None if no type has the name. Only this type is
+    parsed.
 
     Raises:
         SettingsError: this type lacks a required column, or has GPUs but no name of the GPU.

@@ -75,7 +75,8 @@ def _size(instance: InstanceType) -> tuple[Any, ...]:
 
 
 def without_each(types: Sequence[InstanceType], query: Query) -> dict[str, int]:
-    """Return, for each field of the query, how many types would match if the field were not given."""
+    """Return, for each condition of the query, how many types would match without this condition. The keys are the
+    names of the conditions' fields."""
     tests = query.tests()
     others = {field: [test for name, test in tests.items() if name != field] for field in tests}
     return {

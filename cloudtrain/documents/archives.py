@@ -26,7 +26,7 @@ def files_of(archive: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def archive_of(files: Mapping[str, bytes]) -> bytes:
-    """Return a `.tar.gz` archive of the files, given as path and content."""
+    """Return a `.tar.gz` archive of `files`, which maps paths to contents."""
     text = io.BytesIO()
     with tarfile.open(fileobj=text, mode="w:gz") as tar:
         for name, content in sorted(files.items()):

@@ -33,8 +33,8 @@ class Positions(NamedTuple):
     texts: Mapping[Path, str] = _NOTHING
 
     def of(self, path: Path, *, key: bool = False) -> Place | None:
-        """Return the position of the value at a path; with `key`, of its key. For a missing value, return the position
-        of its nearest parent; None if that is unknown too."""
+        """Return the position of the value at a path, or with `key` the position of its key. For a missing value,
+        return the position of its nearest parent; None if that is unknown too."""
         if key and path in self.keys:
             return self.keys[path]
         if path in self.values:
@@ -89,7 +89,7 @@ class Unreadable(Exception):
 
 
 def too_large(place: Place | None = None, *, what: str = "the text") -> Unreadable:
-    """Return the error for a text with too many values."""
+    """Return the error for a document with too many values. `what` names the document in the message."""
     hint = "put large data into a file in `source_dir`, and pass its name"
     return Unreadable(f"{what} has more values than cloudtrain reads", hint, place, code="CT006")
 

@@ -49,7 +49,7 @@ def read_bytes(path: str | Path, most: int = MAX_BYTES, accept: Accept | None = 
 
 
 def read_text(path: str | Path, accept: Accept | None = None) -> str:
-    """Return the text of a plain file, without a byte order mark. `accept` is as in `read_bytes`.
+    """Return the text of a plain file, without a byte order mark. `read_bytes` describes `accept`.
 
     Raises:
         OSError: the file cannot be read; `strerror` holds the reason.

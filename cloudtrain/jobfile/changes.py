@@ -13,7 +13,8 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 class Changes(NamedTuple):
-    """The changes that overrides made: for each changed path, the override and the spelling of the new value."""
+    """The changes that overrides made: for each changed path, the override and the spelling of the new value.
+    `problems` are about overrides that could not be applied."""
 
     origins: Mapping[Path, str] = _NOTHING
     texts: Mapping[Path, str] = _NOTHING

@@ -46,12 +46,13 @@ def _refuse(problem: Problem, path: Path) -> _Refused:
 
 
 def override(data: Data, overrides: Sequence[str], model: type[BaseModel] = TrainingJob) -> tuple[Data, Changes]:
-    """Apply overrides in order to the `data` of a `model`. `a.b=null` removes a value. A wrong override has no effect.
+    """Apply overrides to the `data` of a `model`, one after the other. `a.b=null` removes a value. A wrong override
+    does not change the data, and is reported as a problem.
 
     A new `distribution.type` removes the fields that the new distribution does not have.
 
     Returns:
-        The data (changed in place), and the changes with their origins and problems.
+        The data (changed in place), and the changes together with the problems.
     """
     origins: dict[Path, str] = {}
     texts: dict[Path, str] = {}
@@ -103,7 +104,7 @@ def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tu
     """Set the value at the path `parts` to `text` and create missing parents. After an error, `data` is unchanged.
 
     Returns:
-        The path, and the positions and spellings inside the value.
+        The path, and the positions and spellings of everything inside the new value.
     """
     shape: SchemaNode = node_of_model(root)
     holder: Any = data
@@ -161,8 +162,8 @@ def _index(text: str, length: int, path: Path) -> int:
 
 
 def _open(value: Any, shape: SchemaNode, path: Path) -> Any:
-    """Return `value` if it is the mapping or list that `path` needs, else a new mapping or list. A text that is written
-    once for all targets becomes a mapping with this text for each target.
+    """Return the mapping or list at `path` in which an override can set a value: `value` if it has the right type, else
+    a new mapping or list. A text that is written once for all targets becomes a mapping with this text for each target.
 
     Raises:
         _Refused: the field holds a single value, so it has no parts to set.

@@ -165,8 +165,8 @@ def _apply_overrides(data: dict[str, Any], overrides: Sequence[str], model: Any)
 
 
 def _written(positions: Positions, changes: Changes) -> Any:
-    """Return a function that takes a path and returns the spelling of its value in the file or in an override, or None
-    if it has no plain value."""
+    """Return a function that takes a path, and returns the spelling of the value at the path, as in the file or in an
+    override. It returns None if there is no plain value at the path."""
     return lambda path: (changes.texts if changes.origin(path) else positions.texts).get(path)
 
 

@@ -29,8 +29,8 @@ def sweep_document(
     more: Mapping[str, str],
     cost: SweepCost | None = None,
 ) -> Document:
-    """Return a page about a sweep with its progress, its cost, and its best trials or, without an objective, its newest
-    trials. `more` adds label-value pairs."""
+    """Return a page about a sweep: its progress, its cost, and its best trials. Without an objective, the page shows
+    the newest trials instead of the best. `more` adds label-value pairs."""
     ended = sum(trial.state.is_final for trial in trials)
     total = int(status.metrics.get("trials", len(trials)))
     going_on = len(trials) - ended
@@ -53,7 +53,8 @@ def sweep_document(
 
 
 def ranked(trials: Sequence[Trial], objective: Objective | None) -> list[Trial]:
-    """Return the trials that have a value, the best first; without an objective, all trials in their order."""
+    """Return the trials that have a value of the objective, the best first. Without an objective, return all trials in
+    their order."""
     if objective is None:
         return list(trials)
     found = [trial for trial in trials if trial.value is not None]
@@ -85,7 +86,8 @@ def trials_table(trials: Sequence[Trial], objective: Objective | None, *, best: 
 def _time_left(trials: Sequence[Trial], total: int, status: RunStatus) -> str:
     """Return the estimated time of the remaining trials, such as `about 5m`; empty if it cannot be estimated.
 
-    The estimate follows the pace so far. If the sweep continues an earlier one, the earlier trials do not count.
+    The estimate assumes that trials continue to end at the same rate as so far. If the sweep continues an earlier
+    sweep, the trials of the earlier sweep do not count.
     """
     left, started = total - sum(trial.state.is_final for trial in trials), status.started
     if left <= 0 or status.state.is_final or started is None:

@@ -124,8 +124,8 @@ class Differences:
                 self._found = (True, digest)
 
     def _has_filters(self) -> bool:
-        """Return whether the repository's own configuration defines filters for git to run, as
-        `git lfs install --local` does."""
+        """Return whether the repository's own configuration defines filters for git to run, such as those
+        that `git lfs install --local` adds."""
         pattern = r"^(filter\..*|include.*)$"
         status, shown = self._output("config", "--show-scope", "--name-only", "--get-regexp", pattern)
         lines = shown.decode("utf-8", "replace").splitlines()

@@ -44,7 +44,7 @@ def safe_name(name: str, *, odd: bool = False) -> str:
     """Return the normalized name of a file below a folder (`./a//b` is `a/b`).
 
     Args:
-        odd: whether the name may contain control characters and `..\\`, as the names of a user's own files may.
+        odd: whether the name may contain control characters and `..\\`, because it is the name of a user's own file.
 
     Raises:
         Unsafe: the name leads outside, is not a file name, or contains characters that no terminal can show.
@@ -279,7 +279,7 @@ class Staging:
             os.close(parent)
 
     def _take_back(self, root: int, journal: Sequence[tuple[str, str | None]], made: Sequence[str]) -> None:
-        """Undo the moves in `journal`, and remove the folders in `made`, as far as the disk allows."""
+        """Undo the moves in `journal`, and remove the folders in `made`. Steps that fail are skipped."""
         for name, kept in reversed(journal):
             folder, _, last = name.rpartition("/")
             with suppress(OSError):

@@ -38,8 +38,8 @@ class Match(NamedTuple):
 
 
 def secrets_in(content: bytes, spans: Sequence[Span], path: str) -> tuple[Secret, ...]:
-    """Return the secrets in some spans of a file, sorted by line, at most one per line. If a line has several,
-    return one that is certain, if there is any."""
+    """Return the secrets in some spans of a file, sorted by line, at most one per line. If a line has several
+    secrets, one that is certain takes precedence."""
     found: dict[int, Secret] = {}
     for match in sorted(matches(content, spans, path), key=lambda match: (not match.rule.certain, match.start)):
         line = content.count(b"\n", 0, match.start) + 1
@@ -101,8 +101,8 @@ def _is_allowed(allowed: Allowed, found: re.Match[bytes], secret: bytes, path: s
 
 
 def _whole(rule: Rule, found: re.Match[bytes]) -> bytes:
-    """Return the matched text. For a rule with `prefix`, include the part of the name before the match, which the
-    rule's expression leaves out."""
+    """Return the matched text. For a rule with `prefix`, include the characters of a name directly before the match,
+    because the rule's expression leaves them out."""
     if not rule.prefix:
         return found[0]
     start = found.start()
