@@ -58,7 +58,7 @@ def versions(framework: str, device: str | None = None) -> tuple[str, ...]:
 def smp_aliases() -> dict[str, str]:
     """Return the SDK's own table for model parallelism library v2, which maps PyTorch versions to library versions.
 
-    SDK 2 searches both columns, so it accepts the library version `2.8.0` as a PyTorch version.
+    SDK 2 searches both the keys and the values, so it accepts the library version `2.8.0` as a PyTorch version.
     """
     return dict(tables()["smp_aliases"])
 

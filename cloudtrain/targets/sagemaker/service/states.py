@@ -117,9 +117,9 @@ def _with_failure(status: RunStatus, description: Mapping[str, Any]) -> RunStatu
 
 
 def _failure_reason(description: Mapping[str, Any]) -> str | None:
-    """Return the service's reason for a failure.
+    """Return the service's reason for a failure; None if it gives none.
 
-    If the reason is missing or begins with `AlgorithmError`, return a processing job's own `ExitMessage`, if any.
+    A processing job's own `ExitMessage` replaces a reason that is missing or begins with `AlgorithmError`.
     """
     reason, message = description.get("FailureReason"), description.get("ExitMessage")
     return message if message and (not reason or reason.startswith("AlgorithmError")) else reason
