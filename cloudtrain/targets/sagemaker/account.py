@@ -41,7 +41,7 @@ class SageMakerAccount(NamedTuple):
 
 
 def account_of(target: SageMaker, environ: Mapping[str, str]) -> SageMakerAccount:
-    """Complete the target's settings from the environment and from the AWS configuration file.
+    """Return the target's account settings, completed from the environment and from the AWS configuration file.
 
     Default for `bucket`: `sagemaker-REGION-ACCOUNT`, as in the SageMaker SDK.
     """

@@ -109,8 +109,8 @@ def server_counts_ignored(subject: Subject) -> Iterator[Fault]:
 def idle_instances(subject: Subject) -> Iterator[Fault]:
     """Some instances get neither a worker nor a parameter server.
 
-    cloudtrain's launcher starts at most one of each per instance, so if both counts are smaller than the number of
-    instances, you pay for idle instances.
+    cloudtrain's launcher assigns the workers to the instances in turn, and likewise the parameter servers. If both
+    counts are smaller than the number of instances, you pay for idle instances.
     """
     distribution, count = subject.effective.distribution, cluster(subject).spanned_count
     if mode(subject) != "entrypoint" or not isinstance(distribution, TensorFlow):
