@@ -152,7 +152,7 @@ def hourly_price(description: Mapping[str, Any], overlay: Overlay) -> float | No
 def _metered_seconds(status: RunStatus, now: float) -> float | None:
     """Return the seconds from the start of billing to the job's end, or to `now` for a running job.
 
-    None if billing has not started. Used only until the service reports the billed seconds.
+    Returns None if billing has not started. The result is used only until the service reports the billed seconds.
     """
     start = next((item.started for item in status.transitions if item.phase in _BILLED_FROM), None)
     if start is None:
