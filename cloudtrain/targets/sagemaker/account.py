@@ -41,7 +41,7 @@ class SageMakerAccount(NamedTuple):
 
 
 def account_of(target: SageMaker, environ: Mapping[str, str]) -> SageMakerAccount:
-    """Complete the target's settings from the environment and from the AWS configuration file.
+    """Return the target's account settings, completed from the environment and from the AWS configuration file.
 
     Default for `bucket`: `sagemaker-REGION-ACCOUNT`, as in the SageMaker SDK.
     """
@@ -67,7 +67,8 @@ def account_id(role: str) -> str | None:
 def credentials_in_sight(target: SageMaker, environ: Mapping[str, str]) -> bool:
     """Return whether this machine seems to have credentials, without using the network.
 
-    The metadata service of AWS machines also gives credentials, but over the network. Only `--online` asks it.
+    The metadata service of AWS machines also gives credentials, but over the network. Only `--online` asks
+    this service.
     """
     if target.profile or any(environ.get(name) for name in _CREDENTIALS):
         return True

@@ -90,7 +90,7 @@ class SageMakerAdopter:
         return Comparable(found, tuple(renewed))
 
     def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all differences as overrides, except overrides that would remove the run's tag or its code."""
+        """Return the overrides that turn `ours` into `theirs`, but none that would remove the run's tag or code."""
         found = overrides_between(ours, theirs)
         for name in ("Tags", *OF_SEARCH):
             found.pop(name, None)

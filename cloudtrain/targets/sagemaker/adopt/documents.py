@@ -107,7 +107,8 @@ def _camel(name: str) -> str:
 def _tuning(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
     """Yield the training jobs that a tuning job defines, without the fields that the tuner adds.
 
-    If it defines a single training job, the yielded original includes the search over hyperparameters.
+    If the tuning job has only one definition, and a sweep can express its search, the yielded original includes the
+    search.
     """
     definitions = data.get("TrainingJobDefinitions") or [data["TrainingJobDefinition"]]
     name = str(data.get("HyperParameterTuningJobName", "tuning"))

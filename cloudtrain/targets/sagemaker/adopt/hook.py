@@ -10,10 +10,10 @@ TAKEN = ("CreateTrainingJob", "CreateHyperParameterTuningJob", "CreateProcessing
 
 
 def install(module, emit, keep):
-    """Replace `_make_api_call`, the method that sends every request of every AWS client.
+    """Replace `_make_api_call`, the method that sends every request of every AWS client; the new one sends nothing.
 
-    `emit` takes the operation and its parameters and ends the process; `keep` takes the bytes of an upload and its
-    destination.
+    `module` is `botocore.client`. `emit` takes the operation and its parameters and ends the process;
+    `keep` takes the bytes of an upload and its destination.
     """
     parts = {}
 

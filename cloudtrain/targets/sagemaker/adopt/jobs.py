@@ -153,7 +153,7 @@ def _image_alone(original: Original) -> Draft:
 
 
 def _as_str_of(text: Any) -> Any:
-    """Return `64` as a number and any other text unchanged; `str(result)` always equals `text`."""
+    """Return the number in a text such as `64` if its `str` equals the text; return other texts unchanged."""
     value = parsed(text)
     return value if isinstance(value, int | float) and not isinstance(value, bool) and str(value) == text else text
 
@@ -220,7 +220,7 @@ def _resources(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _preference(row: Mapping[str, Any], count: int | None) -> Any:
-    """Return one preferred instance type: only its name if the row has neither a count nor a training plan."""
+    """Return a preferred type as a job file writes it: only its name if it has no `count` and no training plan."""
     name, plans = row.get("InstanceType", ""), row.get("TrainingPlanArns")
     own = {"instance_count": count, "training_plan": plans[0] if plans else None}
     kept = {key: value for key, value in own.items() if value is not None}

@@ -41,7 +41,11 @@ def originals_of_script(record: Mapping[str, Any], uploads: Mapping[str, bytes])
 
 
 def with_code(original: Original, objects: Mapping[str, bytes]) -> tuple[Original, bytes | None]:
-    """Return the job, completed from the content of S3 objects, and its code if the objects contain it."""
+    """Return the job and its code, read from S3 objects (content by address).
+
+    If version 3's drivers start the job, the returned job also describes the program that they start. The code is None
+    if `objects` lack it, or if a driver is missing or changed.
+    """
     request = original.request
     if not is_trainer(request):
         return original, objects.get(code_uri(request) or "")

@@ -139,7 +139,8 @@ def started_by_drivers(request: Mapping[str, Any], uploads: Mapping[str, bytes])
 
 
 def _start(launcher: str, *, processes: int | None, **found: Any) -> dict[str, Any]:
-    """Return a started program as fields that can be compared: the launcher, its process count, and `found`.
+    """Return a started program as fields that can be compared: launcher, process count, and the fields in
+    `found`.
 
     Empty fields are left out.
     """
@@ -179,7 +180,7 @@ def with_start(request: dict[str, Any], start: Mapping[str, Any] | None) -> dict
 
 
 def idle_instances(start: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, str]:
-    """Report that version 3's MPI driver uses only one instance, and that the others stay idle.
+    """Return a message, by field, if version 3's MPI driver leaves instances idle; empty for all other jobs.
 
     The driver gives mpirun the process count of one instance for the whole job. No field of the request shows this.
     """
@@ -204,9 +205,9 @@ def code_of(request: Mapping[str, Any], uploads: Mapping[str, bytes]) -> bytes |
 
 
 def lost_in_code(code: bytes | None, start: Mapping[str, Any]) -> dict[str, str]:
-    """Report the variables and folders that the code uses, but that only version 3's drivers provide.
+    """Return a message, by field, that names variables and folders which only version 3's drivers provide.
 
-    A comparison of requests does not show this difference."""
+    Empty if the code uses no such variables and folders. A comparison of requests does not show this difference."""
     texts = [json.dumps(start).encode()]
     if code is not None:
         texts += [content for name, content in files_of(code) if name.endswith((".py", ".sh"))]

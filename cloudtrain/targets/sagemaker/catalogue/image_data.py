@@ -105,9 +105,9 @@ def _neuronx_rows() -> Iterator[ImageEntry]:
 
 
 def in_range(table: str, framework: str, version: str, field: str) -> list[str]:
-    """Return `field` of the row for a version, from a `table` of version ranges.
+    """Return one fact about a framework's version: `field` of the row in `table` whose range contains the version.
 
-    The result is a list with one item; empty if no row's range contains the version.
+    The result is a list with one item, or empty if no row's range contains the version.
     """
     return [
         fact[field]

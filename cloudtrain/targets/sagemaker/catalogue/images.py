@@ -58,7 +58,7 @@ def versions(framework: str, device: str | None = None) -> tuple[str, ...]:
 def smp_aliases() -> dict[str, str]:
     """Return the SDK's own table for model parallelism library v2, which maps PyTorch versions to library versions.
 
-    SDK 2 searches both columns, so it accepts the library version `2.8.0` as a PyTorch version.
+    SDK 2 searches both the keys and the values, so it accepts the library version `2.8.0` as a PyTorch version.
     """
     return dict(tables()["smp_aliases"])
 
@@ -146,7 +146,7 @@ def _row(wanted: _Wanted, version: str | None, base: str | None) -> ImageEntry:
 
 
 def _newest_fitting(wanted: _Wanted, candidates: Sequence[ImageEntry]) -> str:
-    """Return the newest version in the region, preferring versions with the wanted Python."""
+    """Return the newest version in the region; if possible, one that has the wanted Python."""
     here = [row for row in candidates if wanted.region in row.accounts] or candidates
     fitting = [row for row in here if wanted.python in (None, *row.pythons)] or here
     return newest(row.version for row in fitting)

@@ -44,9 +44,9 @@ def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
 
 
 def some_machines(job: TrainingJob) -> Machines:
-    """Return the job's number of machines, with an unknown type.
+    """Return as many machines as the job asks for, with an unknown type.
 
-    If the job names no valid type, cloudtrain still finds the job's other mistakes with these machines.
+    They are used if the job names no valid type, so that cloudtrain still finds the job's other mistakes.
     """
     return Machines((MachineGroup("", job.resources.instance_count, None, DEFAULT_GROUP),))
 

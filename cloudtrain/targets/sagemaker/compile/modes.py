@@ -55,7 +55,7 @@ def launch_of(
     `package` is true if the bundle's top folder contains a `setup.py`.
 
     Raises:
-        JobError: this mode cannot start the job.
+        JobError: the mode in the settings cannot start the job, or no mode can.
     """
     if job.entry_point is None and job.command is None:
         return Launch("image", "the job brings no code, so the image's own entry point runs")

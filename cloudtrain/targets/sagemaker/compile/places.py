@@ -61,7 +61,7 @@ def code_channel(uri: str, groups: tuple[str, ...], usual: str) -> dict[str, Any
     """Return the channel with the bundle.
 
     `groups` are the instance groups that get the bundle. If one channel of a job is assigned to instance groups,
-    SageMaker requires groups for all channels (SDK 3's `InputData`).
+    SageMaker requires groups for all channels (SDK 3's `InputData`). `usual` is the default input mode.
     """
     source: dict[str, Any] = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
     if groups:
@@ -155,7 +155,7 @@ def _s3_source(item: Input) -> dict[str, Any]:
 
 
 def _reading(item: Input, usual: str) -> dict[str, Any]:
-    """Return the fields of a channel that set how its data is read."""
+    """Return the fields of a channel that set how its data is read; `usual` is the default input mode."""
     reading: dict[str, Any] = {}
     if item.content_type is not None:
         reading["ContentType"] = item.content_type

@@ -30,7 +30,7 @@ def paths_of(job: ProcessingJob) -> dict[str, str]:
 
 
 def inputs(job: ProcessingJob, code_uri: str | None) -> list[dict[str, Any]]:
-    """Return `ProcessingInputs`: the job's own inputs, and the bundle."""
+    """Return `ProcessingInputs`: the job's own inputs, and the bundle unless `code_uri` is None."""
     found = [_input(name, item) for name, item in job.inputs.items() if item.sagemaker is not None]
     if code_uri is not None:
         found.append(_s3_input(CODE_INPUT, code_uri, f"{INPUT_ROOT}/{CODE_INPUT}"))

@@ -147,7 +147,7 @@ def _ranges(sweep: Sweep) -> dict[str, Any]:
 
 
 def _is_listed(sweep: Sweep, item: Range) -> bool:
-    """Return whether a range's values must be listed one by one.
+    """Return whether the values of the range `item` must be listed one by one.
 
     The tuner supports no steps, and its grid search accepts only listed values.
     """

@@ -63,7 +63,7 @@ def toolkit_host(stage: Stage, host: Host) -> HostLaunch:
 
 
 def _torchrun(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:
-    """Return a torchrun process with a free port.
+    """Return a host with a torchrun process, which uses a free port.
 
     For a single host, the toolkit sets no port, and torchrun's default port may be in use on this machine.
     """
@@ -87,7 +87,7 @@ def _torchrun(stage: Stage, host: Host, made: Command, variables: dict[str, str]
 
 
 def _mpirun(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:
-    """Return an mpirun process that starts all ranks on this machine; each rank writes its output to separate files."""
+    """Return a host with an mpirun process, which starts all ranks; each rank writes its output to separate files."""
     options = portable(_mpi_options(made.argv[1 : -len(made.program)]))
     program = redirected(made.program, f"{stage.run_dir}/logs/instance_{host.index}")
     argv = (stage.mpirun, *options, *program)
@@ -97,7 +97,7 @@ def _mpirun(stage: Stage, host: Host, made: Command, variables: dict[str, str]) 
 
 
 def _mpi_options(options: Sequence[str]) -> list[str]:
-    """Return mpirun's options for this machine.
+    """Translate mpirun's options for this machine.
 
     Every host becomes this machine, and the interface becomes loopback. The preloaded library that sets host names is
     removed, and `--tag-output` too, because each rank writes its own log.
@@ -132,7 +132,7 @@ def _sshd(stage: Stage, host: Host, made: Command, variables: dict[str, str]) ->
 
 
 def _script(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:
-    """Return the script itself, and the parameter server beside it if the job has one."""
+    """Return a host that runs the script itself, and a parameter server if the job uses them."""
     signal = "leader" if made.argv[0] == stage.python else "group"
     if "TF_CONFIG" not in variables:
         return HostLaunch((Process(host.index, "process", made.argv, variables),), signal=signal)

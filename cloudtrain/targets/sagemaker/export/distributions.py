@@ -30,7 +30,7 @@ KEYS = (
 
 @dataclass(frozen=True)
 class Setting:
-    """The other arguments that influence how the SDK turns a distribution into hyperparameters.
+    """The facts besides a distribution that influence how the SDK turns the distribution into hyperparameters.
 
     Attributes:
         framework: `pytorch`, `tensorflow` or `huggingface`.
@@ -64,7 +64,10 @@ def with_image(setting: Setting, arguments: Mapping[str, Any]) -> Setting:
 
 
 def distribution_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `distribution` that a user would write for these hyperparameters; `instance_groups` holds names."""
+    """Return the `distribution` that a user would write for these hyperparameters.
+
+    Its item `instance_groups` holds the names of groups instead of the SDK's group objects.
+    """
     found: dict[str, Any] = {}
     if values.get(TORCH) is True:
         found["torch_distributed"] = {"enabled": True}

@@ -92,14 +92,17 @@ def _with_script(request: dict[str, Any], script: Script, framework: str | None,
 def _lost_keys_note(values: dict[str, Any], chosen: _Chosen) -> tuple[str, ...]:
     """Return a note that names the toolkit's hyperparameters that the SDK's `distribution` would not send.
 
-    Empty if all are sent.
+    Returns no note if `distribution` would send all of them.
     """
     names = [f"`{name}`" for name in values if name in dist.KEYS] if chosen.distribution else []
     return (f"The SDK's `distribution` would not send {', '.join(names)}.",) if names else ()
 
 
 def _model_dir(values: dict[str, Any], request: dict[str, Any], distribution: dict[str, Any]) -> dict[str, Any]:
-    """Return the argument `model_dir`. The TensorFlow class sends it as a hyperparameter, except if it is False."""
+    """Return the argument `model_dir`; empty if its value is the default of the TensorFlow class.
+
+    The class sends the value as a hyperparameter, except if it is False.
+    """
     given = values.pop("model_dir", False)
     output, name = request["OutputDataConfig"]["S3OutputPath"], request["TrainingJobName"]
     mpi = distribution.get("mpi", {}).get("enabled", False)
@@ -162,7 +165,10 @@ def _setting(request: dict[str, Any], script: Script, framework: str) -> dist.Se
 
 
 def _with_group_objects(distribution: dict[str, Any], groups: list[str]) -> dict[str, Any]:
-    """Return the distribution with the estimator's own group objects, because the SDK compares them by identity."""
+    """Replace the group names in a distribution with the estimator's group objects.
+
+    The SDK accepts only these objects, because it compares groups by identity.
+    """
     if "instance_groups" not in distribution:
         return distribution
     objects = [Ref("instance_groups", groups.index(name)) for name in distribution["instance_groups"]]

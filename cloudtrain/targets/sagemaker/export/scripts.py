@@ -15,7 +15,7 @@ LOG_LEVEL = 20
 
 @dataclass(frozen=True)
 class Script:
-    """The script that the container's toolkit starts, the address of its archive, and the remaining hyperparameters.
+    """The script that the container's toolkit starts, its archive's address, and the remaining hyperparameters.
 
     `channels` are the user's channels, without the code channel that the SDK adds to a network-isolated job.
     """
@@ -28,7 +28,7 @@ class Script:
 
 
 def script_of(request: dict[str, Any], region: str) -> Script | None:
-    """Return the script of a request; None if the SDK would write the hyperparameters differently."""
+    """Return the script of a request; None if the SDK's estimator for scripts would not send this request."""
     values = _decode(request.get("HyperParameters", {}))
     channels = list(request.get("InputDataConfig", ()))
     if values is None or "ContainerEntrypoint" in request["AlgorithmSpecification"]:

@@ -133,7 +133,8 @@ def _is_captured(setup: HostSetup) -> bool:
 def _ignored_keys(setup: HostSetup, acting: str | None) -> tuple[str, ...]:
     """Return the launcher hyperparameters that have no effect on this host.
 
-    Empty for hosts outside the distribution's groups, because these are meant to run the script without a launcher.
+    Empty for hosts outside the distribution's groups, because these hosts are meant to run the script
+    without a launcher.
     """
     if GROUPS in setup.settings and not setup.takes_part:
         return ()
@@ -180,7 +181,7 @@ def _torchrun(setup: HostSetup) -> Command:
 
 
 def _mpi(setup: HostSetup, make: Callable[[HostSetup], mpirun.MpiRun] = mpirun.mpi) -> Command:
-    """Return mpirun on the master, and sshd on all other hosts, which wait for its ranks."""
+    """Return the host's command: mpirun on the master; sshd on any other host, which waits for mpirun's ranks."""
     if not setup.is_master:
         return Command("sshd", ("/usr/sbin/sshd", "-D"), ranks=0)
     run = make(setup)

@@ -154,7 +154,7 @@ def _rank(launch: Launch, program: Program, number: int) -> int | None:
 def _ranks(launch: Launch, found: list[PlannedHost], indices: Mapping[str, int]) -> Iterator[Alike]:
     """Yield the ranks of every launcher, once for each set of hosts that share a distribution.
 
-    `found` contains the first host of each instance group.
+    `found` contains the first host of each instance group; `indices` maps host names to host indices.
     """
     done: set[tuple[str, ...]] = set()
     for started in found:
@@ -179,6 +179,6 @@ def _ranks(launch: Launch, found: list[PlannedHost], indices: Mapping[str, int])
 
 
 def _torch_program(program: Program) -> tuple[str, ...]:
-    """Return the program and its arguments, which end torchrun's argv."""
+    """Return the program and its arguments: the last part of torchrun's argv."""
     rest = program.argv[program.argv.index("--master_port") + 2 :]
     return rest[1:] if rest[0] == "--no_python" else rest

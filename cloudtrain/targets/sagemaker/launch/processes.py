@@ -98,12 +98,15 @@ class _HostCommand(NamedTuple):
 
     @property
     def env(self) -> dict[str, str]:
-        """Return the variables of the first process, without the long variables in `LONG`."""
+        """Return the variables of the process that the host starts, without the long variables in `LONG`."""
         env = {**self.setup.given, **host_environment(self.setup, without=LONG), **self.command.env}
         return {name: value for name, value in env.items() if name not in LONG}
 
     def first(self, *, alone: bool) -> Process:
-        """Return the process that the host starts. `alone`: no host has a launcher, so each script is a rank."""
+        """Return the process that the host starts.
+
+        `alone` must be true if no host of the job has a launcher. Each script is then a rank.
+        """
         role, rank = self.roles[0], None
         if role != self.command.role:  # a task
             rank = self.setup.distribution_hosts.index(self.host.name)
@@ -178,7 +181,7 @@ def _hosts(run: Sequence[Host], look: _Look, alone: bool) -> Iterator[Alike]:
 
 
 def _ranks(started: _HostCommand, indices: Mapping[str, int]) -> Iterator[Alike]:
-    """Yield the ranks of the launcher that has this host as its master."""
+    """Yield the ranks of the launcher whose master is the host `started`."""
     setup, made = started.setup, started.command
     where = [indices[name] for name in setup.distribution_hosts]
     if made.role == "mpirun" and setup.processes:

@@ -152,7 +152,7 @@ def _facts(setup: HostSetup) -> dict[str, Any]:
 def _model_parallel_from_outside(given: Mapping[str, str]) -> bool | str | None:
     """Return the toolkit's `is_modelparallel_enabled`, computed from the variable SM_HP_MP_PARAMETERS.
 
-    Returns False for the value `{}`, True for any other text, the empty text unchanged, and None if it is missing.
+    Returns False for the value `{}`, True for any other text, the empty text unchanged, and None without the variable.
     """
     parameters = given.get(f"SM_HP_{MODEL_PARALLEL.upper()}")
     return parameters != "{}" if parameters else parameters

@@ -107,10 +107,10 @@ def server_counts_ignored(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM328", Level.WARNING)
 def idle_instances(subject: Subject) -> Iterator[Fault]:
-    """The job has fewer workers and parameter servers than instances.
+    """Some instances get neither a worker nor a parameter server.
 
-    cloudtrain's launcher starts at most one worker and one parameter server on each instance. You pay for instances
-    that get neither, and they stay idle.
+    cloudtrain's launcher assigns the workers to the instances in turn, and likewise the parameter servers. If both
+    counts are smaller than the number of instances, you pay for idle instances.
     """
     distribution, count = subject.effective.distribution, cluster(subject).spanned_count
     if mode(subject) != "entrypoint" or not isinstance(distribution, TensorFlow):

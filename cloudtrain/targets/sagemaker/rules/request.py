@@ -131,9 +131,10 @@ _PlaceOf = Callable[[Subject, Path], Path]
 
 
 def _by_name(field: tuple[str, ...], section: tuple[str, ...], key: str) -> _PlaceOf:
-    """Return a function that takes a path in the list at `section` of the request, and returns the matching job field.
+    """Return a function that finds the job field for an element of a list in the request; `section` leads to the list.
 
-    It returns `field` and the element's name, which is under `key`; only `field` if the job has no such name.
+    The function reads the element's name under `key`, and returns `field` followed by this name. It returns only
+    `field` if the job's `field` does not contain this name.
     """
 
     def place(subject: Subject, rest: Path) -> Path:

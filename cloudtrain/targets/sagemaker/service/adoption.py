@@ -44,7 +44,7 @@ def fetch_original(clients: Clients, name: str) -> Original:
 
 
 def _objects(clients: Clients, request: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """Yield address and content of the code's S3 objects: an archive, or the folders of SDK version 3."""
+    """Yield address and content of the code's S3 objects: an archive, or the files that SDK version 3 uploaded."""
     drivers = place_of(request, DRIVERS)
     places = [drivers, place_of(request, CODE)] if drivers else [code_uri(request)]
     left = _MOST

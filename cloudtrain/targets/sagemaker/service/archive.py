@@ -27,7 +27,8 @@ Rename = Callable[[str], str | None]
 def extract(archive: Path, destination: Path, rename: Rename) -> list[Path]:
     """Unpack the members that `rename` selects into `destination`, and return the written paths in the archive's order.
 
-    Creates `destination`. Writes either all files or none, and replaces existing files.
+    Creates `destination`. Writes either all files or none, and replaces existing files. `rename` turns a member's name
+    into its name on disk, or into None to skip the member.
 
     Raises:
         TargetError: the archive is damaged, or holds members that must not be unpacked.

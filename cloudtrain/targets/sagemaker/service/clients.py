@@ -66,7 +66,11 @@ class Clients:
     def pages(
         self, service: str, operation: str, *, token: str = "NextToken", next_token: str | None = None, **arguments: Any
     ) -> Iterator[dict[str, Any]]:
-        """Yield every page of an operation's response."""
+        """Yield every page of an operation's response.
+
+        `token` is the request's field for the token of a page, and `next_token` is the response's field with the token
+        of the next page. Default: the same name.
+        """
         more: dict[str, Any] = {}
         while True:
             page = self.call(service, operation, **arguments, **more)

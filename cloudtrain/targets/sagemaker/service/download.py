@@ -60,7 +60,7 @@ def download(
 
 
 def _find(wanted: str, places: Places) -> tuple[str, str]:
-    """Split a path into the location and the path below it."""
+    """Split the wanted path into the name of a location, such as `model`, and the path below this location."""
     known = (*places, LOGS)
     for name in known:
         rest = wanted.removeprefix(name)
@@ -85,7 +85,8 @@ def _stage_archive(
 ) -> None:  # fmt: skip
     """Download an archive into the staging folder, and unpack it.
 
-    The system's temporary folder is not used, because it may be too small for the archive.
+    The system's temporary folder is not used, because it may be too small for the archive. `may_hold_more`
+    is true if the archive may hold the whole `/opt/ml/output` (see `_is_output_folder`).
     """
     archive = staging.scratch(Path(where.key).name)
     try:
@@ -114,7 +115,10 @@ def _is_output_folder(names: list[str], rest: str) -> bool:
 
 
 def _below(name: str, inner: str, rest: str) -> str | None:
-    """Return a file's path relative to the wanted folder; None if it is outside. A wanted file keeps its name."""
+    """Return a file's path relative to the folder `rest` inside `inner`; None if the file is outside of it.
+
+    If `rest` is the file itself, return the file's name.
+    """
     if not name.startswith(inner):
         return None
     name = name.removeprefix(inner)

@@ -52,7 +52,7 @@ def reason_of(said: str) -> Reason:
 
 
 def _split(said: str) -> tuple[str, str]:
-    """Split a message into the error type at its beginning, if it is worth showing, and the reason."""
+    """Split a message into its error type and the reason. The type is empty if missing, and for `AlgorithmError`."""
     match = _KIND.match(said)
     if match is None:
         return "", said

@@ -51,11 +51,11 @@ class Stream:
         return int(self._read[0]["timestamp"])
 
     def take(self) -> dict[str, Any]:
-        """Return the next event and advance. `next_time` must have returned its time before."""
+        """Return the next event and advance. Call `next_time` first, and call this only if it returned a time."""
         return self._read.popleft()
 
     def tail(self, count: int) -> list[str]:
-        """Return the messages of the last events."""
+        """Return the messages of the stream's last `count` events."""
         page = self._clients.call("logs", "get_log_events", **self._where, startFromHead=False, limit=count)
         return [event["message"] for event in page["events"]]
 
@@ -79,7 +79,7 @@ class JobLog:
         return list(self._streams.values())
 
     def tail(self, stream: Stream, count: int) -> list[LogLine]:
-        """Return the lines of a stream's last events."""
+        """Return the lines of a stream's last `count` events."""
         return [line for text in stream.tail(count) for line in lines_of(text, 0, self._writer(stream))]
 
     def discover(self) -> None:

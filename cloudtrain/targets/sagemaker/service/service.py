@@ -104,8 +104,8 @@ class SageMakerService:
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """Send the request.
 
-        SageMaker refuses a second job with the same name. But the existing job may come from this same request, if
-        botocore repeated it, or if an earlier process sent it (`again`).
+        SageMaker refuses a second job with the same name. The existing job is accepted if this same request created it:
+        botocore may have repeated the request, or an earlier process may have sent it (`again`).
 
         Raises:
             NameTaken: the account has another job with this name.
@@ -133,9 +133,9 @@ class SageMakerService:
         return any(self._ours(ref, kind) for kind in KINDS)
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Return True if the run does not exist.
+        """Return True if the run does not exist, and False if it exists.
 
-        Called only when no earlier request can still create it (see `in_flight`).
+        Called only when no earlier request can still create the run (see `in_flight`).
         """
         return not self.has(ref)
 

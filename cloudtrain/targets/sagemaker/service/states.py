@@ -117,9 +117,9 @@ def _with_failure(status: RunStatus, description: Mapping[str, Any]) -> RunStatu
 
 
 def _failure_reason(description: Mapping[str, Any]) -> str | None:
-    """Return the service's reason for a failure.
+    """Return the service's reason for a failure; None if it gives none.
 
-    If the reason is missing or begins with `AlgorithmError`, return a processing job's own `ExitMessage`, if any.
+    A processing job's own `ExitMessage` replaces a reason that is missing or begins with `AlgorithmError`.
     """
     reason, message = description.get("FailureReason"), description.get("ExitMessage")
     return message if message and (not reason or reason.startswith("AlgorithmError")) else reason
@@ -152,7 +152,7 @@ def hourly_price(description: Mapping[str, Any], overlay: Overlay) -> float | No
 def _metered_seconds(status: RunStatus, now: float) -> float | None:
     """Return the seconds from the start of billing to the job's end, or to `now` for a running job.
 
-    None if billing has not started. Used only until the service reports the billed seconds.
+    Returns None if billing has not started. The result is used only until the service reports the billed seconds.
     """
     start = next((item.started for item in status.transitions if item.phase in _BILLED_FROM), None)
     if start is None:
