@@ -85,8 +85,8 @@ class Service(Protocol):
         target without an account, return an empty list.
 
         Called before a submit and by `cloudtrain check`, never by a plan. If the user lacks the permission for a check,
-        the finding of this check is a warning. For a processing job, `job` has the fields that it shares with a
-        training job.
+        the finding of this check is a warning. For a processing job, `job` holds the fields that processing
+        jobs share with training jobs.
         """
         return []
 
@@ -363,8 +363,8 @@ class Target(ABC):
         return RequestView(self.name)
 
     def refuse_path(self, path: str) -> str | None:
-        """Return why the target does not accept the file `path` in a bundle, such as `whose path is too long`; None if
-        it accepts the file."""
+        """Return why the target does not accept the file `path` in a bundle, as a clause such as `whose path is
+        too long`; None if it accepts the file."""
         from cloudtrain.bundle.findings import refuse_archive_path
 
         return refuse_archive_path(path)
