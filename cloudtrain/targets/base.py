@@ -363,8 +363,8 @@ class Target(ABC):
         return RequestView(self.name)
 
     def refuse_path(self, path: str) -> str | None:
-        """Return why the target does not accept the file `path` in a bundle, as a clause such as `whose path is
-        too long`; None if it accepts the file."""
+        """Return why the target does not accept the file `path` in a bundle, as a clause such as
+        `whose path is too long`; None if it accepts the file."""
         from cloudtrain.bundle.findings import refuse_archive_path
 
         return refuse_archive_path(path)
