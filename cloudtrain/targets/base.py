@@ -81,12 +81,12 @@ class Service(Protocol):
     request can still arrive."""
 
     def check(self, job: TrainingJob, settings: Any, plan: Plan) -> list[Finding]:
-        """Return the findings of checks that need the target, such as of role, quota or partition. Return none for
-        targets without an account.
+        """Return the findings of the checks that ask the target, for example about its role, quota or partition. For a
+        target without an account, return an empty list.
 
-        Called before a submit and by `cloudtrain check`, never by a plan. If the user lacks the permission
-        for a check, its finding is a warning. For a processing job, `job` is the part
-        that it shares with a training job.
+        Called before a submit and by `cloudtrain check`, never by a plan. If the user lacks the permission for a check,
+        the finding of this check is a warning. For a processing job, `job` holds the fields that processing
+        jobs share with training jobs.
         """
         return []
 
@@ -116,7 +116,7 @@ class Service(Protocol):
     def withdraw(self, ref: RunRef) -> bool:
         """Make sure that a submission whose process died never creates a run. Return False if the run already exists.
 
-        Called when no request can be in transit (`in_flight`). Raises the same errors as `has`.
+        Called only when no earlier request can still create the run (see `in_flight`). Raises the same errors as `has`.
         """
         return not self.has(ref)
 
@@ -342,8 +342,8 @@ class Target(ABC):
         """Return the service. It imports its SDKs on first use."""
 
     def data_place(self, settings: Any, account: Any, sha256: str, name: str, *, is_file: bool) -> tuple[str, str]:
-        """Return the target's folder for uploaded data, and the path that the input reads. Only for targets with
-        `uploads_data`.
+        """Return the target's folder for uploaded data, and the path of the input in storage: the folder, or with
+        `is_file` the file in it. Only for targets with `uploads_data`.
 
         Args:
             sha256: the hash of the data.
@@ -363,8 +363,8 @@ class Target(ABC):
         return RequestView(self.name)
 
     def refuse_path(self, path: str) -> str | None:
-        """Return why the target does not accept the file `path` in a bundle, such as `whose path is too long`; None if
-        it does."""
+        """Return why the target does not accept the file `path` in a bundle, as a clause such as
+        `whose path is too long`; None if it accepts the file."""
         from cloudtrain.bundle.findings import refuse_archive_path
 
         return refuse_archive_path(path)

@@ -32,5 +32,5 @@ class TargetSettings(Model):
         return same
 
     def replace(self, **changes: Any) -> Self:
-        """Return the settings with fields replaced, as in every model. `settings_files` stays the same."""
+        """Return a copy with the given fields replaced, like `Model.replace`. The copy keeps `settings_files`."""
         return super().replace(**changes).from_files(self._files)

@@ -68,7 +68,7 @@ def _find(wanted: str, known: Mapping[str, Places]) -> list[Path]:
 
 
 def _instead(known: Mapping[str, Places], chosen: Mapping[str, Files]) -> str:
-    """Return the hint for a job without outputs: copy its model, or if that is empty, an output of `chosen`."""
+    """Return the hint for a job without outputs: to copy its model, or an output of `chosen` if the model is empty."""
     if not any(_files(known.get("model", ()))):
         for place, files in chosen.items():
             if files:

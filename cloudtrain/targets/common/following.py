@@ -33,7 +33,7 @@ class Pace:
 
 
 class Log(Protocol):
-    """A job's output. Each call continues where the previous call stopped."""
+    """A job's output. Each call of `new_lines` continues where the previous one stopped."""
 
     @property
     def streams(self) -> Sized:

@@ -27,8 +27,8 @@ def gpu_ids(environ: Mapping[str, str], *, devices: str | os.PathLike[str] = "/d
 
 
 def chosen_gpus(gpus: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return those GPUs of the setting `gpus` that CUDA_VISIBLE_DEVICES makes visible; all of them if it is unset.
-    Whether they exist is not checked."""
+    """Return those GPUs of the setting `gpus` that CUDA_VISIBLE_DEVICES makes visible; if this variable is unset, all
+    GPUs of the setting. Whether the GPUs exist is not checked."""
     chosen, visible = visible_ids(gpus), environ.get(VISIBLE)
     if visible is None:
         return chosen

@@ -136,7 +136,7 @@ def _library_problems(job: TrainingJob) -> list[Problem]:
 
 
 def without_echoes(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the problems with only the first one of each field, and all problems without a field. The later problems
-    of a field are the service's, but this machine has already refused the field."""
+    """Return the first problem of each field, and all problems without a field. The later problems of a field are left
+    out: the service reports them, but this machine has already refused the field."""
     first = {problem.path: problem for problem in reversed(problems)}
     return [problem for problem in problems if first[problem.path] is problem or not problem.path]

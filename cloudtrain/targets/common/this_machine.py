@@ -46,7 +46,7 @@ class LocalSettings(Protocol):
 
     @property
     def python(self) -> str | None:
-        """The Python interpreter that runs the script."""
+        """The Python interpreter that runs the script; None for the interpreter that runs cloudtrain."""
         ...
 
     @property

@@ -70,7 +70,8 @@ def build(program: Program, **given: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def build_arguments(program: Program) -> dict[str, Any]:
-    """Return the arguments of the program's `method`, without executing the rest. They must not refer to variables.
+    """Return the arguments of the program's `method`, without executing the rest. These arguments must not refer
+    to variables.
 
     Raises:
         MissingExtra: the SDK is not installed.

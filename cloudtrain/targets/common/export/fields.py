@@ -14,7 +14,8 @@ class Fields:
         self._left = deepcopy(request)
 
     def take(self, path: str, default: Any = None) -> Any:
-        """Return the value at `path`, such as `ResourceConfig.InstanceType`, and mark the field as used."""
+        """Return the value at `path`, such as `ResourceConfig.InstanceType`, and mark the field as used. Return
+        `default` if there is no unused field at `path`."""
         *parents, name = path.split(".")
         place: Any = self._left
         for parent in parents:

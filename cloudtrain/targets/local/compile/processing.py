@@ -2,7 +2,7 @@
 
 The launch specification is the same as for a job without a distribution, with two more fields:
 
-    links       one folder per sharded input and instance: with N instances, it links to every N-th file of the input
+    links       one folder per sharded input and instance: with N instances, each folder links to every N-th file
     places      the job's outputs, which can be downloaded
 
 `cloudtrain.runtime.shards` assigns files to instances when the run starts. All instances write to the same
@@ -71,8 +71,9 @@ def _share(run_dir: str, instance: int, name: str) -> str:
 
 
 def _mark(name: str) -> str:
-    """Return a placeholder for the path of an instance's share of an input. The job is compiled once for all instances;
-    `_seen` then fills in the paths. A compiled job has no references, so the placeholder cannot occur elsewhere."""
+    """Return a placeholder for the path of an instance's share of the input `name`. The job is compiled once for all
+    instances; `_seen` then fills in the paths. A compiled job has no references left, so no other text in it looks like
+    the placeholder."""
     return f"${{{{shares.{name}}}}}"
 
 

@@ -73,7 +73,7 @@ def _plan(job: TrainingJob, target: Local, context: CompileContext) -> LocalPlan
 
 @dataclass(frozen=True)
 class _Launch:
-    """The processes of a job: `started` by the supervisor, and `ranks` that a launcher starts."""
+    """The processes of a job: the supervisor starts those in `started`, and a launcher starts those in `ranks`."""
 
     name: str
     shape: JobSize

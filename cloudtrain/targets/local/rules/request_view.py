@@ -15,7 +15,7 @@ from cloudtrain.targets.registry import target_of
 class LocalView(RequestView):
     """The rules' view of a launch specification. With `emulate`, it includes the overrides of the emulated service.
 
-    An emulated service writes only checkpoints outside the run's own folder. An emulation always runs on this machine,
+    In an emulation, only checkpoints are written outside the run's own folder, and the job always runs on this machine,
     even if the overrides name other machines.
     """
 
@@ -36,7 +36,7 @@ class LocalView(RequestView):
         return self._emulated.change_script(subject) if self._emulated is not None else {}
 
     def places(self, subject: Subject) -> Iterator[DataPlace]:
-        """Yield the job's own paths for data, such as `inputs.NAME.local`. An emulation leaves out those of outputs."""
+        """Yield the job's own paths for data, such as `inputs.NAME.local`; with emulation, without paths of outputs."""
         return declared_places(subject.job, self.target, outputs=self._emulated is None)
 
     def images(self, subject: Subject) -> Iterator[tuple[str, Path]]:

@@ -1,6 +1,6 @@
 """Find which requirements in a file an interpreter lacks, without network access.
 
-One query returns all versions: cloudtrain's own interpreter answers it in this process, another one in a subprocess. A
+One query returns all versions: cloudtrain's own interpreter answers it in this process, any other in a subprocess. A
 requirement that this module cannot read (a URL without a name, an unusual marker, a version that is not numeric) counts
 as installed.
 """
@@ -125,8 +125,8 @@ def _is_met(versions: str, installed: str | None) -> bool:
 
 
 def _clause_is_met(operator: str, wanted: str, installed: str) -> bool:
-    """Return whether the installed version meets a clause such as `>=1.26`, by its release numbers. If the numbers are
-    equal and a version has a suffix such as `rc1`, the clause counts as met."""
+    """Return whether the installed version meets a clause such as `>=1.26`. Only release numbers are compared. If they
+    are equal and one of the versions has a suffix such as `rc1`, the clause counts as met."""
     have, want = _VERSION.fullmatch(installed.partition("+")[0]), _VERSION.fullmatch(wanted.partition("+")[0])
     if operator == "===" or have is None or want is None:
         return True

@@ -111,8 +111,8 @@ def place_is_a_file(subject: Subject) -> Iterator[Fault]:
 
 
 def _file_on_the_way(folder: str) -> str | None:
-    """Return the file at the folder's path or at one of its parents; None without such a file. A path that cannot be
-    read counts as free."""
+    """Return the file at the folder's path or at one of its parents; None if there is no file. A path that cannot be
+    read counts as missing."""
     there = str(Path(folder))
     while not os.path.exists(there):  # noqa: PTH110 - a text for each of ten thousand parents, not a path
         there = os.path.dirname(there) or "."  # noqa: PTH120

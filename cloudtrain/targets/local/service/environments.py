@@ -115,7 +115,8 @@ def _build(wanted: BuiltEnvironment, link: Path, code: CodePlace, environ: Mappi
 
 
 def _leads_to(source: Path, place: Path) -> bool:
-    """Return whether an installed package points into the unpacked code in `source`, as after `pip install -e .`."""
+    """Return whether a package in the environment `place` points into the unpacked code in `source`, as it does after
+    `pip install -e .`."""
     linked = [*place.glob("lib/python*/site-packages/*.pth"), *place.glob("lib/python*/site-packages/__editable__*")]
     return any(str(source) in file.read_text("utf-8", "replace") for file in linked if file.is_file())
 
@@ -128,12 +129,12 @@ def _publish(place: Path, link: Path) -> None:
 
 
 def _find_uv(python: str, environ: Mapping[str, str]) -> str | None:
-    """Return the path of uv: on the PATH, or beside the interpreter, where `pip install uv` puts it."""
+    """Return the path of uv, on the PATH or beside the interpreter, where `pip install uv` puts it; None without uv."""
     return shutil.which("uv", path=os.pathsep.join((environ.get("PATH", ""), str(Path(python).parent))))
 
 
 def _layer(python: str, place: Path, folder: Path, environ: Mapping[str, str]) -> None:
-    """Make the packages of the base interpreter `python` importable in the environment.
+    """Make the packages of the base interpreter `python` importable in the environment `place`.
 
     Raises:
         TargetError: the interpreter does not list its paths.

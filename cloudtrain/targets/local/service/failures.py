@@ -23,8 +23,8 @@ class Deaths:
         self._killed_launcher: Launched | None = None
 
     def started(self, rank: int) -> None:
-        """Record that a process of this rank was found. A second process of the same rank means that all ranks are
-        being restarted."""
+        """Record that a process of this rank has started. If the rank has started before, all ranks are being
+        restarted."""
         self._starts[rank] = self._starts.get(rank, 0) + 1
 
     def ended(self, process: Rank | Launched, exit_code: int | None) -> None:

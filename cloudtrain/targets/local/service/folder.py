@@ -121,8 +121,8 @@ class RunFolder:
             os.close(descriptor)
 
     def read_preempted(self) -> dict[str, Any] | None:
-        """Read the marker that the script's runtime wrote when it saved and exited early: `step` and `signal`, if
-        known. Return None without a marker."""
+        """Return the marker that the script's runtime wrote when it saved and exited early: `step` and `signal`, if
+        known. Return None if it wrote no marker."""
         try:
             with open(self.preempted, "rb") as file:
                 marker = json.load(file)

@@ -1,9 +1,9 @@
 """Kill every process of a run, including those that left its session.
 
 A process belongs to a run if it was started with `CLOUDTRAIN_RUN_DIR=<the run's folder>` in its environment (data
-loader workers, daemons that a script forked), or if the supervisor knows its id. All descendants of a process
-that the supervisor knows also belong to the run, and so do all processes of a session that such a process leads. In
-this way, programs that overwrite their environment, as setproctitle does, are found too.
+loader workers, daemons that a script forked), or if the supervisor knows its id. If the supervisor knows a process, all
+its descendants also belong to the run, and so do all processes in a session that it leads. In this way, programs that
+overwrite their environment, as setproctitle does, are found too.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ def members(run_dir: str, known: Iterable[int] = ()) -> list[int]:
 
 
 def session_members(leader: int) -> list[int]:
-    """Return the ids of the running processes of a session, without zombies."""
+    """Return the ids of the running processes in the session that `leader` leads, without zombies."""
     stats = ((pid, proc.stat_of(pid)) for pid in proc.processes())
     return [pid for pid, stat in stats if stat is not None and stat.session == leader and not stat.is_zombie]
 
 
 def kill_run(run_dir: str, known: Iterable[int] = ()) -> int:
-    """Send SIGKILL to every process of a run until no process is left. Return the number of killed processes."""
+    """Send SIGKILL to every process of a run until no process is left. Return the number of killed processes. `known`:
+    the ids that the supervisor knows."""
     roots, killed, deadline = set(known), set[int](), time.monotonic() + _PATIENCE
     while found := members(run_dir, roots):
         for pid in found:

@@ -21,7 +21,7 @@ class Lines:
         self._progress_at = 0.0
 
     def feed(self, chunk: bytes, now: float) -> list[str]:
-        """Return the lines that `chunk` completes. `now` is the time of any clock, in seconds."""
+        """Return the lines that `chunk` completes. `now` is the current time in seconds, by any clock."""
         data = self.pending + chunk
         end = data.rfind(b"\n") + 1
         lines = _texts(data[:end]) if end else []

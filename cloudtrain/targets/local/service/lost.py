@@ -24,6 +24,7 @@ _PATIENCE = 5.0
 
 def finish(run_dir: str, known: Iterable[int] = ()) -> None:
     """Write the final status of a run whose supervisor died. Do nothing for a run that is final or has a supervisor.
+    `known`: the ids of the run's processes that the supervisor knew.
 
     Raises:
         OSError: the run's folder cannot be written.

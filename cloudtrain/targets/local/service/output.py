@@ -159,7 +159,7 @@ class Output:
 
     def _records(self, source: Source, lines: list[str], now: float) -> list[str]:
         """Return the journal records for the lines. Also add the lines to their rank's own file, and remember the last
-        ones for `tail`."""
+        lines for `tail`."""
         rank, stream = source.rank, source.stream
         key = (-1 if rank is not None else source.instance, rank, stream)
         if key not in self._tails:

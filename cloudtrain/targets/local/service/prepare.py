@@ -135,8 +135,8 @@ def make_files(spec: LaunchSpecification) -> None:
 
 
 def unpack_code(spec: LaunchSpecification, unpacked: str) -> None:
-    """Unpack the user's code into the folders of the specification, then make the empty file `unpacked`. If the
-    launcher unpacks the code itself, the specification names no folder, and the archive is only verified.
+    """Unpack the user's code into the folders that `spec` names, then make the empty file `unpacked`. If the launcher
+    unpacks the code itself, the specification names no folder, and the archive is only verified.
 
     An archive whose content does not match the specification's hash is removed, so that the next submit writes a new
     one.

@@ -5,10 +5,10 @@
     runs/NAME/waiting   a FIFO that the run's supervisor holds open: a byte written to it wakes the supervisor, and when
                         the supervisor ends, the kernel notifies the readers of the FIFO
 
-The queue needs no daemon. A run is alive as long as its supervisor holds the run's lock. The GPUs or slots of a dead
-run become free when a run that watches it (`Order.watched`) has killed its processes and finished it. Before a process
-writes a change, it wakes the supervisors that must act on the change. So if the process dies before it writes, these
-supervisors find the old table and make the change themselves.
+The queue needs no daemon. A run is alive as long as its supervisor holds the run's lock. If a run dies, a run that
+watches it (`Order.watched`) kills the dead run's processes and finishes the dead run, so that its GPUs or slots become
+free. Before a process writes a change, it wakes the supervisors that must act on the change. So if the process dies
+before it writes, these supervisors find the old table and make the change themselves.
 """
 
 # Paths are strings here, because this module must start and poll quickly.

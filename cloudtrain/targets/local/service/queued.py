@@ -13,8 +13,9 @@ from cloudtrain.targets.local.service.queue import Queue
 
 
 def standing(run_dir: str) -> dict[str, Any]:
-    """Return the fields of a queued run's status that come from the queue: its position and need while it waits, then
-    its next state until its supervisor has recorded it. Return an empty dict if the run is not in the queue."""
+    """Return the fields of a queued run's status that come from the queue. For a waiting run, they are its position and
+    a reason that says what it waits for. For a run that got its GPUs or slots or was dropped, the only field is its
+    next state, which its supervisor will record. Return an empty dict if the run is not in the queue."""
     queue, name = Queue.of(run_dir), run_dir.rpartition("/")[2]
     order = queue.read()
     place = order.place_of(name)

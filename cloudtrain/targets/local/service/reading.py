@@ -42,7 +42,7 @@ class JournalReader:
 
 
 def _line(record: bytes) -> Iterator[LogLine]:
-    """Yield the line in a record; nothing for a record that a power failure has damaged."""
+    """Yield the line in a record. Yield nothing if a power failure has damaged the record."""
     try:
         data = json.loads(record)
     except ValueError:

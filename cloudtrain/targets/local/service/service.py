@@ -116,7 +116,7 @@ class LocalService:
         return self._has(ref.name)
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Remove the launch specification of a run, unless a supervisor has taken over. Return False if it has."""
+        """Remove the launch specification of a run, unless a supervisor has taken over. Return False if one has."""
         from cloudtrain.targets.local.service.withdraw import withdraw
 
         return withdraw(self._folder(ref.name))

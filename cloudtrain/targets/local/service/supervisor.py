@@ -300,8 +300,8 @@ class Supervisor:
             self._publish_news()
 
     def _someone_is_leaving(self) -> bool:
-        """Return whether any process, or any process in its group, is still running after SIGTERM. It may run until the
-        grace period ends."""
+        """Return whether a process that got SIGTERM, or another process in its group, is still running. These processes
+        may run until the grace period ends."""
         return self.ending is not None and any(item.is_leaving() for item in self.launched)
 
     def _discover(self) -> None:

@@ -12,8 +12,8 @@ from cloudtrain.targets.common.tracebacks import PEER_LOST
 
 
 class Death(NamedTuple):
-    """A rank that failed. `order`: its position among all ranks that ended. `attempt`: the number of
-    starts of the rank."""
+    """A rank that failed. `order`: its position among all ranks that ended. `attempt`: how often the rank had been
+    started when it failed."""
 
     rank: int
     instance: int

@@ -114,8 +114,8 @@ class Place:
             order.enter(Waiting.of(self._run, self._need, time.time()))
 
     def _hang_bell(self) -> None:
-        """Create this run's FIFO and open it for reading and writing. The kernel closes it when this process ends, and
-        only then do other readers of the FIFO see its end."""
+        """Create this run's FIFO and open it for reading and writing. When this process ends, the kernel closes the
+        FIFO, and its other readers see the end of the file."""
         os.mkfifo(self._fifo, 0o600)
         self._bell = os.open(self._fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
