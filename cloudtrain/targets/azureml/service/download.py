@@ -157,7 +157,7 @@ class Results:
         return place_of(uri, self._workspace) if uri else None
 
     def _at(self, name: str, where: Where, rest: str) -> Iterator[File]:
-        """Yield the files of the result `name`, which is stored at `where`, but only those under its subfolder `rest`.
+        """Yield the files of the result `name`, which is stored at `where`, but only those at or below its path `rest`.
 
         A result may be a single file. With an empty `rest`, all files are yielded.
         """

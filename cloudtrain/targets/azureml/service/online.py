@@ -36,7 +36,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Asked:
-    """The arguments of every check: the plan to check, and the client with which to ask the workspace."""
+    """The values that every check uses, such as the plan to check and the client with which to ask the workspace."""
 
     client: Client
     plan: Plan
