@@ -9,8 +9,9 @@ from cloudtrain.errors import UsageError
 
 
 class AccountRef(NamedTuple):
-    """A workspace, its cloud and the kind of credential. If `cloud` is None, the environment decides; if `credential`
-    is None, any credential is used.
+    """A workspace, its cloud and the kind of credential.
+
+    If `cloud` is None, environment variables name the cloud; if `credential` is None, any credential is used.
     """
 
     subscription_id: str

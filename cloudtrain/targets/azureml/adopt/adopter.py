@@ -95,7 +95,7 @@ class AzureMLAdopter:
     def _environment(
         self, given: Any, context: CompileContext, plan: Plan | None, renewed: list[tuple[str, str]]
     ) -> Any:
-        """Return an environment's definition if the environment is not registered yet, or else its complete id."""
+        """Return the definition of an environment that is not registered yet, or a registered one's complete id."""
         if isinstance(given, Mapping):
             if not given.get("asset_version"):
                 renewed.append(("environmentId", _WHY_ENVIRONMENT))
@@ -113,8 +113,8 @@ class AzureMLAdopter:
         return asset_id(context.account.workspace_id, text, "environments") or text
 
     def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all differences between the two bodies as overrides, except for an environment that does not exist
-        yet.
+        """Return overrides that turn the body `ours` into `theirs`. They do not contain an environment that does not
+        exist yet.
         """
         wanted = {name: {} for name in _MAPPINGS if name in ours["properties"]} | theirs["properties"]
         found = overrides_between(ours["properties"], wanted)

@@ -27,7 +27,7 @@ def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
         return entity
 
     class Poller:
-        """A finished long-running operation."""
+        """Replaces the SDK's poller, which waits for a long-running operation: this operation has already finished."""
 
         def __init__(self, value):
             self.value = value
@@ -39,7 +39,7 @@ def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
         wait = result
 
     class Named(str):
-        """An existing asset, compute or workspace. It is also a string, because the SDK accepts a string as an
+        """Replaces an existing asset, compute or workspace. It is a string, because the SDK accepts a string as an
         environment.
         """
 

@@ -289,7 +289,10 @@ def _conda_text(place: str) -> str:
 
 
 def _from_code(path: str, code: Any, folder: str | None) -> str:
-    """Make a path relative to the code's folder instead of the job file's folder, if the code is a local folder."""
+    """Convert a path that is relative to the job file's folder into one that is relative to the code's folder.
+
+    If the code is not a local folder, the path stays relative to the job file's folder.
+    """
     local = isinstance(code, str) and not code.startswith((*SCHEMES, "azureml:", "/subscriptions/", "git+"))
     start = os.path.join(folder or ".", code if local else ".")  # noqa: PTH118
     return os.path.relpath(os.path.join(folder or ".", path.removeprefix("file:")), start)  # noqa: PTH118

@@ -78,7 +78,7 @@ def _machine(name: str, size: Mapping[str, Any], said: Mapping[str, str], source
 
 
 def _fabric(name: str, said: Mapping[str, str], source: str) -> Cells:
-    """Return the InfiniBand facts from Microsoft.Compute, or else a guess from the size's name."""
+    """Return the InfiniBand facts in `said`, Microsoft.Compute's capabilities, or else a guess from the size's name."""
     told = said.get("rdmaenabled", "").casefold()
     guessed = guess(name)
     if told in ("true", "false"):

@@ -72,7 +72,7 @@ def _plan(parts: Parts, request: dict[str, Any]) -> Plan:
 
 
 def parts_of(job: TrainingJob, target: AzureML, context: CompileContext, problems: Problems) -> Parts:
-    """Decide the job's machines, its distribution and its environment.
+    """Return the job with the decisions about its machines, its distribution and its environment.
 
     If a part cannot be decided, the reasons are added to `problems` and a placeholder is used.
     """
@@ -107,7 +107,7 @@ def overridden(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict
 def _count_problems(properties: Mapping[str, Any]) -> Iterator[Problem]:
     """Report counts in the overrides that exceed the limit for the job's own fields, such as `instanceCount: 100000`.
 
-    Such counts are typing mistakes, and the plan would have to list as many processes.
+    Such a count is a typing mistake, and the plan would have to list each of the processes.
     """
     for section, name in _COUNTS:
         found = properties.get(section)

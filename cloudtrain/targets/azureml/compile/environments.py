@@ -28,7 +28,8 @@ def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironme
     """Return the environment that the job names.
 
     Raises:
-        JobError: the job names no environment, no version of it, or a framework without a curated environment.
+        JobError: the job names no environment, an environment without a version, or a framework for which there is no
+            curated environment.
     """
     given = job.environment
     image = given.image.of("azureml") if given.image else None

@@ -110,6 +110,9 @@ def is_label(written: str) -> bool:
 
 
 def asset_meant(written: str) -> tuple[str, str | None] | None:
-    """Guess name and version of a misspelt asset, such as `azureml:foo` or `azureml:azureml:foo:2`; else None."""
+    """Guess the name and version in a misspelt reference, such as `azureml:azureml:foo:2`; None if that is impossible.
+
+    The version is None if the reference has none, such as `azureml:foo`.
+    """
     match = _MEANT.fullmatch(written)
     return (match["name"], match["version"]) if match else None

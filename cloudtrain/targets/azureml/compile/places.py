@@ -50,7 +50,7 @@ def data_place(sha256: str, name: str, *, is_file: bool) -> tuple[str, str]:
 
 
 def reference_texts(job: TrainingJob) -> dict[str, str]:
-    """Map each reference of the job to its text in the command, which Azure ML then replaces."""
+    """Map each reference of the job to the `${{...}}` that is written into the command. Azure ML replaces it there."""
     names = [*(f"inputs.{name}" for name in job.inputs), *(f"outputs.{name}" for name in {*job.outputs, MODEL})]
     return {name: f"${{{{{name}}}}}" for name in names} | {CHECKPOINT: f"${{{{outputs.{CHECKPOINT}}}}}"}
 

@@ -91,7 +91,10 @@ def _body(sweep: Sweep, job: Mapping[str, Any], marks: Mapping[str, str]) -> dic
 
 
 def _sending(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Make `runtime.report` send the objective to the workspace, from which the service's tuner reads it."""
+    """Return the trial's `environmentVariables`. One makes `runtime.report` send the objective to the workspace.
+
+    The service's tuner reads the objective from the workspace.
+    """
     return {"environmentVariables": {WANTED: "azureml", **job.get("environmentVariables", {})}}
 
 

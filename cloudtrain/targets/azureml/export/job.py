@@ -144,7 +144,7 @@ _RESOURCES = part(
 
 
 def _add_type(kind: str, convert: Convert) -> Convert:
-    """Return a function that adds the field `type` to the result of `convert`, instead of the body's discriminator."""
+    """Return a function that converts a value with `convert`, and adds the field `type` with the value `kind`."""
     return lambda value: {"type": kind, **convert(value)}
 
 

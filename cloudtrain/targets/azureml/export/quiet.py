@@ -12,7 +12,7 @@ _REMARKS = "azure.ai.ml._utils._experimental"
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the SDK's warnings off stderr, and restore the logger afterwards."""
+    """Silence the SDK's warnings while the `with` block runs, and restore the logger afterwards."""
     logger = logging.getLogger(_REMARKS)
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -48,7 +48,7 @@ def each(how: Convert) -> Convert:
 
 
 def kinds(field: str, converters: Mapping[str, Convert]) -> Convert:
-    """Return a function that converts a mapping; the value of its `field` selects one of `converters`."""
+    """Return a function that converts a mapping with the one of `converters` that the value of its `field` selects."""
 
     def convert(value: Any) -> Any:
         kind = mapping(value).get(field)
@@ -73,7 +73,10 @@ def not_empty(how: Convert) -> Convert:
 
 
 def one_of(table: Mapping[Any, str]) -> Convert:
-    """Return a function that converts a value to the tool's name in `table`."""
+    """Return a function that looks up a value in `table`, which holds the tool's name for each value.
+
+    Other values are refused.
+    """
 
     def convert(value: Any) -> str:
         if isinstance(value, bool | dict | list) or value not in table:

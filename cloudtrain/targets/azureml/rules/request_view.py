@@ -69,7 +69,7 @@ class AzureMLView(RequestView):
         return max_runtime(properties(subject)) or lifetime(subject)
 
     def framework(self, subject: Subject) -> str | None:
-        """Return the framework in the environment's name; None if it names none."""
+        """Return the framework in the environment's name; None if the name contains none."""
         return framework_of(environment_name(subject))
 
     def places(self, subject: Subject) -> Iterator[DataPlace]:

@@ -56,7 +56,7 @@ def overridden(subject: Subject, *keys: str) -> Path | None:
 
 
 def place(subject: Subject, keys: tuple[str, ...], field: Path = ()) -> Path:
-    """Return the path of what sets the body's field `keys`: an override, or else the job's field `field`.
+    """Return the path of the setting that determines the body's field `keys`: an override, or else the job's `field`.
 
     `field` is empty for settings of the target, which are not part of the job.
     """
@@ -109,7 +109,9 @@ def image(subject: Subject) -> str:
 
 
 def environment_name(subject: Subject) -> str:
-    """Return the environment's name for messages: the image, or `acpt-pytorch-2.8-cuda12.6` from an id."""
+    """Return the environment's name for messages: its image, or else the name in its id, such as
+    `acpt-pytorch-2.8-cuda12.6`.
+    """
     parts = text(subject, "environmentId").split("/")
     named = parts[parts.index("environments") + 1] if "environments" in parts[:-1] else parts[-1]
     return image(subject) or named

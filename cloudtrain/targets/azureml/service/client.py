@@ -55,21 +55,21 @@ class Client:
         self._pipelines: dict[bool, Any] = {}
 
     def get(self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None) -> Any:
-        """Return the JSON data at a path. Raises: as `send`."""
+        """Return the JSON data at a path. Raises: see `send`."""
         return self.send("GET", path, api_version=api_version, query=query)
 
     def put(self, path: str, body: Any, *, api_version: str | None = None) -> Any:
-        """Create or replace a resource. Raises: as `send`."""
+        """Create or replace a resource. Raises: see `send`."""
         return self.send("PUT", path, api_version=api_version, content=_encode(body))
 
     def post(self, path: str, body: Any = None, *, api_version: str | None = None) -> Any:
-        """Send a POST request that is safe to repeat. Raises: as `send`."""
+        """Send a POST request that is safe to repeat. Raises: see `send`."""
         return self.send("POST", path, api_version=api_version, content=None if body is None else _encode(body))
 
     def pages(
         self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None
     ) -> Iterator[list[Any]]:
-        """Yield the items of a list, page by page; each page is requested when needed. Raises: as `send`."""
+        """Yield the items of a list, page by page; each page is requested when needed. Raises: see `send`."""
         page = self.get(path, api_version=api_version, query=query)
         while True:
             yield page.get("value") or []
@@ -78,11 +78,11 @@ class Client:
             page = self.get(page["nextLink"])
 
     def history(self, path: str) -> Any:
-        """Return JSON data of the run history at a path such as `runs/NAME/details`. Raises: as `send`."""
+        """Return JSON data of the run history at a path such as `runs/NAME/details`. Raises: see `send`."""
         return self.get(self._history_url(path), api_version=HISTORY)
 
     def history_pages(self, path: str) -> Iterator[list[Any]]:
-        """Yield the items of a list in the run history, page by page. Raises: as `send`."""
+        """Yield the items of a list in the run history, page by page. Raises: see `send`."""
         return self.pages(self._history_url(path), api_version=HISTORY)
 
     def service(self, name: str) -> str:
@@ -138,7 +138,7 @@ class Client:
 
     @cached_property
     def cloud(self) -> Cloud:
-        """Return the workspace's cloud. Raises: as `send`."""
+        """Return the workspace's cloud. Raises: see `send`."""
         return cloud_of(self.place.cloud, self._environ, lambda url: self.send("GET", url, signed=False))
 
     @property
@@ -150,7 +150,7 @@ class Client:
             return self._credential
 
     def token(self, scope: str) -> str:
-        """Return a token for a service other than the resource manager. Raises: as `send`."""
+        """Return a token for a service other than the resource manager. Raises: see `send`."""
         exceptions = require("azure.core.exceptions", extra="azureml")
         try:
             return str(self.credential.get_token(scope).token)
@@ -163,7 +163,7 @@ class Client:
 
     @cached_property
     def workspace(self) -> dict[str, Any]:
-        """Return the resource manager's description of the workspace. Raises: as `send`."""
+        """Return the resource manager's description of the workspace. Raises: see `send`."""
         found: dict[str, Any] = self.get("", api_version=WORKSPACE)
         return found
 

@@ -157,7 +157,10 @@ class Results:
         return place_of(uri, self._workspace) if uri else None
 
     def _at(self, name: str, where: Where, rest: str) -> Iterator[File]:
-        """Yield the files of the result `name` at `where`, below `rest`. A result may be a single file."""
+        """Yield the files of the result `name`, which is stored at `where`, but only those at or below its path `rest`.
+
+        A result may be a single file. With an empty `rest`, all files are yielded.
+        """
         container = self._blobs.container(where)
         root = where.path.rstrip("/")
         prefix = f"{root}/{rest}" if root else rest
@@ -204,7 +207,7 @@ def _copy(file: File, place: Path, check: Check) -> bool:
     lock = Lock()
 
     def copy_parts(start: int, check: Check) -> bool:
-        """Copy every `_PARTS`-th part, beginning at the offset `start`."""
+        """Copy every `_PARTS`-th part, beginning at the offset `start`; return False if the file changed meanwhile."""
         for offset in range(start, first.size, READ * _PARTS):
             check()
             part = file.open(partial(read, offset=offset, only=first.etag))

@@ -101,10 +101,11 @@ class _End(NamedTuple):
 
 
 def _first_failure(log: RunLog, reason: Reason) -> _End | None:
-    """Return the log of the first rank that failed with an error of its own. A log that the service names is preferred.
+    """Return the end of the log of the rank that failed first with an error of its own; None if no log has an error.
 
-    A rank that lost its connection to a failed rank also ends with an error, often before the failed rank has written
-    its error. Such ranks come last.
+    If the service names the log of such a rank, that log is chosen. A rank that lost its connection to a failed rank
+    also ends with an error, often before the failed rank has written its error; its log is chosen only if there is no
+    other.
     """
     ends = list(_ends(log, log.streams[:_FILES]))
     ends = ends or list(_ends(log, log.system_files[:_AT_ONCE]))

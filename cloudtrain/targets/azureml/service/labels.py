@@ -29,7 +29,7 @@ class Labels:
         self._said: dict[str, str] = {}
 
     def ask(self, client: Client, label: Labelled) -> str:
-        """Ask the workspace for the current version of a labelled asset.
+        """Ask the workspace for the current version of a labelled asset, and return it.
 
         Raises:
             NotThere: the asset does not exist or has no version.

@@ -36,7 +36,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Asked:
-    """The data that the checks read."""
+    """The values that every check uses, such as the plan to check and the client with which to ask the workspace."""
 
     client: Client
     plan: Plan
@@ -185,7 +185,7 @@ def _serverless(asked: Asked) -> Iterator[Finding]:
 
 
 def _identity(asked: Asked, owner: str, assigned: Any) -> Iterator[Finding]:
-    """Report a managed identity of the job that is not assigned to the cluster or workspace."""
+    """Report the job's managed identity if it is not among those `assigned` to `owner`, a cluster or workspace."""
     wanted = asked.body.get("identity") or {}
     if wanted.get("identityType") != "Managed":
         return

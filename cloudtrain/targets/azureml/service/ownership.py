@@ -10,10 +10,10 @@ MARK = "cloudtrain.run"
 
 
 def is_ours(job: Mapping[str, Any], request: Mapping[str, Any] | None = None) -> bool:
-    """Return whether cloudtrain's run of the same name created the job.
+    """Return whether cloudtrain created the job, for the run of the same name.
 
-    If overrides have removed the property `MARK`, the job is compared with the request. Without a request, as in
-    commands that repair a broken submission, a job without the property is not recognized.
+    If overrides have removed the property `MARK`, the job is compared with the request. Commands that repair a
+    broken submission have no request, and recognize only jobs with the property.
     """
     found = job["properties"]
     mark = (found.get("properties") or {}).get(MARK)

@@ -82,8 +82,8 @@ def _shortage(usage: Mapping[str, Any], needed: int, where: str) -> Iterator[Cap
 
 
 def _is_of(usage: Mapping[str, Any], name: str) -> bool:
-    """Return whether an entry is the quota `name`. Some answers contain only a title
-    (`Standard NDv2 Family ... vCPUs`).
+    """Return whether an entry is the quota `name`. Some entries contain a title instead of the name, such as
+    `Standard NDv2 Family ... vCPUs`.
     """
     names = usage.get("name") or {}
     if str(names.get("value", "")).lower() == name.lower():

@@ -72,7 +72,7 @@ class AzureMLService:
         return check(self._at(plan.place), plan, machines_of(job, account).instance_type, self._labels)
 
     def pin(self, job: AnyJob, settings: AzureML) -> AnyJob:
-        """Return the job with the newest versions of its environment and its data; see `labels.py`."""
+        """Return the job with the newest versions in place of the labels of environment and data; see `labels.py`."""
         from cloudtrain.targets.azureml.account import account_of
 
         account = account_of(settings, self._environ, Path.cwd())

@@ -37,7 +37,7 @@ class AzureMLTuner(AzureMLService, Tuner):
     def status(self, ref: RunRef) -> RunStatus:
         """Return the sweep job's current status, with its maximal number of trials.
 
-        Billable time and cost belong to the trials.
+        The status has no billable time and no cost, because these belong to the trials.
         """
         job = self._job(ref)
         status = status_of(job, self._details(ref), None, time.time())

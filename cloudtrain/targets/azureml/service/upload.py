@@ -134,6 +134,7 @@ def _files(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iter
     A link to a folder that contains the link itself is skipped.
 
     Args:
+        prefix: the text before each file's path below the folder, such as `src/`.
         above: the resolved paths of the parent folders, to detect cycles.
     """
     here = folder.resolve()
@@ -159,8 +160,9 @@ def _text(name: str) -> str:
 
 
 def _container(client: Client, given: dict[str, Any]) -> Any:
-    """Return the container that the service has created, opened with the service's signature or with the
-    credentials.
+    """Return the container that the service has created for the upload; `given` is the service's answer about it.
+
+    The container is opened with the signature in that answer, or else with the credentials.
     """
     storage = require("azure.storage.blob", extra="azureml")
     signed = (given.get("credential") or {}).get("sasUri")
@@ -173,7 +175,7 @@ def _container(client: Client, given: dict[str, Any]) -> Any:
 
 
 def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, count: Callable[[_File, int], None]) -> None:
-    """Upload all files into `folder`. The first failure ends the upload."""
+    """Upload all files into `folder`, and report each file's progress to `count`. The first failure ends the upload."""
 
     def send(file: _File, check: Check) -> None:
         def report(sent: int) -> None:
@@ -188,7 +190,7 @@ def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, count: 
 
 
 def _counting(files: list[_File], on_bytes: ByteProgress | None) -> Callable[[_File, int], None]:
-    """Return a function that turns progress reports of single files into reports for all files."""
+    """Return a function that gets the bytes sent of one file, and reports the bytes of all files to `on_bytes`."""
     total, sent, lock = sum(file.size for file in files), dict.fromkeys(files, 0), Lock()
     sent_of_all = 0
 
