@@ -113,7 +113,7 @@ def states_of(awaited: Sequence[Awaited], settings: Settings) -> dict[RunRef, Ru
 
 
 class _Search:
-    """Finds the runs that `run:NAME` inputs name, on one target."""
+    """Finds the run on one target that the NAME in a `run:NAME` input stands for."""
 
     def __init__(self, store: Store | None, target: str, settings: Settings) -> None:
         self._store = store

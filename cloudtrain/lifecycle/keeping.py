@@ -52,7 +52,7 @@ class Keeper:
         )
 
     def finish(self, store: Store, name: str) -> None:
-        """Record whether the code differs from its commit. Skipped if git does not answer in time."""
+        """Record whether the code differs from its commit. If git does not answer in time, record nothing."""
         found = None if self._differences is None else self._differences.close(git_timeout())
         if found is not None:
             store.keep_difference(name, found)

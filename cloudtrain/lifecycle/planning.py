@@ -440,8 +440,8 @@ def _keeps_literals(where: Target, own: TargetSettings) -> bool:
 
 
 class _Source(NamedTuple):
-    """The location of the code: all files in `folder`. If `alone`, the code is only the file `file` in that folder, or
-    if `file` is None, there is no code.
+    """The location of the code. By default, the code is everything in `folder`. With `alone`, it is only `file` in
+    `folder`; a job without code has `alone` and no `file`.
     """
 
     folder: Path

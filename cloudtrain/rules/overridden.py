@@ -12,7 +12,7 @@ KeysOf = Callable[[Path], list[Keys]]
 
 
 def is_written(written: Any, *keys: str) -> bool:
-    """Return whether the overrides have a value at nested `keys`. Null counts, because it removes the job's value."""
+    """Return whether the overrides set the value at nested `keys`. Null also sets it, by removing the job's value."""
     for key in keys:
         if not isinstance(written, Mapping) or key not in written:
             return False

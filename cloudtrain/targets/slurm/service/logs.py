@@ -71,7 +71,7 @@ class RunLog:
                 yield from (_line(file, text, time) for text in lines)
 
     def rest(self) -> Iterator[LogLine]:
-        """Yield the last line of each file that does not end with a newline. Call this after the run has ended."""
+        """Yield the last line of each file whose last line has no newline. Call this after the run has ended."""
         for file in sorted(self.streams.values(), key=lambda one: one.order):
             if file.pending:
                 text, file.pending = _text(file.pending), b""
