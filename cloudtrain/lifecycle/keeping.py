@@ -151,7 +151,7 @@ class _Written(NamedTuple):
 
     def overridden_secrets(self) -> Iterator[str]:
         """Yield the secrets in the overrides and in the job file, because a later override may replace them in the job.
-        Yields nothing if there are no overrides.
+        If there are no overrides, yield nothing.
         """
         if not self.overrides:
             return

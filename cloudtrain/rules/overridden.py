@@ -26,5 +26,5 @@ def keys_at(*places: Keys) -> KeysOf:
 
 
 def keys_named(*keys: str) -> KeysOf:
-    """Return a function that maps a path to one position: `keys`, followed by the first part of the path."""
+    """Return a function that maps a path to a single position: `keys`, then the first part of that path."""
     return lambda rest: [(*keys, *map(str, rest[:1]))]
