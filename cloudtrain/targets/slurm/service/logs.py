@@ -42,7 +42,7 @@ class _File:
 
     @property
     def order(self) -> tuple[int, int, int, str]:
-        """Return the sort key of the file: by restart, then by node and rank."""
+        """Return the sort key, which orders files by restart, then by node, then by rank."""
         return (self.restart, self.node, -1 if self.rank is None else self.rank, self.stream)
 
 
