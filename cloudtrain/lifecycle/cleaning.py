@@ -39,8 +39,8 @@ def clean(state_dir: Path) -> None:
 
 
 def _clean_environments(parent: Path, *, are_used: bool) -> None:
-    """Remove environments that no submit has used for two weeks. If `are_used` (runs may still use the environments),
-    none is removed. In both cases, remove the remains of interrupted builds, and broken links.
+    """Remove the remains of interrupted builds, and broken links. Also remove environments that no submit has used for
+    two weeks, except if `are_used`, which means that runs may still use the environments.
     """
     links = [item for item in parent.glob("*") if item.is_symlink()]
     linked = {link.resolve().parent for link in links}

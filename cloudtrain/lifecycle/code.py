@@ -91,8 +91,8 @@ class SameCode:
 
 
 def write_code(tree: Tree, destination: Path) -> list[str]:
-    """Write the user's files of a code tree into a folder, which must be empty or not exist. If one file fails, none is
-    written.
+    """Write the user's files of a code tree into a folder, which must be empty or not exist. If one file
+    cannot be written, none is. Return the paths of the files.
 
     Raises:
         UsageError: the folder is not empty.
@@ -110,7 +110,7 @@ def write_code(tree: Tree, destination: Path) -> list[str]:
 
 def _places(entries: Iterable[Entry], folders: Iterator[Path]) -> dict[str, str]:
     """Map the path of each file to a location at which the file still has its original content. Searches the folders
-    one after the other until all files are found. Files that are in no folder are left out.
+    one after the other until all files are found. Files without such a location are left out.
     """
     left, places = [entry for entry in entries if entry.target is None], dict[str, str]()
     while left:

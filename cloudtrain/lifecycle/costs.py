@@ -39,7 +39,7 @@ class RunCost(NamedTuple):
 
     @property
     def has_no_price(self) -> bool:
-        """Whether the run cost something, but the amount is unknown."""
+        """Whether the target is not free, but the cost of the run is unknown."""
         return not self.is_free and self.billed is None and self.estimated is None
 
 
@@ -73,7 +73,7 @@ class Sum:
 
 
 def cost_of(run: Run, status: RunStatus, money: Money | None, tags: dict[str, str] | None, now: float) -> RunCost:
-    """Return the cost of a run: as billed, or without a bill, its duration times the price at submission."""
+    """Return the cost of a run: as billed, or if there is no bill, its duration times the price at submission."""
     known = money or Money()
     cost = RunCost(run.job_name, run.target, run.created, tags)
     if not target_of(run.target).is_paid:

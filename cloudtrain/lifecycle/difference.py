@@ -61,7 +61,7 @@ class Side:
 
     @property
     def request(self) -> Any:
-        """The request without the run's own name."""
+        """The request, with a placeholder in place of the run's name."""
         name = re.compile(rf"{re.escape(self.plan['run_name'])}(?![0-9])")
         return _map(self.plan["request"], lambda text: name.sub(_NAME, text))
 

@@ -24,7 +24,7 @@ class Sent:
     Attributes:
         name: the name of the run.
         ref: the run's reference.
-        created: when it was submitted, in seconds since the epoch.
+        created: when the run was submitted, in seconds since the epoch.
         kept: all data of the submission in the store.
     """
 
@@ -40,7 +40,7 @@ class Sent:
 
     @property
     def plan(self) -> dict[str, Any]:
-        """The plan as JSON data, without its processes: request, uploads, findings."""
+        """The plan as JSON data: request, uploads, findings, and other parts except the processes."""
         return dict(self.kept.plan)
 
     def to_job_file(self) -> str:

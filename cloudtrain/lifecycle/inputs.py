@@ -113,7 +113,7 @@ def states_of(awaited: Sequence[Awaited], settings: Settings) -> dict[RunRef, Ru
 
 
 class _Search:
-    """Finds the runs that `run:NAME` inputs name, on one target."""
+    """Finds the run on one target that the NAME in a `run:NAME` input stands for."""
 
     def __init__(self, store: Store | None, target: str, settings: Settings) -> None:
         self._store = store
@@ -166,8 +166,8 @@ class _Search:
         raise _unusable(row, f"is {state}, as are the others of `{row.job_name}`" if rows[1:] else f"is {state}")
 
     def _state(self, row: RunRecord) -> RunState:
-        """Return the run's last recorded state. On a target where runs can wait for other runs, return its current
-        state, which is `lost` if the run no longer exists.
+        """Return the run's last recorded state. But if the run was unfinished then, and runs can wait for other runs
+        on its target, return its current state, which is `lost` if the run no longer exists.
         """
         state = RunState(row.state)
         if row.key.startswith((SWEEP, TUNER)):  # a stopped sweep still has a best trial

@@ -52,7 +52,7 @@ class Keeper:
         )
 
     def finish(self, store: Store, name: str) -> None:
-        """Record whether the code differs from its commit. Skipped if git does not answer in time."""
+        """Record whether the code differs from its commit. If git does not answer in time, record nothing."""
         found = None if self._differences is None else self._differences.close(git_timeout())
         if found is not None:
             store.keep_difference(name, found)
@@ -151,7 +151,7 @@ class _Written(NamedTuple):
 
     def overridden_secrets(self) -> Iterator[str]:
         """Yield the secrets in the overrides and in the job file, because a later override may replace them in the job.
-        Yields nothing if there are no overrides.
+        If there are no overrides, yield nothing.
         """
         if not self.overrides:
             return

@@ -408,8 +408,8 @@ def _resolve_run_inputs(
 
 
 def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str]:
-    """Map each path inside the source folder that is not code to a description for messages: inputs, outputs and
-    checkpoints of the job on this machine, and the state folder.
+    """Find the paths inside the source folder that are not code: inputs, outputs and checkpoints of the job on this
+    machine, and the state folder. Map each path to a description for messages.
 
     A path is left out if it contains code that the job names, such as its entry point.
     """
@@ -434,14 +434,16 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
 
 
 def _keeps_literals(where: Target, own: TargetSettings) -> bool:
-    """Return whether the target receives plain values as inputs. For a local run, the emulated target decides."""
+    """Return whether the target receives plain values as inputs. For a local run that emulates a target, return
+    whether the emulated target does.
+    """
     emulated = getattr(own, "emulate", None)
     return (target_of(emulated) if emulated is not None else where).keeps_literals
 
 
 class _Source(NamedTuple):
-    """The location of the code: all files in `folder`. If `alone`, the code is only the file `file` in that folder, or
-    if `file` is None, there is no code.
+    """The location of the code. By default, the code is everything in `folder`. With `alone`, it is only `file` in
+    `folder`; a job without code has `alone` and no `file`.
     """
 
     folder: Path
@@ -463,8 +465,8 @@ def _source_of(job: AnyJob, settings: Settings) -> _Source:
 
 
 def _environment_beside(job: AnyJob, source: _Source) -> tuple[AnyJob, dict[str, str], list[str]]:
-    """Find a conda file and a build folder outside of the code. Return the job with their names in the bundle, their
-    locations by name, and notes for the plan.
+    """Find the conda file and the build folder of a job if they are outside of the code. Return the job with their
+    names in the bundle, a mapping from these names to their locations, and notes for the plan.
     """
     changes, beside, notes = dict[str, str](), dict[str, str](), list[str]()
     for field in ("conda_file", "build"):

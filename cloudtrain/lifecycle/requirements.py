@@ -16,8 +16,9 @@ _NAMES_FILES = re.compile(
 
 
 def requirements_hash(file: str, read: Callable[[str], str | None], bundle: str) -> str | None:
-    """Return the hash of a requirements file and the files that it includes; None if `read` returns None for the
-    requirements file. If the requirements install files of the bundle, the hash covers the whole bundle.
+    """Return the hash of the requirements file `file` and the files that it includes; None if `read`, which maps a
+    file's name to its text, returns None for `file`. If the requirements install files of the bundle, the hash also
+    depends on `bundle`, the hash of the whole bundle.
     """
     texts = dict[str, str | None]()
     waiting = [os.path.normpath(file)]

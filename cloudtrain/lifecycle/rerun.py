@@ -52,7 +52,7 @@ class Again:
     on_bytes: ByteProgress | None = None
 
     def same(self, name: str | None) -> Submitted:
-        """Send the same request under the next run name, or under another job name.
+        """Send the same request under the next run name of the job, or with `name`, of the job of that name.
 
         Raises:
             UsageError: the run had secrets, which are not kept (CT973).
@@ -157,7 +157,7 @@ class Again:
         return origin_here(Path.cwd())._replace(project=store.origin_of(self.row.name).project, labels=labels)
 
     def _plan(self, new: str, kept: Kept) -> Plan:
-        """Return the plan that was sent, with another run name."""
+        """Return the plan that was sent, with the run name `new`."""
         content = json.loads(self._rename(json.dumps({key: kept.plan[key] for key in _RENAMED}), new))
         return Plan(
             target=self.row.target,
@@ -171,7 +171,7 @@ class Again:
         )
 
     def _rename(self, text: str, new: str) -> str:
-        """Replace the run's name in a text, but not a longer name that continues with another digit."""
+        """Replace the run's name in a text with `new`, except where another digit follows, as in a longer name."""
         return re.sub(rf"{re.escape(self.row.name)}(?![0-9])", new, text)
 
     def _refuse_hidden(self) -> None:

@@ -245,8 +245,8 @@ def _planned(store: Store, submission: Submission, plan: Plan, counter: int) -> 
 def _send_again(
     store: Store, submission: Submission, record: RunRecord, unreported: tuple[RunRecord, ...]
 ) -> Submitted:
-    """Send the request of a dead process again. The target does not have the run: the first request may still arrive,
-    or was lost.
+    """Send the request of a dead process again. Call this only if the target does not have the run: the first
+    request may still arrive, or was lost.
 
     Raises:
         TargetUnreachable: the first request may still arrive, and the target would run both requests.
@@ -341,7 +341,9 @@ def _settle(store: Store, service_of: ServiceOf, record: RunRecord) -> Recovered
 
 
 def _withdraw(service: Service, record: RunRecord) -> bool:
-    """Withdraw a request. Return whether its run can no longer appear; True also if another user's run has the name."""
+    """Withdraw the request for a run. Return whether the run can no longer appear. If another user's run has the name,
+    return True.
+    """
     try:
         return service.withdraw(record.ref)
     except NameTaken:
@@ -349,7 +351,7 @@ def _withdraw(service: Service, record: RunRecord) -> bool:
 
 
 def _may_arrive_for(store: Store, service: Service, record: RunRecord) -> float:
-    """Return for how many more seconds the request may be in transit. After a reboot, only the time since the reboot
-    counts.
+    """Return for how many more seconds the request may be in transit. After a reboot, only the time since the
+    reboot counts as elapsed.
     """
     return service.in_flight - store.seconds_since(record.name, "sent", at_least=True)

@@ -29,8 +29,9 @@ def last_day(known: InstanceType | None) -> str | None:
 
 
 def better_network(known: InstanceType, count: int, code: str) -> str:
-    """Return the hint for `count` instances of a type without a fast network: use one instance with all the GPUs
-    (preferably with at least the same memory), use a type with a fast network, or accept Ethernet.
+    """Return the hint for `count` instances of a type without a fast network: use one instance with as many GPUs as
+    all of them (preferably with at least the same GPU memory), or if no such instance is offered, use a type with a
+    fast network. The hint also says how to accept Ethernet.
     """
 
     def has_all(row: InstanceType) -> bool:
@@ -44,13 +45,13 @@ def better_network(known: InstanceType, count: int, code: str) -> str:
 
 
 def has_rdma_somewhere(known: InstanceType) -> bool:
-    """Return whether an offered type has a fast network and the same model of GPU."""
+    """Return whether the target offers a type with the GPU model of `known` and a fast network."""
     return _best(known, lambda row: row.interconnect == "rdma" and _model(row) == _model(known)) is not None
 
 
 def with_rdma(known: InstanceType) -> str | None:
-    """Return the hint to use a type with a fast network: preferably one with the same GPU and at least the same memory,
-    otherwise one with the same GPU, or else one with at least the same memory. None if no such type is offered.
+    """Return the hint to use a type with a fast network: preferably with the GPU model of `known` and at least its GPU
+    memory, otherwise with its GPU model, or else with at least its GPU memory. None if no such type is offered.
     """
 
     def same(row: InstanceType) -> bool:

@@ -31,7 +31,7 @@ def written_images(subject: Subject) -> Iterator[tuple[str, Path]]:
 
 
 def framework_of(name: str) -> Framework | None:
-    """Return the framework that a name mentions; None if it mentions no framework or both."""
+    """Return the framework, PyTorch or TensorFlow, that an image name mentions; None if it mentions neither or both."""
     found = [framework for framework, words in _FRAMEWORKS.items() if _says(name, words)]
     return found[0] if len(found) == 1 else None
 

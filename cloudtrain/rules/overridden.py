@@ -12,7 +12,7 @@ KeysOf = Callable[[Path], list[Keys]]
 
 
 def is_written(written: Any, *keys: str) -> bool:
-    """Return whether the overrides have a value at nested `keys`. Null counts, because it removes the job's value."""
+    """Return whether the overrides set the value at nested `keys`. Null also sets it, by removing the job's value."""
     for key in keys:
         if not isinstance(written, Mapping) or key not in written:
             return False
@@ -26,5 +26,5 @@ def keys_at(*places: Keys) -> KeysOf:
 
 
 def keys_named(*keys: str) -> KeysOf:
-    """Return a function that maps a path to one position: `keys`, followed by the first part of the path."""
+    """Return a function that maps a path to a single position: `keys`, then the first part of that path."""
     return lambda rest: [(*keys, *map(str, rest[:1]))]

@@ -28,7 +28,7 @@ class Variable(NamedTuple):
 
 
 def variables(subject: Subject) -> Iterator[Variable]:
-    """Yield all variables. For a variable in the overrides, `path` is the path of the equivalent field."""
+    """Yield all variables. `path` is a path in the job, also for a variable in the overrides."""
     for name, value in subject.effective.environment.variables.items():
         if name == SECRETS and subject.job.environment.secrets:
             continue  # cloudtrain's own variables

@@ -245,8 +245,8 @@ def short_wait(wait: int, run: str) -> str:
 
 
 def instance_count(subject: Subject) -> int:
-    """Return the number of instances that the job requests or the local target simulates; 1 for a job with instance
-    groups, because each group has its own purpose.
+    """Return the number of instances that the local target simulates, or else the number that the job requests; 1 for a
+    job with instance groups, because each group has its own purpose.
     """
     simulated: int | None = getattr(subject.target, "instance_count", None)
     resources = subject.effective.resources

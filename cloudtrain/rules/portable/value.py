@@ -128,7 +128,7 @@ def named_secrets(job: TrainingJob) -> list[tuple[str, str]]:
 
 
 def secret_texts(values: Sequence[tuple[Path, str]]) -> list[str]:
-    """Return the secrets in texts, given with their paths. Leaves out the same values as `values_to_hide`."""
+    """Return the secrets in `values`, pairs of path and text, except those that `values_to_hide` would leave out."""
     found = (*_by_rules(values), *_by_name(values))
     return [item.value for item in found if item.certain or _is_random(item.value)]
 

@@ -84,7 +84,7 @@ def _too_many(subject: Subject) -> Iterator[Fault]:
 
 def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
     """Yield each instance group that takes part in the distribution, with the number of ranks on the group's first
-    machine. For a list of preferred types, yield only the first type, which the plan shows.
+    machine. If the groups are a list of preferred types, yield only the first, which the plan shows.
     """
     found = Processes.of(subject.plan.processes)
     ranks, alone = found.ranks, found.started

@@ -29,7 +29,7 @@ def is_plug_in(mpi: str) -> bool:
 
 @dataclass(frozen=True)
 class ClusterRun:
-    """One run on the cluster, as its job, settings and context define it."""
+    """One run on the cluster. Its paths, command and variables follow from the job, the settings and the context."""
 
     job: TrainingJob
     settings: Slurm

@@ -62,8 +62,8 @@ def time_limit(seconds: int) -> str:
 
 
 def _tasks(run: ClusterRun) -> Options:
-    """Return the options for the tasks per node and the CPUs per task. A node has one task per rank for MPI and
-    TensorFlow, otherwise a single task."""
+    """Return the options for the tasks per node and the CPUs per task. For MPI and TensorFlow, a node has
+    one task per rank; otherwise it has a single task."""
     alone = isinstance(run.job.distribution, TensorFlow) or is_mpi(run.job)
     tasks, cpus = run.processes if alone else 1, run.settings.cpus_per_instance
     share = {"cpus-per-task": str(max(1, cpus // tasks))} if cpus and not run.settings.exclusive else {}

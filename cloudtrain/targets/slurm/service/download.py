@@ -63,8 +63,8 @@ def _find(wanted: str, known: Mapping[str, str]) -> str:
 
 
 def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
-    """Copy the file or folder `source` of the cluster to `staging`. Return False if it does not exist. `below` is put
-    before the name of each copied file.
+    """Copy the file or folder `source` of the cluster to `staging`. Return False if it does not exist. The name of
+    each copied file begins with `below`.
 
     Raises:
         TargetUnreachable: the stream ended in the middle of the archive.

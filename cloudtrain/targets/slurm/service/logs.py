@@ -42,7 +42,7 @@ class _File:
 
     @property
     def order(self) -> tuple[int, int, int, str]:
-        """Return the sort key of the file: by restart, then by node and rank."""
+        """Return the sort key, which orders files by restart, then by node, then by rank."""
         return (self.restart, self.node, -1 if self.rank is None else self.rank, self.stream)
 
 
@@ -71,7 +71,7 @@ class RunLog:
                 yield from (_line(file, text, time) for text in lines)
 
     def rest(self) -> Iterator[LogLine]:
-        """Yield the last line of each file that does not end with a newline. Call this after the run has ended."""
+        """Yield the last line of each file whose last line has no newline. Call this after the run has ended."""
         for file in sorted(self.streams.values(), key=lambda one: one.order):
             if file.pending:
                 text, file.pending = _text(file.pending), b""

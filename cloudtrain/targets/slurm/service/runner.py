@@ -172,8 +172,8 @@ class Runner:
 
 
 def _is_of_a_job(name: str) -> bool:
-    """Return whether a Slurm command would read the environment variable as an option, or a surrounding Slurm job has
-    set it. A plan does not show such variables, so the scripts run without them."""
+    """Return whether an environment variable is an option for a Slurm command, or describes a Slurm job in which
+    cloudtrain itself runs. A plan does not show these variables, so the scripts run without them."""
     return name != "SLURM_CONF" and name.startswith(("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_"))
 
 

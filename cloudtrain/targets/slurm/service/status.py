@@ -21,7 +21,7 @@ _DETAILS = 12
 
 
 def status_of(record: Record, tails: Callable[[], str]) -> RunStatus:
-    """Return the status of a run. `tails` reads the last lines of its error output; it is called only for a failed run.
+    """Return the status of a run. `tails` returns the last lines of the error output; called only for a failed run.
 
     Times and the exit code come from the journal if possible, so that they do not change when Slurm forgets the job.
     """
@@ -113,8 +113,8 @@ def _waiting(record: Record) -> str | None:
 
 def _with_cause(status: RunStatus, tails: str) -> RunStatus:
     """Add to the status the error that made the run fail, and the failed rank if it is known. `tails` are the last
-    lines of the error output. Errors of ranks that only lost contact with another rank are used if there are no
-    others."""
+    lines of the error output. An error that only says that a rank lost contact with another rank is used only
+    if there is no other error."""
     found = []
     for file, lines in _files(tails):
         error, match = error_in(lines), _RANK.fullmatch(file)
