@@ -18,7 +18,7 @@ def report(**values: SupportsFloat) -> None:
 
     Call it on every rank, so that cloudtrain can show which rank of a run on this machine falls behind. If you pass
     `total`, the number of the last step, the line also has `seconds_left`. `cloudtrain status` shows
-    the slow ranks and the time left.
+    `total` and `seconds_left` as progress.
 
     Raises:
         ValueError: a name has a character that a metric line does not allow, or there are no values.
