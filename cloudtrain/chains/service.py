@@ -86,7 +86,7 @@ class ChainService(DrivenService):
 
     def status(self, ref: RunRef) -> RunStatus:
         """Return the status of the run. If the watcher of a waiting run has died, the run is `lost` until
-        `continue`."""
+        `cloudtrain continue`."""
         waiting = self.waiting(ref)
         if waiting is None:
             return self._target(ref).status(ref)

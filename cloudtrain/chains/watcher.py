@@ -58,7 +58,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def watch(folder: ChainFolder, ready: Callable[[], None], moment: Moment = lambda _: None) -> None:
-    """Wait, then send the request, unless another process does. `ready` is called when this process has taken over."""
+    """Wait for the other runs, then send the request. Do nothing if another process already does this. `ready` is
+    called when this process has taken over."""
     lock = ProcessLock.take(folder.lock)
     if lock is None or not folder.specification.exists():
         return

@@ -163,9 +163,9 @@ class Comparison:
         return None if difference is None else Verdict("differs", _words(difference), self._suspects(difference.step))
 
     def _suspects(self, step: int) -> tuple[str, ...]:
-        """Return the possible causes of a difference that begins at `step`. If the reports include the first resumed
-        step, and the step before it is known too, return only the causes that fit: those that affect the first resumed
-        step, or those that affect only later steps. Otherwise return both.
+        """Return the possible causes of a difference that begins at `step`. There are two groups: causes that affect
+        the first resumed step, and causes that affect only later steps. Return the group that fits `step`, or both
+        groups if the first resumed step or the step before it is not known.
         """
         first = self.resumed_at
         if first is None or first not in self.whole or first - 1 not in {*self.whole, self.saved_at}:

@@ -192,7 +192,7 @@ def _choose_metrics(whole: Run, reports: Sequence[Mapping[str, float]], asked: S
     """Return the metrics to compare: the metrics in `asked`, or all losses if `asked` is empty.
 
     Raises:
-        UsageError: the run reported no metrics, no loss, or not the requested metric.
+        UsageError: the run reported no metrics, no loss, or not every metric in `asked`.
     """
     known = dict.fromkeys(name for report in reports for name in report if name != "step")
     if not known:
@@ -215,8 +215,8 @@ def _choose_metrics(whole: Run, reports: Sequence[Mapping[str, float]], asked: S
 
 
 def _step(whole: Run, steps: Sequence[int], asked: int | None) -> int:
-    """Return the reported step at which to interrupt the run: the first one from `asked` on, or one about half way if
-    `asked` is None.
+    """Return the reported step at which to interrupt the run: the first one that is at least `asked`, or one about
+    half way if `asked` is None.
 
     Raises:
         UsageError: fewer than two steps were reported, or the requested step is not before the last one.

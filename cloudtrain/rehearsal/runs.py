@@ -44,7 +44,8 @@ class Original:
 
     @classmethod
     def of(cls, run: Run, job_name: str) -> Original:
-        """Return the original for a run on this machine. Its repetitions are listed as runs of `job_name`.
+        """Make the original from a run on this machine, so that it can be repeated. Its repetitions are listed as
+        runs of `job_name`.
 
         Raises:
             TargetError: the run's folder no longer exists.
@@ -68,8 +69,8 @@ class Original:
         return replace(spec, processes=tuple(replace(each, env=each.env | held) for each in spec.processes))
 
     def _homes(self, name: str, checkpoint_of: str) -> dict[str, str]:
-        """Map the original's locations of checkpoints, and of other items outside the run's folder, to their new
-        locations: in the folder of the run `checkpoint_of` for checkpoints, in that of the run `name` for other items.
+        """Return a map from old to new locations. The original's checkpoints move to the folder of the run
+        `checkpoint_of`. Other items outside the original's folder move to the folder of the run `name`.
         """
         run_dir = self.spec.run_dir
         links = {link.path: link.target for link in self.spec.links or ()}

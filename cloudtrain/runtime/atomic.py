@@ -143,8 +143,8 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def is_whole(folder: Path, reader: int = 0, readers: int = 1) -> bool:
-    """Return whether every file has the length and the checksums that the manifest states. With several `readers`, the
-    one with the number `reader` checks all lengths, but the checksums of only its share of the files.
+    """Return whether every file has the length and the checksums that the manifest states. With several `readers`,
+    all lengths are checked, but checksums only for the share of the files that belongs to reader number `reader`.
     """
     manifest = read_manifest(folder)
     if manifest is None:
@@ -176,7 +176,7 @@ class Blocks(NamedTuple):
 
 
 def blocks_of(entry: Mapping[str, Any]) -> Blocks:
-    """Return how a file is divided into blocks, and their checksums, from the file's entry in a manifest.
+    """Return a file's blocks and their checksums, from the file's entry in a manifest.
 
     Raises:
         ValueError: the entry has another form than this module writes.

@@ -91,8 +91,8 @@ class Checkpoints:
         call it. Rank 0 returns the checkpoint's path, the other ranks return None.
 
         `write` may return a mapping from name to length and checksums for the files that it has written, as
-        `sharded.write_shards` does. The ranks divide all other files among them and read each one once to compute its
-        checksums.
+        `sharded.write_shards` does. The ranks divide all other files among themselves and read each one once to compute
+        its checksums.
         """
         step, environment = whole_step(step), detect_environment()
         aside = self._make_aside(step) if environment.is_main else self.directory / f"{ASIDE}{step}"
@@ -120,7 +120,7 @@ class Checkpoints:
     def agree(self) -> Saved | None:
         """Return the newest checkpoint that is whole on every rank, or None if there is none. Every rank must call it.
 
-        The ranks of an instance divide the checkpoint's files among them, so each instance reads every byte once.
+        The ranks of an instance divide the checkpoint's files among themselves, so each instance reads every byte once.
         """
         names = from_main([saved.path.name for saved in self._all()])
         place = detect_environment()

@@ -112,7 +112,8 @@ def _first(templates: tuple[str, ...], name: str, variables: Variables) -> Path 
 
 
 def _channel(name: str, variables: Variables) -> Path | None:
-    """Return the folder of a SageMaker channel whose name has `-` or `.` where the input's name has `_`."""
+    """Return the folder of the SageMaker channel whose name has `-` or `.` where the input's `name` has `_`; None
+    without such a channel."""
     wanted = f"SM_CHANNEL_{name.upper()}"
     found = (
         value for key, value in variables.items() if re.sub(r"\W", "_", key) in (wanted, f"SM_CHANNEL{name.upper()}")

@@ -171,8 +171,8 @@ def _text_of(texts: list[str], kind: Any) -> str:
 
 
 def _empty(kind: Any) -> str:
-    """Return the empty text, as the value of a key without a value: a shell may have dropped an empty value. Raise
-    ValueError if the type `kind` has no empty value.
+    """Return the empty text. It is the value of a key that has no value, because a shell may have dropped an empty
+    value. Raise ValueError if the type `kind` has no empty value.
     """
     try:
         convert("", kind)

@@ -42,7 +42,7 @@ def find_store(environment: Environment, patience: float) -> Any:
     is rank 0.
 
     Raises:
-        SetupError: the address does not answer.
+        SetupError: the address does not answer within `patience` seconds.
     """
     import torch.distributed as dist
 

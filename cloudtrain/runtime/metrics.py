@@ -17,7 +17,8 @@ def report(**values: SupportsFloat) -> None:
     """Print one metric line on rank 0 and flush it. Values may be numbers, tensors with one element or numpy scalars.
 
     Call it on every rank, so that cloudtrain can show which rank of a run on this machine falls behind. If you pass
-    `total`, the number of the last step, the line also has `seconds_left`. `cloudtrain status` shows both as progress.
+    `total`, the number of the last step, the line also has `seconds_left`. `cloudtrain status` shows
+    `total` and `seconds_left` as progress.
 
     Raises:
         ValueError: a name has a character that a metric line does not allow, or there are no values.

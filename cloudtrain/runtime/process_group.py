@@ -151,9 +151,9 @@ def _barrier_to_the_end(rounds: int = 3, patience: float = 1.0) -> None:
 
     A gloo thread releases its reference to a tensor some time after the collective has returned, and needs the
     interpreter's lock to do so. If the interpreter exits before that, the process aborts: "terminate called without an
-    active exception", SIGABRT, after the training was done (torch 2.13; `bench/leaving.py` counts). The tensor's
-    reference count shows whether a thread still refers to it. Three barriers are run, because threads of earlier
-    collectives may be late, too.
+    active exception", SIGABRT, after the training was done (torch 2.13; `bench/leaving.py` counts how often). The
+    tensor's reference count shows whether a thread still refers to it. Three barriers are run, because threads of
+    earlier collectives may be late, too.
     """
     import sys
     import time

@@ -31,7 +31,7 @@ def random_states(gather: Callable[[Any], list[Any]] = from_every) -> str:
     the rank's GPU. Every rank must call it; all get the same text.
 
     Args:
-        gather: returns the values of all ranks, in rank order; default: through the process group.
+        gather: returns the values of all ranks, in rank order; default: `from_every`, which uses the process group.
     """
     return json.dumps(gather(_mine()))
 

@@ -30,8 +30,8 @@ def tell_setup_errors() -> None:
 
 
 def _speaks() -> bool:
-    """Return whether this process reports the error. All processes of an instance find the same error, so only the
-    first process of each instance reports it.
+    """Return whether this process reports an uncaught SetupError. All processes of an instance find the same error, so
+    only the first process of each instance reports it.
     """
     try:
         return detect_environment().local_rank == 0

@@ -60,7 +60,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def drive(folder: SweepFolder, ready: Callable[[], None], moment: Moment = lambda _: None) -> None:
-    """Drive a sweep to its end, unless another process does. `ready` is called when this process has taken over."""
+    """Drive a sweep to its end. Do nothing if another process already drives it. `ready` is called when this
+    process has taken over."""
     lock = ProcessLock.take(folder.lock)
     if lock is None or not folder.specification.exists():
         return
@@ -312,8 +313,8 @@ class Driver:
         return tuple(values[metric] for values in found if metric in values)
 
     def _searched(self, line: LogLine) -> LogLine:
-        """Add the objective's value to a log line, as found by the job's `metrics`, because many targets do not search
-        log lines for metrics."""
+        """Return the log line with the values that the job's `metrics` patterns find in its text. Many targets do not
+        search log lines for metrics."""
         if self._patterns is None or line.values is not None or line.is_metrics:
             return line
         return replace(line, values=self._patterns.read(line.text))

@@ -77,8 +77,9 @@ def prepare_sweep(
 
 
 def _queued(target: TargetSettings) -> TargetSettings:
-    """Return settings that let trials wait for GPUs in cloudtrain's queue, if the target has this queue and the
-    settings do not mention it. Without the queue, parallel trials would share the first GPU."""
+    """Return settings that let trials wait for GPUs in cloudtrain's queue, if the target has this queue and
+    `target` does not mention it; otherwise return `target`. Without the queue, parallel trials would share the first
+    GPU."""
     if "queue" not in type(target).model_fields or "queue" in target.model_fields_set:
         return target
     return target.replace(queue=True)
@@ -128,7 +129,8 @@ class PreparedSweep:
 
     @cached_property
     def _tuner(self) -> tuple[Plan | None, str]:
-        """The plan of the target's own tuner, or None for cloudtrain's driver; and the reason for the choice.
+        """The plan for the target's own tuner, or None if cloudtrain's driver runs the sweep; and the reason for this
+        choice.
 
         Raises:
             JobError: the sweep has `driver: service`, and the target's tuner cannot run the sweep.
@@ -168,7 +170,7 @@ class PreparedSweep:
 
     @property
     def tree(self) -> Tree:
-        """The user's code, as the source folder was when it was read."""
+        """A snapshot of the user's code, taken when the source folder was read."""
         return self.prepared.tree
 
     @property

@@ -91,8 +91,8 @@ class Specification:
         return self.where.compile(self.trial_job(number, values, counter), self.settings, context)
 
     def _own(self, place: Checkpoint | Output, name: str) -> Checkpoint | Output:
-        """Return the storage path of one trial, below the path that the job names. If the job names no path, return
-        `place` unchanged, because each run then has a path of its own."""
+        """Return a copy of `place` whose storage path is the folder `name` below the path that the job names. If the
+        job names no path, return `place` unchanged, because each run then has a path of its own."""
         given = place.of(self.where.name)
         if given is None:
             return place

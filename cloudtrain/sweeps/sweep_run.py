@@ -106,8 +106,7 @@ class SweepRun(Run):
         """Continue a sweep that has ended, or whose driver has died, with `trials` additional trials.
 
         cloudtrain's driver continues under the same name. A tuner that can learn from an earlier sweep starts a new
-        sweep, and the returned run has the trials of both. `on_run` receives the run as soon as it is submitted, as in
-        `submit`.
+        sweep, and the returned run has the trials of both. `on_run` is called with the run as soon as it is submitted.
 
         Raises:
             UsageError: the sweep is still running, cannot have more trials, or could cost more than `max_cost`.

@@ -36,7 +36,7 @@ def fit(trainer: Any, model: Any, *arguments: Any, **named: Any) -> None:
 
 
 class _Hooks:
-    """The methods of the callback, which the callback classes for `lightning.pytorch` and `pytorch_lightning` share."""
+    """The callback's methods, shared by the callback classes for `lightning.pytorch` and `pytorch_lightning`."""
 
     resumes_from: str | None = None
     """The checkpoint that this process found; None where the script named one."""
