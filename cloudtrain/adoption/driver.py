@@ -100,8 +100,8 @@ def taker(folder, name):
 
 
 def keeper(folder):
-    """Return a function that stores the script's uploads: all archives, because the job's code is in one of them, and
-    the first 64 MiB of other data."""
+    """Return a function that stores the script's uploads. It stores every archive, because one of them has the job's
+    code. It stores other uploads only while their total is at most 64 MiB."""
     kept = [0, 0]
     lock = threading.Lock()
 

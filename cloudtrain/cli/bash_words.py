@@ -30,8 +30,8 @@ def with_whole_words(complete: Callable[[], int], environ: MutableMapping[str, s
 
 
 def _join_colons(environ: MutableMapping[str, str]) -> str:
-    """In bash's variables in `environ`, join the words that bash split at colons. Return the word at the cursor up to
-    and including its last colon; empty if no word contains a colon or the word at the cursor contains none."""
+    """Join the words that bash split at colons, by changing bash's variables in `environ`. Return the word at the
+    cursor up to its last colon, with the colon; an empty string if the word has no colon."""
     words, index = environ.get(_WORDS, "").split(), environ.get(_INDEX, "")
     if ":" not in words or not index.isdecimal():
         return ""

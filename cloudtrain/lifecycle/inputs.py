@@ -113,7 +113,7 @@ def states_of(awaited: Sequence[Awaited], settings: Settings) -> dict[RunRef, Ru
 
 
 class _Search:
-    """Finds the run on one target that the NAME in a `run:NAME` input stands for."""
+    """Resolves the NAME of a `run:NAME` input to a run on one target."""
 
     def __init__(self, store: Store | None, target: str, settings: Settings) -> None:
         self._store = store

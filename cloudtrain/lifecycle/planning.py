@@ -111,7 +111,8 @@ def _place_data(
 
 
 def _code_of(job: AnyJob, settings: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]]:
-    """Return the job with file names as in the bundle, the code on disk, and notes for the plan."""
+    """Return three things: the job, with file names changed to those in the bundle; the tree of code files on disk; and
+    notes for the plan."""
     source = _source_of(job, settings)
     job, beside, more = _environment_beside(job, source)
     if source.file is not None:

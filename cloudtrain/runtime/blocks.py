@@ -33,11 +33,11 @@ class Block(NamedTuple):
 def read_blocks(
     folder: Path, files: Mapping[str, Mapping[str, Any]], wanted: Iterable[Block]
 ) -> Iterator[tuple[Block, memoryview | None]]:
-    """Yield the wanted blocks, sorted, each with its bytes, or with None if its bytes do not have the checksum in the
-    manifest's entries `files`.
+    """Yield each wanted block with its bytes, in sorted order. The bytes are None if their checksum differs from the
+    one in `files`, the manifest's entries.
 
-    Every process of the instance must call this function and take all blocks that it yields, because each process may
-    read blocks for which other processes wait.
+    The processes of an instance share the reading. So each of them must call this function and take all blocks that
+    it yields; a process that stops early leaves others waiting.
     """
     group = instance_group()
     users: dict[Block, list[int]] = defaultdict(list)

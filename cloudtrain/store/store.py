@@ -136,10 +136,11 @@ class Store:
             return lock
 
     def advance(self, name: str, stage: str) -> None:
-        """Record on disk that a submission reached a stage, before returning.
+        """Record that a submission reached a stage. The record is on disk when this method returns.
 
         Raises:
-            StoreError: the store was removed or replaced meanwhile, so other processes could not see the submission.
+            StoreError: the store was removed or replaced after it was opened, so other processes could not see the
+                submission.
         """
         assert stage in STAGES
         self._check_still_there()

@@ -51,12 +51,14 @@ class LocalSettings(Protocol):
 
     @property
     def instance_count(self) -> int | None:
-        """The exact number of simulated instances. Default: the job's number, reduced to this machine."""
+        """The exact number of simulated instances. Default: the job's number, or fewer if this machine has too few
+        CPUs or GPUs."""
         ...
 
     @property
     def processes_per_instance(self) -> int | None:
-        """The exact number of processes per simulated instance. Default: the job's number, reduced to this machine."""
+        """The exact number of processes per simulated instance. Default: the job's number, or fewer if this machine
+        has too few CPUs or GPUs."""
         ...
 
     @property

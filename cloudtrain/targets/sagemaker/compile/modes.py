@@ -76,9 +76,11 @@ def launch_of(
 
 
 def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoint: str | None) -> Iterator[Problem]:
-    """Yield a problem if no mode can start the job, or if the mode in the target's settings cannot.
+    """Yield the reasons why the job cannot start: wrong options, a launcher that SageMaker cannot run, no suitable
+    mode, or an unsuitable mode in the target's settings.
 
-    `toolkit` and `entrypoint` each hold the reason why only this mode can start the job, or None.
+    `toolkit` is the reason why only the mode `toolkit` can start the job, `entrypoint` the same for the mode
+    `entrypoint`; None if there is no such reason.
     """
     yield from option_problems(job)
     yield from no_ray(job.distribution, "on SageMaker")

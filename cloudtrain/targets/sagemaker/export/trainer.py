@@ -139,7 +139,7 @@ def _obstacles(start: Start | None, request: dict[str, Any]) -> list[str]:
 
 
 def _arguments(fields: Fields, base_name: str) -> dict[str, Any]:
-    """Return the arguments that both forms share."""
+    """Return the arguments of `ModelTrainer` that are the same with and without version 3's drivers."""
     arguments: dict[str, Any] = {
         "role": fields.take("RoleArn"),
         "base_job_name": base_name,

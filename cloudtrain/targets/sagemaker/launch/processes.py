@@ -181,7 +181,8 @@ def _hosts(run: Sequence[Host], look: _Look, alone: bool) -> Iterator[Alike]:
 
 
 def _ranks(started: _HostCommand, indices: Mapping[str, int]) -> Iterator[Alike]:
-    """Yield the ranks of the launcher whose master is the host `started`."""
+    """Yield the ranks that torchrun or mpirun starts on all hosts of the distribution. `started` is their master host,
+    with the command that runs on it."""
     setup, made = started.setup, started.command
     where = [indices[name] for name in setup.distribution_hosts]
     if made.role == "mpirun" and setup.processes:

@@ -131,10 +131,10 @@ _PlaceOf = Callable[[Subject, Path], Path]
 
 
 def _by_name(field: tuple[str, ...], section: tuple[str, ...], key: str) -> _PlaceOf:
-    """Return a function that finds the job field for an element of a list in the request; `section` leads to the list.
+    """Return a function that maps a path below the list at `section` of the request to the path of a job field.
 
-    The function reads the element's name under `key`, and returns `field` followed by this name. It returns only
-    `field` if the job's `field` does not contain this name.
+    For an element whose name, the value of `key`, is in the job's `field`, the path is `field` followed by the name.
+    Otherwise it is `field` alone.
     """
 
     def place(subject: Subject, rest: Path) -> Path:
