@@ -70,7 +70,9 @@ class AzureMLAccount(NamedTuple):
 
 
 def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> AzureMLAccount:
-    """Complete the target's settings from the files of `folder` and from the defaults of `az`.
+    """Return the target's account settings. Missing settings come from files and from the defaults of `az`.
+
+    The files are named `config.json`; they are looked for in `folder` and in the folders above it.
 
     Raises:
         SettingsError: the settings would come from a `config.json` that another user could have written.

@@ -19,7 +19,10 @@ def az_folder(environ: Mapping[str, str]) -> Path:
 
 
 def az_subscriptions(folder: Path) -> list[Mapping[str, Any]]:
-    """Return the subscriptions that az is logged in to; `az logout` removes them from the file."""
+    """Return the subscriptions that az is logged in to, from its `azureProfile.json` in `folder`.
+
+    `az logout` removes them from this file.
+    """
     found = mapping_in(folder / "azureProfile.json").get("subscriptions")
     return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
 

@@ -78,7 +78,7 @@ class AzureMLPlan(Plan):
         return yaml_job(self._job(), self._place, remark=self._needs if self.uploads else "")
 
     def forms(self) -> dict[str, Callable[[], str]]:
-        """Return a function for each other form of the plan.
+        """Map the names of the plan's other forms to functions that return the text of the form.
 
         `az-cli`: YAML for the az command line. `python`: code for azure-ai-ml.
         """

@@ -85,8 +85,9 @@ class AzureMLTarget(Target):
     def data_place(
         self, settings: AzureML, account: AzureMLAccount, sha256: str, name: str, *, is_file: bool
     ) -> tuple[str, str]:
-        """Return the folder for the data in the workspace's own datastore, and the data's address, as the SDK chooses
-        them.
+        """Return the address of the folder for an upload of local data, and the address of the data in it.
+
+        Both are in the workspace's own datastore, and are those that the SDK would choose.
         """
         from cloudtrain.targets.azureml.compile.places import data_place
 
@@ -130,7 +131,10 @@ class AzureMLTarget(Target):
         return compile_as_azureml(job, settings, context)
 
     def draft_of_calls(self, calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
-        """Draft a job from a script's calls of azure-ai-ml."""
+        """Draft a job from a script's calls of azure-ai-ml; return None if the calls define no job.
+
+        The second part of the result maps fields to the expressions whose values the source does not determine.
+        """
         from cloudtrain.targets.azureml.adopt.static import draft_of_calls
 
         return draft_of_calls(calls)

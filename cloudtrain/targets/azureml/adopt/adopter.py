@@ -44,7 +44,7 @@ class AzureMLAdopter:
         return drafts_of(original)
 
     def context(self, original: Original, settings: AzureML) -> CompileContext:
-        """Return a compile context with the original job's name and the workspace that its ids name.
+        """Return a compile context with the original job's name and the workspace in the ids of its body.
 
         The workspace that is configured on this machine is ignored.
         """
@@ -57,7 +57,8 @@ class AzureMLAdopter:
     def comparable(
         self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
-        """Return the body in a form that can be compared with another body.
+        """Return the body `request` in a form that can be compared with another body, and the fields that differ in
+        each submission.
 
         Ids are completed, as the SDK sends them. The property that marks cloudtrain's runs is left out, and a fixed
         text replaces the code's id.
@@ -129,7 +130,7 @@ class AzureMLAdopter:
         return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
 
     def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], None]:
-        """Return the job that a script was about to create, with the workspace of the script's client."""
+        """Return the job that a script was about to create, with the workspace of the script's client, and None."""
         workspace = {str(name): str(value) for name, value in (record.get("workspace") or {}).items()}
         found = originals_in(record.get("job"), None)
         return [replace(item, settings={**workspace, **item.settings}) for item in found], None

@@ -9,10 +9,10 @@ MODULE = "azure.ai.ml._ml_client"
 
 
 def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
-    """Replace the azure-ai-ml methods that act outside the script.
+    """Replace methods of azure-ai-ml (`module`), so that a job goes to `emit` instead of the service.
 
-    These methods send jobs, register and look up the assets that a job needs, and read the client's configuration file
-    from the user's folders.
+    The replaced methods send jobs, register and look up the assets that a job needs, and read the client's
+    configuration file from the user's folders. `keep` is not used.
     """
     operations = sys.modules["azure.ai.ml.operations"]
     from_config = module.MLClient.from_config.__func__

@@ -1,6 +1,6 @@
 """Convert the body of a command job into a cloudtrain job and settings of the target: the inverse of `compile/request`.
 
-Details without a matching job field are left out here; the comparison finds them and puts them into the overrides.
+This module leaves out details without a matching job field; the later comparison puts them into the overrides.
 """
 
 from __future__ import annotations

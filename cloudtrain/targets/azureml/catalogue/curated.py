@@ -32,9 +32,9 @@ Only environments seen in use are listed; use the id of any other.
 
 
 def curated_environment(framework: str, version: str | None) -> Curated | None:
-    """Return the environment of a framework's version, `2.8` or `2.8.0`, or the newest if the version is None.
+    """Return the environment of a framework's version, such as `2.8` or `2.8.0`; None if none is known.
 
-    Returns None if no environment is known.
+    If the version is None, the framework's newest environment is returned.
     """
     for row in CURATED:
         if row.framework == framework and (version is None or f"{version}.".startswith(f"{row.version}.")):

@@ -50,7 +50,7 @@ def guess(name: str) -> Guess | None:
 
 
 def nearest_size(name: str) -> str | None:
-    """Return the most similar name in the catalogue, if it is similar enough and of the same series (`NC`, `ND`)."""
+    """Return the catalogue's most similar name of the same series (`NC`, `ND`); None if no name is similar enough."""
     from difflib import get_close_matches  # importing it costs start-up time
 
     from cloudtrain.catalogue.instances import instance_types
@@ -63,6 +63,9 @@ def nearest_size(name: str) -> str | None:
 
 
 def _series(name: str) -> str | None:
-    """Return the letters before a size's number, such as `nc`; names of different series can differ in one letter."""
+    """Return the series of a size: the letters before its number, such as `nc`; None for a name of another form.
+
+    Names of different series can differ in one letter.
+    """
     match = re.match(r"[a-z]+_([a-z]+)", name.casefold())
     return match[1] if match else None

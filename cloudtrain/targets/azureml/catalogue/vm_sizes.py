@@ -108,7 +108,7 @@ def _price(size: Mapping[str, Any], date: str, location: str) -> Cells:
 
 
 def _quotas(usages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the vCPUs that the account may use at once on dedicated machines, by family (`_family`).
+    """Map families, as `_family` writes them, to the vCPUs that the account may use at once on dedicated machines.
 
     Negative limits, which mean unlimited, are left out.
     """

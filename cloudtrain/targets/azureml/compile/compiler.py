@@ -45,7 +45,7 @@ def compile_azureml(job: AnyJob, target: AzureML, context: CompileContext) -> Pl
 
 
 def _compile(job: TrainingJob, target: AzureML, context: CompileContext, problems: Problems) -> Plan:
-    """Return the plan, or raise all problems, including those already in `problems`."""
+    """Return the plan; if there are problems, raise JobError with all of them, including those in `problems`."""
     parts = parts_of(job, target, context, problems)
     body = request_of(parts, problems)
     request = problems.value(lambda: overridden(body, overrides_of(job, "azureml")), None)

@@ -15,7 +15,7 @@ SERVERLESS = "serverless"
 
 
 def is_cluster(compute: str | None) -> bool:
-    """Return whether the compute is a cluster with its own machines. Other jobs are serverless."""
+    """Return whether `compute` names a cluster with its own machines; otherwise the job is serverless."""
     return compute is not None and compute.removeprefix("azureml:").rpartition("/")[2] != SERVERLESS
 
 

@@ -41,9 +41,10 @@ LOCAL_UPLOAD = f"{DEFAULT_STORE}/LocalUpload"
 
 
 def data_place(sha256: str, name: str, *, is_file: bool) -> tuple[str, str]:
-    """Return the storage folder to which local data is uploaded, and the address of the input.
+    """Return the address of the storage folder for an upload of local data, and the address of the data in it.
 
-    The address of a folder ends with a slash, as the SDK writes it.
+    `sha256` is the hash of the data, and `name` the name of the file or folder. The address of a folder ends with a
+    slash, as the SDK writes it.
     """
     root = f"{LOCAL_UPLOAD}/{sha256}"
     return (root, f"{root}/{name}") if is_file else (f"{root}/{name}", f"{root}/{name}/")

@@ -35,7 +35,7 @@ _ONLY_TRAINING = ("processes", "distribution", "checkpoint")
 
 
 def as_command_job(job: ProcessingJob) -> TrainingJob:
-    """Return the training job that does the same on Azure ML."""
+    """Return the training job that does the work of a processing job on Azure ML."""
     view = job.as_training()
     return view.model_copy(
         update={
@@ -52,7 +52,7 @@ def as_command_job(job: ProcessingJob) -> TrainingJob:
 
 
 def as_processing_plan(job: ProcessingJob, plan: Plan) -> Plan:
-    """Turn the plan of the command job into the plan of the processing job."""
+    """Return `plan`, the plan of the command job, with the summary and notes of the processing job."""
     summary = [(label, text) for label, text in plan.summary if label not in _ONLY_TRAINING]
     said = [
         (label, job.entry_point or job.command or "") if label == "script" else (label, text) for label, text in summary

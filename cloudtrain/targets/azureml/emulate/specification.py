@@ -90,7 +90,7 @@ def _data(job: TrainingJob) -> Iterator[tuple[str, Input]]:
 
 
 def _user_logs(run_dir: str, count: int) -> Iterator[tuple[str, str]]:
-    """Yield a link to each rank's log under Azure ML's file name, such as `std_log_process_07.txt`."""
+    """Yield a link and its target for each rank's log. Links have Azure ML's names: `std_log_process_07.txt`."""
     for rank in range(count):
         name = f"std_log_process_{rank:0{len(str(count - 1))}d}.txt" if count > 1 else "std_log.txt"
         yield f"{run_dir}/user_logs/{name}", f"{run_dir}/logs/rank_{rank}.log"

@@ -85,10 +85,11 @@ def refuse(paths: Iterable[str], tool: str = "the SDK of Azure ML") -> TargetErr
 
 
 def _id(value: Any) -> str:
-    """Return an id that azure-ai-ml sends unchanged, or resolves as `cloudtrain submit` does.
+    """Return an asset's id as azure-ai-ml expects it; refuse other texts.
 
-    Such ids are an asset's id, a curated environment's short name, and the label for an asset's newest version. Other
-    texts are refused, because azure-ai-ml would look them up or upload something before it sends the job.
+    azure-ai-ml sends complete ids and short names of curated environments unchanged, and resolves the label for an
+    asset's newest version as `cloudtrain submit` does. For other texts, it would look something up or upload something
+    before it sends the job.
     """
     if not text(value).startswith(("/subscriptions/", "azureml://", "azureml:AzureML-")):
         raise Wordless("")

@@ -19,8 +19,9 @@ class Wordless(Exception):
 
 
 def part(table: Table, *, always: Collection[str] = ()) -> Convert:
-    """Return a function that converts a mapping, field by field. It refuses a mapping without the fields in
-    `always`, because the tool would add them.
+    """Return a function that converts a mapping, field by field, as `table` says. Fields outside `table` are refused.
+
+    A mapping that lacks a field in `always` is refused, because the tool would add the field.
     """
 
     def convert(value: Any) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def part(table: Table, *, always: Collection[str] = ()) -> Convert:
 
 
 def each(how: Convert) -> Convert:
-    """Return a function that converts every value of a mapping with `how`. The keys are names from the user."""
+    """Return a function that converts every value of a mapping with `how`. The keys, the user's names, are kept."""
 
     def convert(value: Any) -> dict[str, Any]:
         wordless: list[str] = []

@@ -79,8 +79,8 @@ class Body:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Return the job's own environment variables. The service replaces no references in them, only in the
-        command.
+        """Return the job's own environment variables. The service replaces references only in the command, not
+        in variables.
         """
         return {name: str(value) for name, value in self._section("environmentVariables").items()}
 

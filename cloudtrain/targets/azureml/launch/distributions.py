@@ -48,7 +48,7 @@ def process_groups(body: Body, layout: JobLayout) -> Iterator[Group]:
 def _pytorch(body: Body, layout: JobLayout) -> Iterator[Group]:
     """Yield PyTorch's processes.
 
-    The service starts the processes itself, without torchrun, so torchrun's other variables are missing.
+    The service starts the processes itself, without torchrun, so variables that only torchrun sets are missing.
     """
     address, port = layout.listen(0, MASTER_PORT)
     count = body.processes_per_instance

@@ -36,7 +36,7 @@ def _groups(body: Body, layout: JobLayout, *, whole: bool) -> Iterator[Alike]:
 
     @lru_cache(maxsize=4)
     def variables_of(instance: int) -> dict[str, str]:
-        """Return the variables that all processes of an instance share; cached."""
+        """Return the variables that all processes of an instance share. Results are cached."""
         return common_variables(body, layout, instance, whole=whole)
 
     def alike(group: Group) -> Alike:

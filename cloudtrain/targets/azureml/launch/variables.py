@@ -25,8 +25,8 @@ LONG = (
 
 
 def common_variables(body: Body, layout: JobLayout, instance: int, *, whole: bool = True) -> dict[str, str]:
-    """Return the variables of the job, its data and the service; the service's override the job's. Those in `LONG`
-    are included only if `whole`.
+    """Return the variables of the job, its data and the service. The service's variables override the job's. Variables
+    in `LONG` are included only if `whole`.
     """
     found = {
         **body.variables,

@@ -41,7 +41,7 @@ class AzureMLView(RequestView):
     overridden_by = _OVERRIDDEN
 
     def change_script(self, subject: Subject) -> dict[str, Any]:
-        """Return the job's environment, with its variables as changed by the overrides."""
+        """Return the job's `environment`, with its variables after the overrides."""
         return {"environment": changed_variables(subject.job, self.overrides(subject).get("environmentVariables"))}
 
     def change(self, subject: Subject) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class AzureMLView(RequestView):
         return Machines((machines(subject),))
 
     def longest_run(self, subject: Subject) -> int:
-        """Return the body's time limit in seconds, or else the service's own."""
+        """Return the body's time limit in seconds, or else the service's own limit."""
         return max_runtime(properties(subject)) or lifetime(subject)
 
     def framework(self, subject: Subject) -> str | None:

@@ -76,7 +76,7 @@ def machines(subject: Subject) -> MachineGroup:
 
 
 def is_on_cluster(subject: Subject) -> bool:
-    """Return whether the job runs on a cluster with its own machines. Other jobs are serverless."""
+    """Return whether the job runs on a cluster with its own machines; otherwise it is serverless."""
     return text(subject, "computeId").rpartition("/")[2] not in ("", SERVERLESS)
 
 

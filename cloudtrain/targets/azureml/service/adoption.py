@@ -22,7 +22,10 @@ _MOST = 256 << 20
 
 
 def workspace_of(place: str, account: AccountRef, missing: tuple[str, ...]) -> AccountRef:
-    """Return the workspace of a reference. If the reference has only its name, the rest comes from the settings.
+    """Return the workspace that `place`, a part of a job's reference, names.
+
+    If `place` is only the workspace's name, the rest comes from `account`, the workspace in the settings. `missing` has
+    the names of the settings that are not set.
 
     Raises:
         UsageError: the text is not a reference, or the settings lack the subscription or resource group.
@@ -39,7 +42,7 @@ def workspace_of(place: str, account: AccountRef, missing: tuple[str, ...]) -> A
 
 
 def fetch_original(client: Client, name: str) -> Original:
-    """Return the job with its code. If the code cannot be read, the result contains only the code's id.
+    """Return the job `name` with its code. If the code cannot be read, the result contains only the code's id.
 
     Raises:
         UsageError: the workspace has no job of that name, or the job is not a command job.

@@ -169,7 +169,7 @@ class Container:
         """Return `operation(container)`, with azure-storage-blob's ContainerClient.
 
         Raises:
-            TargetError: see `provider_errors`. If storage accepts none of the keys, it is the error for the last key.
+            TargetError: see `provider_errors`. If storage accepts none of the keys, this is the error for the last key.
         """
         made = self._made
         if made is not None:

@@ -84,8 +84,8 @@ def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str]
     """Return the cloud of a target. Clouds that are not built in are looked up at ARM_CLOUD_METADATA_URL.
 
     Args:
-        name: the target's setting. Default: AZUREML_CURRENT_CLOUD, or else the public cloud. If only
-            ARM_CLOUD_METADATA_URL is set, it is the cloud at the host of that URL.
+        name: the target's setting. Default: AZUREML_CURRENT_CLOUD, or else the cloud at the host of
+            ARM_CLOUD_METADATA_URL, or else the public cloud.
         fetch: gets the JSON data at an address.
 
     Raises:

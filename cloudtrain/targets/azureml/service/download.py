@@ -127,7 +127,7 @@ class Results:
         return wanted
 
     def files(self, wanted: str) -> Iterator[File]:
-        """Yield the files under a path of the results. Two files may have the same name; the first one counts."""
+        """Yield the files under the path `wanted` in the results. Of two files with the same name, the first counts."""
         chosen = [name for name in self._places if _overlap(name, wanted)]
         for name in chosen:
             yield from self._output(name, _behind(wanted, name) or "")

@@ -40,7 +40,7 @@ _PLAIN = ("", "UserError", "ExecutionFailed")
 
 
 class Reason(NamedTuple):
-    """The reason of a failure in one line (`text`), with the lines that explain it and the values found in it."""
+    """The reason of a failure in one line (`text`), the lines that explain it and, if known, exit code and log file."""
 
     text: str
     details: tuple[str, ...] = ()

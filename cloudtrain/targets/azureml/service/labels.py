@@ -23,7 +23,9 @@ _NEWEST = {"$orderBy": "createdtime desc", "$top": "1"}
 
 
 class Labels:
-    """The labels of one workspace. Versions are stored, so that a submit uses the versions that its check reported."""
+    """The labels of one workspace. Their versions are stored, so that a submit uses the versions that its check
+    reported.
+    """
 
     def __init__(self) -> None:
         self._said: dict[str, str] = {}

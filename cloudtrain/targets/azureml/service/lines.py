@@ -46,7 +46,7 @@ class Layout:
 
     @property
     def has_ranks(self) -> bool:
-        """Return whether the service starts each rank itself. Otherwise it starts one launcher on each instance."""
+        """Return whether the service itself starts each rank; otherwise it starts one launcher on each instance."""
         command = str(self.body.request["properties"].get("command") or "")
         return self.body.kind != "Ray" and LAUNCHER not in command
 
@@ -75,7 +75,9 @@ class Layout:
         return Writer(places.get((kind, number), 0), rank)
 
     def check(self, rank: int | None, instance: int | None) -> None:
-        """Check that a rank or instance exists. The empty log of a missing rank would look like a rank without output.
+        """Check that a rank or an instance can be selected.
+
+        Without this check, the empty log of a missing rank would look like the log of a rank without output.
 
         Raises:
             UsageError: the rank or instance does not exist, or the log mixes the lines of all ranks of an instance.

@@ -40,8 +40,8 @@ def artifact_place(workspace: str, run: str, path: str = "") -> DatastorePlace:
 
 
 class LogFile:
-    """A log file, and the lines that were read from it. They are kept until `take` yields them, so that an error loses
-    no line.
+    """A log file, and the lines that were read from it. The lines are kept until `take` yields them, so that no line is
+    lost if an error occurs.
     """
 
     def __init__(self, name: str, writer: Writer) -> None:
@@ -246,7 +246,9 @@ class RunLog:
             return False  # the file is listed before its first byte is written
 
     def _renew(self, name: str, address: str) -> str:
-        """Return a new address instead of an expired one. Another thread may already have fetched it."""
+        """Return a new address instead of an expired one. If another thread has already fetched one, that address is
+        returned.
+        """
         with self._lock:
             if self._addresses[name] == address:
                 self.discover()

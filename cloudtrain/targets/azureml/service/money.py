@@ -28,7 +28,7 @@ class Paid(NamedTuple):
 
 
 def paid_machines(properties: Mapping[str, Any], details: Mapping[str, Any], cluster_of: ClusterOf) -> Paid | None:
-    """Return the machines of a job, from the run history, the job's body or its cluster; None if unknown.
+    """Return the machines of a job, from the run history, the job's body or the job's cluster; None if unknown.
 
     Args:
         properties: the job's body.

@@ -25,7 +25,7 @@ def is_ours(job: Mapping[str, Any], request: Mapping[str, Any] | None = None) ->
 
 
 def _contains(found: Any, asked: Any) -> bool:
-    """Return whether an answer contains all requested values. The service may add others."""
+    """Return whether the answer `found` contains all values of the request `asked`. Additional values are ignored."""
     if isinstance(asked, Mapping):
         return isinstance(found, Mapping) and all(_contains(found.get(key), asked[key]) for key in asked)
     return bool(found == asked)

@@ -45,7 +45,10 @@ def serverless_faults(
 
 
 def _badness(faults: Sequence[CapacityFault]) -> tuple[int, int]:
-    """Return a sort key: the number of errors, then of all problems. A job that waits is better than a refused job."""
+    """Return a sort key: the number of errors, then the number of all problems.
+
+    Errors count most, because a job that waits is better than a refused job.
+    """
     return sum(level_of(fault.code) is Level.ERROR for fault in faults), len(faults)
 
 

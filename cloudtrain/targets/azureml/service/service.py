@@ -115,7 +115,7 @@ class AzureMLService:
         return any(made)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Send the request. The versions that the check reported replace labels.
+        """Send the request, in which the versions that the check reported replace labels.
 
         If an earlier process sent the request (`again`), the name is looked up first, because a PUT to an existing job
         changes its properties, tags and description. If the answer to a PUT is lost, the PUT may be repeated, because a
@@ -151,7 +151,7 @@ class AzureMLService:
     def withdraw(self, ref: RunRef) -> bool:
         """Return whether the workspace has no such run.
 
-        Nothing is withdrawn: a request that was still under way has arrived by now, or is lost.
+        Nothing is withdrawn: an earlier request to create the run has arrived by now, or is lost.
         """
         return not self.has(ref)
 
@@ -198,7 +198,7 @@ class AzureMLService:
             yield from sorted(listed, key=lambda item: item.status.created or 0.0, reverse=True)
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Yield the folder `scratch/code` with the files of the code asset; nothing if the asset does not exist."""
+        """Copy the files of the code asset to `scratch/code`, and yield the folder; nothing if the asset is missing."""
         from cloudtrain.targets.azureml.service.download import fetch_code
 
         with suppress(NotThere):

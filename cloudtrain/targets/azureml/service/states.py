@@ -48,7 +48,7 @@ _MOMENT = re.compile(r"(?P<seconds>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?P<fraction>\
 
 
 def state_of(status: str) -> RunState:
-    """Return the state for the service's word. An unknown word, from a newer service, counts as running."""
+    """Return the state for the service's word `status`. An unknown word, from a newer service, counts as running."""
     return STATES.get(status, RunState.RUNNING)
 
 
@@ -86,7 +86,10 @@ def listed_status(job: Mapping[str, Any]) -> RunStatus:
 
 
 def seconds(moment: str | None) -> float | None:
-    """Convert a time of the service, with up to seven decimal places, to seconds since the epoch."""
+    """Convert a time of the service, with up to seven decimal places, to seconds since the epoch.
+
+    Returns None for a text of another form.
+    """
     match = _MOMENT.fullmatch(moment or "")
     if match is None:
         return None
@@ -145,7 +148,7 @@ def _failure_reason(details: Mapping[str, Any]) -> str | None:
 
 
 def _warning(details: Mapping[str, Any]) -> str | None:
-    """Return the service's last warning, which usually explains why a job is waiting."""
+    """Return the service's last warning, which usually explains why a job is waiting; None without warnings."""
     messages = [item.get("message") for item in details.get("warnings") or () if item.get("message")]
     return " ".join(str(messages[-1]).split()) if messages else None
 

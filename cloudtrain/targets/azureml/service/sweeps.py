@@ -72,7 +72,7 @@ class AzureMLTuner(AzureMLService, Tuner):
         return [_trial(number, row, metrics.get(row["runId"], {}), objective) for number, row in enumerate(rows, 1)]
 
     def objective(self, ref: RunRef) -> Objective | None:
-        """Return the sweep job's objective."""
+        """Return the sweep job's objective; None if the job has none."""
         found: dict[str, Any] = self._job(ref)["properties"].get("objective") or {}
         word = str(found.get("goal", "maximize")).lower()
         return Objective.model_construct(**{word: found["primaryMetric"]}) if found else None
