@@ -156,9 +156,10 @@ def still_running() -> list[str]:
 @pytest.mark.parametrize("case", HOSTILE)
 @pytest.mark.parametrize("isolated", [True, False])
 def test_a_hostile_script_ends(
-    case: str, isolated: bool, adopted: Callable[..., ct.Adoption], monkeypatch: pytest.MonkeyPatch
+    case: str, isolated: bool, adopted: Callable[..., ct.Adoption], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """With the namespaces of Linux and without them, and nothing of it is left."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the same test of another worker has its own
     if not isolated:
         monkeypatch.setattr("cloudtrain.adoption.running._without_network", list)
     with pytest.raises(ct.CloudtrainError) as caught:
