@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -40,9 +41,9 @@ class DrivenService(Service):
         self.environ = environ
         self.state_dir = Path(os.path.abspath(state_dir))  # noqa: PTH100 - as trials will write it
 
+    @abstractmethod
     def folder(self, name: str) -> DrivenFolder:
         """Return the folder of a run."""
-        raise NotImplementedError
 
     def content(self, plan: Plan) -> str:
         """Return the text of the specification, which is the driver's input."""
