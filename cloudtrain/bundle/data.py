@@ -17,6 +17,7 @@ from typing import NamedTuple
 from cloudtrain.bundle.entries import Entry, content_hash, escape_path
 from cloudtrain.bundle.hashing import Digest, hash_files
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.system.paths import is_root
 
 MOST_FILES = 200_000
 
@@ -68,6 +69,9 @@ def read_data(place: str) -> LocalData:
 
 def _files_of(place: str) -> tuple[DataFile, ...]:
     root = Path(place)
+    if is_root(place):
+        message = f"`{escape_path(place)}` is the root of this machine's file system"
+        raise UnreadableData(message, hint="name the folder that holds the data")
     if root.is_dir():
         found = tuple(islice(_below(root), MOST_FILES + 1))
     elif root.is_file():

@@ -14,6 +14,7 @@ from cloudtrain.bundle.include import Included, includes
 from cloudtrain.documents.limits import MAX_FILES
 from cloudtrain.documents.reading import read_bytes
 from cloudtrain.errors import JobError, Problem
+from cloudtrain.system.paths import is_root
 
 _SPECIAL = {
     stat.S_IFIFO: "a named pipe",
@@ -21,6 +22,8 @@ _SPECIAL = {
     stat.S_IFBLK: "a block device",
     stat.S_IFCHR: "a character device",
 }
+
+_NARROWER = "let `source_dir` name a folder with only your code"
 
 
 class Found(NamedTuple):
@@ -76,8 +79,12 @@ def walk(
     found.
 
     Raises:
-        JobError: there are too many files for a bundle, or a line of an ignore file is not a pattern.
+        JobError: `root` is the root of the file system, there are too many files for a bundle, or a line of an ignore
+            file is not a pattern.
     """
+    if not alone and is_root(root):
+        message = f"`{escape_path(root)}` is the root of this machine's file system, too much for a bundle of code"
+        raise _too_large(message, _NARROWER)
     found, seen, defaults = Walk(), 0, Defaults(declared or {}, own_output())
     waiting: list[_Folder] = [] if alone else [_Folder("", root, ())]
     for name, place in (beside or {}).items():
@@ -97,7 +104,8 @@ def walk(
                 rules = (_rules_in(place, folder, found), *rules)
             seen += len(items)
             if seen > MAX_FILES:
-                raise _too_many(root)
+                message = f"`{escape_path(root)}` holds more than {MAX_FILES:,} files, too many for a bundle of code"
+                raise _too_large(message, f"{_NARROWER}, or add the folders with data to `{IGNORE_FILE}`")
             for item in items:
                 _look_at(item, folder + item.name, rules, defaults, found, waiting)
             if not folder and any(item.name == INCLUDE_FILE for item in items):
@@ -125,9 +133,7 @@ class _Folder(NamedTuple):
     rules: tuple[Rules, ...]
 
 
-def _too_many(root: str) -> JobError:
-    message = f"`{escape_path(root)}` holds more than {MAX_FILES:,} files, too many for a bundle of code"
-    hint = f"let `source_dir` name a folder with only your code, or add the folders with data to `{IGNORE_FILE}`"
+def _too_large(message: str, hint: str) -> JobError:
     return JobError([Problem(("source_dir",), message, hint, code="CT053")])
 
 

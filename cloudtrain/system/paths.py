@@ -24,3 +24,8 @@ def why_missing(path: str) -> str | None:
     except ValueError:
         return "is not a path: it has a NUL character in it"
     return None
+
+
+def is_root(path: str) -> bool:
+    """Return whether a path leads to the root of this machine's file system, whatever its spelling."""
+    return why_missing(path) is None and os.path.samefile(path, os.sep)  # noqa: PTH121 - as `why_missing`

@@ -212,6 +212,14 @@ def test_a_folder_of_data_is_refused_before_it_is_read(tmp_path: Path) -> None:
     assert "`/data/huge.bin`" in caught.value.hint
 
 
+def test_the_root_of_the_file_system_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it is called."""
+    monkeypatch.setattr(os, "scandir", None)
+    for name in ("/", "//", "/.."):
+        (message,) = problems(Path(name))
+        assert message.endswith("` is the root of this machine's file system, too much for a bundle of code")
+
+
 def test_errors_can_be_printed_whatever_the_name(tmp_path: Path) -> None:
     """A name that is not UTF-8 does not break the message about it."""
     os.mkfifo(tmp_path / os.fsdecode(b"\xffpipe\n"))

@@ -176,6 +176,8 @@ def test_a_file_alone(cloud: Cloud, folder: Path) -> None:
     [
         ("./nowhere", {}, "there is no folder or file"),
         ("./empty", {}, "holds no file"),
+        ("/", {}, "is the root of this machine's file system"),
+        ("./../../../../../../../../..", {}, "is the root of this machine's file system"),
         ("./src/data/a.csv", {}, "is a file, and the input's type is `uri_folder`"),
         ("./src/data", {"type": "uri_file"}, "is a folder, and the input's type is `uri_file`"),
     ],

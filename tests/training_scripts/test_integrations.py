@@ -89,11 +89,11 @@ def test_lightning_stops_and_resumes(tmp_path: Path, processes: int) -> None:
     single process trains three times, with a data loader's worker, and Lightning's older package."""
     if processes == 2:
         whole, stopped, resumed = (
-            train(tmp_path, "lightning_tiny.py", arguments=(name,)) for name in ("whole", "stopped", "stopped")
+            train(tmp_path, "lightning_tiny.py", arguments=(name,)) for name in ("whole", "stopped:6", "stopped")
         )
         assert [one.exit_code for one in (whole, stopped, resumed)] == [0, 0, 0], stopped.errors + resumed.errors
     else:
-        names = ("whole", "stopped", "stopped")
+        names = ("whole", "stopped:6", "stopped")
         usual = {"WORKERS": "1", "PACKAGE": "pytorch_lightning"}
         found = train(tmp_path, "lightning_tiny.py", launcher=[PYTHON], arguments=names, **usual)
         assert found.exit_code == 0, found.errors

@@ -6,7 +6,6 @@ import signal
 import sys
 import warnings
 from contextlib import nullcontext, suppress
-from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -33,7 +32,7 @@ class Tiny(pl.LightningModule):
     def training_step(self, batch, _index):
         """The loss of one batch."""
         self.steps += 1
-        if self.steps == int(os.environ.get("STOP_AT", "0")) and self.is_last_rank:
+        if self.steps == int(os.environ.get("STOP_AT") or 0) and self.is_last_rank:
             os.kill(os.getpid(), signal.SIGTERM)
         loss = (self.layers(batch[0]) - batch[0].sum(1, keepdim=True)).square().mean()
         self.log("loss", loss)
@@ -74,9 +73,8 @@ def train():
 
 
 if __name__ == "__main__":
-    for folder in sys.argv[1:]:  # one training after the other; that in `stopped` is stopped the first time
-        os.environ["CLOUDTRAIN_CHECKPOINT_DIR"] = folder
-        os.environ["STOP_AT"] = "6" if folder == "stopped" and not Path("stopped").exists() else "0"
+    for training in sys.argv[1:]:  # `folder` or `folder:step`, one after the other; the latter is stopped in its step
+        os.environ["CLOUDTRAIN_CHECKPOINT_DIR"], _, os.environ["STOP_AT"] = training.partition(":")
         with suppress(SystemExit) if len(sys.argv) > 2 else nullcontext():
             train()
         print("trained", flush=True)
