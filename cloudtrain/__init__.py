@@ -146,7 +146,7 @@ if not TYPE_CHECKING:  # with this function a type checker would accept every mi
         return value
 
     def _settings_model(name: str) -> object:
-        """Return the settings class of an installed target by its name, such as `ct.Slurm`; None for other names."""
+        """Return the settings class that is called `name`, such as `Slurm`; None if no installed target has it."""
         if not name[:1].isupper():
             return None
         from cloudtrain.core.targets import all_targets

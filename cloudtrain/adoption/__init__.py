@@ -1,9 +1,9 @@
 """`cloudtrain adopt`: turn any training job into a cloudtrain job, and prove that both send the same request.
 
-sources     recognizes what the source is, and reads it                   -> originals
-proof       drafts, writes, reads back, compiles, compares                -> Adoption
+sources     recognizes the format of a document, and reads the jobs in it   -> Original
+proof       drafts a job file, compiles the job, compares the requests       -> Adoption
 writing     writes the job file and its settings as text, with comments
-comparison  lists the differences and their reasons
+comparison  lists the differences between two requests, with their reasons
 
 Code that knows a service is in the folder of its target (`cloudtrain/targets/NAME/adopt`, behind `Target.adopter`).
 """

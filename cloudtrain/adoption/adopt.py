@@ -37,10 +37,10 @@ def adopt(
         source: a file with a request, an event, a description or a job of another tool, or `-` for stdin; a script or a
             notebook that uses an SDK; an existing job on a target (`sagemaker://REGION/NAME`); a launch line, a batch
             script, or a task file.
-        arguments: the arguments of the script.
+        arguments: the command-line arguments of the script, if the source is one.
         job: the name of the job to adopt, if the source has several.
         folder: the folder of the new job file. Relative paths in the job file start in this folder.
-        execute: whether the script may be run, until it creates its first job (docs/adopting.md).
+        execute: allow cloudtrain to run the script and to stop it at the first job that it creates (docs/adopting.md).
         python: an interpreter that has the script's packages; default: this interpreter.
         time_limit: the maximum running time of the script, in seconds.
         static: whether to draft the job from the script's text instead of running the script.
@@ -63,11 +63,11 @@ def adopt(
 
 
 def launch_of(source: str) -> tuple[Launch, str] | None:
-    """Return what a launch line, a batch script or a task file starts, and a description of the source. Return None for
-    any other source.
+    """Return the training that a launch line, a batch script or a task file starts, and a description of the source.
+    Return None for other sources.
 
     Raises:
-        UsageError: the source starts no training that cloudtrain knows.
+        UsageError: the launch line cannot be read, or starts no training that cloudtrain knows.
     """
     try:
         return _launch_of(source)
@@ -103,7 +103,7 @@ def _launch_of(source: str) -> tuple[Launch, str] | None:
 
 
 def is_script(source: str) -> bool:
-    """Return whether the source is a script or a notebook, which cloudtrain has to run to adopt it."""
+    """Return whether the source is a Python script or a notebook."""
     return source.endswith(SCRIPTS) and os.path.isfile(source)  # noqa: PTH113 - a Path raises where the name is too long
 
 
@@ -137,7 +137,7 @@ def originals_of(
 
 def original_at(reference: str) -> Original:
     """Return an existing job of a target. `reference` is `TARGET://PLACE/NAME`, such as `sagemaker://us-west-2/NAME`.
-    If the place consists of several names, they are separated by `/` instead of `:`.
+    PLACE may consist of several names, separated by `:` or `/`: `azureml://SUBSCRIPTION:GROUP:WORKSPACE/NAME`.
 
     Raises:
         UsageError: the reference is not valid, or the target has no such job.

@@ -1,7 +1,8 @@
-"""Runs a script and stops it at the first job that it creates. `cloudtrain adopt` starts a copy of this file.
+"""A program that runs a script and stops it at the first job that it creates. `cloudtrain adopt` starts a copy.
 
-The script's own interpreter runs this file, so it uses only the standard library and works with Python 3.7 and newer.
-`plan.json` beside it names the hooks, the script or the cells, and the arguments.
+The interpreter is the one with the script's packages, so this program uses only the standard library and works with
+Python 3.7 and newer. The file `plan.json` in its folder names the script or the notebook's cells, the arguments, and
+the hooks.
 """
 
 import ast
@@ -17,7 +18,7 @@ MOST_KEPT = 64 << 20
 
 
 def main(folder):
-    """Block the network, install the hooks, and run the script or the cells."""
+    """Block the network, install the hooks, and run the script or the cells that `plan.json` in `folder` names."""
     with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
         plan = json.load(file)
     refuse_sockets()
@@ -72,8 +73,8 @@ def refuse_sockets():
 
 
 def hooks_of(folder, names):
-    """Load the hooks `names` from `folder`. Return a dict that maps the name of each hooked module to its hook and the
-    two functions that the hook calls."""
+    """Load the hooks `names` from `folder`. Return a dict that maps the name of each hooked module to a tuple: the hook
+    and the functions that the hook calls with a captured job and with an upload."""
     found = {}
     for name in names:
         path = os.path.join(folder, "hook_%s.py" % name)
@@ -85,8 +86,8 @@ def hooks_of(folder, names):
 
 
 def taker(folder, name):
-    """Return a function that writes the captured job to a file and ends the process at once. It raises no exception,
-    because the script could catch it."""
+    """Return a function that writes a captured job to a file and ends the process at once. It does not end the process
+    by an exception, which the script could catch."""
 
     def emit(record):
         text = json.dumps({"target": name, "record": record}, default=str)

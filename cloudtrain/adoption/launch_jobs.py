@@ -1,4 +1,4 @@
-"""Turns a launch line into a job, and compares what the job starts with what the line starts."""
+"""Converts a launch line to a job, and compares the machines, processes, script and arguments of both."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def is_batch_script(text: str) -> bool:
 
 
 def read_batch_script(text: str, folder: str) -> Launch:
-    """Return what a batch script starts, from its directives, its variables and its launch line.
+    """Return the training that a batch script starts. Relative paths in the script start in `folder`.
 
     Raises:
         UsageError: the script has no launch line, or several.
@@ -87,7 +87,7 @@ def is_task_file(data: Any) -> bool:
 
 
 def read_task_file(data: Mapping[str, Any], folder: str) -> Launch:
-    """Return what a SkyPilot task starts.
+    """Return the training that a SkyPilot task starts. Relative paths in the task start in `folder`.
 
     Raises:
         UsageError: the task's `run` has no launch line, or several.

@@ -1,4 +1,4 @@
-"""The cells of a notebook as Python, without the lines that only IPython understands."""
+"""The code cells of a notebook as plain Python, without IPython's magics and shell lines."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _plain(cell: str) -> str:
 
 
 def _joined(lines: list[str]) -> Iterator[str]:
-    """Yield the lines. A shell line that continues after a backslash is joined with the next lines."""
+    """Yield the lines, with each shell line that ends in a backslash joined with the line after it."""
     shell = ""
     for line in lines:
         if shell or _SHELL.match(line):

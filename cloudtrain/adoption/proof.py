@@ -1,4 +1,4 @@
-"""Converts an original to a proven job: drafts, writes, reads back and compiles the job, and compares the requests."""
+"""Converts another tool's request to a job file, compiles the job, and compares the two requests."""
 
 from __future__ import annotations
 
@@ -171,8 +171,8 @@ def _from(place: Path, folder: str, path: str) -> str:
 
 
 def _weight(found: Adoption) -> tuple[int, int]:
-    """Return how much of the original job the draft's fields do not express: the number of differences, and the size of
-    the overrides."""
+    """Return two numbers by which drafts are ranked, lower is better: the number of differences, and the size of the
+    overrides."""
     return len(found.differences), _leaves(found.fields.get(found.target + OVERRIDES))
 
 
@@ -181,10 +181,11 @@ def _leaves(value: Any) -> int:
 
 
 def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft) -> Adoption:
-    """Compile a draft with overrides for everything that its fields cannot express, and compare it with the original.
+    """Compile a draft, with overrides for everything that its fields cannot express, and compare its request with the
+    original request.
 
     Raises:
-        JobError: the draft does not compile, whichever fields are removed.
+        JobError: the draft does not compile, even without the fields that can be removed.
     """
     settings, context, plan = _mended(target, adopter, original, draft)
     theirs = adopter.comparable(original.request, original, context, None)
@@ -222,7 +223,8 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
 
 
 def _overrides_comment(overrides: Mapping[str, Any]) -> str:
-    """Return the comment above the overrides. Nulls, which remove a value, are named separately from other values."""
+    """Return the comment to write above the overrides. It names values and nulls separately, because a null removes a
+    value from the request."""
     said = [f"`{name}`" for name, value in overrides.items() if _says(value)]
     removed = [f"`{name}`" for name, value in overrides.items() if _removes(value)]
     parts = []
@@ -269,9 +271,9 @@ def _mended(target: Target, adopter: Adopter, original: Original, draft: Draft) 
 
 
 def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str]) -> bool:
-    """Remove from `fields` those that the problems in `error` name. If none of them exists, remove the top-level fields
-    that would contain them. Add a comment for each removed field to `comments`. Return whether any field was
-    removed."""
+    """Remove the fields that the problems in `error` name. If `fields` has none of them, remove the top-level fields
+    that the paths of the problems begin with. Add a comment to `comments` for each removed field. Return whether any
+    field was removed."""
     paths = [(item.path[1:] if item.path[:1] == ("job",) else item.path, item) for item in error.problems]  # of a sweep
     ways = [(tuple(part for part in path if isinstance(part, str)), problem) for path, problem in paths]
     found = [(way, problem) for way, problem in ways if _holder(fields, way) is not None]
@@ -285,8 +287,8 @@ def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str])
 
 
 def _nowhere(way: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the key of a comment about the removed field at the path `way`. With this key, the comment is written at
-    the top of the file."""
+    """Return the key for a comment about the removed field at the path `way`. No field has this key, so the comment is
+    written at the top of the job file."""
     return ("", *way)
 
 
@@ -303,7 +305,7 @@ def _text(draft: Draft) -> str:
 
 
 def _written(draft: Draft) -> tuple[dict[str, Any], dict[Any, str]]:
-    """Return the fields of the file and their comments. The file holds the job, or a sweep that contains the job."""
+    """Return the fields of the draft's file and their comments. The file holds the job, or a sweep with the job."""
     if draft.sweep is None:
         return draft.job, draft.comments
     job = {name: value for name, value in draft.job.items() if name != "name"}  # which is the sweep's
@@ -312,7 +314,7 @@ def _written(draft: Draft) -> tuple[dict[str, Any], dict[Any, str]]:
 
 
 def _compiled(target: Target, draft: Draft, settings: Any, context: CompileContext) -> Plan:
-    """Return the plan of the job as its file describes it, so that the proof covers the file.
+    """Write the draft as a job file, parse this text, and return the plan of the parsed job.
 
     Raises:
         JobError: the job model or the target refuses something in the file.
@@ -328,8 +330,8 @@ def _compiled(target: Target, draft: Draft, settings: Any, context: CompileConte
 
 
 def _with_places(job: TrainingJob, target: Target, settings: Any, context: CompileContext) -> TrainingJob:
-    """Return the job with the storage paths that its local data will have on the target. The comparison ignores the
-    hash of the data, so the data need not exist."""
+    """Return the job with each local data path replaced by the storage path that the target reads. The data need not
+    exist, because a placeholder stands for the hash in that path."""
     inputs = dict(job.inputs)
     for name, item in job.inputs.items():
         path = item.of(target.name)

@@ -81,10 +81,10 @@ def outside_folders(script: Path) -> list[Path]:
 
 
 def _copy_of(folder: Path, copy: Path) -> Path:
-    """Copy a folder to `copy`, where the script may write, and return `copy`.
+    """Copy the folder of a script to `copy`, and return `copy`.
 
     Raises:
-        UsageError: the folder cannot be copied, or is too large to contain only a script.
+        UsageError: the folder cannot be copied, or is too large.
     """
     files = size = 0
 

@@ -51,9 +51,9 @@ def originals_of_script(
 
 
 def _source_in(folder: Path, places: Sequence[Path], archive: bytes) -> str | None:
-    """Return the path of the archive's content, relative to `folder`: the first folder in `places` that has exactly
-    the archive's files. If the archive has only one file, a folder that has more files also matches, and the path of
-    that file is returned. Return None if no folder matches."""
+    """Return the path, relative to `folder`, from which the code in `archive` was packed: the first folder in `places`
+    that has exactly the archive's files. If the archive has one file and the folder has more, return the path of that
+    file in the folder. Return None if no folder has the archive's files."""
     try:
         files = dict(files_of(archive))
     except (tarfile.TarError, OSError, EOFError, ValueError):

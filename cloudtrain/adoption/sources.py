@@ -57,8 +57,8 @@ def text_of(source: str) -> tuple[str, str | None]:
 
 
 def parsed_text(text: str, source: str) -> Any:
-    """Parse JSON or YAML. As in the other tools, YAML follows version 1.1: `yes` is true, `010` is 8 and `1e-4` is
-    text.
+    """Parse the text of `source` as JSON or YAML. As in other tools, YAML has version 1.1: `yes` is true, `010` is 8
+    and `1e-4` is text.
 
     Raises:
         UsageError: the text is neither JSON nor YAML.

@@ -75,7 +75,8 @@ def calls_in(script: Path) -> Iterator[StaticCall]:
 
 
 def _calls(statement: ast.AST, names: dict[str, Any]) -> Iterator[StaticCall]:
-    """Yield the calls in a statement, the outermost first. Then record the statement's assignments in `names`."""
+    """Yield the calls in a statement, each before the calls in its arguments. Add the variables that the statement
+    assigns, with their values, to `names`."""
     if isinstance(statement, ast.If):
         yield from _calls_of_branches(statement, names)
         return
@@ -101,8 +102,8 @@ def _calls(statement: ast.AST, names: dict[str, Any]) -> Iterator[StaticCall]:
 
 
 def _calls_of_branches(statement: ast.If, names: dict[str, Any]) -> Iterator[StaticCall]:
-    """Yield the calls in both branches of an `if`. Afterwards a variable is known only if both branches assign the same
-    value."""
+    """Yield the calls in both branches of an `if`. In `names`, a variable whose value differs between the branches
+    becomes an `Unknown`."""
     branches = []
     for body in (statement.body, statement.orelse):
         branches.append({name: dict(held) if isinstance(held, dict) else held for name, held in names.items()})
@@ -162,10 +163,10 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 def _known(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """Return the value of an expression.
+    """Return the value of an expression that consists of literals and of the variables `names`.
 
     Raises:
-        ValueError, and others: the text does not show the value.
+        ValueError: the text does not show the value. Other exceptions, such as KeyError, mean the same.
     """
     if isinstance(node, ast.Constant):
         return node.value

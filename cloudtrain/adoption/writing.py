@@ -38,8 +38,8 @@ def settings_toml(target: str, settings: Mapping[str, Any], head: Sequence[str] 
 
 
 def _commented(text: str, indent: str = "") -> Iterator[str]:
-    """Return the lines of a comment. A comment may quote the source, so control characters are escaped: YAML and TOML
-    do not allow them."""
+    """Return the lines of a comment, each with `# `. Control characters are escaped, because YAML and TOML do not allow
+    them."""
     return (f"{indent}# {on_one_line(line)}" for line in text.splitlines())
 
 
