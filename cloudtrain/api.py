@@ -77,8 +77,8 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
 
 
 def load_job_file(path: str | Path, overrides: Sequence[str] = ()) -> JobFile:
-    """Return a job file: the job, and the position of each value in the file. The path `bundled:NAME` means the job of
-    a bundled script."""
+    """Read a job file or a sweep file. Return the job or sweep, and the position of each value in the file. The path
+    `bundled:NAME` means the job file of a bundled script."""
     from cloudtrain.jobfile import load_job as load
 
     text = str(path)
@@ -151,10 +151,11 @@ def check(
     place_of: PlaceOf | None = None,
     online: bool | None = None,
 ) -> Plan:
-    """Return the plan, with the target's own findings about the role, bucket, inputs and quota. Sends nothing.
+    """Return the same plan as `plan`, with further findings from the target about the role, bucket, inputs and quota.
+    Submits nothing.
 
-    With `online=None` the target is asked only if you have credentials for it. With `online=False`, `check` returns the
-    same as `plan`.
+    With `online=None` the target is asked only if you have credentials for it; with `online=False`, never. The other
+    arguments are as in `plan`.
     """
     settings = load_settings(job.folder)
     prepared = _prepare(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
@@ -188,12 +189,12 @@ def submit(
     If `submit` is killed at any moment and called again with the same job, exactly one run exists.
 
     Args:
-        job: the job. Local paths are relative to the working directory.
+        job: a job or a sweep. Local paths are relative to the working directory.
         target: as in `plan`.
         profile: as in `plan`.
         ignore: as in `plan`.
         place_of: as in `plan`.
-        online: first check role, bucket, inputs and quota with the target.
+        online: whether to check the role, bucket, inputs and quota with the target first.
         file: the file that the job was read from, which `show` prints later.
         queue: on this machine, wait until enough GPUs or CPU slots are free. Default: the value in the settings.
         priority: runs with a higher number leave the queue first.
@@ -205,7 +206,8 @@ def submit(
 
     Raises:
         PreflightError: a check found an error; nothing was sent.
-        TargetError: the target refused the job or could not be reached. The next command asks whether the run exists.
+        TargetError: the target refused the job or could not be reached. The next cloudtrain command asks the target
+            whether the run exists nevertheless.
     """
     from cloudtrain.lifecycle.inputs import outputs_of
     from cloudtrain.lifecycle.keeping import Keeper
@@ -349,8 +351,8 @@ def _prepare(job: AnyJob | Sweep, target: AnyTarget, settings: Settings, **words
 
 
 def _service_named(name: str, settings: Settings) -> Service:
-    """Return the service called `name`. A target's name selects the service of that target; a name with `:`, such as
-    `sweep:local`, selects the service for that target's sweeps or for waiting runs."""
+    """Return the service called `name`. `local` is the service of the target `local`, `sweep:local` the service for
+    sweeps on that target, and a name that begins with `after:` the service for waiting runs."""
     if ":" not in name:
         return service_of(name, settings)
     from cloudtrain.sweeps.services import service_named
@@ -359,8 +361,8 @@ def _service_named(name: str, settings: Settings) -> Service:
 
 
 def _run_of(row: RunRecord, settings: Settings, **words: Any) -> Run:
-    """Return the run of a store's row: a `SweepRun` for a sweep, a `ChainedRun` for a waiting run, else a `Run`.
-    `words` are further arguments of that class."""
+    """Return the run that a row of the store describes: a `SweepRun` for a sweep, a `ChainedRun` for a waiting run,
+    else a `Run`. `words` are further arguments for the constructor of the run, such as `adopted`."""
     if row.key.startswith((SWEEP, TUNER)):
         from cloudtrain.sweeps.sweep_run import SweepRun
 
@@ -530,8 +532,8 @@ def recover_if_needed() -> None:
 
 
 def _last(store: Store) -> tuple[list[RunRecord], str | None]:
-    """Return a list with the run that `last` means (empty if no run exists), and the folder that the run was submitted
-    from, or None if the run belongs to the working directory."""
+    """Return a list with the run that `last` means, and the folder that the run was submitted from. The list is empty
+    if no run exists. The folder is None if `last` means a run of the working directory."""
     from cloudtrain.store.origin import origin_here
 
     here = origin_here(Path.cwd())

@@ -1,4 +1,4 @@
-"""The user's code as one archive, named by its content.
+"""The user's code as one archive, named by the hash of its content.
 
     from cloudtrain.bundle.tree import scan                            # read the folder: its content and hash
     from cloudtrain.bundle.findings import secret_findings, size_findings

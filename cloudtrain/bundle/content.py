@@ -1,7 +1,4 @@
-"""The hash that names a bundle. It covers the bundle's content and does not depend on the archive's bytes.
-
-Packing and unpacking both compute this hash.
-"""
+"""The hash that names a bundle. It covers the bundle's files and links, and does not depend on the archive's bytes."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ class ContentHash:
     """SHA-256 over paths, executable bits, file hashes and link targets. Entries are added in the byte order of their
     paths.
 
-    The parts are separated by NUL bytes, which no path, hash or target contains. So different lists of entries never
-    give the same input to the hash.
+    The parts of an entry are separated by NUL bytes, which no path, file hash or link target contains. So different
+    lists of entries never give the same input to SHA-256.
     """
 
     def __init__(self) -> None:

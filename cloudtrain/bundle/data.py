@@ -90,8 +90,8 @@ def _files_of(place: str) -> tuple[DataFile, ...]:
 
 
 def _below(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iterator[DataFile]:
-    """Yield every file below a folder: first the files in the folder, then those in its subfolders. A link to a parent
-    folder is not followed."""
+    """Yield every file below a folder: first the files in the folder, then those in its subfolders. Links to
+    folders are followed, except links to a folder that contains them."""
     here = folder.resolve()
     if here in above:
         return
@@ -115,8 +115,8 @@ def _file(path: str, place: Path) -> DataFile:
 
 @lru_cache(maxsize=16)
 def _hashed(files: tuple[DataFile, ...], alone: bool) -> LocalData:
-    """Return the files with their hash. `alone` says that the data is a single file. Its hash differs from
-    that of a folder with only this file."""
+    """Return the files with their hash. `alone` says that the data is a single file, whose hash differs from the hash
+    of a folder with only this file."""
     places, sizes = [os.path.realpath(file.place) for file in files], [file.size for file in files]
     entries = []
     for file, digest in zip(files, hash_files(places, sizes, [None] * len(files)), strict=True):

@@ -39,8 +39,8 @@ def open_regular(path: str) -> int:
 
 
 def workers() -> int:
-    """Return the number of threads that hash or compress: one for each processor that this process may use, at most 8.
-    With more threads, the disk or the main thread would be the bottleneck."""
+    """Return the number of threads that hash or compress: one for each processor that this process may use, at most
+    8."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(usable, 8)
 

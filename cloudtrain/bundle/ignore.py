@@ -35,8 +35,8 @@ _ENVIRONMENT_MARKS = {"pyvenv.cfg": "a virtual environment", "conda-meta": "a co
 
 
 class Verdict(NamedTuple):
-    """The decision of an ignore file about a path. `by_name` is False if the rule contains no letter or digit, such as
-    `!*`."""
+    """The decision of an ignore file about a path, and the rule that made it. `by_name` is False if this rule contains
+    no letter or digit, such as `!*`."""
 
     ignores: bool
     by_name: bool
@@ -62,8 +62,8 @@ class Rules:
     def judge(self, path: str, is_folder: bool) -> Verdict | None:
         """Return whether the path is ignored and by which rule; None if no rule matches.
 
-        This method is never called for paths below an ignored folder. A rule such as `!data/` includes the folder
-        again but not its content, because a rule decides only about the path that it matches.
+        A rule decides only about paths that it matches. For example, after the rule `*`, the rule `!data/` includes the
+        folder `data`, but not the files in it.
         """
         relative = os.fsencode(path[len(self._folder) :])
         for rule in self._rules:
@@ -107,7 +107,7 @@ class Defaults(NamedTuple):
 
     Attributes:
         declared: paths that the job declares as data, each with the text that `rule` returns for it.
-        output: device and inode of the files that this process writes its output to.
+        output: device and inode of the files that stdout and stderr of this process are redirected to.
     """
 
     declared: Mapping[str, str]

@@ -38,10 +38,12 @@ class Included(NamedTuple):
 
 
 def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[Problem]]:
-    """Return the included items by their names in the bundle, and the problems with invalid lines.
+    """Return the files and folders that the include file lists, by their names in the bundle, and the problems with
+    invalid lines.
 
     Args:
-        own: the names at the root of the source folder.
+        root: the source folder, which contains the include file.
+        own: the names that the source folder itself has at its root. No listed item may have one of them.
     """
     try:
         content = read_bytes(f"{root}/{INCLUDE_FILE}")

@@ -33,7 +33,7 @@ class Links:
                 parent = parent[:-1]
 
     def canonical(self, path: str) -> str:
-        """Return the target of the link at `path`, relative to the link, with `..` only at the start.
+        """Return the target of the link at `path`, relative to the folder of the link, with `..` only at the start.
 
         Raises:
             BrokenLink: the link leaves the tree, is in a loop or leads into one, or leads to nothing in the bundle.
@@ -47,8 +47,8 @@ class Links:
         return os.path.relpath("/" + "/".join(aim), "/" + "/".join(place[:-1]))
 
     def _split(self, folder: Place, target: str) -> tuple[Place, list[str]]:
-        """Return the folder where a link's target starts, and the names to follow from there. `folder` is the folder of
-        the link."""
+        """Split the target of a link in `folder` into a base folder and the names to follow from it. The base is
+        `folder`, or the root for an absolute target."""
         if target.startswith("/"):
             base = next((root for root in self._roots if target == root or target.startswith(root + "/")), None)
             if base is None:
@@ -58,7 +58,7 @@ class Links:
 
     def _follow(self, place: Place, parts: list[str], hops: Iterator[int]) -> Place:
         """Follow `parts` from the real path `place`, and return the real path that they lead to. Each link
-        uses up one item of `hops`, which has one item for each link that the kernel would follow."""
+        takes one item from `hops`; if no item is left, the link is in a loop."""
         for part in parts:
             if part in (".", "..") and place not in self._folders:
                 raise _nothing_at(place)

@@ -1,9 +1,9 @@
 """The patterns of ignore files, with git's rules (`wildmatch.c` and `dir.c`). Matching takes time linear in the path's
 length.
 
-A pattern becomes one regular expression that backtracks only for the last star. For an earlier star, the first match of
-the text after it is as good as a later match, because another star follows. So a pattern with many stars takes no
-longer than a pattern with few.
+A pattern is converted to one regular expression, which backtracks only for the last star. Every earlier star takes the
+shortest text that fits, because the next star can match the rest. So a pattern with many stars takes no longer than a
+pattern with few.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _tokens(text: bytes) -> list[bytes]:
 
 
 def _ends_in_folders(tokens: Sequence[bytes]) -> bool:
-    """Return whether the part after the last slash consists of two or more stars and nothing else, such as `**`."""
+    """Return whether the pattern's text after its last slash is `**`, or even more stars and nothing else."""
     last = _split(tokens, _SLASH)[-1]
     return len(last) > 1 and set(last) == {_STAR}
 
@@ -193,8 +193,8 @@ class _Expression:
         return expression + (b".*" if ends_open else b"")
 
     def _part(self, tokens: Sequence[bytes]) -> bytes:
-        """Return the regular expression for one name. The texts between stars are matched from left to right, the last
-        text at the end of the name."""
+        """Return the regular expression for one name in a path. The texts between the stars are matched from left to
+        right; the text after the last star must be at the end of the name."""
         first, *others = _pieces(tokens)
         if not others:
             return first
@@ -202,7 +202,7 @@ class _Expression:
         return first + b"".join(self._first(rb"[^/]*?" + piece) for piece in middle if piece) + rb"[^/]*" + last
 
     def _first(self, expression: bytes) -> bytes:
-        """Wrap an expression so that it takes its first match and never backtracks."""
+        """Wrap an expression so that it keeps its first match: the result never backtracks into it."""
         self._groups += 1
         return b"(?=(?P<g%d>%s))(?P=g%d)" % (self._groups, expression, self._groups)
 

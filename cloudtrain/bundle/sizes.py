@@ -24,8 +24,8 @@ def largest_files(sizes: Mapping[str, int], count: int) -> list[str]:
 
 
 def size_hint(sizes: Mapping[str, int]) -> str:
-    """Return a hint with a line for the ignore file. The line names the largest item at the root, or a file that is
-    more than half of that item."""
+    """Return a hint with a line for the ignore file. The line leaves out the largest file or folder at the root. If the
+    largest file is more than half of that folder, the line leaves out only this file."""
     totals: Counter[str] = Counter()
     for path, size in sizes.items():
         top, slash, _ = path.partition("/")

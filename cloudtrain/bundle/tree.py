@@ -101,8 +101,8 @@ def scan(
 
 
 def runtime_files() -> dict[str, Path]:
-    """Return the files of `cloudtrain.runtime`, which a script can import because every bundle contains them. Maps
-    paths in the bundle to paths on disk."""
+    """Return the files of `cloudtrain.runtime`, which are added to every bundle so that scripts can import them. The
+    keys are the paths in the bundle, the values are the paths on disk."""
     import cloudtrain
 
     package = Path(cloudtrain.__file__).parent

@@ -40,7 +40,7 @@ class Walk:
     """The results of a walk over the user's folder.
 
     Attributes:
-        included: files and folders from outside the root, by their names in the bundle.
+        included: names in the bundle of the files and folders from outside the user's folder.
         links: maps the path of each link to its target as written on disk.
     """
 
@@ -72,8 +72,8 @@ def walk(
 
     Ignored folders are not read.
 
-    `declared` maps paths below `root` to descriptions. By default the walk leaves out these paths, and the file that
-    this process's output is redirected to, as in `cloudtrain submit job.yaml > submit.log`.
+    `declared` maps paths below `root` to descriptions. Unless an ignore file includes them, the walk leaves out these
+    paths, and the file that this process's output is redirected to, as in `cloudtrain submit job.yaml > submit.log`.
 
     `beside` maps names at the root of the bundle to files and folders outside `root`. With `alone`, only these are
     found.
@@ -138,7 +138,8 @@ def _too_large(message: str, hint: str) -> JobError:
 
 
 def _rules_in(place: str, folder: str, found: Walk) -> Rules:
-    """Return the rules of a folder's ignore file. If the file cannot be read, record a problem and return no rules."""
+    """Return the rules of the ignore file in `place`. If the file cannot be read, record a problem in `found` and
+    return no rules. `folder` is the same folder, relative to the root."""
     try:
         return Rules(folder, read_bytes(f"{place}/{IGNORE_FILE}"))
     except OSError as error:

@@ -121,7 +121,8 @@ def secret_name(path: str) -> tuple[str, str] | None:
 
 
 def secret_path(path: str) -> str | None:
-    """Return what the file at `path` probably holds, judged by every part of the path; None for an ordinary file."""
+    """Return what the file at `path` probably holds, judged by its name and by the names of the folders in the path;
+    None for an ordinary file."""
     parts = path.split("/")
     for length in range(len(parts), 0, -1):
         if found := secret_name("/".join(parts[max(length - 2, 0) : length])):

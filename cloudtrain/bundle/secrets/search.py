@@ -101,8 +101,8 @@ def _is_allowed(allowed: Allowed, found: re.Match[bytes], secret: bytes, path: s
 
 
 def _whole(rule: Rule, found: re.Match[bytes]) -> bytes:
-    """Return the matched text. For a rule with `prefix`, include the characters of a name directly before the match,
-    because the rule's expression leaves them out."""
+    """Return the whole match and not only the secret in it. For a rule with `prefix`, include the rest of a name that
+    ends directly before the match."""
     if not rule.prefix:
         return found[0]
     start = found.start()
