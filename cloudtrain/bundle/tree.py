@@ -1,5 +1,5 @@
-"""A source folder, read once: the content of its bundle, the hash that names the bundle, and a method to write the
-bundle."""
+"""Reads a source folder once and returns its bundle: the files, the hash that names the bundle, and a method to write
+the archive."""
 
 from __future__ import annotations
 
