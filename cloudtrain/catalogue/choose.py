@@ -20,19 +20,19 @@ def choose(
     interconnect: Interconnect | None = None,
     types: Sequence[InstanceType] | None = None,
 ) -> InstanceType:
-    """Return the instance type for a job. The same table always gives the same type. `types` replaces the target's
-    table.
+    """Return the instance type for a job. `types` replaces the target's table.
 
-    Without `gpus_per_instance`, a type with the fewest GPUs is chosen. With `interconnect="rdma"`, only types with RDMA
-    fit. With `interconnect="ethernet"`, all types fit, because every type has Ethernet.
+    A type fits if it has the GPU `gpu`, `gpus_per_instance` GPUs (None: any number), and with `interconnect="rdma"`
+    also RDMA. With `interconnect="ethernet"`, all types fit, because every type has Ethernet.
 
-    The cheapest type that fits is chosen. If any type that fits has no known price, the smallest is chosen, because
-    with the same GPU a larger instance never costs less. Ties are decided, in this order, by less GPU memory, fewer
-    vCPUs, less memory, the lower known price, the lower known price of the bare machine, the newer generation, and the
-    name. Whole GPUs come before slices of a GPU, and retired types come last, whatever their price.
+    Of the types that fit, the best is chosen by these criteria, in this order: not retired, whole GPUs before slices of
+    a GPU, fewer GPUs, lower price, less GPU memory, fewer vCPUs, less memory, lower price without the training service,
+    newer generation, name. If one of the types (except retired ones) has no known price, the price comes only after
+    the memory.
 
     Raises:
-        JobError: no type has that GPU, that number of GPUs, or RDMA. The hint names the available choices.
+        JobError: no type has that GPU, that number of GPUs, or RDMA. The hint names the GPUs, numbers or types that
+            are available.
     """
     candidates = instances_where(target, "gpu", lambda cell: same_model(gpu, cell)) if types is None else types
     same_gpu = [instance for instance in candidates if has_gpu(instance, gpu)]

@@ -26,17 +26,18 @@ class Price(NamedTuple):
 def hourly(instances: Iterable[Counted], *, any_of: bool = False) -> float | None:
     """Return the list price per hour of all instances in US dollars; None if a price is unknown.
 
-    With `any_of`, only one of the instance types will be used, so the most expensive type counts.
+    With `any_of`, only one element of `instances` will be used, and the price of the most expensive one is returned.
     """
     price = price_of(instances, any_of=any_of)
     return price.hourly if price is not None and price.exact else None
 
 
 def price_of(instances: Iterable[Counted], *, any_of: bool = False) -> Price | None:
-    """Return the total price per hour of `instances`. With `any_of`, return the price of the most expensive entry.
+    """Return the total price per hour of `instances`. With `any_of`, only one element of `instances` will be used, and
+    the price of the most expensive one is returned.
 
-    If a price is unknown, use the price of the machine without the training service. Return None if an instance has
-    neither price.
+    If the price of a type is unknown, use its price without the training service. Return None if that price is unknown
+    too.
     """
     prices = [_price(known, count) for known, count in instances]
     found = [price for price in prices if price is not None]

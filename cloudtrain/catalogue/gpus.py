@@ -56,7 +56,8 @@ def read_gpu(text: str) -> Gpu:
 
 
 def same_model(written: str, own: str) -> bool:
-    """Return whether the GPU name `own` has the model `written`: `H100` matches `H100-80GB` and `H100-NVL-94GB`."""
+    """Return whether the user's GPU name `written` and the catalogue's GPU name `own` mean the same model: `H100`
+    matches `H100-80GB` and `H100-NVL-94GB`."""
     wanted, model = read_gpu(written).model, read_gpu(own).model
     return bool(own) and model in (wanted, wanted + _VARIANT)
 
@@ -65,8 +66,8 @@ def has_gpu(instance: InstanceType, written: str) -> bool:
     """Return whether the instance type has the GPU `written`. Without a memory size, every size fits: `A100` matches
     `A100-40GB` and `A100-80GB`.
 
-    A memory size fits if it equals the size in the catalogue's name, or the size that the driver shows, either in GiB
-    or converted to GB.
+    A memory size fits if it differs by at most 2% from the size in the catalogue's GPU name, or from the size that the
+    driver shows, in GiB or in GB.
     """
     wanted, own = read_gpu(written), read_gpu(instance.gpu)
     if not same_model(written, instance.gpu):
@@ -77,7 +78,7 @@ def has_gpu(instance: InstanceType, written: str) -> bool:
 
 def named_memory(instance: InstanceType) -> float:
     """Return the memory of each GPU, for comparison with `--min-gpu-memory`: the size in the GPU's name, such as 24 for
-    an `A10G-24GB`, or the size that the driver shows if that is larger. Return 0 without a GPU."""
+    an `A10G-24GB`, or the size that the driver shows, whichever is larger. Return 0 if the type has no GPU."""
     return max(read_gpu(instance.gpu).memory or 0.0, instance.gpu_memory_gib)
 
 

@@ -108,8 +108,8 @@ class InstanceType:
 
     @property
     def devices(self) -> int:
-        """The number of processes that a distribution starts on an instance by default: one for each GPU, else one for
-        each Neuron core, else one."""
+        """The number of GPUs, or of Neuron cores if the instance has no GPU, or else 1. By default, a distribution
+        starts this number of processes on each instance."""
         return self.gpus or self.neuron_cores or 1
 
 
@@ -177,24 +177,22 @@ def instance_types(target: str) -> tuple[InstanceType, ...]:
 
 
 def instances_where(target: str, column: str, fits: Callable[[str], bool]) -> tuple[InstanceType, ...]:
-    """Return the rows whose text in `column` passes the test `fits`. Only these rows are parsed, because parsing all
-    225 takes 4 ms."""
+    """Return the rows whose text in `column` passes the test `fits`. This is faster than parsing all
+    rows."""
     return tuple(_parse_row(target, cells) for cells in _table(target).values() if fits(cells[column]))
 
 
 @cache
 def instance_named(target: str, name: str) -> InstanceType | None:
-    """Return the row with that name, or None. Azure's names match in any case; the row has the usual spelling.
-
-    Only this row is parsed, because a plan needs no others.
-    """
+    """Return the row of the instance type `name`; None if the table lacks it. On Azure ML, `name` may be in any case,
+    and the row has the usual spelling."""
     cells = _table(target).get(name_key(target, name))
     return None if cells is None else _parse_row(target, cells)
 
 
 @cache
 def _table(target: str) -> Mapping[str, Mapping[str, str]]:
-    """Return the cells of a target's table, first by `name_key` and then by column."""
+    """Return a target's table as text: each row by its `name_key`, and the cells of the row by column."""
     table = table_of(target)
     if table is None:
         return {}

@@ -32,8 +32,8 @@ class MachineGroup:
 
     @property
     def accelerators(self) -> int:
-        """The number of GPUs of each machine, or of Neuron cores if it has no GPUs. A launcher starts one process for
-        each GPU or core."""
+        """The number of GPUs of each machine, or of Neuron cores if it has no GPUs. 0 if it has neither
+        or its type is unknown."""
         return self.gpus or (self.known.neuron_cores if self.known else 0)
 
     @property
@@ -56,8 +56,8 @@ class Machines:
 
     @property
     def spanned(self) -> tuple[MachineGroup, ...]:
-        """The groups that the distribution spans. If the groups are preferences, these are all groups, because the
-        distribution can span any one of them."""
+        """The groups that the distribution spans. If the groups are preferences, only one of them will be used, but all
+        of them are returned."""
         return tuple(group for group in self.groups if not self.spans or group.name in self.spans)
 
     @property
@@ -77,8 +77,8 @@ class Machines:
 
     @property
     def price(self) -> Price | None:
-        """The price of all machines; if the groups are preferences, the price of the most expensive group. None if a
-        machine has neither a known price with the training service nor one without it."""
+        """The price of all machines; if the groups are preferences, the price of the most expensive group. The price
+        without the training service replaces an unknown price. None if that price is unknown too."""
         counted = [(group.known, group.count) for group in self.groups]
         return price_of(counted, any_of=self.kind == "preferences")
 

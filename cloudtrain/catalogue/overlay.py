@@ -18,8 +18,8 @@ type, which corrects a type of the catalogue or adds a new type. A new type need
     [azureml.Standard_NC96ads_A100_v4]
     price = 13.2
 
-The columns are the fields of `InstanceType`. Azure's names may be in any case. A file counts only if no
-other user can have written it (`cloudtrain/system/trust.py`).
+The columns are the fields of `InstanceType`. Names of Azure's types may be in any case. A file that another user may
+have written is an error (`cloudtrain/system/trust.py`).
 
 The results of the last `cloudtrain instances --refresh` (`refreshed.py`) have the lowest precedence.
 """
@@ -164,8 +164,7 @@ def apply_overlay(
 
 
 def type_named(target: str, name: str, overlay: Sequence[Correction] | None) -> InstanceType | None:
-    """Return the type with that name and the overlay's corrections; None if no type has the name. Only this type is
-    parsed.
+    """Return the type `name` with the corrections of `overlay`; None if neither the catalogue nor `overlay` has it.
 
     Raises:
         SettingsError: this type lacks a required column, or has GPUs but no name of the GPU.
@@ -242,8 +241,8 @@ def _make_type(correction: Correction, known: Iterable[InstanceType]) -> Instanc
 
 
 def _complete_cells(correction: Correction) -> dict[str, Any]:
-    """Return the file's cells and the cells that follow from them: the source of a price, the memory in a GPU's name,
-    the fabric of RDMA."""
+    """Return the cells of a correction, completed by cells that follow from them: the source of a price, the memory
+    in a GPU's name, the network that RDMA uses."""
     cells = dict(correction.cells)
     follows: dict[str, Any] = {}
     for price in ("price", "machine_price"):
@@ -266,8 +265,8 @@ _GPU_COLUMNS = frozenset(("gpus", "gpu", "gpu_memory_gib"))
 
 
 def _whole(instance: InstanceType, correction: Correction) -> InstanceType:
-    """Return `instance` unchanged, after checking that its columns fit together. `correction` is the correction that
-    was applied to it.
+    """Check that the columns of `instance` fit together, after `correction` was applied to it. Return `instance`
+    unchanged.
 
     Raises:
         SettingsError: the type has only some of the columns about GPUs, or RDMA without a fabric.

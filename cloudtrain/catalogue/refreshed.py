@@ -1,9 +1,9 @@
 """The results of `cloudtrain instances --refresh`: the file `instances.TARGET.refreshed.json` in the user's
 configuration folder.
 
-The next refresh replaces the whole file, and no refresh ever changes the user's `instances.toml`. Both files have the
-same tables, and `instances.toml` takes precedence. The format is JSON, because the file has hundreds of types and is
-read for every plan.
+The next refresh replaces the whole file, and no refresh ever changes the user's `instances.toml`. Both files
+correct the catalogue in the same way, and `instances.toml` takes precedence. The format is JSON, which is read faster
+than TOML: the file has hundreds of types and is read for every plan.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ class ChainService(DrivenService):
         return Order(plan, self._bundle, self._key, self._submitter, self._after).to_json()
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Upload code and data to where the run will read them, and keep a copy of the code. Later edits have no effect
-        on the run.
+        """Upload code and data to the target, and keep a copy of the code in the run's folder. Return False if the
+        target already has the code.
 
         Raises:
             TargetError: the run's folder cannot be written, or the target cannot be reached.
@@ -70,8 +70,8 @@ class ChainService(DrivenService):
         return self._target(plan.ref).upload(plan, bundle, on_bytes=on_bytes)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Start the watcher. With `again`, first replace the order of an interrupted command, because that order may
-        name other runs."""
+        """Write the order and start the watcher. With `again`, do nothing if an interrupted command has already started
+        a watcher or sent the run."""
         if again and not self.withdraw(plan.ref):
             return plan.ref
         return super().submit(plan)
@@ -81,7 +81,7 @@ class ChainService(DrivenService):
         return super().has(ref) or self._target(ref).has(ref)
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Remove the order. Return False if a watcher has taken it over or has sent the run."""
+        """Remove the order of a run. Return False if a watcher has already taken over the run or sent it."""
         return super().withdraw(ref) and not self._target(ref).has(ref)
 
     def status(self, ref: RunRef) -> RunStatus:

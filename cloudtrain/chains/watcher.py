@@ -33,7 +33,7 @@ Moment = Callable[[str], None]
 
 
 class _Ended(Exception):
-    """The run ends without being sent."""
+    """Ends the run before it is sent, with the state and reason to record."""
 
     def __init__(self, state: RunState, reason: str) -> None:
         super().__init__(reason)
@@ -42,8 +42,8 @@ class _Ended(Exception):
 
 
 def watch_interval() -> float:
-    """Return the seconds between the first two checks of an awaited run. The value comes from
-    `CLOUDTRAIN_WATCH_INTERVAL`; default: 30."""
+    """Return the seconds between the first and the second check of the awaited runs. The environment variable
+    `CLOUDTRAIN_WATCH_INTERVAL` sets the value; default: 30."""
     try:
         return max(0.01, float(os.environ.get("CLOUDTRAIN_WATCH_INTERVAL", "")))
     except ValueError:
@@ -51,15 +51,16 @@ def watch_interval() -> float:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Take over the run NAME, report that on DESCRIPTOR, and wait until the run is sent. `arguments` are `STATE_DIR
-    NAME DESCRIPTOR`."""
+    """Watch the run NAME until it is sent. `arguments` are `STATE_DIR NAME DESCRIPTOR`: when the watch has begun, this
+    process reports it on the file descriptor DESCRIPTOR."""
     state_dir, name, ready = detach(arguments)
     watch(ChainFolder(state_dir, name), ready)
 
 
 def watch(folder: ChainFolder, ready: Callable[[], None], moment: Moment = lambda _: None) -> None:
-    """Wait for the other runs, then send the request. Do nothing if another process already does this. `ready` is
-    called when this process has taken over."""
+    """Wait for the runs that the run in `folder` waits for, then send its request. Do nothing if another process
+    already watches it. `ready` is called when the watch has begun, and `moment` at each step with the name of the
+    step."""
     lock = ProcessLock.take(folder.lock)
     if lock is None or not folder.specification.exists():
         return
@@ -131,8 +132,12 @@ class Watcher:
             store.record(self._folder.name, RunStatus(state, reason, ended=time.time()))
 
     def _waits(self) -> bool:
-        """Return whether any of the awaited runs is unfinished. A waiting run whose watcher has died counts as
-        unfinished."""
+        """Return whether any of the awaited runs is unfinished. An awaited run that itself waits counts as unfinished,
+        even if its watcher has died.
+
+        Raises:
+            _Ended: an awaited run did not succeed, or this run was stopped.
+        """
         self._end_if_stopped()
         for ref in self.order.after:
             try:
@@ -150,7 +155,8 @@ class Watcher:
         return False
 
     def _is_sent(self) -> bool:
-        """Send the request if it was not sent before. Return whether the target has the run.
+        """Send the request if it was not sent before. Return False if the target could not be reached, so that the
+        caller tries again.
 
         Raises:
             _Ended: the run was stopped before anything was sent.
