@@ -177,8 +177,7 @@ def instance_types(target: str) -> tuple[InstanceType, ...]:
 
 
 def instances_where(target: str, column: str, fits: Callable[[str], bool]) -> tuple[InstanceType, ...]:
-    """Return the rows whose text in `column` passes the test `fits`. This is faster than parsing all
-    rows."""
+    """Return the rows whose text in `column` passes the test `fits`. Other rows are not parsed."""
     return tuple(_parse_row(target, cells) for cells in _table(target).values() if fits(cells[column]))
 
 

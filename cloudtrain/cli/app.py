@@ -19,7 +19,7 @@ PROGRAM = "cloudtrain"
 
 
 class Entry(NamedTuple):
-    """A row of the root help. Each command's module defines `command`, a function or a Typer app."""
+    """A row of the root help. The module of each command has an object `command`: a function or a Typer app."""
 
     section: str
     summary: str

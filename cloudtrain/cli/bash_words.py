@@ -14,7 +14,7 @@ _WORDS, _INDEX = "COMP_WORDS", "COMP_CWORD"
 def with_whole_words(complete: Callable[[], int], environ: MutableMapping[str, str] = os.environ) -> int:
     """Join the words that bash split at colons, run `complete`, and return its exit code.
 
-    Each answer is printed without its part up to the last colon, because bash keeps this part on the command line.
+    The completions are printed without the part up to the last colon, because bash keeps this part on the command line.
     """
     kept = _join_colons(environ)
     if not kept:
@@ -30,8 +30,8 @@ def with_whole_words(complete: Callable[[], int], environ: MutableMapping[str, s
 
 
 def _join_colons(environ: MutableMapping[str, str]) -> str:
-    """Join the words that bash split at colons, by changing bash's variables in `environ`. Return the word at the
-    cursor up to its last colon, with the colon; an empty string if the word has no colon."""
+    """Join the words that bash split at colons, by changing bash's variables in `environ`. Return the part of the word
+    at the cursor up to and including its last colon: `bundled:` for `bundled:dig`; an empty string without a colon."""
     words, index = environ.get(_WORDS, "").split(), environ.get(_INDEX, "")
     if ":" not in words or not index.isdecimal():
         return ""

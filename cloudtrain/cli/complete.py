@@ -54,7 +54,7 @@ def runs_and_jobs(incomplete: str) -> list[str]:
 
 @_silent
 def jobs(incomplete: str) -> list[str]:
-    """Return job files and folders in the typed folder, and the names of the bundled scripts."""
+    """Return the job files and folders in the folder of the typed path, and the bundled scripts as `bundled:NAME`."""
     from cloudtrain.jobfile import SUFFIXES
     from cloudtrain.scripts import script_names
 

@@ -1,4 +1,4 @@
-"""The course of a metric: a sample of its values, drawn as a curve or a sparkline."""
+"""The values of a metric over time: a sample of them, drawn as a curve or a sparkline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ lie in the lowest `_LOW` of a linear scale."""
 
 
 class Course:
-    """A summary of a metric's values: the last, smallest and largest one, and enough evenly spaced ones for a curve."""
+    """A summary of a metric's values: the last, the smallest and the largest value, and an evenly spaced sample."""
 
     def __init__(self) -> None:
         self.last = self._newest = math.nan
@@ -49,8 +49,8 @@ class Course:
 
 
 def wants_logarithm(values: Sequence[float]) -> bool:
-    """Return whether a curve of the values needs a logarithmic scale, because most values would lie at the bottom of a
-    linear one. Most losses need it: they drop steeply at first."""
+    """Return whether a curve of the values needs a logarithmic scale, because most of them would lie at the bottom of a
+    linear scale, as with a loss that drops steeply at first."""
     if not values or min(values) <= 0 or max(values) / 2 < min(values) / 2 * _WIDE:
         return False
     return sorted(_fractions(values))[len(values) // 2] < _LOW
@@ -81,7 +81,7 @@ def _heights(values: Sequence[float]) -> list[float]:
 
 
 def _fractions(values: Sequence[float]) -> list[float]:
-    """Scale the values linearly: the smallest becomes 0, the largest 1."""
+    """Scale the values linearly, so that the smallest becomes 0 and the largest 1. If all are equal, all become 0."""
     if not values:
         return []
     low, high = min(values) / 2, max(values) / 2  # halves, because the whole distance may be more than a float holds

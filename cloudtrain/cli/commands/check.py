@@ -92,7 +92,7 @@ def _finding_json(finding: Any) -> dict[str, Any]:
 
 
 def _problem_json(problem: Any) -> dict[str, Any]:
-    """Convert an error that prevents the checks to JSON data with the same fields as a finding."""
+    """Convert a problem of an invalid job file to JSON data with the same fields as a finding."""
     from cloudtrain.errors import more_about
 
     place = problem.file if problem.line is None else f"{problem.file}:{problem.line}:{problem.column}"

@@ -30,7 +30,7 @@ def command(
 
     `work/` holds the files that the script of a local run wrote into its working folder.
 
-    Prints the path of each copied file on stdout. The exit code is 1 when the run has no such files.
+    Prints the path of each copied file on stdout. The exit code is 1 when there is nothing to copy.
 
     \b
     Examples:

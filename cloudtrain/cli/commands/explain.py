@@ -9,7 +9,7 @@ from cloudtrain.cli import complete, options
 
 
 class Entry(NamedTuple):
-    """The explanation of a rule's or an error's code."""
+    """The explanation of the code of a rule or of an error."""
 
     code: str
     level: str

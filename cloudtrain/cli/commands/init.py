@@ -103,7 +103,7 @@ def command(
 
 def _script_in(folder: Path) -> Path:
     """Return the training script in a folder: `train.py`, or the only Python file. If the folder has neither, search
-    its subfolders `_FOLDERS` by the same rule. If no script is found, return the path of a new `train.py`."""
+    its subfolders `_FOLDERS` in the same way. If no script is found, return the path for a new `train.py`."""
     for place in (folder, *(folder / name for name in _FOLDERS)):
         scripts = sorted(place.glob("*.py"))
         if place / "train.py" in scripts:

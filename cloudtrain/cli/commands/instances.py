@@ -332,8 +332,8 @@ def _nearest(name: str, target: str, known: Sequence[str]) -> str:
 
 
 def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query, gone: int) -> list[str]:
-    """Return lines with the numbers of matching types that are not shown because they are beyond the limit, have no
-    known price, or are no longer offered."""
+    """Return lines about the matching types that are not shown: one each for types beyond the limit, types without a
+    known price, and the `gone` types that are no longer offered. Omit lines with the number 0."""
     from cloudtrain.catalogue.query import count_unpriced
 
     lines = []
@@ -347,7 +347,8 @@ def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query, g
 
 
 def _note(types: Sequence[InstanceType]) -> str:
-    """Return a line with the units, the date of the prices, and how to correct the prices."""
+    """Return the line below the table: the unit of the network, the dates of the prices, and how to set your own
+    prices."""
     from cloudtrain.render.instances import has_infiniband
 
     unit = "network in Gbit/s"

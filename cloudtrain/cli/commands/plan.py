@@ -104,8 +104,7 @@ def command(
 def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
     """Print the plan on stdout. The text format includes the processes and the request only with `whole`.
 
-    A plan with errors is printed too. Its errors may then be far above the end of the output, so a last line on stderr
-    repeats their codes.
+    A plan with errors is also printed. A last line on stderr repeats the codes of the errors, which may be far above.
 
     Raises:
         typer.Exit: a check found an error (exit code 2).
@@ -139,7 +138,7 @@ def _say_upload(plan: Plan, *words: str) -> None:
 
 
 def _say_errors(plan: Plan, *, above: bool) -> None:
-    """Print the codes of the plan's errors once more, because the errors may have scrolled away. With `above`, the line
+    """Print a line with the codes of the plan's errors, which may have scrolled off the screen. With `above`, the line
     says that the errors are above the request."""
     from cloudtrain.cli.terminal import say
 
@@ -151,7 +150,7 @@ def _say_errors(plan: Plan, *, above: bool) -> None:
 
 
 def _known_format(form: str, target: str) -> str:
-    """Return the format `form` if a target has it. Other targets are loaded only if `target` lacks the format.
+    """Return `form` if it is a format of any target. `target` is tried first, so that the others need not be loaded.
 
     Raises:
         UsageError: no target has this format.

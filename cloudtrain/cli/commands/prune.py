@@ -47,8 +47,9 @@ def command(
 ) -> None:
     """Remove old, failed or large runs, and keep the best.
 
-    Finds the ended runs that match all options, and removes them as `rm` does. Also removes code archives of submits
-    that are older than a day. Prints the names of the removed runs.
+    Finds the ended runs that match all options, and removes them as `rm` does. Also removes code archives that
+    no submit has used for a day, and environments that no submit has used for two weeks. Prints the names of the
+    removed runs.
 
     \b
     Examples:

@@ -89,7 +89,8 @@ def command(
 
 
 def _whole(what: str, flags: dict[str, Any], *, profile: str | None, set_: Any, ignore: Any) -> Run:
-    """Return the uninterrupted run: the run called `what`, or a new run of the job `what`."""
+    """Return the uninterrupted run of the rehearsal. If `what` names a run, return this run; if it names a job, run
+    it."""
     import cloudtrain as ct
     from cloudtrain.cli import inputs
     from cloudtrain.cli.terminal import say
@@ -124,7 +125,8 @@ def _whole(what: str, flags: dict[str, Any], *, profile: str | None, set_: Any, 
 
 
 def _is_job(what: str) -> bool:
-    """Return whether the text names a job rather than a run: it is a file, or looks like a path or `bundled:NAME`."""
+    """Return whether the text names a job and not a run: whether it is `bundled:NAME` or a file, or looks like a
+    path."""
     from cloudtrain.core.job import BUNDLED
     from cloudtrain.jobfile import SUFFIXES
 

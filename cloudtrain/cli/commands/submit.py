@@ -196,8 +196,8 @@ def _upload(file: JobFile, where: Any, profile: str | None, ignore: list[str] | 
 
 
 def show_plan(plan: Plan) -> None:
-    """Show the plan's summary and findings on stderr. A plan with errors is not shown, because the submit then stops
-    and shows the errors."""
+    """Show the plan's summary and findings on stderr. A plan with errors is not shown, because the error message lists
+    its findings."""
     from cloudtrain.cli.terminal import show
 
     if not plan.errors:
@@ -235,8 +235,8 @@ def print_followed(run: Run) -> None:
 
 
 def print_detached(as_json: bool) -> Callable[[Run], None]:
-    """Return a function that prints a run's name on stdout. If stdout fails, it prints the name on stderr, because the
-    run exists and costs money."""
+    """Return a function that prints a run's name on stdout. If stdout cannot be written, it prints the name on stderr,
+    because the run exists and costs money."""
 
     def print_run(run: Run) -> None:
         from cloudtrain.cli.report import goes_on
