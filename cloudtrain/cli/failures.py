@@ -87,8 +87,8 @@ def _notices(error: CloudtrainError) -> Iterator[Any]:
 
 
 def _end(error: CloudtrainError, levels: Sequence[str]) -> str:
-    """Return the last lines of a report: for failed checks, their number and what to do; for another error, the number
-    of its problems, or no text if it has only one."""
+    """Return the text at the end of a report. For a `PreflightError`, this is the number of findings and a hint; for
+    any other error, the number of problems, or an empty text if there is only one."""
     if isinstance(error, PreflightError):
         return "\n".join(filter(None, (f"{_count(error, levels)}; nothing was sent", error.hint)))
     count = len(error.problems)
@@ -136,7 +136,8 @@ _SAID = {
 
 
 def _value_hint(error: Any, text: str) -> str | None:
-    """Return a hint with a valid value for the option that got a wrong value; None if none is known."""
+    """Return a hint with a valid value for the option that got a wrong value; None if no valid value is
+    known."""
     flag = next((name for name in getattr(getattr(error, "param", None), "opts", ()) if name.startswith("--")), None)
     if flag is None:
         return None

@@ -85,7 +85,7 @@ class _QueueNews:
         self._place: int | None = None
 
     def tell(self, status: RunStatus) -> None:
-        """Report the run's place in the queue if `status` has a new one."""
+        """Report the run's place in the queue if it has changed, or that the run has left the queue and starts."""
         place = status.queue_place
         if place is not None and place != self._place:
             say(f"`{self._name}` is queued: place {place}, {status.reason}")

@@ -31,7 +31,7 @@ def write_sections(formatter: Any, sections: Mapping[str, Sequence[tuple[str, st
 
 
 class Command(TyperCommand):
-    """A command whose help shows arguments in the form `JOB`, `[CODE]` or `NAME...`, as the examples do."""
+    """A command whose help shows its arguments in the form `JOB`, `[CODE]` or `NAME...`."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the parts of the usage line, such as `[OPTIONS] NAME [PATH]`."""

@@ -114,7 +114,7 @@ def _require_distribution(script: Path) -> None:
 
 
 def _changes(instances: int | None, processes_per_instance: int | None, gpu: str | None) -> list[str]:
-    """Convert the flags that are allowed with a script to overrides of its job's fields. Flags that are None are left
+    """Convert the values of flags to overrides of fields in the job of a Python script. Flags that are None are left
     out."""
     model, _, count = (gpu or "").partition(":")
     flags = {
@@ -130,7 +130,7 @@ def _save(file: Path, text: str) -> None:
     """Write a new job file.
 
     Raises:
-        UsageError: the file already exists or cannot be written.
+        UsageError: the file already exists, cannot be written, or has no name of a YAML file.
     """
     from cloudtrain.cli.terminal import say
     from cloudtrain.jobfile.files import format_of
@@ -175,7 +175,7 @@ def target(name: str | None, profile: str | None, *, job: str | None = None, **f
 
 
 def pinned(file: JobFile, where: Any, *, offline: bool = False) -> JobFile:
-    """Return the file with every label (`NAME@latest`) replaced by its current version.
+    """Return a copy of `file` with every label (`NAME@latest`) replaced by its current version. Writes nothing to disk.
 
     Raises:
         UsageError: `--offline` forbids asking the target, or the job has no label that the target can resolve.
@@ -199,8 +199,8 @@ def plan_of(file: JobFile, where: Any, *, profile: str | None, ignore: Sequence[
 def checked(
     file: JobFile, where: Any, *, profile: str | None, ignore: Sequence[str] | None, online: bool | None
 ) -> Plan:
-    """Return the plan of a job file. With `online`, it includes the target's own findings. With `online=None`, it
-    includes them only if you have credentials."""
+    """Return the plan of a job file, with findings from the target about role, bucket, inputs and quota. With
+    `online=None`, the target is asked only if you have credentials; with `online=False`, it is never asked."""
     from cloudtrain.api import check
 
     return check(file.work, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of, online=online)

@@ -23,8 +23,8 @@ class LineFormat(NamedTuple):
     """Keep the colours that the line itself contains."""
 
     def text(self, line: LogLine) -> str:
-        """Return the printed form of a line, without the line break. A service may send several lines as one; each gets
-        the prefix."""
+        """Return the printed form of a line, without the line break. If the text of `line` contains line
+        breaks, each part gets the prefix."""
         if self.as_json:
             content = {name: value for name, value in line.__dict__.items() if name != "values"}
             if line.values is not None:

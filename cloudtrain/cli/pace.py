@@ -137,7 +137,8 @@ class Pace:
         return self._status is not None and self._status.state.is_final
 
     def _phase(self) -> str:
-        """Return `, PHASE` with the provider's name for the current phase; an empty text if the provider names none."""
+        """Return a comma and the provider's name for the current phase; an empty text if the provider names no
+        phase."""
         phases = [item for item in self._status.transitions if item.ended is None] if self._status else []
         if not phases:
             return ""

@@ -56,7 +56,7 @@ def _of_sweep(status: RunStatus) -> str:
 
 
 def goes_on(run: Run) -> None:
-    """Print after Ctrl-C that the run continues, and how to stop and follow it."""
+    """Print that the run continues, and the commands that stop and follow it."""
     say(
         "",
         f"`{run.name}` continues",

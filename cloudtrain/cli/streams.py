@@ -23,7 +23,8 @@ class OutputError(CloudtrainError):
 
 
 def mend_streams() -> None:
-    """Replace stdout and stderr by streams that escape characters they cannot encode and report a full disk."""
+    """Replace stdout and stderr by streams that escape characters they cannot encode. Write errors, for example on a
+    full disk, end the command on stdout and are ignored on stderr."""
     codecs.register_error(_ESCAPED, _escape)
     sys.stdout = _Stdout(**_as_given(sys.stdout, 1))
     sys.stderr = _Stderr(**_as_given(sys.stderr, 2))
@@ -36,8 +37,8 @@ def discard(stream: TextIO) -> None:
 
 
 def _as_given(stream: Any, number: int) -> dict[str, Any]:
-    """Return the constructor's arguments for a stream like `stream`. If the user closed the stream (`>&-`), `stream` is
-    None. Then /dev/null is opened under its file descriptor `number`, so that no other file gets that number."""
+    """Return arguments for `io.TextIOWrapper` that make a stream like `stream`. If the user closed the stream (`>&-`),
+    `stream` is None, and /dev/null is opened as file descriptor `number`, so that no other file gets this number."""
     if stream is None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
         return {"buffer": open(number, "wb"), "encoding": "utf-8", "errors": _ESCAPED}
@@ -83,7 +84,8 @@ class _Stdout(_Stderr):
     message."""
 
     def failed(self, error: OSError) -> NoReturn:
-        """Raise the error. The stream has been redirected to /dev/null."""
+        """Raise a broken pipe unchanged, and any other error as `OutputError`. The stream has been redirected to
+        /dev/null."""
         if isinstance(error, BrokenPipeError):
             raise error
         message = f"stdout cannot be written: {error.strerror}"

@@ -17,8 +17,8 @@ UNREAD = "0" * 64
 
 
 class Search(NamedTuple):
-    """A tuner's search. `fields` are the fields of the sweep except its job. `lost` holds the parts of the search that
-    are lost if only the job is adopted, each with the reason.
+    """A search for hyperparameters by another tool's tuner. `fields` are the fields of the equivalent sweep, except its
+    job. `lost` holds the parts of the search that are lost if only the job is adopted, each with the reason.
     """
 
     fields: Mapping[str, Any]
@@ -87,8 +87,8 @@ class StaticCall:
 
 
 def said(value: Any, path: str, unknown: dict[str, str]) -> Any:
-    """Return `value`, which is at `path`, without its unknown parts, and add the path and text of each unknown part to
-    `unknown`.
+    """Return `value` without the parts that a script's text does not show, or None if it is such a part itself. Add the
+    path and text of each of these parts to `unknown`. `path` is the path of `value`.
     """
     if isinstance(value, Unknown | StaticCall):
         unknown[path.lstrip(".")] = value.text if isinstance(value, Unknown) else f"{value.name}(...)"
@@ -104,8 +104,8 @@ def said(value: Any, path: str, unknown: dict[str, str]) -> Any:
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """The options of a batch script that are not in the job: those that become `settings` of the target, and those that
-    are `lost`.
+    """The options of a batch script that no field of a job can express. Some become `settings` of the target; the
+    others are `lost`.
     """
 
     settings: dict[str, Any]
@@ -148,8 +148,8 @@ class Adopter(Protocol):
     def comparable(
         self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
-        """Return a request without the values that change with each submission. `plan` is the draft's plan
-        if the request is from the draft, and None for the original request.
+        """Return a request without the values that change with each submission. `plan` is the draft's plan,
+        or None if `request` is the original request.
         """
         ...
 
@@ -163,8 +163,8 @@ class Adopter(Protocol):
         ...
 
     def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
-        """Return the jobs in the `record` of a hook, and an archive (tar, gzip) of their code; None if the code is not
-        among `uploads`, the files that the script uploaded.
+        """Return the jobs in the `record` of a hook, and an archive (tar, gzip) of their code. The archive is None if
+        the code is not among `uploads`, the files that the script uploaded.
         """
         ...
 
