@@ -107,7 +107,8 @@ def target_named(
 ) -> TargetSettings:
     """Return a target with its account settings from `cloudtrain.toml`. Flags that are not None override the settings.
 
-    `near` is the folder of the job file. The settings of its project take precedence.
+    `near` is the folder of the job file. The settings of its project are used instead of those of the working
+    directory.
 
     Raises:
         SettingsError: the target or profile does not exist, or a settings file is wrong.

@@ -191,8 +191,8 @@ def _run(
 
 
 def _kill_what_is_left(mark: str) -> None:
-    """Kill processes that have left the process group, such as daemons. They are recognized by `mark` in their
-    environment."""
+    """Kill the script's processes that have left its process group, such as daemons. They are recognized by `mark` in
+    their environment."""
     import psutil
 
     for _ in range(5):

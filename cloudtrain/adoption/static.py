@@ -53,7 +53,8 @@ def adopt_statically(script: Path, place: Path) -> Adoption:
 
 
 def calls_in(script: Path) -> Iterator[StaticCall]:
-    """Yield every call in a script or a notebook. An argument that the text does not show is an `Unknown`.
+    """Yield every call in a script or a notebook. An argument whose value the text does not show is an
+    `Unknown`.
 
     Raises:
         UsageError: the source is not Python.

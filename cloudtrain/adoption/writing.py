@@ -101,7 +101,8 @@ def _number(value: Any) -> str:
 
 
 def _block(text: str, indent: str) -> tuple[str, list[str]] | None:
-    """Return the header and the lines of a YAML literal block for a text of several lines; None if quotes are safer."""
+    """Return the header and the lines of a YAML literal block for a text of several lines; None if the text must
+    be written in quotes."""
     plain = all(line.isprintable() and not line.endswith(" ") for line in text.split("\n"))
     if not plain or text[:1] in (" ", "\n") or text.endswith("\n\n") or not text.strip():
         return None

@@ -21,7 +21,7 @@ _BATCH = 32
 
 
 class Digest(NamedTuple):
-    """The results of reading a file."""
+    """The hash, true size and secrets of a file, as found by reading it."""
 
     sha256: str
     size: int

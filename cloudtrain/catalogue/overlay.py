@@ -84,7 +84,7 @@ def load_overlays(user_folder: Path, cwd: Path, target: str | None = None) -> Ov
 
 
 def user_overlay(cwd: Path | None = None, target: str | None = None) -> Overlay:
-    """Return the corrections of this user and of the project around `cwd`; default: the working directory."""
+    """Return the corrections of this user and of the project that contains `cwd`; default: the working directory."""
     from platformdirs import user_config_path
 
     return load_overlays(user_config_path("cloudtrain", appauthor=False), cwd or Path.cwd(), target)

@@ -148,7 +148,8 @@ def _save(file: Path, text: str) -> None:
 
 
 def target(name: str | None, profile: str | None, *, job: str | None = None, **flags: Any) -> Any:
-    """Return the target with its settings. The settings of the job file's project take precedence.
+    """Return the target with its settings. For a job file, the settings of its project are used instead of those of the
+    working directory.
 
     Raises:
         UsageError: a flag works only on the local target, but the target is another one.
@@ -219,7 +220,8 @@ def run(name: str) -> Run:
 
 
 def may(what: str, run: Run) -> None:
-    """If the user wrote `last`, and this is a run from another folder, ask before the command `what` changes it.
+    """If the user wrote `last`, and `last` means a run from another folder, ask whether the command `what` may change
+    this run.
 
     Raises:
         UsageError: stdin is not a terminal, or the user answers no.

@@ -86,7 +86,8 @@ def command(
 
 
 def _finding_json(finding: Any) -> dict[str, Any]:
-    """Convert a finding to JSON data. `line` is the line in its position `FILE:LINE:COLUMN`, or null."""
+    """Convert a finding to JSON data. `line` is LINE of its position `FILE:LINE:COLUMN`; null without a
+    position."""
     line = re.search(r":([0-9]+):[0-9]+$", finding.place or "")
     return dict(finding._asdict()) | {"level": finding.level.value, "line": int(line[1]) if line else None}
 
