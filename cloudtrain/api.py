@@ -587,8 +587,8 @@ def _perhaps(
     *,
     trials: bool = False,
 ) -> list[RunRecord]:
-    """Return the rows of all runs that may match, newest first. With `states`, all unfinished runs are included,
-    because their recorded state may be outdated."""
+    """Return the rows of all runs that may meet these conditions, newest first. With `states`, all unfinished runs are
+    included, because their recorded state may be outdated."""
 
     def found(**wanted: Any) -> list[RunRecord]:
         return store.newest(job=job, where=where, trials=trials, **wanted)

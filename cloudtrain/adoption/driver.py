@@ -1,8 +1,9 @@
-"""A program that runs a script and stops it at the first job that it creates. `cloudtrain adopt` starts a copy.
+"""A program that runs a script and stops it at the first job that it creates. `cloudtrain adopt` starts a copy of
+this file.
 
-The interpreter is the one with the script's packages, so this program uses only the standard library and works with
-Python 3.7 and newer. The file `plan.json` in its folder names the script or the notebook's cells, the arguments, and
-the hooks.
+The script's own interpreter runs the copy, so this file uses only the standard library and works with Python 3.7 and
+newer. The file `plan.json` in the folder of the copy holds the names of the script and the hooks, the script's
+arguments, and the cells of a notebook.
 """
 
 import ast

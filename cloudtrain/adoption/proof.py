@@ -271,9 +271,9 @@ def _mended(target: Target, adopter: Adopter, original: Original, draft: Draft) 
 
 
 def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str]) -> bool:
-    """Remove the fields that the problems in `error` name. If `fields` has none of them, remove the top-level fields
-    that the paths of the problems begin with. Add a comment to `comments` for each removed field. Return whether any
-    field was removed."""
+    """Remove from `fields` the fields that the problems in `error` name. If none of them exists, remove the top-level
+    fields that the paths of the problems begin with. Add a comment to `comments` for each removed field. Return whether
+    any field was removed."""
     paths = [(item.path[1:] if item.path[:1] == ("job",) else item.path, item) for item in error.problems]  # of a sweep
     ways = [(tuple(part for part in path if isinstance(part, str)), problem) for path, problem in paths]
     found = [(way, problem) for way, problem in ways if _holder(fields, way) is not None]

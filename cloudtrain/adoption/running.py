@@ -153,8 +153,8 @@ def _environment(place: Path, mark: str) -> dict[str, str]:
 
 
 def _without_network() -> list[str]:
-    """Return a command prefix that cuts off the network and ends all child processes with the command; empty if this
-    machine lacks Linux namespaces."""
+    """Return a command prefix that cuts off the network, and ends all child processes when the command ends; empty
+    if this machine lacks Linux namespaces."""
     program = shutil.which("unshare")
     if program is None:
         return []

@@ -21,8 +21,8 @@ from cloudtrain.system.paths import why_missing
 
 
 class Included(NamedTuple):
-    """A file or folder from outside the source folder, with the methods of an `os.DirEntry`. Its links are already
-    resolved."""
+    """A file or folder from outside the source folder, with the methods of an `os.DirEntry`. Links in `path`
+    are already resolved."""
 
     path: str
     status: os.stat_result

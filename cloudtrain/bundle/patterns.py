@@ -106,7 +106,7 @@ def _tokens(text: bytes) -> list[bytes]:
 
 
 def _ends_in_folders(tokens: Sequence[bytes]) -> bool:
-    """Return whether the pattern's text after its last slash is `**`, or even more stars and nothing else."""
+    """Return whether the text after the last slash of a pattern consists of at least two stars and nothing else."""
     last = _split(tokens, _SLASH)[-1]
     return len(last) > 1 and set(last) == {_STAR}
 

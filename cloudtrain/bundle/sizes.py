@@ -25,7 +25,7 @@ def largest_files(sizes: Mapping[str, int], count: int) -> list[str]:
 
 def size_hint(sizes: Mapping[str, int]) -> str:
     """Return a hint with a line for the ignore file. The line leaves out the largest file or folder at the root. If the
-    largest file is more than half of that folder, the line leaves out only this file."""
+    largest file has more than half of that size, the line leaves out only this file."""
     totals: Counter[str] = Counter()
     for path, size in sizes.items():
         top, slash, _ = path.partition("/")

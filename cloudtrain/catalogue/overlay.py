@@ -113,7 +113,8 @@ _EXAMPLE = 'write one table for each type: `[sagemaker."ml.p5.48xlarge"]`, and b
 
 
 def read_overlay(data: Mapping[str, Any], file: str, positions: Positions | None = None) -> Overlay:
-    """Return the corrections in the tables of a file. `file` names it in errors and as the source of prices.
+    """Return the corrections in the tables of a file. `file` is the path of the file, for errors and as the source
+    of prices.
 
     Raises:
         SettingsError: the tables have wrong targets, columns or values. All are reported.
@@ -241,7 +242,7 @@ def _make_type(correction: Correction, known: Iterable[InstanceType]) -> Instanc
 
 
 def _complete_cells(correction: Correction) -> dict[str, Any]:
-    """Return the cells of a correction, completed by cells that follow from them: the source of a price, the memory
+    """Return the cells of a correction, completed with cells that follow from them: the source of a price, the memory
     in a GPU's name, the network that RDMA uses."""
     cells = dict(correction.cells)
     follows: dict[str, Any] = {}

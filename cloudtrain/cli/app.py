@@ -19,7 +19,7 @@ PROGRAM = "cloudtrain"
 
 
 class Entry(NamedTuple):
-    """A row of the root help. The module of each command has an object `command`: a function or a Typer app."""
+    """The section and the summary of a command in the root help."""
 
     section: str
     summary: str

@@ -79,7 +79,7 @@ class Command(TyperCommand):
 
     def _refuse_misplaced(self, script: str, words: list[str]) -> None:
         """Refuse options of this command among the `words` after `script`, unless the script's text contains their
-        names. If such options were passed to the script, `submit train.py --dry-run` would send the job.
+        names. Otherwise `submit train.py --dry-run` would pass the option to the script and send the job.
 
         Raises:
             UsageError: `words` contains such an option.

@@ -130,7 +130,7 @@ def _save(file: Path, text: str) -> None:
     """Write a new job file.
 
     Raises:
-        UsageError: the file already exists, cannot be written, or has no name of a YAML file.
+        UsageError: the file already exists, cannot be written, or is not named as a YAML file.
     """
     from cloudtrain.cli.terminal import say
     from cloudtrain.jobfile.files import format_of

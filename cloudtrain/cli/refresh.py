@@ -20,7 +20,7 @@ class CanRefresh(Protocol):
     """A service that can list its current instance types and prices."""
 
     def refresh_catalogue(self, settings: Any) -> Refreshed:
-        """Ask the service for its types, write them into the user's configuration folder, and report what was written.
+        """Ask the service for its types, write them into the user's configuration folder, and return what was written.
 
         Raises:
             TargetError: the target does not answer, or the credentials lack the permission.

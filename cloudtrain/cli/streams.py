@@ -1,4 +1,4 @@
-"""stdout and stderr of every command: always open, able to print any character, and able to report a full disk."""
+"""stdout and stderr of every command: always open, able to print any character, and prepared for a full disk."""
 
 from __future__ import annotations
 

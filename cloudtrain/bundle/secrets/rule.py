@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 
 class Allowed(NamedTuple):
-    """Conditions under which a match of a rule is not reported. `regexes` are searched in the `target`: `secret`,
-    `match` or `line`."""
+    """Conditions under which a match of a rule is not reported. `target` names the text that `regexes`
+    search: the `secret`, the whole `match`, or the `line` with the match."""
 
     regexes: tuple[str, ...] = ()
     target: str = "secret"

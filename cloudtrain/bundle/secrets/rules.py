@@ -29,7 +29,7 @@ class RuleSet(NamedTuple):
 
 @cache
 def rule_set() -> RuleSet:
-    """Return all rules, also by keyword, because a rule can match only texts that contain one of its keywords."""
+    """Return all rules, and an index of them by keyword: a rule can match only texts with one of its keywords."""
     data = json.loads(_FILE.read_bytes())
     rules = (*(_rule(item) for item in data["rules"]), *OWN_RULES)
     index: dict[bytes, list[Rule]] = {}
