@@ -222,7 +222,7 @@ def unsendable(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem
 
 
 def _no_text(text: str) -> Iterator[tuple[str, str]]:
-    """Yield a message and a hint if a text is not a valid argument or not valid UTF-8."""
+    """Yield a message and a hint for each fault of a text: a NUL character, or a character that UTF-8 cannot encode."""
     if "\0" in text:
         yield "a NUL character, which ends every argument", "remove it"
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):

@@ -25,10 +25,10 @@ IMPLICIT = ("outputs.model", "checkpoint")
 
 
 def reference_problems(job: Mapping[str, Any], implicit: Sequence[str] = IMPLICIT) -> list[Problem]:
-    """Return a problem for each reference in a raw job to an item that does not exist. The job may have other errors.
+    """Return a problem for each wrong reference of a job, such as a reference to an item that does not exist.
 
-    `job` holds the fields as written: mappings, lists and texts, or models if the job is written in Python.
-    `implicit` are references that are valid without a declaration.
+    `job` holds the fields as written and not yet validated: mappings, lists and texts, or models if the job is written
+    in Python. `implicit` are references that are valid without a declaration.
     """
     problems = []
     for field in _PLACES:
