@@ -120,7 +120,9 @@ def _target_texts(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
-    """Allow a text in the fields of `model` where a text can replace a mapping, such as one text for all targets."""
+    """Allow a text in place of a mapping in those fields of `model` that accept both, such as one text for all
+    targets.
+    """
     for name in model.model_fields:
         shape, own = node_of_field(model, name), schema["properties"][name]
         if shape.kind == "model" and shape.parsed:

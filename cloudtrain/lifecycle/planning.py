@@ -386,7 +386,9 @@ def _in_form(hint: str | None, place_of: PlaceOf | None) -> str | None:
 
 
 def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
-    """Yield notes for the plan about code from outside of the source folder."""
+    """Yield notes for the plan about code from outside of the source folder. The job's conda file and build folder,
+    which are the keys of `beside`, are left out.
+    """
     included = [path for path in tree.included if path.split("/", 1)[0] not in beside]
     if included:
         names = [f"`{escape_path(path)}`" for path in included]
@@ -435,8 +437,8 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
 
 
 def _keeps_literals(where: Target, own: TargetSettings) -> bool:
-    """Return whether the target receives plain values as inputs. For a local run that emulates a target, return
-    whether the emulated target does.
+    """Return whether an input with a plain `value` stays an input in the target's request, instead of being replaced
+    by its value. For a local run that emulates a target, the emulated target decides.
     """
     emulated = getattr(own, "emulate", None)
     return (target_of(emulated) if emulated is not None else where).keeps_literals

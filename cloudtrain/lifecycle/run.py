@@ -114,8 +114,8 @@ class Run:
 
     @property
     def working_files(self) -> dict[str, Path]:
-        """New and changed files in the script's working folder, by name, except the model and the outputs.
-        `download("work/")` copies them. Empty for runs on other targets."""
+        """Maps names to paths of the new and changed files in the script's working folder, except the model and the
+        outputs. `download("work/")` copies them. Empty for runs on other targets."""
         return target_of(self.target).working_files(self.name, self._settings.state_dir)
 
     def status(self) -> RunStatus:
@@ -159,10 +159,11 @@ class Run:
         return Metrics().every(self.logs())
 
     def wait(self, timeout: float | None = None) -> RunStatus:
-        """Wait until the run ends. If the target does not answer, cloudtrain asks again for some minutes.
+        """Wait until the run ends, and return its final status.
 
         Raises:
-            TargetError: the run did not end within `timeout` seconds. The run continues.
+            TargetError: the run did not end within `timeout` seconds, or the target did not answer for some minutes.
+                The run continues.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         pause, answered = _FIRST_POLL, time.monotonic()
@@ -288,8 +289,9 @@ class Run:
         return None if self.directory is None else folder_size(self.directory)
 
     def download(self, path: str = "", destination: str | Path = ".") -> list[Path]:
-        """Copy files that the run wrote: `model/`, `outputs/` or `outputs/NAME`, `checkpoint/`, `logs/`, or all of
-        them. For a run on this machine also `work/`, the `working_files`.
+        """Copy files that the run wrote, and return the paths of the copies. `path` is `model/`, `outputs/`,
+        `outputs/NAME`, `checkpoint/` or `logs/`. For a run on this machine it can be `work/`, the `working_files`.
+        An empty `path` means all of them.
 
         Raises:
             UsageError: the run has no such path; the hint names the existing paths.

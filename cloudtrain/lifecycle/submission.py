@@ -341,8 +341,8 @@ def _settle(store: Store, service_of: ServiceOf, record: RunRecord) -> Recovered
 
 
 def _withdraw(service: Service, record: RunRecord) -> bool:
-    """Withdraw the request for a run. Return whether the run can no longer appear. If another user's run has the name,
-    return True.
+    """Withdraw the request for a run. Return whether the request can no longer create a run. It cannot if another
+    user's run has the name.
     """
     try:
         return service.withdraw(record.ref)
@@ -351,7 +351,7 @@ def _withdraw(service: Service, record: RunRecord) -> bool:
 
 
 def _may_arrive_for(store: Store, service: Service, record: RunRecord) -> float:
-    """Return for how many more seconds the request may be in transit. After a reboot, only the time since the
-    reboot counts as elapsed.
+    """Return for how many more seconds the request may be in transit. If this machine was rebooted after the request
+    was sent, only the time since the reboot counts as elapsed.
     """
     return service.in_flight - store.seconds_since(record.name, "sent", at_least=True)

@@ -83,7 +83,9 @@ def training_hint(name: str, parent: SchemaNode) -> str | None:
 
 
 def other_tool_hint(name: str, parent: SchemaNode, root: SchemaNode, known: Iterable[str]) -> str | None:
-    """Return a hint with cloudtrain's name for the field that other tools call `name`; None if no tool uses `name`."""
+    """Return a hint with cloudtrain's name for the field that other tools call `name`; None if no tool uses `name`.
+    `known` are the names of the fields in `parent`.
+    """
     meant = _MEANT.get(_word(name)) or _place_meant(_word(name))
     if meant is None:
         return None
@@ -112,7 +114,9 @@ def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | Non
 
 
 def other_type_hint(path: tuple[str | int, ...], root: SchemaNode) -> str | None:
-    """Return a hint for a field that belongs to another `type` of the same choice; None if no type has the field."""
+    """Return a hint if the field at `path` belongs to another `type` than the chosen one, such as another distribution;
+    None if no type has the field.
+    """
     holder: SchemaNode | None = root
     for part in path[:-1]:
         holder = holder.child(part) if holder is not None else None
