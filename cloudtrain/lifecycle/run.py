@@ -289,9 +289,9 @@ class Run:
         return None if self.directory is None else folder_size(self.directory)
 
     def download(self, path: str = "", destination: str | Path = ".") -> list[Path]:
-        """Copy files that the run wrote, and return the paths of the copies. `path` is `model/`, `outputs/`,
-        `outputs/NAME`, `checkpoint/` or `logs/`. For a run on this machine it can be `work/`, the `working_files`.
-        An empty `path` means all of them.
+        """Copy files that the run wrote, and return the paths of the copies. An empty `path` copies all files.
+        Otherwise `path` is `model/`, `outputs/`, `outputs/NAME`, `checkpoint/`, `logs/`, or a path below one of these.
+        For a run on this machine it can also be `work/`, the `working_files`.
 
         Raises:
             UsageError: the run has no such path; the hint names the existing paths.
