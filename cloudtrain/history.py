@@ -31,7 +31,7 @@ def costs(
 
     Args:
         since: only runs submitted since this time, in seconds since the epoch.
-        target: all runs on this target, by any user.
+        target: all runs on this target, by any user. Default: the runs of this user on this machine, on every target.
         profile: a profile of `cloudtrain.toml`, for the target's account settings.
         online: ask the targets for unknown bills. If a target does not answer, the cost is an estimate.
     """

@@ -36,7 +36,7 @@ class Change:
         return dotted(self.path)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the change as JSON data. A value that is missing on one side is left out."""
+        """Return the change as JSON data, without `before` or `after` if that document lacks the value."""
         values = {"before": self.before, "after": self.after}
         return {"field": self.name, **{key: value for key, value in values.items() if value is not ABSENT}}
 

@@ -187,7 +187,7 @@ def same_names(job: Mapping[str, Any], *, outputs: Sequence[str] = ()) -> Iterat
     """Yield a problem for inputs or outputs whose names differ only in case, because an environment variable such as
     `CLOUDTRAIN_INPUT_TRAIN` would be ambiguous.
 
-    `outputs` holds the names of further outputs, which the job has although its fields do not list them.
+    `outputs` holds the names of further outputs that are not in the job's field `outputs`, such as `model`.
     """
     for field, implicit in (("inputs", ()), ("outputs", outputs)):
         declared = job.get(field)

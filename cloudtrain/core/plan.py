@@ -102,8 +102,8 @@ class Machine(NamedTuple):
 
 
 class CompileContext(NamedTuple):
-    """The data that compile must not look up itself, so that the same job, target and context always give the same
-    request.
+    """The data that compiling a job needs besides the job. Compiling looks nothing up itself, so the same job, target
+    and context always give the same request.
     """
 
     run_name: str

@@ -203,7 +203,7 @@ def _remove(holder: Any, key: str | int) -> None:
 
 
 def _keep_fields(holder: Data, shape: SchemaNode) -> None:
-    """Remove from `holder` the fields that the model chosen by its new `type` does not have."""
+    """Remove the fields of `holder` that do not exist for its new `type`."""
     if shape.model(holder["type"]) is not None:
         known = shape.field_names(holder["type"])
         for name in [name for name in holder if name not in known]:

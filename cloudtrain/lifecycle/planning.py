@@ -61,7 +61,8 @@ def prepare_job(
     """Read the data that compile needs: the target's settings, the source folder, the account, and the outputs of
     earlier runs.
 
-    With a `tree`, its files are the code, and the source folder is not read.
+    `place_of` returns the position of a value in the job's file, for messages. If `tree` is given, its files are the
+    code, and the source folder is not read.
     """
     own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
     where = target_of(own.type)
@@ -246,7 +247,7 @@ class PreparedJob:
         return replace(plan, findings=placed, hidden=values_to_hide(self.view))
 
     def hourly_price(self, plan: Plan) -> float | None:
-        """Return the list price in US dollars per hour for all instances; None if the target is free or the price
+        """Return the list price in US dollars per hour for all instances; None if the target is free or the price is
         unknown.
         """
         if not self.where.is_paid:
@@ -306,7 +307,7 @@ class PreparedJob:
                 yield not_succeeded(path, ref.name, None if state is None else state.value)
 
     def context(self, name: str) -> CompileContext:
-        """Return the context for compile: all data that compile must not look up itself."""
+        """Return the data that compiling the job needs besides the job. `name` is the name of the run."""
         return CompileContext(
             name,
             self.tree.identity,
