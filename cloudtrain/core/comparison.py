@@ -59,8 +59,8 @@ class FileChange:
 
     @property
     def amount(self) -> str:
-        """The numbers of added and removed lines, such as `+3 -1`. If the numbers are unknown, or if only one version
-        has the file, the value of `change` instead: `added`, `removed` or `changed`.
+        """The numbers of added and removed lines, such as `+3 -1`; or the value of `change`, such as `added`, if the
+        numbers are unknown or only one version has the file.
         """
         if self.change == "changed" and self.added is not None:
             return f"+{self.added} -{self.removed}"

@@ -162,7 +162,7 @@ class LogLine:
 
     @property
     def metrics(self) -> dict[str, float] | None:
-        """The values of a `[metrics]` line, or else `values`, which may be None."""
+        """The values of a `[metrics]` line. For any other line, this is `values`, which may be None."""
         parsed = parse_metrics(self.text) if PREFIX in self.text else None
         return self.values if parsed is None else parsed
 
@@ -176,8 +176,8 @@ class Metrics:
         self._rank_of: dict[str, tuple[bool, int]] = {}
 
     def of(self, line: LogLine) -> dict[str, float] | None:
-        """Return the values of a line. Metrics that a lower rank has also printed are left out. None if no value is
-        left.
+        """Return the values of a line. A value that a pattern found is left out if a lower rank has also printed the
+        metric. None if no value is left.
         """
         if line.values is None or line.is_metrics:
             return line.metrics
