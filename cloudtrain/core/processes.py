@@ -189,9 +189,9 @@ def processes_data(processes: Iterable[Process]) -> list[dict[str, Any]]:
     processes.
 
     The entry of a group has the `count` of processes, their common `role`, `argv` and `env`, and a list `each` of their
-    differences. `env_begins` holds long common beginnings of a variable's values. `each` has `count` items, if `count`
-    is at most `TOLD_APART`. Otherwise it has only the first two items and the last one, from which a reader can derive
-    the others.
+    differences. `env_begins` maps a variable to the long common beginning of its values. If `count` is at most
+    `TOLD_APART`, `each` has one item per process. Otherwise it has only the items of the first two processes and the
+    last one, from which a reader can derive the others.
     """
     return [entry for group in Processes.of(processes).groups for entry in _entries(group)]
 

@@ -64,8 +64,9 @@ class Link:
 class StartedProcess:
     """One process that the supervisor starts. `rank` is None for a launcher.
 
-    `signal` selects the processes that get SIGTERM first: the `leader`, which passes it on, the whole `group`, or the
-    `ranks` that the leader has started. `directory` is the working directory; None for the folder of the code.
+    `signal` selects the processes that get SIGTERM first: `leader` (the started process, which passes SIGTERM on),
+    `group` (its whole process group) or `ranks` (the ranks that it has started).
+    `directory` is the working directory; None for the folder of the code.
     """
 
     instance: int

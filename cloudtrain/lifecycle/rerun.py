@@ -103,7 +103,7 @@ class Again:
             return self._submit(store, submission)
 
     def changed(self, overrides: Sequence[str], *, ignore: Sequence[str], online: bool) -> Submitted:
-        """Compile the job with other values, for the same code and the same settings of the target.
+        """Compile the job with overrides, and submit it with the same code and the same settings of the target.
 
         Raises:
             JobError: an override is not valid, or the target does not support the changed job.

@@ -193,7 +193,7 @@ class Run:
         """Return the job and the plan that were sent for the run, and the git commit of its code, without secrets.
 
         Raises:
-            RunNotFound: the store has nothing about the submission, as for a run submitted elsewhere.
+            RunNotFound: the store has no record of the submission, as for a run that another machine submitted.
         """
         from cloudtrain.lifecycle.history import sent_of
 
@@ -224,7 +224,7 @@ class Run:
             on_plan, on_bytes, on_run: the same as for `submit`.
 
         Raises:
-            RunNotFound: the store has nothing about the submission, as for a run submitted elsewhere.
+            RunNotFound: the store has no record of the submission, as for a run that another machine submitted.
             UsageError: the run had secrets, which are not kept, and `overrides` do not supply them.
             TargetError: the target refused the request, or the code no longer exists.
         """
@@ -249,7 +249,7 @@ class Run:
         """Write the run's code into a folder, which must be empty or not exist, and return the relative paths.
 
         Raises:
-            RunNotFound: the store has nothing about the submission, as for a run submitted elsewhere.
+            RunNotFound: the store has no record of the submission, as for a run that another machine submitted.
             UsageError: the folder is not empty.
             TargetError: the code no longer exists.
         """

@@ -21,9 +21,9 @@ accepted and possibly not reported is offered again: the next submit of the same
 run and starts no new one. A later submit starts a new run, and names the older run as well.
 
 Until a reboot, the time since acceptance is exact. After a reboot it comes from the wall clock. If that clock was set
-forward, the run looks older than it is, so a new run starts and the older run is only named. To count only the time
-since the reboot, which is certain, would be worse: a machine that is booted for each submit would offer last week's run
-and start no new one.
+forward, the run looks older than it is, so a new run starts and the older run is only named. Counting only the time
+since the reboot would be worse: a machine that is booted for each submit would report last week's run and start no new
+one.
 """
 
 from __future__ import annotations
