@@ -213,7 +213,7 @@ class Plan(Exports):
         return hide(content, self.hidden)
 
     def to_json(self) -> str:
-        """Return the whole plan as indented JSON, with keys in order and a newline at the end."""
+        """Return the result of `to_dict` as indented JSON, with a newline at the end."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     def forms(self) -> dict[str, Callable[[], str]]:

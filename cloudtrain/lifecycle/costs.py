@@ -111,7 +111,7 @@ def grouping(by: str) -> Callable[[RunCost], str] | None:
 
 
 def sums(runs: Iterable[RunCost], group_of: Callable[[RunCost], str]) -> list[Sum]:
-    """Return the sum of each group, the most expensive first. Months are in chronological order."""
+    """Return the sum of each group, the most expensive first. Groups of equal cost are sorted by name."""
     found: dict[str, Sum] = {}
     for run in runs:
         group = group_of(run)

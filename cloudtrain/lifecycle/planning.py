@@ -222,7 +222,7 @@ class PreparedJob:
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """The labels, without secrets, by which the store finds runs of the job."""
+        """The tags and hyperparameters, without secrets, by which the store finds runs of the job."""
         from cloudtrain.lifecycle.secrets import Secrets, signatures_in
         from cloudtrain.rules.portable.value import named_secrets, values_to_hide
         from cloudtrain.store.origin import labels_of
@@ -329,13 +329,15 @@ class PreparedJob:
 
     @property
     def _settings_files(self) -> tuple[str, ...]:
-        """The files with the target's settings, the account's settings and the corrections of instance types."""
+        """The files from which the target's settings, the account's settings and the user's instance types come."""
         corrections = getattr(self.account, "overlay", None) or ()
         corrected = (item.file for item in corrections if item.target == self.target.type)
         return tuple(dict.fromkeys((*self.target.settings_files, *getattr(self.account, "files", ()), *corrected)))
 
     def _with_findings(self, error: JobError, name: str) -> list[Problem]:
-        """Return the errors of compile and the errors of the rules, each with its position in the job file."""
+        """Return the problems in `error`, which compile raised, and the errors that the rules find, each with its
+        position in the job file. `name` is the run's name.
+        """
         from cloudtrain.targets.rules import check_plan
 
         plan = getattr(error, "plan", None)
