@@ -31,7 +31,7 @@ def costs(
 
     Args:
         since: only runs submitted since this time, in seconds since the epoch.
-        target: all runs on this target, by any user.
+        target: all runs on this target, by any user. Default: the runs of this user on this machine, on every target.
         profile: a profile of `cloudtrain.toml`, for the target's account settings.
         online: ask the targets for unknown bills. If a target does not answer, the cost is an estimate.
     """
@@ -63,8 +63,8 @@ def costs(
 
 
 def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
-    """Yield all runs, newest first: the runs on `target`; if it is None, the runs in the store with their last known
-    status."""
+    """Yield all runs on `target`, newest first. If `target` is None, yield the runs in this machine's store, with
+    their last known status."""
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.store.kinds import SWEEP
     from cloudtrain.store.store import read_store
@@ -91,7 +91,7 @@ def diff(
     """Return the differences between two runs, plans or jobs: the job by field, the request, and the code by line.
 
     Args:
-        before: a run, a plan or a job; or the name of a run, or the path of a plan's JSON file or a job file.
+        before: a run, a plan or a job; the name of a run; or the path of a plan's JSON file, a job file or a script.
         after: what to compare `before` with, in the same forms.
         target: the target to compile jobs for. Default: the target of the run or plan that the job is compared with.
         profile: a profile of `cloudtrain.toml`, for jobs.

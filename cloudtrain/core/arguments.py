@@ -1,7 +1,7 @@
-"""The types that job models accept for a field and convert to the stored type: `max_runtime="2h"` is stored as 7200.
+"""Types of arguments that job models convert to the type of the field: `max_runtime="2h"` is stored as 7200.
 
-Only type checkers use this module. Each model with such a field declares an `__init__` with these types, because a type
-checker without pydantic's plugin would accept only the stored type.
+Only type checkers use this module. The models declare an `__init__` with these types, because a type checker without
+pydantic's plugin would accept only the types of the fields.
 """
 
 from __future__ import annotations

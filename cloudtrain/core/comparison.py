@@ -1,4 +1,4 @@
-"""Comparison of two JSON values, and of the files of two versions of the code."""
+"""Comparison of two JSON values, and of the files of two versions of a job's code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Change:
         return dotted(self.path)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the change as JSON data. A value that is missing on one side is left out."""
+        """Return the change as JSON data, without `before` or `after` if that document lacks the value."""
         values = {"before": self.before, "after": self.after}
         return {"field": self.name, **{key: value for key, value in values.items() if value is not ABSENT}}
 
@@ -59,8 +59,8 @@ class FileChange:
 
     @property
     def amount(self) -> str:
-        """The numbers of added and removed lines of a changed file, such as `+3 -1`. If they are unknown, or only one
-        version has the file, the kind of change, such as `added`.
+        """The numbers of added and removed lines, such as `+3 -1`; or the value of `change`, such as `added`, if the
+        numbers are unknown or only one version has the file.
         """
         if self.change == "changed" and self.added is not None:
             return f"+{self.added} -{self.removed}"
@@ -73,8 +73,8 @@ class FileChange:
 
 
 def changes_between(before: Any, after: Any, path: Path = ()) -> Iterator[Change]:
-    """Yield the values that differ, in the order of `before`. Entries of two lists are aligned first, so an inserted
-    entry is one change.
+    """Yield the values that differ, in the order of `before`. `path` is the path of `before` and `after` in the whole
+    document. Lists are aligned before they are compared, so one inserted entry is one change.
     """
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in dict.fromkeys((*before, *after)):
@@ -101,7 +101,7 @@ def _between_lists(before: Sequence[Any], after: Sequence[Any], path: Path) -> I
 
 
 def _is_same(before: Any, after: Any) -> bool:
-    """Return whether two values are equal in value and type: a script can tell `True` from `1`, and `1` from `1.0`."""
+    """Return whether two values are equal and have the same type. `True` differs from `1`, and `1` from `1.0`."""
     return type(before) is type(after) and bool(before == after)
 
 
@@ -112,8 +112,13 @@ Content = Callable[[str], bytes | None]
 def file_changes(
     before: Mapping[str, Any], after: Mapping[str, Any], old: Content, new: Content, *, names: tuple[str, str]
 ) -> Iterator[FileChange]:
-    """Yield the files that differ, by path. Two files are equal if `before` and `after` map their path to equal values.
-    `names` are the names of the two versions in the diff.
+    """Yield the files that differ between two versions, sorted by path.
+
+    Args:
+        before, after: map the path of each file to a value, such as a hash. A file is unchanged if both values are
+            equal.
+        old, new: return the content of the file at a path, in the version before and after.
+        names: the names of the two versions in the diff.
     """
     for path in sorted({*before, *after}):
         if path not in after:

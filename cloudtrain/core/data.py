@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def _path_text(value: Any) -> Any:
-    """Convert a `pathlib.Path` to text, and return other values unchanged. A path made from a URI is returned unchanged
-    too, so that validation refuses it, because `Path("s3://bucket")` loses a slash.
+    """Convert a `pathlib.Path` to text, and return other values unchanged. A `Path` that was made from a URI has lost a
+    slash (`s3:/bucket`). It is returned unchanged, so that validation refuses it.
     """
     if not isinstance(value, os.PathLike):
         return value

@@ -12,8 +12,8 @@ ABSENT = "(absent)"
 
 
 def paths_that_differ(theirs: Any, ours: Any, path: Path = ()) -> Iterator[tuple[Path, Any, Any]]:
-    """Yield each path at which two JSON values differ, with both values. Compares mappings key by key, and all other
-    values as a whole.
+    """Yield each path at which two JSON values differ, with both values. Mappings are compared key by key, all other
+    values as a whole. The yielded paths begin with `path`.
     """
     if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
         for key in [*theirs, *(key for key in ours if key not in theirs)]:

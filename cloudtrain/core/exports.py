@@ -17,7 +17,9 @@ class Exports:
     target: str
 
     def to_estimator(self, session: Any = None) -> Any:
-        """Return an estimator whose `fit(**plan.fit_arguments())` sends the request."""
+        """Return an estimator whose `fit(**plan.fit_arguments())` sends the request. `session` is a session of the SDK;
+        None creates one.
+        """
         raise self._refusal("to_estimator")
 
     def fit_arguments(self) -> dict[str, Any]:
@@ -25,7 +27,9 @@ class Exports:
         raise self._refusal("fit_arguments")
 
     def to_model_trainer(self, session: Any = None) -> Any:
-        """Return a model trainer whose `train(**plan.train_arguments())` sends the request."""
+        """Return a model trainer whose `train(**plan.train_arguments())` sends the request. `session` is a session of
+        the SDK; None creates one.
+        """
         raise self._refusal("to_model_trainer")
 
     def train_arguments(self) -> dict[str, Any]:

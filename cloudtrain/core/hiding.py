@@ -13,8 +13,8 @@ HIDDEN = "***"
 
 
 def hide(value: Shown, secrets: Iterable[str]) -> Shown:
-    """Return texts, mappings or sequences with every secret replaced by `***`. A secret is also found inside a longer
-    text, with JSON escapes, and in JSON inside JSON.
+    """Return `value` (a text, mapping or sequence) with every secret replaced by `***`. Secrets are also
+    replaced inside of longer texts, and where they are written with JSON escapes.
     """
     forms = sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
     return _hide(value, forms) if forms else value

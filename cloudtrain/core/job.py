@@ -187,7 +187,7 @@ def same_names(job: Mapping[str, Any], *, outputs: Sequence[str] = ()) -> Iterat
     """Yield a problem for inputs or outputs whose names differ only in case, because an environment variable such as
     `CLOUDTRAIN_INPUT_TRAIN` would be ambiguous.
 
-    `outputs` holds the names of further outputs, which the job has although its fields do not list them.
+    `outputs` holds the names of further outputs that are not in the job's field `outputs`, such as `model`.
     """
     for field, implicit in (("inputs", ()), ("outputs", outputs)):
         declared = job.get(field)
@@ -222,7 +222,7 @@ def unsendable(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem
 
 
 def _no_text(text: str) -> Iterator[tuple[str, str]]:
-    """Yield a message and a hint if a text is not a valid argument or not valid UTF-8."""
+    """Yield a message and a hint for each fault of a text: a NUL character, or a character that UTF-8 cannot encode."""
     if "\0" in text:
         yield "a NUL character, which ends every argument", "remove it"
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):

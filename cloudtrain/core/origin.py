@@ -26,7 +26,7 @@ class FromFile(Model):
         return self._folder
 
     def from_folder(self, folder: Path | None) -> Self:
-        """Return a copy of the job whose `folder` is the given one, as if it was read from a file in that folder."""
+        """Return a copy of the job with this `folder`, as if the job was read from a file in the folder."""
         same = self.model_copy()
         same._folder = folder  # type: ignore[misc]  # only fields are frozen
         return same

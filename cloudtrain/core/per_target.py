@@ -1,4 +1,4 @@
-"""Fields of a job with one value per target: `inputs.train.NAME`, `instance_type.NAME`, `NAME_overrides`."""
+"""Fields of a job with one value per target, such as `inputs.train.local` and `local_overrides`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ OVERRIDES = "_overrides"
 
 def per_target(annotation: Any, *, suffix: str = "", **field: Any) -> Callable[[type[M]], type[M]]:
     """Return a decorator that adds one field per installed target to a model. The name of a field is the target's name
-    followed by `suffix`. `field` are arguments of pydantic's `Field`.
-
-    Pydantic handles these fields like all others: unknown names, types, the JSON Schema and overrides.
+    followed by `suffix`, and its type is `annotation`. `field` are arguments of pydantic's `Field`.
     """
 
     def widen(model: type[M]) -> type[M]:

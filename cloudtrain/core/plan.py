@@ -102,8 +102,8 @@ class Machine(NamedTuple):
 
 
 class CompileContext(NamedTuple):
-    """The data that compile must not look up itself, so that the same job, target and context always give the same
-    request.
+    """The data that compiling a job needs besides the job. Compiling looks nothing up itself, so the same job, target
+    and context always give the same request.
     """
 
     run_name: str
@@ -137,7 +137,7 @@ class Plan(Exports):
         summary: pairs of label and text that introduce the plan to a reader.
         place: the region, workspace or host of the run, which is the middle part of the run's reference.
         written: maps `model`, `checkpoint` and `outputs/NAME` to the locations on the target that the run will write
-            to. If a target's request already contains the locations, its plan class overrides `outputs` instead.
+            to. Empty for targets whose request contains these locations; their plan class overrides `outputs`.
         settings: the files on this machine, other than the job's, that influenced the plan: `cloudtrain.toml`,
             `instances.toml`, and files of the target's tools.
     """
@@ -190,12 +190,12 @@ class Plan(Exports):
         return tuple(finding for finding in self.findings if finding.level is Level.ERROR)
 
     def with_findings(self, findings: tuple[Finding, ...]) -> Plan:
-        """Return the same plan with other findings."""
+        """Return a copy of the plan with `findings` in place of its own."""
         return replace(self, findings=findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole plan as JSON data, with secrets hidden. Values that many processes share are written only
-        once, as in `processes_data`.
+        """Return the whole plan as JSON data, with secrets hidden. The processes are in the form of
+        `processes_data`, which writes common values of many processes only once.
         """
         content = {
             "target": self.target,
@@ -213,12 +213,12 @@ class Plan(Exports):
         return hide(content, self.hidden)
 
     def to_json(self) -> str:
-        """Return the whole plan as indented JSON, with keys in order and a newline at the end."""
+        """Return the result of `to_dict` as indented JSON, with a newline at the end."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     def forms(self) -> dict[str, Callable[[], str]]:
-        """Return, for each name in `Target.plan_formats`, a function that returns the request in that format, which
-        another tool of the target reads.
+        """Map each name in `Target.plan_formats` to a function that returns the request in that format. Other tools
+        for the target read these formats.
         """
         return {}
 
@@ -347,8 +347,8 @@ def _places(numbers: Sequence[int]) -> str:
 
 
 def request_blocks(request: dict[str, Any]) -> Iterator[Lines | Text]:
-    """Yield a request as JSON, with scripts as blocks of lines. The middle lines of a very long request are replaced by
-    the number of omitted lines.
+    """Yield a request as JSON. A value that is a script is shown as several lines. The middle lines of a very long
+    request are replaced by the number of omitted lines.
     """
     from cloudtrain.render.document import Lines, Text
 

@@ -37,10 +37,10 @@ class Alike:
 
     Attributes:
         role: the role of the processes.
-        spread: each instance with its number of processes of this group, in order.
+        spread: pairs of an instance and the number of this group's processes on it, in order.
         make: a function that returns the process with the given number, counted from 0 in this group.
-        uniform: whether all processes share everything that the first, second and last process share. If False, every
-            process is examined to find what all of them share.
+        uniform: whether a value that the first, second and last process share is the same in all processes. If False,
+            every process is examined to find the common values.
     """
 
     role: str
@@ -74,7 +74,9 @@ class Alike:
 
     @cached_property
     def examples(self) -> tuple[Process, ...]:
-        """A few processes that together show every difference within the group."""
+        """Processes that together show every difference within the group: the first, second and last; or all
+        processes if the group is not `uniform`.
+        """
         if not self.uniform:
             return tuple(self)
         between = (self.make(1),) if self.count > 2 else ()
@@ -94,8 +96,8 @@ class Processes(Sequence[Process]):
 
     @classmethod
     def of(cls, processes: Iterable[Process]) -> Processes:
-        """Group the given processes. Consecutive processes with the same role form a group, ranks only if they also run
-        the same program.
+        """Group the given processes. Consecutive processes with the same role form one group. Ranks must also have the
+        same `argv`.
         """
         if isinstance(processes, Processes):
             return processes
@@ -111,7 +113,7 @@ class Processes(Sequence[Process]):
 
     @property
     def started(self) -> Counter[int]:
-        """The number of processes on each instance, including launchers and waiting processes."""
+        """The number of processes on each instance, including launchers and other processes without a rank."""
         return self._count(self.groups)
 
     @property
@@ -187,9 +189,9 @@ def processes_data(processes: Iterable[Process]) -> list[dict[str, Any]]:
     processes.
 
     The entry of a group has the `count` of processes, their common `role`, `argv` and `env`, and a list `each` of their
-    differences. `env_begins` holds long common beginnings of a variable's values. `each` has `count` items, if `count`
-    is at most `TOLD_APART`. Otherwise it has only the first two items and the last one, from which a reader can derive
-    the others.
+    differences. `env_begins` maps a variable to the long common beginning of its values. If `count` is at most
+    `TOLD_APART`, `each` has one item per process. Otherwise it has only the items of the first two processes and the
+    last one, from which a reader can derive the others.
     """
     return [entry for group in Processes.of(processes).groups for entry in _entries(group)]
 
@@ -223,8 +225,12 @@ def _whole(process: Process) -> dict[str, Any]:
 
 
 def _own(process: Process, shared: Mapping[str, str], begins: Mapping[str, str], same_argv: bool) -> dict[str, Any]:
-    """Return the values in which a process differs from its group. `shared` holds the group's common variables, and
-    `begins` the common beginnings, which are removed from the values of the other variables.
+    """Return the values in which a process differs from its group.
+
+    Args:
+        shared: the group's common variables, which are left out.
+        begins: common beginnings of the other variables' values, by name. They are removed from the values.
+        same_argv: whether all processes of the group have the same `argv`, which is then left out.
     """
     env = {name: value for name, value in process.env.items() if name not in shared}
     return {
@@ -237,8 +243,8 @@ def _own(process: Process, shared: Mapping[str, str], begins: Mapping[str, str],
 
 
 def _beginnings(group: Alike) -> dict[str, str]:
-    """Return the long common beginnings of variables whose values differ, such as TF_CONFIG, in which
-    the list of all hosts comes before the task.
+    """Map each variable whose values differ to the common beginning of its values, if that is long. An example is
+    TF_CONFIG, which lists all hosts before the task.
     """
     names = group.first.env.keys() - group.env.keys()
     found = {name: _beginning([process.env.get(name, "") for process in group.examples]) for name in sorted(names)}

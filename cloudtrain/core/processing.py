@@ -208,7 +208,7 @@ class ProcessingJob(FromFile):
 
     def as_training(self) -> TrainingJob:
         """Return the same script, data and machines as a training job without a distribution, for checks and compilers.
-        The result is not validated again, because its references may name items that only this job declares."""
+        The result is not validated."""
         shared = {name: getattr(self, name) for name in self.model_fields_set & TrainingJob.model_fields.keys()}
         defaults = {
             name: getattr(self, name) for name in ("source_dir", "resources", "environment") if name not in shared

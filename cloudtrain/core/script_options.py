@@ -56,8 +56,8 @@ def _read(tree: ast.Module) -> set[str]:
 
 
 def _require_plain(nodes: list[ast.AST]) -> None:
-    """Raise `_NotCertain` if the script may use another parser or other arguments, or may continue after an unknown
-    option.
+    """Raise `_NotCertain` if the script has an `import *`, uses `argv` or `parse_known_args`, or may catch the
+    `SystemExit` of an unknown option.
     """
     for node in nodes:
         is_star = isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)

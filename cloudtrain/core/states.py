@@ -75,7 +75,7 @@ class RunRef(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """A phase of a run under the provider's name for it (`Downloading`, `Training`), with its duration."""
+    """One phase of a run, with its start and end. `phase` is the provider's name, such as `Downloading`."""
 
     phase: str
     started: float
@@ -89,7 +89,7 @@ class RunStatus:
 
     `created` is the time when the provider accepted the job; `started` is the time when the job began to run.
     `billable_seconds` is the time billed for each instance so far. `cost` is the list price in US dollars for all
-    instances. `saved` is the fraction saved by spot capacity, once the provider reports it. Unknown values are None.
+    instances. `saved` is the fraction of the cost that spot capacity saved. Unknown values are None.
 
     `reason` is one line that says why a run failed, stopped or was lost: the provider's reason, and for a failed
     rank its number, its exit code and the last line of its traceback. `details` holds the last lines of output that
@@ -162,7 +162,7 @@ class LogLine:
 
     @property
     def metrics(self) -> dict[str, float] | None:
-        """The values of a `[metrics]` line, or the values that the job's `metrics` patterns found in another line."""
+        """The values of a `[metrics]` line. For any other line, this is `values`, which may be None."""
         parsed = parse_metrics(self.text) if PREFIX in self.text else None
         return self.values if parsed is None else parsed
 
@@ -176,7 +176,9 @@ class Metrics:
         self._rank_of: dict[str, tuple[bool, int]] = {}
 
     def of(self, line: LogLine) -> dict[str, float] | None:
-        """Return the values of a line, without metrics that a lower rank has also printed; None if no value is left."""
+        """Return the values of a line. A value that a pattern found is left out if a lower rank has also printed the
+        metric. None if no value is left.
+        """
         if line.values is None or line.is_metrics:
             return line.metrics
         rank = (line.rank is None, line.instance if line.rank is None else line.rank)

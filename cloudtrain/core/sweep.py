@@ -80,7 +80,9 @@ class Objective(Model):
 
 
 class Median(Model):
-    """Stop a trial whose best value is worse than the median of the other trials' averages up to the same report."""
+    """Stop a trial whose best value so far is worse than the median of the other trials' averages over the same number
+    of reports.
+    """
 
     after: Whole = Field(default=0, ge=0)
     """The number of reports of the metric that every trial makes before it can be stopped."""
@@ -91,7 +93,9 @@ class Median(Model):
 
 
 class Bandit(Model):
-    """Stop a trial whose value is worse than the best trial's value at the same report by more than the slack."""
+    """Stop a trial whose best value so far is worse than the best value of the other trials over the same number of
+    reports, by more than `slack`.
+    """
 
     slack: FiniteFloat = Field(gt=0)
     """The allowed fraction of the best value: with 0.1, a trial may be a tenth worse."""

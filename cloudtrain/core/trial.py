@@ -67,7 +67,9 @@ class Trial:
 
 
 def best_of(trials: Iterable[Trial], objective: Objective | None) -> Trial | None:
-    """Return the trial with the best value, or None if no trial counts. Of equal trials, the earlier one wins."""
+    """Return the trial with the best value; of equal trials, the first. None if no trial has succeeded with a value, or
+    if there is no objective.
+    """
     best: Trial | None = None
     for trial in trials if objective is not None else ():
         if trial.counts and (best is None or objective.better(trial.value or 0.0, best.value or 0.0)):  # type: ignore[union-attr]  # the loop is empty without

@@ -10,8 +10,8 @@ from pathlib import Path
 
 
 def files_of(archive: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the path and content of each plain file in a `.tar.gz` archive. Files with a path outside of the archive's
-    folder are left out.
+    """Yield the path and content of each plain file in a `.tar.gz` archive. Absolute paths and paths that begin with
+    `..` are left out.
 
     Raises:
         tarfile.TarError, OSError, EOFError, ValueError: the archive is damaged.

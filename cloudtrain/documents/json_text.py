@@ -66,8 +66,8 @@ class _Scanner:
         self.text, self.lines, self.notes = text, lines, Notes()
 
     def value(self, path: Path, start: int) -> int:
-        """Record under `path` the position of the value that begins at `start` or after white space at `start`. Return
-        the offset after the value."""
+        """Record the position of the value at `path`. The value begins at the offset `start`, or after the white space
+        there. Return the offset after the value."""
         start = self._skip(start)
         self.notes.values[path] = self.lines.place(start)
         opening = self.text[start]

@@ -28,7 +28,8 @@ Accept = Callable[[Path, os.stat_result], None]
 
 
 def read_bytes(path: str | Path, most: int = MAX_BYTES, accept: Accept | None = None) -> bytes:
-    """Return the content of a plain file of at most `most` bytes. Refuses pipes and devices, which could block.
+    """Return the content of a plain file of at most `most` bytes. Pipes and devices are refused, because reading them
+    could block.
 
     `accept` is called with the path and the status of the opened file, and raises if the file must not be read.
 

@@ -47,7 +47,7 @@ def read_scalar(text: str) -> Any:
 
 
 def read_tagged(text: str, kind: str) -> Any:
-    """Convert a value with an explicit type (`!!float 3`).
+    """Convert a value with an explicit type: `!!float 3` has the text `3` and the kind `float`.
 
     Raises:
         ValueError: the text is not of that type.

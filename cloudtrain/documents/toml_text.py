@@ -87,8 +87,8 @@ def _unreadable(message: str, text: str, lines: Lines) -> Unreadable:
 
 
 class _Scanner:
-    """Finds the positions of the keys and values in TOML that is known to be valid. The methods that read a part take
-    the offset of the part and return the offset after it."""
+    """Finds the positions of the keys and values in TOML that is known to be valid. Methods such as `_key` take the
+    offset at which the key begins, and return the offset after it."""
 
     def __init__(self, text: str, lines: Lines) -> None:
         self.text, self.lines, self.notes = text, lines, Notes()

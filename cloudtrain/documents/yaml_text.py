@@ -104,7 +104,7 @@ def _unreadable(error: yaml.YAMLError, text: str) -> Unreadable:
 
 
 def _is_control(error: yaml.YAMLError) -> bool:
-    """Return whether the error reports a forbidden character. PyYAML has a separate class for this error."""
+    """Return whether the error reports a forbidden character, such as a control character."""
     return type(error).__name__ == "ReaderError"
 
 

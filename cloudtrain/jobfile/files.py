@@ -52,7 +52,8 @@ def _load(path: Path, overrides: Sequence[str], read_job: ReadJob) -> JobFile:
 
 
 def _job_of_sweep(sweep: Path, name: str, changes: Sequence[str]) -> JobFile:
-    """Read the job file `name` of a sweep. `name` is a path relative to the sweep's file.
+    """Read the job file that a sweep names. `name` is its path relative to the sweep's file. `changes` are overrides of
+    its fields.
 
     Raises:
         JobError: the file does not exist, holds no training job, or has problems.

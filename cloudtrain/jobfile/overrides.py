@@ -102,9 +102,10 @@ def _split(text: str) -> tuple[list[str], str]:
 
 def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tuple[Path, Positions]:
     """Set the value at the path `parts` to `text` and create missing parents. After an error, `data` is unchanged.
+    `root` is the model of `data`.
 
     Returns:
-        The path, and the positions and spellings of everything inside the new value.
+        The path with its keys and indexes, and the positions and spellings of the values in `text`.
     """
     shape: SchemaNode = node_of_model(root)
     holder: Any = data
@@ -134,8 +135,13 @@ def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tu
 def _step(shape: SchemaNode, holder: Any, part: str, path: Path, root: type[BaseModel]) -> tuple[str | int, SchemaNode]:
     """Convert `part` of an override's path to a key or index of `holder`. Return the key and the schema of its value.
 
+    Args:
+        shape: the schema of `holder`.
+        path: the path of `holder`.
+        root: the model of the whole job.
+
     Raises:
-        _Refused: the field or index does not exist, or the holder cannot contain values.
+        _Refused: the field or index does not exist, or the field at `path` has a single value.
     """
     if shape.kind == "value":
         raise _Refused(f"`{dotted(path)}` holds one value, so nothing can be set below it", _SYNTAX, path)
@@ -197,7 +203,7 @@ def _remove(holder: Any, key: str | int) -> None:
 
 
 def _keep_fields(holder: Data, shape: SchemaNode) -> None:
-    """Remove from `holder` the fields that the model chosen by its new `type` does not have."""
+    """Remove the fields of `holder` that do not exist for its new `type`."""
     if shape.model(holder["type"]) is not None:
         known = shape.field_names(holder["type"])
         for name in [name for name in holder if name not in known]:

@@ -26,7 +26,7 @@ _START = {
 
 
 class JobFile(NamedTuple):
-    """A job, and the position of each of its values."""
+    """The job or sweep of a file, and the position of each value."""
 
     job: AnyJob
     file: str

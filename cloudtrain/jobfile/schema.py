@@ -4,8 +4,8 @@ Run `cloudtrain schema > job.schema.json` and put this comment for the YAML lang
 
     # yaml-language-server: $schema=job.schema.json
 
-The schema accepts every job file that `load_job` accepts. It cannot find every mistake: it does not check that a
-reference (`${{inputs.train}}`) names an input, that `1.0` is not an integer, or that a duration is not too long.
+The schema accepts every job file that `load_job` accepts. It also accepts some mistakes: a reference
+(`${{inputs.train}}`) to a missing input, `1.0` for an integer, or a duration that is too long.
 """
 
 from __future__ import annotations
@@ -120,7 +120,9 @@ def _target_texts(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
-    """Allow a text in the fields of `model` where a text can replace a mapping, such as one text for all targets."""
+    """Allow a text in place of a mapping in those fields of `model` that accept both, such as one text for all
+    targets.
+    """
     for name in model.model_fields:
         shape, own = node_of_field(model, name), schema["properties"][name]
         if shape.kind == "model" and shape.parsed:

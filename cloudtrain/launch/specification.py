@@ -51,8 +51,8 @@ class BuiltEnvironment:
 
 @dataclass(frozen=True)
 class Link:
-    """A link at `path` to `target`. If `shard` is the pair (index, count), `path` becomes a folder of links to every
-    count-th file of `target`, from the file at that index, counted from 0.
+    """A link at `path` to `target`. If `shard` is the pair (index, count), `path` becomes a folder of links to one of
+    `count` shares of the files in `target`: every count-th file, the first of them at `index`, counted from 0.
     """
 
     path: str
@@ -64,8 +64,9 @@ class Link:
 class StartedProcess:
     """One process that the supervisor starts. `rank` is None for a launcher.
 
-    `signal` selects the processes that get SIGTERM first: the `leader`, which passes it on, the whole `group`, or the
-    `ranks` that the leader has started. `directory` is the working directory; None for the folder of the code.
+    `signal` selects the processes that get SIGTERM first: `leader` (the started process, which passes SIGTERM on),
+    `group` (its whole process group) or `ranks` (the ranks that it has started).
+    `directory` is the working directory; None for the folder of the code.
     """
 
     instance: int
@@ -86,7 +87,7 @@ class StartedProcess:
 class QueueNeed:
     """The slots that a run waits for: `count` of the GPUs in `gpus`, or of the machine's CPU slots if `gpus` is empty.
 
-    Waiting runs with the highest priority come first.
+    `slots` is the number of the machine's CPU slots. Runs with a higher `priority` start before others.
     """
 
     count: int
@@ -113,8 +114,8 @@ class LaunchSpecification:
         programs: the paths in `files` to make executable.
         links: the links to create before the start.
         failure_files: the files in which emulated hosts write the reason for a failure.
-        places: the folders to download: maps a name to folders whose contents are combined. None if environment
-            variables contain them.
+        places: the folders to download: maps a name to folders whose contents are combined. If None, the folders
+            are those in the environment variables of the processes.
         launcher: torchrun | fork | mpirun | processes
         instances: number of simulated instances.
         world_size: total number of ranks.
@@ -169,7 +170,7 @@ class LaunchSpecification:
         return read
 
     def to_json(self) -> "dict[str, Any]":
-        """Return the specification as JSON data. If no service is emulated, `links` and `places` come last."""
+        """Return the specification as JSON data."""
         content: dict[str, Any] = {"version": 1, **_written(self)}
         last = () if self.emulates else ("links", "places")
         return {name: content[name] for name in sorted(content, key=last.__contains__)}

@@ -26,9 +26,7 @@ def port_name(task: str, index: int) -> str:
 
 
 def tf_configs(all_tasks: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """Yield the `TF_CONFIG` of each task. Every task is on loopback at a port that is chosen at start. The common part
-    is serialized only once, because each `TF_CONFIG` lists all tasks, possibly thousands.
-    """
+    """Yield the `TF_CONFIG` of each task. Every task is on loopback at a port that is chosen at start."""
     cluster: dict[str, list[str]] = {}
     for kind, number in all_tasks:
         cluster.setdefault(kind, []).append("127.0.0.1:${{ports." + port_name(kind, number) + "}}")

@@ -91,8 +91,8 @@ class SameCode:
 
 
 def write_code(tree: Tree, destination: Path) -> list[str]:
-    """Write the user's files of a code tree into a folder, which must be empty or not exist. If one file
-    cannot be written, none is. Return the paths of the files.
+    """Write the user's files of a code tree into a folder, which must be empty or not exist. Return the paths of the
+    files. After an error, the folder contains none of the files.
 
     Raises:
         UsageError: the folder is not empty.

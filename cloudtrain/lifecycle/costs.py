@@ -73,7 +73,9 @@ class Sum:
 
 
 def cost_of(run: Run, status: RunStatus, money: Money | None, tags: dict[str, str] | None, now: float) -> RunCost:
-    """Return the cost of a run: as billed, or if there is no bill, its duration times the price at submission."""
+    """Return the cost of a run: the billed cost, or without a bill, the run's duration times the price at submission.
+    `money` holds the price and the bill that the store keeps; `now` is in seconds since the epoch.
+    """
     known = money or Money()
     cost = RunCost(run.job_name, run.target, run.created, tags)
     if not target_of(run.target).is_paid:
@@ -109,7 +111,7 @@ def grouping(by: str) -> Callable[[RunCost], str] | None:
 
 
 def sums(runs: Iterable[RunCost], group_of: Callable[[RunCost], str]) -> list[Sum]:
-    """Return the sum of each group, the most expensive first. Months are in chronological order."""
+    """Return the sum of each group, the most expensive first. Groups of equal cost are sorted by name."""
     found: dict[str, Sum] = {}
     for run in runs:
         group = group_of(run)

@@ -78,8 +78,8 @@ class Difference:
 
     Attributes:
         before, after: the user's names for the two sides.
-        target, job, request: the values that differ. `job` is None if one side is a plan, because a plan contains no
-            job.
+        target, job, request: the values that differ in the target and its settings, the job, and the request. `job`
+            is None if one side is a plan, because a plan contains no job.
         code: the files that differ; None if one side is a plan.
         notes: parts that could not be compared, with the reasons.
     """

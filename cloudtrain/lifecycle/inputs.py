@@ -166,8 +166,9 @@ class _Search:
         raise _unusable(row, f"is {state}, as are the others of `{row.job_name}`" if rows[1:] else f"is {state}")
 
     def _state(self, row: RunRecord) -> RunState:
-        """Return the run's last recorded state. But if the run was unfinished then, and runs can wait for other runs
-        on its target, return its current state, which is `lost` if the run no longer exists.
+        """Return the run's last recorded state. If that is not final, and runs can wait for other runs on the target,
+        ask the target for the state. It is `lost` if the run no longer exists. A stopped sweep that has a best trial
+        counts as succeeded.
         """
         state = RunState(row.state)
         if row.key.startswith((SWEEP, TUNER)):  # a stopped sweep still has a best trial

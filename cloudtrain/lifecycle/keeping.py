@@ -68,9 +68,8 @@ def keep_plan(
     text: str | None,
     overrides: Sequence[str],
 ) -> Kept:
-    """Return the record of the plan of a job or sweep. For a sweep, `prepared` is its first trial, whose fields and
-    hourly price are left out: each trial has its own record with its price. The hyperparameter values of trials are
-    never secret.
+    """Return the record of the plan of a job or sweep. For a sweep, `prepared` is its first trial. The trial's fields
+    and hourly price are left out, because each trial has its own record.
     """
     import cloudtrain
     from cloudtrain.rules.portable.value import named_secrets
@@ -129,8 +128,8 @@ def settings_of(kept: Kept) -> TargetSettings | None:
 
 
 def _hidden_ways(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
-    """Yield the path of each hidden value in the job, in the syntax of `--set`, and the name of each other part of
-    `raw` that contains a hidden value.
+    """Yield where `raw`, the content of a record, contains secrets. For `raw["job"]` and `raw["prepared"]`, yield the
+    path of each secret value, in the syntax of `--set`. For other keys of `raw`, such as `settings`, yield the key.
     """
     if not any(secrets):
         return
@@ -150,8 +149,8 @@ class _Written(NamedTuple):
     overrides: Sequence[str]
 
     def overridden_secrets(self) -> Iterator[str]:
-        """Yield the secrets in the overrides and in the job file, because a later override may replace them in the job.
-        If there are no overrides, yield nothing.
+        """Yield the secrets in the overrides and in the job file. The final job may lack them, because an override
+        replaced their values. If there are no overrides, yield nothing.
         """
         if not self.overrides:
             return

@@ -44,8 +44,8 @@ def place_data(job: AnyJob, target: Target, place_of: Callable[[str, str, bool],
     """Return the job with local data replaced by the locations of the uploads.
 
     Args:
-        place_of: is called with the hash of the data, the name of its file or folder, and whether it is a single file.
-            Returns the folder of the upload and the location to read.
+        place_of: a function of the hash of the data, the name of its file or folder, and whether it is a single file.
+            It returns the location of the folder to upload to, and the location that the job reads.
 
     Raises:
         JobError: an input's data cannot be read.
@@ -77,8 +77,8 @@ def place_data(job: AnyJob, target: Target, place_of: Callable[[str, str, bool],
 
 
 def emulated_here(job: AnyJob, emulated: Target) -> AnyJob:
-    """Return `job` for a local run that emulates another target. The run reads data that a submit would upload to the
-    emulated target directly from the data's path on this machine.
+    """Return `job` for a local run that emulates another target. Inputs that a submit to the emulated target would
+    upload are not uploaded: the run reads them from their paths on this machine.
     """
     changes: dict[str, Any] = {
         name: item.model_copy(

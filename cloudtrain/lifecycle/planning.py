@@ -61,7 +61,8 @@ def prepare_job(
     """Read the data that compile needs: the target's settings, the source folder, the account, and the outputs of
     earlier runs.
 
-    With a `tree`, its files are the code, and the source folder is not read.
+    `place_of` returns the position of a value in the job's file, for messages. If `tree` is given, its files are the
+    code, and the source folder is not read.
     """
     own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
     where = target_of(own.type)
@@ -221,7 +222,7 @@ class PreparedJob:
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """The labels, without secrets, by which the store finds runs of the job."""
+        """The tags and hyperparameters, without secrets, by which the store finds runs of the job."""
         from cloudtrain.lifecycle.secrets import Secrets, signatures_in
         from cloudtrain.rules.portable.value import named_secrets, values_to_hide
         from cloudtrain.store.origin import labels_of
@@ -246,7 +247,7 @@ class PreparedJob:
         return replace(plan, findings=placed, hidden=values_to_hide(self.view))
 
     def hourly_price(self, plan: Plan) -> float | None:
-        """Return the list price in US dollars per hour for all instances; None if the target is free or the price
+        """Return the list price in US dollars per hour for all instances; None if the target is free or the price is
         unknown.
         """
         if not self.where.is_paid:
@@ -306,7 +307,7 @@ class PreparedJob:
                 yield not_succeeded(path, ref.name, None if state is None else state.value)
 
     def context(self, name: str) -> CompileContext:
-        """Return the context for compile: all data that compile must not look up itself."""
+        """Return the data that compiling the job needs besides the job. `name` is the name of the run."""
         return CompileContext(
             name,
             self.tree.identity,
@@ -328,13 +329,15 @@ class PreparedJob:
 
     @property
     def _settings_files(self) -> tuple[str, ...]:
-        """The files with the target's settings, the account's settings and the corrections of instance types."""
+        """The files from which the target's settings, the account's settings and the user's instance types come."""
         corrections = getattr(self.account, "overlay", None) or ()
         corrected = (item.file for item in corrections if item.target == self.target.type)
         return tuple(dict.fromkeys((*self.target.settings_files, *getattr(self.account, "files", ()), *corrected)))
 
     def _with_findings(self, error: JobError, name: str) -> list[Problem]:
-        """Return the errors of compile and the errors of the rules, each with its position in the job file."""
+        """Return the problems in `error`, which compile raised, and the errors that the rules find, each with its
+        position in the job file. `name` is the run's name.
+        """
         from cloudtrain.targets.rules import check_plan
 
         plan = getattr(error, "plan", None)
@@ -386,7 +389,9 @@ def _in_form(hint: str | None, place_of: PlaceOf | None) -> str | None:
 
 
 def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
-    """Yield notes for the plan about code from outside of the source folder."""
+    """Yield notes for the plan about code from outside of the source folder. The job's conda file and build folder,
+    which are the keys of `beside`, are left out.
+    """
     included = [path for path in tree.included if path.split("/", 1)[0] not in beside]
     if included:
         names = [f"`{escape_path(path)}`" for path in included]
@@ -435,8 +440,8 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
 
 
 def _keeps_literals(where: Target, own: TargetSettings) -> bool:
-    """Return whether the target receives plain values as inputs. For a local run that emulates a target, return
-    whether the emulated target does.
+    """Return whether an input with a plain `value` stays an input in the target's request, instead of being replaced
+    by its value. For a local run that emulates a target, the emulated target decides.
     """
     emulated = getattr(own, "emulate", None)
     return (target_of(emulated) if emulated is not None else where).keeps_literals

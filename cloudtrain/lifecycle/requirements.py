@@ -16,9 +16,10 @@ _NAMES_FILES = re.compile(
 
 
 def requirements_hash(file: str, read: Callable[[str], str | None], bundle: str) -> str | None:
-    """Return the hash of the requirements file `file` and the files that it includes; None if `read`, which maps a
-    file's name to its text, returns None for `file`. If the requirements install files of the bundle, the hash also
-    depends on `bundle`, the hash of the whole bundle.
+    """Return the hash of the requirements file `file` and the files that it includes; None if `file` cannot be read.
+
+    `read` returns the text of a file, or None. `bundle` is the hash of the whole bundle. If the requirements install
+    files of the bundle, the result also depends on `bundle`.
     """
     texts = dict[str, str | None]()
     waiting = [os.path.normpath(file)]

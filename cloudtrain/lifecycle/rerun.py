@@ -52,7 +52,7 @@ class Again:
     on_bytes: ByteProgress | None = None
 
     def same(self, name: str | None) -> Submitted:
-        """Send the same request under the next run name of the job, or with `name`, of the job of that name.
+        """Send the same request under the job's next run name. `name` is the name of another job for the new run.
 
         Raises:
             UsageError: the run had secrets, which are not kept (CT973).
@@ -103,7 +103,7 @@ class Again:
             return self._submit(store, submission)
 
     def changed(self, overrides: Sequence[str], *, ignore: Sequence[str], online: bool) -> Submitted:
-        """Compile the job with other values, for the same code and the same settings of the target.
+        """Compile the job with overrides, and submit it with the same code and the same settings of the target.
 
         Raises:
             JobError: an override is not valid, or the target does not support the changed job.
@@ -171,7 +171,9 @@ class Again:
         )
 
     def _rename(self, text: str, new: str) -> str:
-        """Replace the run's name in a text with `new`, except where another digit follows, as in a longer name."""
+        """Replace the run's name in a text with `new`. A longer name is unchanged: `job-3f9a1c22-1` is not replaced in
+        `job-3f9a1c22-12`.
+        """
         return re.sub(rf"{re.escape(self.row.name)}(?![0-9])", new, text)
 
     def _refuse_hidden(self) -> None:
@@ -191,7 +193,7 @@ _RENAMED = ("request", "uploads", "summary")
 
 
 def _overridden(kind: str, fields: Any, overrides: Sequence[str]) -> AnyJob:
-    """Return the job with the given fields and overrides.
+    """Return the job of the given kind (`training` or `processing`) with the given fields and overrides.
 
     Raises:
         JobError: a field or an override is wrong.

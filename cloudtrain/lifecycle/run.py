@@ -114,8 +114,8 @@ class Run:
 
     @property
     def working_files(self) -> dict[str, Path]:
-        """New and changed files in the script's working folder, by name, except the model and the outputs.
-        `download("work/")` copies them. Empty for runs on other targets."""
+        """Maps names to paths of the new and changed files in the script's working folder, except the model and the
+        outputs. `download("work/")` copies them. Empty for runs on other targets."""
         return target_of(self.target).working_files(self.name, self._settings.state_dir)
 
     def status(self) -> RunStatus:
@@ -159,10 +159,11 @@ class Run:
         return Metrics().every(self.logs())
 
     def wait(self, timeout: float | None = None) -> RunStatus:
-        """Wait until the run ends. If the target does not answer, cloudtrain asks again for some minutes.
+        """Wait until the run ends, and return its final status.
 
         Raises:
-            TargetError: the run did not end within `timeout` seconds. The run continues.
+            TargetError: the run did not end within `timeout` seconds, or the target did not answer for some minutes.
+                The run continues.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         pause, answered = _FIRST_POLL, time.monotonic()
@@ -192,7 +193,7 @@ class Run:
         """Return the job and the plan that were sent for the run, and the git commit of its code, without secrets.
 
         Raises:
-            RunNotFound: the store has nothing about the submission, as for a run submitted elsewhere.
+            RunNotFound: the store has no record of the submission, as for a run that another machine submitted.
         """
         from cloudtrain.lifecycle.history import sent_of
 
@@ -223,7 +224,7 @@ class Run:
             on_plan, on_bytes, on_run: the same as for `submit`.
 
         Raises:
-            RunNotFound: the store has nothing about the submission, as for a run submitted elsewhere.
+            RunNotFound: the store has no record of the submission, as for a run that another machine submitted.
             UsageError: the run had secrets, which are not kept, and `overrides` do not supply them.
             TargetError: the target refused the request, or the code no longer exists.
         """
@@ -248,7 +249,7 @@ class Run:
         """Write the run's code into a folder, which must be empty or not exist, and return the relative paths.
 
         Raises:
-            RunNotFound: the store has nothing about the submission, as for a run submitted elsewhere.
+            RunNotFound: the store has no record of the submission, as for a run that another machine submitted.
             UsageError: the folder is not empty.
             TargetError: the code no longer exists.
         """
@@ -288,8 +289,9 @@ class Run:
         return None if self.directory is None else folder_size(self.directory)
 
     def download(self, path: str = "", destination: str | Path = ".") -> list[Path]:
-        """Copy files that the run wrote: `model/`, `outputs/` or `outputs/NAME`, `checkpoint/`, `logs/`, or all of
-        them. For a run on this machine also `work/`, the `working_files`.
+        """Copy files that the run wrote, and return the paths of the copies. An empty `path` copies all files.
+        Otherwise `path` is `model/`, `outputs/`, `outputs/NAME`, `checkpoint/`, `logs/`, or a path below one of these.
+        For a run on this machine it can also be `work/`, the `working_files`.
 
         Raises:
             UsageError: the run has no such path; the hint names the existing paths.

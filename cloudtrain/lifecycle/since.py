@@ -42,8 +42,8 @@ class Since(NamedTuple):
 
 
 def changes_since_last(store: Store, prepared: PreparedJob, job: AnyJob, plan: Plan) -> Since | None:
-    """Return the changes since the newest run of a job with the same name; None if no such run exists, or if the store
-    has no record of its submission.
+    """Return the changes since the newest run of a job with the same name. None if there is no such run, if it is a
+    sweep, or if the store has no record of its submission.
     """
     last = next(iter(store.newest(limit=1, job=job.name)), None)
     kept = None if last is None else store.kept(last.name)

@@ -21,9 +21,9 @@ accepted and possibly not reported is offered again: the next submit of the same
 run and starts no new one. A later submit starts a new run, and names the older run as well.
 
 Until a reboot, the time since acceptance is exact. After a reboot it comes from the wall clock. If that clock was set
-forward, the run looks older than it is, so a new run starts and the older run is only named. To count only the time
-since the reboot, which is certain, would be worse: a machine that is booted for each submit would offer last week's run
-and start no new one.
+forward, the run looks older than it is, so a new run starts and the older run is only named. Counting only the time
+since the reboot would be worse: a machine that is booted for each submit would report last week's run and start no new
+one.
 """
 
 from __future__ import annotations
@@ -341,8 +341,8 @@ def _settle(store: Store, service_of: ServiceOf, record: RunRecord) -> Recovered
 
 
 def _withdraw(service: Service, record: RunRecord) -> bool:
-    """Withdraw the request for a run. Return whether the run can no longer appear. If another user's run has the name,
-    return True.
+    """Withdraw the request for a run. Return whether the request can no longer create a run. It cannot if another
+    user's run has the name.
     """
     try:
         return service.withdraw(record.ref)
@@ -351,7 +351,7 @@ def _withdraw(service: Service, record: RunRecord) -> bool:
 
 
 def _may_arrive_for(store: Store, service: Service, record: RunRecord) -> float:
-    """Return for how many more seconds the request may be in transit. After a reboot, only the time since the
-    reboot counts as elapsed.
+    """Return for how many more seconds the request may be in transit. If this machine was rebooted after the request
+    was sent, only the time since the reboot counts as elapsed.
     """
     return service.in_flight - store.seconds_since(record.name, "sent", at_least=True)

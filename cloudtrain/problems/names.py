@@ -34,7 +34,9 @@ def rule_of(pattern: str) -> str | None:
 
 
 def mend_name(name: str, pattern: str, length: int) -> str | None:
-    """Return the valid name that is nearest to `name`, such as `my-job` for `my job`; None if none is found."""
+    """Return a valid name like `name`, such as `my-job` for `my job`; None if there is none. A valid name matches
+    `pattern`, and has at most `length` characters.
+    """
     words = _WORDS.get(pattern)
     if words is None:
         return None

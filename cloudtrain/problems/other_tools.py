@@ -83,7 +83,9 @@ def training_hint(name: str, parent: SchemaNode) -> str | None:
 
 
 def other_tool_hint(name: str, parent: SchemaNode, root: SchemaNode, known: Iterable[str]) -> str | None:
-    """Return a hint with cloudtrain's name for the field that other tools call `name`; None if no tool uses `name`."""
+    """Return a hint with cloudtrain's name for the field that other tools call `name`; None if no tool uses `name`.
+    `known` are the names of the fields in `parent`.
+    """
     meant = _MEANT.get(_word(name)) or _place_meant(_word(name))
     if meant is None:
         return None
@@ -92,7 +94,9 @@ def other_tool_hint(name: str, parent: SchemaNode, root: SchemaNode, known: Iter
 
 
 def _place_meant(name: str) -> str | None:
-    """Return the target whose locations other tools write into a field called `name`; None if there is none."""
+    """Return the target whose locations other tools write into a field called `name`, such as `sagemaker` for `s3_uri`;
+    None if there is none.
+    """
     return next((own for own in target_names() if name in find_target(own).place_aliases), None)
 
 
@@ -112,7 +116,9 @@ def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | Non
 
 
 def other_type_hint(path: tuple[str | int, ...], root: SchemaNode) -> str | None:
-    """Return a hint for a field that belongs to another `type` of the same choice; None if no type has the field."""
+    """Return a hint if the field at `path` belongs to another `type` than the chosen one, such as another distribution;
+    None if no type has the field.
+    """
     holder: SchemaNode | None = root
     for part in path[:-1]:
         holder = holder.child(part) if holder is not None else None
@@ -135,7 +141,7 @@ def _home(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
 
 
 def distribution_hint(name: str) -> str | None:
-    """Return a hint with cloudtrain's name for the distribution that other tools call `name`."""
+    """Return a hint with cloudtrain's name for the distribution that other tools call `name`; None if unknown."""
     ours = _DISTRIBUTION.get(name.casefold())
     return f"did you mean `{ours}`?" if ours else None
 
@@ -151,7 +157,9 @@ def _paths(node: SchemaNode) -> list[str]:
 
 
 def mapping_hint(node: SchemaNode, name: str, value: Any) -> str | None:
-    """Return a hint with the mapping that `value`, a short form, probably stands for."""
+    """Return a hint with the mapping that the user probably meant by `value`, such as a text, in the field `name`.
+    Return None if no mapping is likely.
+    """
     if isinstance(value, str) and node.kind == "choice":
         near = get_close_matches(_DISTRIBUTION.get(value.casefold(), value.casefold()), node.options, n=1)
         return f"write `{name}: {{type: {near[0] if near else node.options[0]}}}`"
