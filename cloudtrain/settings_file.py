@@ -30,7 +30,7 @@ class SettingsFile(NamedTuple):
         return path in self.positions.values
 
     def placed(self, problem: Problem) -> Problem:
-        """Return the problem with the file, line and column of its value, and the hint in the syntax of TOML."""
+        """Return the problem with the file, line and column of the value that causes it. Its hint is in TOML syntax."""
         place = self.positions.of(problem.path, key=isinstance(problem, KeyProblem))
         line, column = place or (None, None)
         from cloudtrain.problems.forms import in_form  # importing it costs start-up time, and most settings are right

@@ -30,8 +30,8 @@ class Identity(NamedTuple):
 def salt_of_new_store(folder: Path) -> str:
     """Return the salt that a new store in `folder` would get now.
 
-    The salt is a hash of the host, this boot, the path, and the device and inode of the nearest existing folder, so
-    that containers made from one image also differ.
+    The salt is a hash of the host name, the id of the current boot, the path, and the device and inode of the nearest
+    existing folder. Two containers made from one image therefore get different salts.
     """
     nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
     found = nearest.stat()

@@ -48,10 +48,11 @@ class DrivenFolder:
         return is_held(self.lock)
 
     def write_status(self, state: RunState, reason: str | None, *, started: float, **more: Any) -> None:
-        """Replace the status.
+        """Replace the status. `reason` explains the state, `started` is the run's start in seconds since the epoch, and
+        `more` are additional fields.
 
         Raises:
-            OSError: the status cannot be written. Only the first status needs new disk space.
+            OSError: the status cannot be written.
         """
         make_private_folder(self.path)
         ended = time.time() if state.is_final else None

@@ -220,8 +220,8 @@ class PreparedSweep:
         )
 
     def check_online(self, plan: Plan, *, ask: bool = True, may_wait: bool = False) -> Plan:  # noqa: ARG002
-        """Add the target's findings about the first trial to the plan. `may_wait` has no effect, because a sweep never
-        waits for other runs."""
+        """Return the plan with the target's findings about the first trial. With `ask=False`, or if the plan has
+        errors, return it unchanged. `may_wait` has no effect, because a sweep never waits for other runs."""
         if plan.errors or not ask:
             return plan
         first = self.prepared.check_online(self.prepared._compile(plan.run_name), ask=ask)
