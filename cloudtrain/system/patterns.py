@@ -94,8 +94,7 @@ class MetricPatterns:
         signal.setitimer(signal.ITIMER_VIRTUAL, _LIMIT)
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        """Interrupt a search from a signal handler, which works because `re` checks for signals while it searches. A
-        signal after the search has no effect."""
+        """Handle the timer's signal: end a running search with TooSlow. After the search, the signal has no effect."""
         if self._searching:
             self._searching = False
             raise TooSlow

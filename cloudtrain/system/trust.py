@@ -80,8 +80,7 @@ def require_trust(file: Path, status: os.stat_result) -> None:
 
 
 def _hops(file: Path) -> Iterator[Path]:
-    """Yield the file, and if it is a link, each file that the link leads to. The chain ends, because the file could be
-    opened."""
+    """Yield the file, and if it is a link, each further link and the final file that it leads to."""
     yield file
     for _ in range(40):  # the most that Linux follows
         if not file.is_symlink():

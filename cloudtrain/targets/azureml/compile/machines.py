@@ -36,7 +36,7 @@ def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
     """Return the machines that the job asks for.
 
     Raises:
-        JobError: the job asks for something that only SageMaker has, or describes a type that does not exist.
+        JobError: the job asks for something that only SageMaker has, or for a GPU that no instance type has.
     """
     resources = job.resources
     problems = [
