@@ -138,7 +138,7 @@ def _state_dir() -> Path:
 
 
 def _files(cwd: Path, near: Path | None) -> Iterator[Path]:
-    """Yield the paths of the existing settings files. Later files take precedence."""
+    """Yield the paths of the existing settings files: the user's, then the project's, which takes precedence."""
     from platformdirs import user_config_path
 
     user = user_config_path("cloudtrain", appauthor=False) / FILE_NAME

@@ -2,9 +2,9 @@
 
     written by                              value               result
     Azure ML                                `"ps": []`          dropped, as it marks a parameter server job
-    SageMaker's toolkit, parameter servers  `"master": [...]`   `chief`, in cluster and task: a script may not say
-                                                                `master` in TensorFlow 2
-    launchers that write texts              `"index": "1"`      1
+    SageMaker's toolkit, parameter servers  `"master": [...]`   `chief`, in cluster and task, because
+                                                                tf.distribute does not know `master`
+    launchers that write strings            `"index": "1"`      1
 
 Only the `TF_CONFIG` of the script's process is converted. SageMaker's toolkit runs the parameter servers as separate
 processes, whose `TF_CONFIG` still contains `master`. They work with a script that uses `chief` (tested with

@@ -2,8 +2,7 @@
 
     python -m cloudtrain.runtime.torchrun --rdzv-backend loopback --rdzv-endpoint FILE --rdzv-conf rank=0 ... train.py
 
-This is torchrun with all its options and one more rendezvous backend, `loopback`, registered as torchrun's
-documentation describes:
+This is torchrun with all its options and one more rendezvous backend, `loopback`:
 
 * The agents meet in the file FILE, so they need no port. Ranks are in the order of the instances (`rank` is the number
 of the agent's instance).
@@ -36,7 +35,7 @@ _LOOK_EVERY = 0.01
 
 
 class Rendezvous:
-    """The rendezvous of the agents of all instances. Each start and each restart of the ranks is one round.
+    """The rendezvous of torchrun's agents, one per instance. Each start and each restart of the ranks is one round.
 
     The methods are those of torch.distributed.elastic.rendezvous.RendezvousHandler.
     """
@@ -133,7 +132,7 @@ def _open_usual_store(arguments: Sequence[str]) -> Any:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run `torchrun` with these arguments."""
+    """Run torchrun with these arguments and the additional rendezvous backend `loopback`."""
     from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
     from torch.distributed.run import main as run
 

@@ -53,8 +53,8 @@ def is_one_of(kind: Any, kinds: Collection[Any]) -> bool:
 
 
 def kind_of(value: Any) -> Any:
-    """Return the type of a default value. `[1, 2]` gives `list[int]`, because all elements have one type; None gives
-    `Any`.
+    """Return the type of a default value. `[1, 2]` gives `list[int]`, because all elements have the same type; None
+    gives `Any`.
     """
     if value is None:
         return Any

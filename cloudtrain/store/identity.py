@@ -39,8 +39,8 @@ def salt_of_new_store(folder: Path) -> str:
 
 
 def location_of(file: Path) -> str:
-    """Return the location of a database: host, path and inode. A copy differs in at least one of them; a reboot changes
-    none.
+    """Return the location of a database, as a hash of host, path and inode. A copy has another location. A reboot does
+    not change the location.
     """
     return _hash(_host(), os.path.realpath(file), str(file.stat().st_ino))
 

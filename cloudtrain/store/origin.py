@@ -31,7 +31,7 @@ class Condition(NamedTuple):
 
     @property
     def sql(self) -> str:
-        """The SQL condition on a row of `labels`, with a placeholder for each of `values`."""
+        """The SQL condition on a row of the table `labels`, with a placeholder for each of `values`."""
         left = "value" if self._number is None else "number(value)"
         return f"kind = ? AND key = ? AND {left} {self.operator} ?"
 

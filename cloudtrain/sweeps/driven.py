@@ -141,8 +141,8 @@ class DrivenService(Service):
             raise TargetError(message, hint=f"read its log: `{folder.log}`", code="CT951")
 
     def _write_once(self, folder: DrivenFolder, content: bytes, *, again: bool) -> bool:
-        """Write the specification atomically. Return False if it already exists with the same content and `again` is
-        set, because an interrupted attempt has written it.
+        """Write the specification atomically. With `again`, return False if an interrupted attempt has already written
+        the same specification.
 
         Raises:
             NameTaken: another submission has written a specification.
@@ -206,7 +206,8 @@ def detach(arguments: list[str] | None) -> tuple[Path, str, Callable[[], None]]:
 
 
 def woken_by(number: signal.Signals) -> int:
-    """Return a file descriptor that becomes readable when the signal `number` arrives. It has no other effect."""
+    """Return a file descriptor that becomes readable when the signal `number` arrives. The signal has no other
+    effect."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(number, lambda _number, _frame: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

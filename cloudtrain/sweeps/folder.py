@@ -7,7 +7,7 @@ continue.lock  locked by `continue` and `rerun` until the driver has taken over
 driver.log     the driver's own output; empty unless something is wrong
 status.json    the state of the sweep. The file never grows, so the last state can be written even if the disk is full
 study.jsonl    the journal: see `study.py`
-stop           written by `stop`, so that the driver stops every trial and ends
+stop           written by `cloudtrain stop`, so that the driver stops every trial and ends
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def prepare_sweep(
 
 def _queued(target: TargetSettings) -> TargetSettings:
     """Return settings that let trials wait for GPUs in cloudtrain's queue, if the target has this queue and
-    `target` does not mention it; otherwise return `target`. Without the queue, parallel trials would share the first
+    `target` does not set `queue`; otherwise return `target`. Without the queue, parallel trials would share the first
     GPU."""
     if "queue" not in type(target).model_fields or "queue" in target.model_fields_set:
         return target

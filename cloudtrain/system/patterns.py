@@ -1,8 +1,8 @@
 """The job's `metrics`: regular expressions that the supervisor of a run, or the driver of a sweep, applies to the run's
-lines.
+log lines.
 
-The user writes the expressions, and an expression that backtracks may take longer than the run. So each search has a
-limit of CPU time, which does not depend on how busy the machine is. A pattern that exceeds the limit is dropped.
+The user writes the expressions, and a search that backtracks may take very long. So each search has a limit of CPU
+time, which does not depend on how busy the machine is. A pattern whose search exceeds the limit is dropped.
 """
 
 from __future__ import annotations

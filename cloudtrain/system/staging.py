@@ -84,7 +84,7 @@ def safe_target(name: str, target: str) -> str:
 
 
 class Staging:
-    """A scratch folder for files that appear in `folder` together. Several threads can use it.
+    """A scratch folder for files that are moved to `folder` together. Several threads can use it.
 
     At the end of the `with` block, the scratch folder is removed with all files that were not moved. `folder` is also
     removed if this class created it and it is still empty.
@@ -185,7 +185,7 @@ class Staging:
         self._links.clear()
 
     def scratch(self, name: str) -> Path:
-        """Return a path in the scratch folder for a temporary file, such as an archive, that is not moved."""
+        """Return a path in the scratch folder for a temporary file, such as an archive, that stays there."""
         return Path(self._scratch, name)
 
     def become(self, destination: Path) -> None:
@@ -243,7 +243,7 @@ class Staging:
         self._folders.add(folder)
 
     def _check_way(self, root: int) -> None:
-        """Check that every file can be placed in the folder before the first file is moved."""
+        """Before the first file is moved, check that every file can be placed in the folder."""
         seen: set[str] = set()
         for name in self._names:
             parts = name.split("/")

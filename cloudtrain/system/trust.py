@@ -14,7 +14,7 @@ files writable for the group.
 
 A file that fails these checks is an error. If cloudtrain skipped the file, the job would run with other settings.
 CLOUDTRAIN_TRUST names folders in which all files count, even if others can write there: absolute paths with `:` between
-them. ssh (StrictModes) and git (safe.directory) have the same rule.
+them. ssh (StrictModes) and git (safe.directory) make similar checks.
 """
 
 from __future__ import annotations

@@ -185,7 +185,9 @@ def _steps(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
 
 
 def body_of(data: Mapping[str, Any], folder: str | None, files: dict[str, str]) -> dict[str, Any]:
-    """Return the body that the SDK sends for a job file. Parts that must be separate files are added to `files`."""
+    """Return the body that the SDK sends for a job file. Parts that must be separate files, such as an inline
+    conda definition, are added to `files`.
+    """
     code = _place(data.get("code"))
     limits, identity = _mapping(data.get("limits")), _mapping(data.get("identity"))
     body = {

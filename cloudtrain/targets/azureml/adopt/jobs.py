@@ -81,8 +81,8 @@ def drafts_of(original: Original) -> Iterator[Draft]:
 
 
 def _source(original: Original, code: Any, comments: dict[Any, str]) -> str | None:
-    """Return the `source_dir` for the body's `codeId`, which is `code`. If the folder is unknown, return `.` and add a
-    comment to `comments`.
+    """Return the job's `source_dir`; None if the body has no code. `code` is the body's `codeId`. If the folder of the
+    code is unknown, return `.` and add a comment to `comments`.
     """
     if code is None:
         return None

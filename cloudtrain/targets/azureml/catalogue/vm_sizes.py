@@ -43,7 +43,7 @@ def overlay_of(
         skus: entries of `value` in Microsoft.Compute's answer, of any resource type; None if the account may not read
             the answer.
         date: ISO date of the answers, which is also the date of the prices.
-        location: the region of the answers, `eastus`.
+        location: the region of the answers, such as `eastus`.
     """
     quotas = _quotas(usages)
     capabilities = {str(sku.get("name", "")).casefold(): _capabilities(sku) for sku in skus or ()}

@@ -1,6 +1,6 @@
 """Write the body of the job's PUT, field by field.
 
-Fields that the SDK always sends are always present, even if empty, so that both bodies can be compared directly.
+Fields that the SDK always sends are always present, even if empty, so that the body can be compared with the SDK's.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a separate 
 
 
 def compile_azureml_sweep(sweep: Sweep, target: AzureML, context: CompileContext) -> Plan:
-    """Return the plan of a sweep as a sweep job.
+    """Return the plan of a sweep. Its request is the body of a sweep job.
 
     Raises:
         JobError: the service cannot run the sweep (CT061), or no trial can run.
