@@ -51,9 +51,10 @@ def script_path(name: str) -> Path:
 
 
 def script_files(name: str) -> dict[str, Path]:
-    """Return the files of a bundled script: the path in a copy of the script, mapped to the path on disk.
+    """Return the files of a bundled script. The keys are their paths in a copy of the script, the values their paths on
+    disk.
 
-    In a checkout, some files are in the folder of another script. `.cloudtraininclude` names these files.
+    In a checkout of cloudtrain, some of the files are in the folder of another script, as `.cloudtraininclude` says.
 
     Raises:
         UsageError: no bundled script has that name.

@@ -85,8 +85,8 @@ class Settings(NamedTuple):
         return found.from_files(tuple(map(str, self.files)))
 
     def _no_target(self, name: str, *, given: str | None) -> SettingsError:
-        """Return the error for an unknown target. If the caller gave no name, the error has the position of `target`
-        in the settings file."""
+        """Return the error for the unknown target `name`. `given` is the name that the caller gave; if None, `name`
+        comes from `target` in a settings file, and the error has the position of `target`."""
         problem = Problem(("target",), f"`{name}` is not a target", did_you_mean(name, target_names()), code="CT913")
         placed = problem if given else place_of(self.sources, [()], problem)
         return SettingsError.of([placed if placed.file else replace(problem, path=())])
@@ -138,7 +138,7 @@ def _state_dir() -> Path:
 
 
 def _files(cwd: Path, near: Path | None) -> Iterator[Path]:
-    """Yield the paths of the existing settings files. Later files take precedence."""
+    """Yield the paths of the existing settings files: the user's, then the project's, which takes precedence."""
     from platformdirs import user_config_path
 
     user = user_config_path("cloudtrain", appauthor=False) / FILE_NAME

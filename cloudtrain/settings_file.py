@@ -30,7 +30,7 @@ class SettingsFile(NamedTuple):
         return path in self.positions.values
 
     def placed(self, problem: Problem) -> Problem:
-        """Return the problem with the file, line and column of its value, and the hint in the syntax of TOML."""
+        """Return the problem with the file, line and column of the value that causes it. Its hint is in TOML syntax."""
         place = self.positions.of(problem.path, key=isinstance(problem, KeyProblem))
         line, column = place or (None, None)
         from cloudtrain.problems.forms import in_form  # importing it costs start-up time, and most settings are right
@@ -67,7 +67,7 @@ def place_of(files: Sequence[SettingsFile], bases: Sequence[Way], problem: Probl
         files: the settings files in use. Later files take precedence.
         bases: the tables that hold the settings, such as `("profiles", PROFILE, TARGET)`. Earlier tables take
             precedence.
-        problem: a problem of a target's settings. Its path starts inside the table.
+        problem: a problem of a target's settings. Its path is relative to the table.
     """
     ways: list[tuple[SettingsFile, Way]] = [(file, base) for base in bases for file in reversed(files)]
     exact = ((file, base) for file, base in ways if file.holds((*base, *problem.path)))

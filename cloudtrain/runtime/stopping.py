@@ -36,7 +36,7 @@ _received: list[int] = []  # signal numbers, in order; a list, because a handler
 def watch_for_stop(*signals: signal.Signals) -> None:
     """Make SIGTERM (or `signals`) only set a flag. Call it in the main thread, before training.
 
-    A second signal has no effect, so it cannot interrupt a save. The marker of an earlier run is removed.
+    A second signal has no effect, so it cannot interrupt a save. A file `preempted` of an earlier run is removed.
     """
     _received.clear()
     for number in signals or (signal.SIGTERM,):
@@ -46,19 +46,23 @@ def watch_for_stop(*signals: signal.Signals) -> None:
 
 
 def should_stop() -> bool:
-    """Return True on every rank after any rank has received the signal. Every rank must call it, at the same step."""
+    """Return whether any rank has received the stop signal. The answer is the same on all ranks, so every rank must
+    call this function, at the same step."""
     return any_rank(bool(_received))
 
 
 def leave_stops_to_the_parent(_worker: int = 0) -> None:
     """Ignore SIGTERM in a helper process, such as a `DataLoader`'s worker. Pass this function as `worker_init_fn`.
-    Launchers also signal the workers, but a worker must not end before its parent has saved. It ends with its parent.
+    Launchers also send SIGTERM to the workers, but a worker must not end before its parent has saved a checkpoint. The
+    worker ends when its parent ends.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def exit_preempted(step: SupportsIndex | None = None) -> NoReturn:
-    """Write the marker file `preempted`, wait for all ranks, and exit with code 0. Save before calling it."""
+    """Write the marker file `preempted`, wait for all ranks, and exit with code 0. `step` is stored in the
+    file. Save a checkpoint before this call.
+    """
     step = None if step is None else whole_step(step)
     if detect_environment().is_main:
         name = signal.Signals(_received[0]).name if _received else None

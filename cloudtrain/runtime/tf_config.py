@@ -1,13 +1,14 @@
-"""Convert `TF_CONFIG` to the form that tf.distribute accepts. The clouds write it slightly differently:
+"""Convert `TF_CONFIG` to the form that tf.distribute accepts. Some launchers write it differently:
 
     written by                              value               result
     Azure ML                                `"ps": []`          dropped, as it marks a parameter server job
-    SageMaker's toolkit, parameter servers  `"master": [...]`   `chief`, in cluster and task: a script may not say
-                                                                `master` in TensorFlow 2
-    launchers that write texts              `"index": "1"`      1
+    SageMaker's toolkit, parameter servers  `"master": [...]`   `chief`, in cluster and task, because
+                                                                tf.distribute does not know `master`
+    launchers that write strings            `"index": "1"`      1
 
-The toolkit runs its parameter servers as separate processes with their own `TF_CONFIG`, which still contains `master`.
-They work with a script that uses `chief` (tested with TensorFlow 2.21), so only the script's variable is changed.
+Only the `TF_CONFIG` of the script's process is converted. SageMaker's toolkit runs the parameter servers as separate
+processes, whose `TF_CONFIG` still contains `master`. They work with a script that uses `chief` (tested with
+TensorFlow 2.21).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ ROLES = {"master": "chief"}
 
 
 def read_tf_config(variables: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-    """Return `TF_CONFIG`, converted to the form that tf.distribute accepts; None if it is not set.
+    """Return `TF_CONFIG` of `variables` in the form that tf.distribute accepts; None if it is not set. `variables` are
+    environment variables; default: those of this process.
 
     Raises:
         SetupError: `TF_CONFIG`, its cluster or its task is not a JSON object, or the task's index is not a number.
@@ -44,7 +46,9 @@ def read_tf_config(variables: Mapping[str, str] | None = None) -> dict[str, Any]
 
 
 def apply_tf_config(variables: MutableMapping[str, str] | None = None) -> None:
-    """Change `TF_CONFIG` to the form that tf.distribute accepts. Call it before `import tensorflow`."""
+    """Change `TF_CONFIG` in `variables` to the form that tf.distribute accepts. Call it before `import tensorflow`.
+    `variables` are environment variables; default: those of this process.
+    """
     target = os.environ if variables is None else variables
     config = read_tf_config(target)
     if config is not None:

@@ -2,13 +2,12 @@
 
     python -m cloudtrain.runtime.torchrun --rdzv-backend loopback --rdzv-endpoint FILE --rdzv-conf rank=0 ... train.py
 
-This is torchrun with all its options and one more rendezvous backend, `loopback`, registered as torchrun's
-documentation describes:
+This is torchrun with all its options and one more rendezvous backend, `loopback`:
 
-* The agents meet in a file, which needs no port. Ranks follow the instances (`rank` is the number of the agent's
-instance).
-* Every round gets a store of its own, on loopback, at a port that is free then. Restarted ranks therefore never see the
-addresses of dead ranks, which gloo would try to reach (pytorch issue 135712).
+* The agents meet in the file FILE, so they need no port. Ranks are in the order of the instances (`rank` is the number
+of the agent's instance).
+* Each start and each restart of the ranks gets a new store, on loopback, at a free port. Restarted ranks therefore
+never see the addresses of dead ranks, which gloo would try to reach (pytorch issue 135712).
 
 With torchrun's default rendezvous and `--master-addr 127.0.0.1`, the store listens on loopback too. Tested with torch
 2.6 to 2.13.
@@ -36,7 +35,7 @@ _LOOK_EVERY = 0.01
 
 
 class Rendezvous:
-    """The rendezvous of the agents of all instances. Each start and each restart of the ranks is one round.
+    """The rendezvous of torchrun's agents, one per instance. Each start and each restart of the ranks is one round.
 
     The methods are those of torch.distributed.elastic.rendezvous.RendezvousHandler.
     """
@@ -88,7 +87,7 @@ class Rendezvous:
         return RendezvousInfo(agents, self._rank, count, RendezvousStoreInfo(ADDRESS, port))
 
     def num_nodes_waiting(self) -> int:
-        """Return 1 if an agent has begun the next round to restart its ranks, else 0. Only the file is read."""
+        """Return 1 if an agent has begun the next round to restart its ranks, else 0."""
         return int(self._file.check([f"{_name(self._round + 1)}/wanted"]))
 
     def is_closed(self) -> bool:
@@ -121,8 +120,8 @@ def _name(number: int) -> str:
 
 
 def _open_usual_store(arguments: Sequence[str]) -> Any:
-    """Open and return the store of torchrun's default rendezvous. Return None if another rendezvous is used, if its
-    address is not on loopback, or if this is not the first agent.
+    """Open and return the store of torchrun's default rendezvous. Return None if `arguments` select another
+    rendezvous, an address that is not on loopback, or an agent other than the first.
     """
     from torch.distributed.run import parse_args
 
@@ -133,7 +132,7 @@ def _open_usual_store(arguments: Sequence[str]) -> Any:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run `torchrun` with these arguments."""
+    """Run torchrun with these arguments and the additional rendezvous backend `loopback`."""
     from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
     from torch.distributed.run import main as run
 

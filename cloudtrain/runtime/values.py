@@ -44,8 +44,8 @@ def convert(value: Any, kind: Any) -> Any:
 
 
 def is_one_of(kind: Any, kinds: Collection[Any]) -> bool:
-    """Return whether the type `kind`, or an option of the union `kind`, is one of `kinds`. The types of elements are
-    ignored, so `list[int]` is one of `[list]`.
+    """Return whether the type `kind` is in `kinds`. A union counts if any of its members is in `kinds`. The types of
+    elements are ignored, so `list[int]` counts as `list`.
     """
     if get_origin(kind) in _UNIONS:
         return any(is_one_of(option, kinds) for option in get_args(kind))
@@ -53,8 +53,8 @@ def is_one_of(kind: Any, kinds: Collection[Any]) -> bool:
 
 
 def kind_of(value: Any) -> Any:
-    """Return the type of a default value. `[1, 2]` gives `list[int]`, because all elements have one type; None gives
-    `Any`.
+    """Return the type of a default value. `[1, 2]` gives `list[int]`, because all elements have the same type; None
+    gives `Any`.
     """
     if value is None:
         return Any

@@ -1,4 +1,4 @@
-"""The run store: all submitted jobs, the stage of each submission, and the known status of each run."""
+"""The run store: all submitted jobs, the stage of each submission, and the last known status of each run."""
 
 FILE_NAME = "runs.db"
 """The file of the store in the state folder."""

@@ -1,5 +1,5 @@
-"""The data that the store keeps of each submission, besides its row in `runs`, to show, compare and rerun the run. The
-data contains no secrets.
+"""The data that the store keeps of each submission, so that its run can be shown, compared and run again. The data
+contains no secrets. The database table `runs` holds the run's name and status.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Kept:
         bundle: the hash of the code.
         files: the files of the code.
         commit, branch, dirty, difference: the fields of `system.git.Commit` for the folder of the code.
-        hidden: the paths of the job's hidden values.
+        hidden: the paths of the job's fields that hold secrets.
         hourly: the price in US dollars per hour for all instances; None if unknown.
         rerun_of: the earlier run that this run repeats.
         trial: for a sweep, the price in US dollars per hour of a trial's instances, and a trial's maximum run time in
@@ -151,7 +151,7 @@ _IN_CONTENT = ("job", "prepared", "kind", "text", "overrides", "settings", "plan
 
 
 def _pack(value: Any) -> bytes:
-    """Compress JSON data for the store. Keys keep their order, which is the order of the request."""
+    """Compress JSON data for the store. Keys keep their order."""
     return zlib.compress(json.dumps(value, separators=(",", ":")).encode("ascii"), 1)
 
 

@@ -30,8 +30,8 @@ class Identity(NamedTuple):
 def salt_of_new_store(folder: Path) -> str:
     """Return the salt that a new store in `folder` would get now.
 
-    The salt is a hash of the host, this boot, the path, and the device and inode of the nearest existing folder, so
-    that containers made from one image also differ.
+    The salt is a hash of the host name, the id of the current boot, the path, and the device and inode of the nearest
+    existing folder. Two containers made from one image therefore get different salts.
     """
     nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
     found = nearest.stat()
@@ -39,8 +39,8 @@ def salt_of_new_store(folder: Path) -> str:
 
 
 def location_of(file: Path) -> str:
-    """Return the location of a database: host, path and inode. A copy differs in at least one of them; a reboot changes
-    none.
+    """Return the location of a database, as a hash of host, path and inode. A copy has another location. A reboot does
+    not change the location.
     """
     return _hash(_host(), os.path.realpath(file), str(file.stat().st_ino))
 

@@ -62,10 +62,11 @@ def _m003_written(db: sqlite3.Connection) -> None:
 
 
 def _m004_order_and_identity(db: sqlite3.Connection) -> None:
-    """Order runs by `seq`, which does not depend on a clock; record the store of each row and the boot of each stage.
+    """Order runs by `seq`, which does not depend on a clock. Add columns for the store that submitted a run, and for
+    the boot in which a stage was reached.
 
-    The keys of earlier rows do not contain the job's name, so they never equal new keys. The run of an earlier row is
-    listed, and found again after an interrupted submission, but never mistaken for a new run.
+    Existing runs keep their keys, which are hashes without the job's name, so they never equal the key of a new run.
+    Existing runs are still listed, and their interrupted submissions are still recovered.
     """
     db.execute("ALTER TABLE runs RENAME TO runs_before")
     db.execute(
@@ -107,8 +108,8 @@ def _m004_order_and_identity(db: sqlite3.Connection) -> None:
 
 
 def _m005_origins_and_removal(db: sqlite3.Connection) -> None:
-    """Add tables for the folder and terminal of each submission, which `last` needs, for the labels by which runs are
-    found, and for the names of removed runs, which are never used again.
+    """Add three tables: the folder and terminal of each submission (for `last`), the labels of each run (for searches),
+    and the names of removed runs, which are never used again.
     """
     db.execute(
         """
@@ -149,8 +150,8 @@ def _m005_origins_and_removal(db: sqlite3.Connection) -> None:
 
 
 def _m006_history(db: sqlite3.Connection) -> None:
-    """Add tables for what was sent for each run, without secrets, and for the run's cost. Runs that earlier
-    versions submitted start without rows in these tables.
+    """Add tables for the data that was sent for each run, without secrets, and for the run's cost. Existing runs get no
+    rows in these tables.
     """
     db.execute(
         """

@@ -31,7 +31,7 @@ class Condition(NamedTuple):
 
     @property
     def sql(self) -> str:
-        """The SQL condition on a row of `labels`, with a placeholder for each of `values`."""
+        """The SQL condition on a row of the table `labels`, with a placeholder for each of `values`."""
         left = "value" if self._number is None else "number(value)"
         return f"kind = ? AND key = ? AND {left} {self.operator} ?"
 
@@ -98,7 +98,7 @@ def origin_here(folder: Path, *, project: Path | None = None, labels: Iterable[L
 
 
 def labels_of(tags: Mapping[str, str], hyperparameters: Mapping[str, object]) -> tuple[Label, ...]:
-    """Return the labels for tags and hyperparameters, which `ps --tag` and `ps --where` compare."""
+    """Return the tags and hyperparameters as labels. `ps --tag` and `ps --where` select runs by these labels."""
     return (
         *(Label("tag", key, value) for key, value in tags.items()),
         *(Label("hyperparameter", key, _text(value)) for key, value in hyperparameters.items()),

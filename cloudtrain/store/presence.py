@@ -1,5 +1,5 @@
-"""A quick check whether a run store exists, without importing the store's code. A plan on a new machine needs only this
-check.
+"""A quick check whether a run store exists, without importing the store's code. On a machine without a store, a plan
+needs no more than this check.
 """
 
 from __future__ import annotations

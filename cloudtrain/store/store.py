@@ -85,7 +85,7 @@ class Store:
         self._location = _location_in(folder)
 
     def close(self) -> None:
-        """Close the database. The last writer merges the write-ahead log into it."""
+        """Close the database. When its last writer closes it, SQLite merges the write-ahead log into it."""
         self._db.close()
 
     def next_counter(self, key: str, submitter: str) -> int:
@@ -105,11 +105,12 @@ class Store:
         origin: Origin = NOWHERE,
         kept: Kept | None = None,
     ) -> ProcessLock | None:
-        """Reserve a run name: record stage `planned`, and return a lock that lasts as long as this process.
+        """Reserve the name of the run `record`: record stage `planned`, and return a lock that lasts until this process
+        ends. Return None if the name is taken, or if its key already has a run of this submitter with this or a higher
+        counter.
 
-        `outputs` holds the run's outputs and their locations, `origin` the origin of the submission, and `kept` the
-        data that is sent. Returns None if another process has the name, or has already used the same counter of the
-        same key.
+        `outputs` maps the run's outputs to their locations, `origin` is the origin of the submission, and `kept` is the
+        data that is sent.
         """
         with self._writing():
             taken = self._db.execute(
@@ -158,7 +159,8 @@ class Store:
             self._note(name, "forgotten")
 
     def remove(self, name: str) -> None:
-        """Remove a run that was reported to the user. Its name is never used again."""
+        """Remove a run whose submission is at stage `reported`; do nothing at an earlier stage. The run's name is never
+        used again."""
         with self._writing():
             self._db.execute(
                 "INSERT OR REPLACE INTO removed (name, key, submitter, counter)"
@@ -194,7 +196,7 @@ class Store:
             )
 
     def keep_outputs(self, name: str, outputs: Mapping[str, str]) -> None:
-        """Replace the recorded outputs of a run and their locations. A sweep gets the outputs of its best trial."""
+        """Replace the recorded outputs of a run. `outputs` maps their names to their locations."""
         with self._writing():
             self._db.execute("DELETE FROM written WHERE name = ?", (name,))
             places = [(name, what, place) for what, place in outputs.items()]
@@ -254,8 +256,9 @@ class Store:
         rehearsals: bool = True,
         trials: bool = False,
     ) -> list[RunRecord]:
-        """Return runs, newest first. `states`, `job` and `where` select runs if given. Without `rehearsals`, finished
-        rehearsals are left out; with `trials`, the trials of sweeps are included."""
+        """Return runs, newest first: all, or only those that match `states`, the job name `job` and the conditions
+        `where`. With `rehearsals=False`, finished rehearsals are left out. With `trials=True`, the trials of sweeps are
+        included."""
         conditions, values = ["1" if trials else _NO_TRIAL], list[object]()
         if states:
             conditions.append(f"state IN ({', '.join('?' * len(states))})")
@@ -273,8 +276,10 @@ class Store:
 
     def newest_from(self, origin: Origin) -> RunRecord | None:
         """Return the newest run that was submitted from the folder of `origin` or a folder inside it, or for a job file
-        in these folders. Return None if no such run exists. Runs of the terminal of `origin` are preferred to newer
-        runs. A finished rehearsal is returned only if no other run matches.
+        in these folders. Return None if no such run exists.
+
+        A run from the same terminal as `origin` takes precedence over newer runs from other terminals. A finished
+        rehearsal is returned only if no other run matches.
         """
         here, below = (
             origin.folder,
@@ -305,9 +310,7 @@ class Store:
         return Origin(folder, project, terminal, tuple(Label(*label) for label in labels))
 
     def unfinished(self) -> list[RunRecord]:
-        """Return submissions whose run was not reported to the user yet, because they are in progress or were
-        interrupted.
-        """
+        """Return the runs whose submission has not reached stage `reported`: it is in progress, or was interrupted."""
         return self._select("WHERE stage != 'reported' ORDER BY seq", ())
 
     def outputs_of(self, name: str) -> dict[str, str]:
@@ -332,8 +335,8 @@ class Store:
         return now.least_elapsed_since(moments[-1]) if at_least else now.elapsed_since(moments[-1])
 
     def lock(self, name: str) -> ProcessLock | None:
-        """Take the lock of a submission, which shows that its process is alive. Return None if another process holds
-        the lock.
+        """Take the lock of a submission. Return None if another process holds the lock. A held lock shows that the
+        submitting process is alive.
         """
         return ProcessLock.take(self._folder / "submitting" / f"{name}.lock")
 
@@ -416,11 +419,11 @@ def salt_in(folder: Path) -> str:
 
 
 def _open_to_read(file: Path) -> sqlite3.Connection:
-    """Open the database without writing anything.
+    """Open the database for reading.
 
-    Without a write-ahead log, no process is writing, and `immutable` keeps SQLite from creating a log. With a log,
-    SQLite needs an index file in the same folder. If the index cannot be created, as on a read-only disk, the log is
-    ignored.
+    If there is no write-ahead log, no process is writing to the database, and it is opened with `immutable`, so that
+    SQLite creates no log. If there is a log, SQLite needs an index file beside it. If SQLite cannot create the index,
+    for example on a read-only disk, the log is ignored.
     """
 
     def connect(mode: str) -> sqlite3.Connection:
@@ -478,8 +481,8 @@ def _location_in(folder: Path) -> str:
 
 
 def _write_ahead(db: sqlite3.Connection, folder: Path) -> None:
-    """Switch to write-ahead logging, one process at a time. SQLite does not wait for other processes while a new file
-    changes to this mode.
+    """Switch the database to write-ahead logging. A lock on `folder` lets only one process do this at a time, because
+    SQLite does not wait for other processes during the switch.
     """
     if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
         return

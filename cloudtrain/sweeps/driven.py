@@ -50,11 +50,12 @@ class DrivenService(Service):
         return plan.request_json
 
     def check(self, job: TrainingJob, settings: Any, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the promise's
-        """Return no findings, because the target checks the first trial."""
+        """Return no findings, because the target's own service checks the job."""
         return []
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Write the specification and start a driver. Return once the driver has taken over the run.
+        """Write the specification and start a driver. Return once the driver has taken over the run. Pass `again=True`
+        to repeat an interrupted submission.
 
         Raises:
             NameTaken: a run of that name exists already.
@@ -140,8 +141,8 @@ class DrivenService(Service):
             raise TargetError(message, hint=f"read its log: `{folder.log}`", code="CT951")
 
     def _write_once(self, folder: DrivenFolder, content: bytes, *, again: bool) -> bool:
-        """Write the specification atomically and only once. Return False if an earlier process of this submission has
-        written it.
+        """Write the specification atomically. With `again`, return False if an interrupted attempt has already written
+        the same specification.
 
         Raises:
             NameTaken: another submission has written a specification.
@@ -164,14 +165,14 @@ class DrivenService(Service):
 
 
 class Archive:
-    """The stored code archive of a run, with the methods that a submission needs."""
+    """The stored code archive of a run, as a `BundleWriter`."""
 
     def __init__(self, file: Path, sha256: str) -> None:
         self._file = file
         self.sha256 = sha256
 
     def write(self, path: Path) -> None:
-        """Copy the archive: `path` either holds all of it or does not exist."""
+        """Copy the archive to `path` atomically."""
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         shutil.copyfile(self._file, temporary)
         temporary.replace(path)
@@ -188,9 +189,10 @@ def last_line(file: Path) -> str:
 
 def detach(arguments: list[str] | None) -> tuple[Path, str, Callable[[], None]]:
     """Detach from the process that started this process. `arguments` are `STATE_DIR NAME DESCRIPTOR`; default: the
-    command line's.
+    arguments of the command line.
 
-    Return STATE_DIR, NAME, and a function that reports on DESCRIPTOR that the driver has taken over.
+    Return STATE_DIR, NAME, and a function that reports that the driver has taken over, by writing to the file
+    descriptor DESCRIPTOR.
     """
     state_dir, name, descriptor = arguments or sys.argv[1:]
     if os.fork():
@@ -204,8 +206,8 @@ def detach(arguments: list[str] | None) -> tuple[Path, str, Callable[[], None]]:
 
 
 def woken_by(number: signal.Signals) -> int:
-    """Return a descriptor that becomes readable when the signal arrives. The signal does nothing else, because
-    `ask_to_stop` has already written the file `stop`."""
+    """Return a file descriptor that becomes readable when the signal `number` arrives. The signal has no other
+    effect."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(number, lambda _number, _frame: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

@@ -53,15 +53,15 @@ Moment = Callable[[str], None]
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Take over the sweep NAME, report that on DESCRIPTOR, and drive the sweep to its end. `arguments` are `STATE_DIR
-    NAME DESCRIPTOR`."""
+    """Take over the sweep NAME, report the takeover to the file descriptor DESCRIPTOR, and drive the sweep to its end.
+    `arguments` are `STATE_DIR NAME DESCRIPTOR`; default: the arguments of the command line."""
     state_dir, name, ready = detach(arguments)
     drive(SweepFolder(state_dir, name), ready)
 
 
 def drive(folder: SweepFolder, ready: Callable[[], None], moment: Moment = lambda _: None) -> None:
     """Drive a sweep to its end. Do nothing if another process already drives it. `ready` is called when this
-    process has taken over."""
+    process has taken over the sweep. `moment` is called with the name of each step, for tests."""
     lock = ProcessLock.take(folder.lock)
     if lock is None or not folder.specification.exists():
         return
@@ -175,7 +175,7 @@ class Driver:
         return 0 if self._hopeless() is not None else number
 
     def _hopeless(self) -> str | None:
-        """Return a message that no more trials are started, because all trials so far have failed; None if the sweep
+        """Return the reason why no more trials are started: all trials so far have failed. Return None if the sweep
         continues."""
         ended = self._journal.study.ended
         first = [trial for trial in ended if trial.state is RunState.FAILED]
@@ -240,8 +240,8 @@ class Driver:
         return True
 
     def _kept_of(self, trial: Trial, sweep: Kept | None) -> Callable[[Plan], Kept] | None:
-        """Return a function that makes the store's record of a trial from its plan: the trial's job, and the sweep's
-        file and commit. Return None if the store has no record of the sweep."""
+        """Return a function that makes the store's record of a trial from the trial's plan. The record contains the
+        trial's job, and the job file and commit of `sweep`, the record of the sweep. Return None if `sweep` is None."""
         if sweep is None:
             return None
         from cloudtrain.bundle.entries import Entry
@@ -320,8 +320,8 @@ class Driver:
         return replace(line, values=self._patterns.read(line.text))
 
     def _outcome(self, trial: Trial, status: RunStatus, reports: tuple[float, ...]) -> dict[str, Any]:
-        """Return the journal's fields for a trial that has ended. A run that succeeded without a finite value of the
-        objective is a failed trial."""
+        """Return the journal's fields for a trial that has ended. If the run succeeded, but its last value of the
+        objective is missing or not finite, the trial has failed."""
         objective, state, reason = self._sweep.objective, status.state, status.reason
         value = reports[-1] if reports else None
         numbers = tuple(report for report in reports if math.isfinite(report))

@@ -7,7 +7,7 @@ continue.lock  locked by `continue` and `rerun` until the driver has taken over
 driver.log     the driver's own output; empty unless something is wrong
 status.json    the state of the sweep. The file never grows, so the last state can be written even if the disk is full
 study.jsonl    the journal: see `study.py`
-stop           written by `stop`, so that the driver stops every trial and ends
+stop           written by `cloudtrain stop`, so that the driver stops every trial and ends
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ class DrivenFolder:
         return is_held(self.lock)
 
     def write_status(self, state: RunState, reason: str | None, *, started: float, **more: Any) -> None:
-        """Replace the status.
+        """Replace the status. `reason` explains the state, `started` is the run's start in seconds since the epoch, and
+        `more` are additional fields.
 
         Raises:
-            OSError: the status cannot be written. Only the first status needs new disk space.
+            OSError: the status cannot be written.
         """
         make_private_folder(self.path)
         ended = time.time() if state.is_final else None

@@ -47,8 +47,8 @@ def cost_of_sweep(
     is_driven: bool,
     more: int = 0,
 ) -> SweepCost | None:
-    """Return the cost of a sweep; None if the target is free or a price is not known. `more` trials are counted as if
-    the sweep continued with them.
+    """Return the cost of a sweep, including `more` additional trials; None if the target is free or a price is not
+    known.
 
     If cloudtrain drives the sweep (`is_driven`), the status of running trials is queried to get their billed cost.
     """
@@ -89,8 +89,8 @@ def _driven(name: str, settings: Settings) -> Iterator[_Part]:
 
 
 def _tuned(trials: Sequence[Trial], hourly: float | None) -> Iterator[_Part]:
-    """Yield the cost of each trial of a service's tuner, estimated from its running time, because tuners list no
-    bills."""
+    """Yield the cost of each trial of a service's tuner, estimated from its running time, because tuners do
+    not report costs."""
     for trial in trials:
         ended = trial.ended if trial.ended is not None else time.time()
         lasted = 0.0 if trial.started is None else max(0.0, ended - trial.started)

@@ -235,8 +235,8 @@ def _shares(column: Sequence[Any]) -> list[float]:
 
 
 def _ends(column: Sequence[Any]) -> list[tuple[float, str]]:
-    """Return the labels of an axis with their positions: every value; if all values are numbers, only
-    the smallest and the largest."""
+    """Return the labels of an axis with their positions. If all values are numbers, only the smallest and the largest
+    get a label; otherwise every value does."""
     shares = _shares(column)
     texts = [
         value if isinstance(value, str) else f"{value:.4g}" if _is_number(value) else str(value) for value in column

@@ -78,7 +78,7 @@ def prepare_sweep(
 
 def _queued(target: TargetSettings) -> TargetSettings:
     """Return settings that let trials wait for GPUs in cloudtrain's queue, if the target has this queue and
-    `target` does not mention it; otherwise return `target`. Without the queue, parallel trials would share the first
+    `target` does not set `queue`; otherwise return `target`. Without the queue, parallel trials would share the first
     GPU."""
     if "queue" not in type(target).model_fields or "queue" in target.model_fields_set:
         return target
@@ -220,8 +220,8 @@ class PreparedSweep:
         )
 
     def check_online(self, plan: Plan, *, ask: bool = True, may_wait: bool = False) -> Plan:  # noqa: ARG002
-        """Add the target's findings about the first trial to the plan. `may_wait` has no effect, because a sweep never
-        waits for other runs."""
+        """Return the plan with the target's findings about the first trial. With `ask=False`, or if the plan has
+        errors, return it unchanged. `may_wait` has no effect, because a sweep never waits for other runs."""
         if plan.errors or not ask:
             return plan
         first = self.prepared.check_online(self.prepared._compile(plan.run_name), ask=ask)

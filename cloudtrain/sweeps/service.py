@@ -37,7 +37,8 @@ class SweepService(DrivenService, Tuner):
     what = "sweep"
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Store the code in the sweep's folder, and upload the code to where the trials will read it.
+        """Store the code in the sweep's folder, and upload the code to the target for the trials. Return False if the
+        target already has the code.
 
         Raises:
             TargetError: the folder cannot be written, or the target cannot be reached.
@@ -182,11 +183,12 @@ class SweepService(DrivenService, Tuner):
             raise TargetError(f"the sweep's specification cannot be read: {error}", hint=hint, code="CT994") from error
 
     def runs(self, place: str) -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
-        """Yield nothing, because the target itself lists the trials."""
+        """Yield nothing. The trials are runs of the target, whose own service lists them."""
         return iter(())
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Yield a folder with the unpacked code of the trials."""
+        """Unpack the code of the trials below `scratch` and yield the folder. Yield nothing if the stored code is
+        missing, damaged, or does not have the hash in `upload`."""
         return unpacked(self._known(ref).archive, upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
@@ -213,7 +215,7 @@ class SweepService(DrivenService, Tuner):
 
 
 def _taken(path: Path, name: str) -> ProcessLock:
-    """Take a lock of the sweep.
+    """Take the lock file `path` of the sweep `name`.
 
     Raises:
         UsageError: another process holds the lock, so the sweep is still running.

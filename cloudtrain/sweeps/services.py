@@ -10,8 +10,8 @@ from cloudtrain.targets.registry import ServiceContext, service_of, target_of
 def service_named(name: str, context: ServiceContext) -> Service:
     """Return a service by its name in the store.
 
-    The name of a target stands for its own service. A name that begins with `sweep:` or `tuner:` stands for the
-    target's sweeps. A name that begins with `after:` stands for the runs that wait on this machine.
+    The name of a target stands for the target's own service. A name that begins with `sweep:` or `tuner:` stands for
+    the target's sweeps. A name that begins with `after:` stands for the runs that wait on this machine.
 
     Raises:
         SettingsError: the target does not exist.

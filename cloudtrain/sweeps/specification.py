@@ -91,8 +91,8 @@ class Specification:
         return self.where.compile(self.trial_job(number, values, counter), self.settings, context)
 
     def _own(self, place: Checkpoint | Output, name: str) -> Checkpoint | Output:
-        """Return a copy of `place` whose storage path is the folder `name` below the path that the job names. If the
-        job names no path, return `place` unchanged, because each run then has a path of its own."""
+        """Return a copy of the checkpoint or output `place`, stored in the subfolder `name` of the storage path that
+        the job gives. If the job gives no storage path, return `place` unchanged: the path then depends on the run."""
         given = place.of(self.where.name)
         if given is None:
             return place
@@ -100,6 +100,6 @@ class Specification:
 
 
 def _sweep_of(data: Mapping[str, Any]) -> Sweep:
-    """Return the sweep as it was planned, without the checks for job files. After planning, the job may contain values
-    that a job file must not contain, such as the storage path of an earlier run's output."""
+    """Return the sweep as it was planned. The checks for job files are skipped, because a planned job may contain
+    values that are not allowed in a job file, such as the storage path of an earlier run's output."""
     return Sweep(**data)

@@ -78,8 +78,9 @@ def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
 
 
 def _rungs(least: int, most: int) -> list[int]:
-    """Return the numbers of reports after which trials of the first bracket are compared. Each further bracket leaves
-    out one more of the smallest numbers."""
+    """Return the numbers of reports after which trials of the first bracket are compared, such as 1, 3, 9 and 27 for
+    `least` 1 and `most` 50. The second bracket leaves out the first number, the third bracket the first two, and so on.
+    """
     found = [least]
     while found[-1] * _KEPT < most:
         found.append(found[-1] * _KEPT)

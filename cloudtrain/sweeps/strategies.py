@@ -46,8 +46,8 @@ def propose(sweep: Sweep, number: int, trials: Iterable[Trial] = ()) -> dict[str
 
 
 def needs_optuna(sweep: Sweep, trials: int = 0) -> bool:
-    """Return whether Optuna proposes any trial of the sweep. `trials` is the number of trials after `continue` has
-    added some."""
+    """Return whether Optuna proposes any trial of the sweep. `trials` is the total number of trials if `continue` has
+    added some; default: the number in the sweep."""
     return sweep.strategy == "bayesian" and max(trials, sweep.trial_count) > DRAWN_FIRST
 
 
@@ -65,9 +65,8 @@ def require_optuna(what: str = "`strategy: bayesian` needs", instead: str = ", o
 
 
 def _learnt(sweep: Sweep, number: int, trials: Sequence[Trial]) -> dict[str, Any]:
-    """Return the values that Optuna's TPE sampler proposes after these trials. The Optuna study is rebuilt from the
-    trials each time, so it needs no storage. Grid search does not use Optuna's GridSampler, because that sampler
-    fails in the ask-and-tell interface."""
+    """Return the values that Optuna's TPE sampler proposes for trial `number` after these trials. The Optuna study is
+    rebuilt from the trials each time, so it needs no storage."""
     require_optuna()
     import optuna
 

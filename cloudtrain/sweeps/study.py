@@ -4,7 +4,7 @@
     submitted  the trial was submitted, under this run name
     told       the trial has ended, with a value, or with the reason why it has none
     extended   `continue` added this many trials
-    again      `rerun` asks for these failed trials to run again with the same values
+    again      `rerun` repeats these failed trials with the same values
     said       a message for the reader of the log
 
 After a crash of the driver, the journal still gives the state of all trials. The last line may be incomplete; it is
@@ -139,7 +139,7 @@ def told(
 
 
 def lines_of(events: list[dict[str, Any]], objective: Objective | None) -> list[LogLine]:
-    """Return the events as log lines for a reader."""
+    """Return the events as log lines for users. Events that tell users nothing new are left out."""
     study, lines = Study({}), list[LogLine]()
     for event in events:
         before = best_of(study.trials.values(), objective)
@@ -175,5 +175,5 @@ def _text(event: dict[str, Any], study: Study, before: Trial | None, objective: 
 
 
 def shown(value: Any) -> str:
-    """Format a value for a reader. A float gets up to four significant digits."""
+    """Format a value for users. A float gets up to four significant digits."""
     return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

@@ -42,7 +42,8 @@ class SweepRun(Run):
 
     @property
     def objective(self) -> Objective | None:
-        """The sweep's objective; None for an array, and for a tuner's sweep that was submitted from another machine."""
+        """The sweep's objective; None for a sweep without one, and for a tuner's sweep that was submitted from another
+        machine."""
         return self._tuner.objective(self.ref)
 
     @property

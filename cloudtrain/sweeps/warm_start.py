@@ -28,10 +28,11 @@ _NAMELESS = "sweep-00000000-0"
 def continue_sweep(
     row: RunRecord, kept: Kept, settings: Settings, tuner: Tuner, trials: int, report: Callable[[Submitted], None]
 ) -> Submitted:
-    """Submit the run that continues `row` with `trials` additional trials, exactly once.
+    """Submit the run that continues the sweep `row` with `trials` additional trials, exactly once.
 
     Args:
         kept: the store's record of the request that was sent for `row`.
+        report: shows the new run to the user.
 
     Raises:
         UsageError: the tuner cannot continue the sweep, or its request had a secret, which the store does not keep

@@ -170,8 +170,8 @@ def _kill(running: subprocess.Popen[bytes]) -> None:
 
 
 def _git_folder(folder: Path) -> tuple[Path, Path] | None:
-    """Return the folder with HEAD and the folder with the branches, which differ in a worktree; None outside a
-    repository."""
+    """Return two folders of the repository: the one with HEAD and the one with the branches. They differ only in a git
+    worktree. Return None outside a repository."""
     start = Path(os.path.realpath(folder))
     for place in (start, *start.parents):
         git = place / ".git"

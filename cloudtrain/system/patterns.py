@@ -1,8 +1,8 @@
 """The job's `metrics`: regular expressions that the supervisor of a run, or the driver of a sweep, applies to the run's
-lines.
+log lines.
 
-The user writes the expressions, and an expression that backtracks may take longer than the run. So each search has a
-limit of CPU time, which does not depend on how busy the machine is. A pattern that exceeds the limit is dropped.
+The user writes the expressions, and a search that backtracks may take very long. So each search has a limit of CPU
+time, which does not depend on how busy the machine is. A pattern whose search exceeds the limit is dropped.
 """
 
 from __future__ import annotations
@@ -94,8 +94,7 @@ class MetricPatterns:
         signal.setitimer(signal.ITIMER_VIRTUAL, _LIMIT)
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        """Interrupt a search from a signal handler, which works because `re` checks for signals while it searches. A
-        signal after the search has no effect."""
+        """Handle the timer's signal: end a running search with TooSlow. After the search, the signal has no effect."""
         if self._searching:
             self._searching = False
             raise TooSlow

@@ -54,18 +54,22 @@ def make_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) ->
     """Make the state folder, or check an existing state folder, and close it to other users. `ours` are the names of
     cloudtrain's own items.
 
-    If other users could read the folder until now, a message on stderr says that it was closed. A folder that
-    holds files but none of `ours`, or has the sticky bit, such as /tmp, is not closed: other users may depend on it.
+    If other users could read the folder until now, a message on stderr says that it was closed. Two sorts of folders
+    are not closed, because other users may need them: folders with files but none of `ours`, and folders with the
+    sticky bit, such as /tmp.
 
     Raises:
-        OSError: the folder cannot be made, belongs to another user, or is open to others and may not be closed.
+        OSError: the folder cannot be made or belongs to another user, or other users can read it and it is of one of
+            these sorts.
     """
     make_private_folder(path)
     close_state_folder(path, ours=ours)
 
 
 def close_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) -> None:
-    """Check an existing state folder, and close it to other users. `ours` are the names of cloudtrain's own items."""
+    """Check an existing state folder, and close it to other users, as `make_state_folder` does. `ours` are the names of
+    cloudtrain's own items.
+    """
     status = os.stat(path)
     require_own(path, status)
     if not status.st_mode & UMASK or not hasattr(os, "getuid"):

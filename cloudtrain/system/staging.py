@@ -68,7 +68,7 @@ def safe_name(name: str, *, odd: bool = False) -> str:
 
 def safe_target(name: str, target: str) -> str:
     """Return a link's target in normalized form if it is safe: relative, and inside the folder. `..` is allowed only at
-    the start, where it goes up real folders. After another link in the path, `..` could lead outside.
+    the start of the target: later, it could follow another link and lead outside.
 
     Args:
         name: the name of the link, as `safe_name` returns it.
@@ -84,7 +84,7 @@ def safe_target(name: str, target: str) -> str:
 
 
 class Staging:
-    """A scratch folder for files that appear in `folder` together. Several threads can use it.
+    """A scratch folder for files that are moved to `folder` together. Several threads can use it.
 
     At the end of the `with` block, the scratch folder is removed with all files that were not moved. `folder` is also
     removed if this class created it and it is still empty.
@@ -128,8 +128,8 @@ class Staging:
         """Create a file in the scratch folder, and return a descriptor for writing it.
 
         Raises:
-            Unsafe: the name is not safe, or another file or folder has it. On a case-insensitive file system, names
-                that differ only in case count as equal.
+            Unsafe: the name is not safe, or another file or folder has the same name. On a case-insensitive file
+                system, names that differ only in case count as equal.
         """
         name = safe_name(name, odd=self._odd)
         with self._lock:
@@ -144,7 +144,7 @@ class Staging:
         """Create an empty file in the scratch folder, and return the path to write to.
 
         Raises:
-            Unsafe: the name is not safe, or another file or folder has it.
+            Unsafe: the name is not safe, or another file or folder has the same name.
         """
         os.close(self.create(name))
         return Path(self._new, safe_name(name, odd=self._odd))
@@ -185,11 +185,11 @@ class Staging:
         self._links.clear()
 
     def scratch(self, name: str) -> Path:
-        """Return a path in the scratch folder for a temporary file, such as an archive, that is not moved."""
+        """Return a path in the scratch folder for a temporary file, such as an archive, that stays there."""
         return Path(self._scratch, name)
 
     def become(self, destination: Path) -> None:
-        """Move all new files to `destination`, which must be empty or not exist, by renaming their folder.
+        """Rename the folder with the new files to `destination`, which must be empty or not exist.
 
         Raises:
             Unsafe: a link is below another link, or has the path of a file.
@@ -243,7 +243,7 @@ class Staging:
         self._folders.add(folder)
 
     def _check_way(self, root: int) -> None:
-        """Check that every file can be placed in the folder before the first file is moved."""
+        """Before the first file is moved, check that every file can be placed in the folder."""
         seen: set[str] = set()
         for name in self._names:
             parts = name.split("/")
@@ -323,7 +323,9 @@ def _open_folder(root: int, folder: str) -> int:
 
 
 def _make_way(root: int, folder: str, known: set[str], made: list[str]) -> None:
-    """Create a folder below the folder `root`, and its missing parents."""
+    """Create a folder below the folder `root`, and its missing parents. Folders in `known` exist already. New folders
+    are added to `known` and `made`.
+    """
     if folder in known:
         return
     above, _, last = folder.rpartition("/")

@@ -14,7 +14,7 @@ files writable for the group.
 
 A file that fails these checks is an error. If cloudtrain skipped the file, the job would run with other settings.
 CLOUDTRAIN_TRUST names folders in which all files count, even if others can write there: absolute paths with `:` between
-them. ssh (StrictModes) and git (safe.directory) have the same rule.
+them. ssh (StrictModes) and git (safe.directory) make similar checks.
 """
 
 from __future__ import annotations
@@ -80,8 +80,7 @@ def require_trust(file: Path, status: os.stat_result) -> None:
 
 
 def _hops(file: Path) -> Iterator[Path]:
-    """Yield the file, and if it is a link, each file that the link leads to. The chain ends, because the file could be
-    opened."""
+    """Yield the file, and if it is a link, each further link and the final file that it leads to."""
     yield file
     for _ in range(40):  # the most that Linux follows
         if not file.is_symlink():

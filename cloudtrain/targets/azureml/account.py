@@ -70,9 +70,9 @@ class AzureMLAccount(NamedTuple):
 
 
 def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> AzureMLAccount:
-    """Return the target's account settings. Missing settings come from files and from the defaults of `az`.
+    """Return the target's account settings. Missing settings come from `config.json` and from the defaults of `az`.
 
-    The files are named `config.json`; they are looked for in `folder` and in the folders above it.
+    The nearest `config.json` in `folder` or a folder above it is used.
 
     Raises:
         SettingsError: the settings would come from a `config.json` that another user could have written.
@@ -131,7 +131,9 @@ def _workspace_in(content: bytes) -> dict[str, str]:
 
 
 def _defaults_of_az(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that `az configure --defaults group=... workspace=...` and `az account set` have stored."""
+    """Return the settings that `az configure --defaults group=... workspace=...` and `az account set` have stored. The
+    environment variables of az take precedence.
+    """
     folder = az_folder(environ)
     defaults = dict(_section(folder / "config", "defaults"))
     found = {

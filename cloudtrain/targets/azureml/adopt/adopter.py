@@ -44,7 +44,7 @@ class AzureMLAdopter:
         return drafts_of(original)
 
     def context(self, original: Original, settings: AzureML) -> CompileContext:
-        """Return a compile context with the original job's name and the workspace in the ids of its body.
+        """Return a compile context with the original job's name and the workspace in `settings`.
 
         The workspace that is configured on this machine is ignored.
         """
@@ -58,7 +58,7 @@ class AzureMLAdopter:
         self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
         """Return the body `request` in a form that can be compared with another body, and the fields that differ in
-        each submission.
+        each submission. `plan` is the plan that contains the body; None for the original body.
 
         Ids are completed, as the SDK sends them. The property that marks cloudtrain's runs is left out, and a fixed
         text replaces the code's id.
@@ -96,7 +96,8 @@ class AzureMLAdopter:
     def _environment(
         self, given: Any, context: CompileContext, plan: Plan | None, renewed: list[tuple[str, str]]
     ) -> Any:
-        """Return the definition of an environment that is not registered yet, or a registered one's complete id."""
+        """Return the definition of an environment that is not registered yet, or the complete id of a registered
+        environment. Add the field to `renewed` if it differs in each submission."""
         if isinstance(given, Mapping):
             if not given.get("asset_version"):
                 renewed.append(("environmentId", _WHY_ENVIRONMENT))
@@ -114,8 +115,8 @@ class AzureMLAdopter:
         return asset_id(context.account.workspace_id, text, "environments") or text
 
     def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return overrides that turn the body `ours` into `theirs`. They do not contain an environment that does not
-        exist yet.
+        """Return overrides that turn the body `ours` into `theirs`. The code's id, and an environment that is not
+        registered yet, are left out.
         """
         wanted = {name: {} for name in _MAPPINGS if name in ours["properties"]} | theirs["properties"]
         found = overrides_between(ours["properties"], wanted)
@@ -130,13 +131,14 @@ class AzureMLAdopter:
         return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
 
     def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], None]:
-        """Return the job that a script was about to create, with the workspace of the script's client, and None."""
+        """Return the job that a script was about to create, with the workspace of the script's client. The second
+        value, an archive of the code, is always None."""
         workspace = {str(name): str(value) for name, value in (record.get("workspace") or {}).items()}
         found = originals_in(record.get("job"), None)
         return [replace(item, settings={**workspace, **item.settings}) for item in found], None
 
     def reason(self, path: Path) -> str:
-        """Explain why the adopted job cannot reproduce a field, not even with overrides."""
+        """Explain why the adopted job cannot reproduce the field at `path`, even with overrides."""
         field = str(path[1]) if len(path) > 1 else ""
         return _REASONS.get(field, "a job has no field for this")
 

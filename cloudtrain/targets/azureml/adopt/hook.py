@@ -27,7 +27,7 @@ def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
         return entity
 
     class Poller:
-        """Replaces the SDK's poller, which waits for a long-running operation: this operation has already finished."""
+        """Replaces the SDK's poller, which waits for a long-running operation. This poller has already finished."""
 
         def __init__(self, value):
             self.value = value
@@ -39,8 +39,8 @@ def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
         wait = result
 
     class Named(str):
-        """Replaces an existing asset, compute or workspace. It is a string, because the SDK accepts a string as an
-        environment.
+        """Stands for an asset, compute or workspace that the script looks up. The class is a `str`, because the SDK
+        accepts a string as an environment.
         """
 
         def __new__(cls, name, version=None):
@@ -98,10 +98,10 @@ def workspace(operations):
 
 
 def description(job):
-    """Return the body that the SDK would send.
+    """Return the body that the SDK would send for `job`.
 
-    If the job defines its environment inline, return the job file instead, because the SDK would register that
-    environment first.
+    If the job defines its environment inline, return the content of a job file instead, because the SDK would have to
+    register the environment before it can make the body.
     """
     entity = job._to_job() if hasattr(job, "_to_job") else job
     environment = getattr(entity, "environment", None)

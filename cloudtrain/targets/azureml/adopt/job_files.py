@@ -72,10 +72,11 @@ CONDA_FILE = "conda.yml"
 
 
 def originals_in_job_file(data: Mapping[str, Any], folder: str | None) -> list[Original]:
-    """Return the command jobs of a job file; empty if the data is not a job file.
+    """Return the command jobs of a job file, such as a sweep's trial or a pipeline's steps; empty if the data is not a
+    job file.
 
     Raises:
-        UsageError: the data is a job of Azure ML, but not a command job.
+        UsageError: the data is a job file of Azure ML without a command job.
     """
     kind = _kind_of(data)
     if kind == "command":
@@ -156,7 +157,7 @@ def _trial(data: Mapping[str, Any], folder: str | None) -> Original:
 
 
 def _first_of(space: Mapping[str, Any]) -> Any:
-    """Return one value of a search space: the first choice, or the lower bound."""
+    """Return one value of a search space: the first choice, the lower bound or the mean; 0 if it has none of them."""
     values = space.get("values")
     if isinstance(values, list) and values:
         return values[0]
@@ -184,7 +185,9 @@ def _steps(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
 
 
 def body_of(data: Mapping[str, Any], folder: str | None, files: dict[str, str]) -> dict[str, Any]:
-    """Return the body that the SDK sends for a job file. Parts that must be separate files are added to `files`."""
+    """Return the body that the SDK sends for a job file. Parts that must be separate files, such as an inline
+    conda definition, are added to `files`.
+    """
     code = _place(data.get("code"))
     limits, identity = _mapping(data.get("limits")), _mapping(data.get("identity"))
     body = {

@@ -81,7 +81,9 @@ def drafts_of(original: Original) -> Iterator[Draft]:
 
 
 def _source(original: Original, code: Any, comments: dict[Any, str]) -> str | None:
-    """Return the `source_dir` that matches the body's `codeId`; `.` with a comment if the folder is unknown."""
+    """Return the job's `source_dir`; None if the body has no code. `code` is the body's `codeId`. If the folder of the
+    code is unknown, return `.` and add a comment to `comments`.
+    """
     if code is None:
         return None
     if original.code is not None:
@@ -163,7 +165,9 @@ def _input(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_prefix(uri: Any) -> str:
-    """Return a reference to an asset as `azureml:NAME:VERSION`. The SDK drops the prefix when it loads a file."""
+    """Return a reference to an asset as `azureml:NAME:VERSION`, even if `uri` lacks the prefix `azureml:`. Return other
+    addresses unchanged.
+    """
     text = str(uri)
     named = text.partition(":")[0]
     short = text.count(":") == 1 and "/" not in text and named not in ("azureml", "http", "https")

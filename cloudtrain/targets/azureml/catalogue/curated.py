@@ -15,7 +15,7 @@ class Curated(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Return the id of the newest build. Microsoft publishes a build about every month, and removes old builds."""
+        """Return the id of the environment's newest build. It stays valid when Microsoft removes old builds."""
         return f"azureml://registries/azureml/environments/{self.name}/labels/latest"
 
 

@@ -63,9 +63,6 @@ def nearest_size(name: str) -> str | None:
 
 
 def _series(name: str) -> str | None:
-    """Return the series of a size: the letters before its number, such as `nc`; None for a name of another form.
-
-    Names of different series can differ in one letter.
-    """
+    """Return the series of a size: the letters before its number, such as `nc`; None for a name of another form."""
     match = re.match(r"[a-z]+_([a-z]+)", name.casefold())
     return match[1] if match else None

@@ -1,9 +1,11 @@
 """Turn the answers of Azure's services about VM sizes into corrections of the catalogue. This code is pure.
 
-`vmSizes` of Azure ML has names, vCPUs, memory, number of GPUs and list prices, but neither the GPU's model nor
-InfiniBand. `usages` has the account's quota by family. `Microsoft.Compute/skus`, which many accounts may not read, has
-RdmaEnabled and the CPU's architecture. Facts in the catalogue's own table stay unchanged. A size that the table lacks
-is added with the known facts; if InfiniBand is only guessed from the name, the entry's `source` says so.
+    Azure ML, `vmSizes`         names, vCPUs, memory, number of GPUs, list prices; no GPU models, no InfiniBand
+    Azure ML, `usages`          the account's quota by family
+    Microsoft.Compute, `skus`   RdmaEnabled, the CPU's architecture; many accounts may not read this answer
+
+For a size in the catalogue's own table, only price and quota are corrected. A size that the table lacks is added with
+the known facts. If InfiniBand is only guessed from the size's name, the field `source` says so.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ def overlay_of(
         skus: entries of `value` in Microsoft.Compute's answer, of any resource type; None if the account may not read
             the answer.
         date: ISO date of the answers, which is also the date of the prices.
-        location: the region of the answers, `eastus`.
+        location: the region of the answers, such as `eastus`.
     """
     quotas = _quotas(usages)
     capabilities = {str(sku.get("name", "")).casefold(): _capabilities(sku) for sku in skus or ()}
@@ -61,7 +63,9 @@ def overlay_of(
 
 
 def _machine(name: str, size: Mapping[str, Any], said: Mapping[str, str], source: str) -> Cells:
-    """Return the entry for a size that the catalogue's own table lacks."""
+    """Return the columns for a size that the catalogue's own table lacks. `size` comes from `vmSizes`, and `said` from
+    Microsoft.Compute's capabilities; `source` names the origin of the facts.
+    """
     cells: Cells = {"source": source}
     counts: dict[str, Any] = {"vcpus": size.get("vCPUs"), "gpus": size.get("gpus")}
     cells |= {column: int(value) for column, value in counts.items() if _is_count(value)}
@@ -78,7 +82,9 @@ def _machine(name: str, size: Mapping[str, Any], said: Mapping[str, str], source
 
 
 def _fabric(name: str, said: Mapping[str, str], source: str) -> Cells:
-    """Return the InfiniBand facts in `said`, Microsoft.Compute's capabilities, or else a guess from the size's name."""
+    """Return the InfiniBand facts in `said`, Microsoft.Compute's capabilities. If there are none, guess them from the
+    size's name.
+    """
     told = said.get("rdmaenabled", "").casefold()
     guessed = guess(name)
     if told in ("true", "false"):

@@ -64,10 +64,10 @@ def command_of(job: TrainingJob) -> str:
 
 
 def quote_word(word: str, free: Collection[str] = ()) -> str:
-    """Quote one word of a shell line. References in the word stay unchanged.
+    """Quote one word of a shell line if needed. References such as `${{inputs.data}}` in the word stay unchanged.
 
-    References in `free` become text that a shell could split or interpret, so a word that contains one is always
-    quoted.
+    A word that contains a reference in `free` is always quoted, because the service replaces these references with text
+    that the shell could split or interpret.
     """
     if word and _PLAIN.fullmatch(_REFERENCE.sub("", word)) and not any(text in word for text in free):
         return word

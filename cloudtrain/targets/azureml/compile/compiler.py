@@ -105,10 +105,7 @@ def overridden(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict
 
 
 def _count_problems(properties: Mapping[str, Any]) -> Iterator[Problem]:
-    """Report counts in the overrides that exceed the limit for the job's own fields, such as `instanceCount: 100000`.
-
-    Such a count is a typing mistake, and the plan would have to list each of the processes.
-    """
+    """Report counts in the overrides, such as `instanceCount: 100000`, that exceed the limit for the job's fields."""
     for section, name in _COUNTS:
         found = properties.get(section)
         count = found.get(name) if isinstance(found, Mapping) else None

@@ -27,7 +27,7 @@ def is_own_type(compute: str, name: str) -> bool:
 
     On a Kubernetes cluster a type is an object of the cluster, such as `gpu-large`; on a virtual cluster it has a name
     like `Singularity.ND40rs_v2`. An Azure ML cluster has only one type, a VM size; the job may name the size that it
-    expects.
+    expects. `name` is the job's instance type, whose form shows whether the cluster is a Kubernetes cluster.
     """
     return is_virtual_cluster(compute) or _OF_KUBERNETES.fullmatch(name) is not None
 
@@ -36,7 +36,7 @@ def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
     """Return the machines that the job asks for.
 
     Raises:
-        JobError: the job asks for something that only SageMaker has, or describes a type that does not exist.
+        JobError: the job asks for something that only SageMaker has, or for a GPU that no instance type has.
     """
     resources = job.resources
     problems = [

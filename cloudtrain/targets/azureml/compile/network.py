@@ -36,7 +36,9 @@ _TOPOLOGY_FAMILIES = ("ND A100 v4", "NDm A100 v4")
 
 
 def network_variables(job: TrainingJob, machines: MachineGroup, environment: str) -> dict[str, str]:
-    """Return the variables for several instances; empty if none are needed. The job's own variables override them."""
+    """Return the network variables that the job's processes need; empty if none are needed. The job's own variables
+    override them. `environment` is the id of the job's environment.
+    """
     variables: dict[str, str] = {}
     if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "mpi":
         # deepspeed.comm reads it without a default under Azure ML's MPI, and fails with a KeyError.

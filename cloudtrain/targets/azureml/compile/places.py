@@ -1,6 +1,6 @@
 """The locations of data: inputs, outputs and checkpoints of the body, and the texts that replace the job's references.
 
-Azure ML itself replaces `${{inputs.NAME}}` and `${{outputs.NAME}}` in the command with paths, so both stay as they are.
+Azure ML itself replaces `${{inputs.NAME}}` and `${{outputs.NAME}}` in the command with paths, so cloudtrain does not.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def data_place(sha256: str, name: str, *, is_file: bool) -> tuple[str, str]:
 
 
 def reference_texts(job: TrainingJob) -> dict[str, str]:
-    """Map each reference of the job to the `${{...}}` that is written into the command. Azure ML replaces it there."""
+    """Map each reference of the job to the `${{...}}` that is written into the command, where Azure ML replaces it."""
     names = [*(f"inputs.{name}" for name in job.inputs), *(f"outputs.{name}" for name in {*job.outputs, MODEL})]
     return {name: f"${{{{{name}}}}}" for name in names} | {CHECKPOINT: f"${{{{outputs.{CHECKPOINT}}}}}"}
 

@@ -1,6 +1,6 @@
 """Write the body of the job's PUT, field by field.
 
-Fields that the SDK always sends are always present, even if empty, so that both bodies can be compared directly.
+Fields that the SDK always sends are always present, even if empty, so that the body can be compared with the SDK's.
 """
 
 from __future__ import annotations
@@ -88,10 +88,7 @@ def _compute(target: AzureML, account: AzureMLAccount) -> str | None:
 
 
 def _resources(parts: Parts) -> dict[str, Any] | None:
-    """Return the body's `resources`; None for a single instance of a cluster, which is the service's default.
-
-    The SDK loses `locations` and `maxInstanceCount` if `docker_args` is a list; this body keeps them.
-    """
+    """Return the body's `resources`; None for a single instance of a cluster, which is the service's default."""
     target, resources = parts.target, parts.job.resources
     arguments = target.docker_args
     asked = {

@@ -35,7 +35,7 @@ _ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a separate 
 
 
 def compile_azureml_sweep(sweep: Sweep, target: AzureML, context: CompileContext) -> Plan:
-    """Return the plan of a sweep as a sweep job.
+    """Return the plan of a sweep. Its request is the body of a sweep job.
 
     Raises:
         JobError: the service cannot run the sweep (CT061), or no trial can run.
@@ -91,9 +91,8 @@ def _body(sweep: Sweep, job: Mapping[str, Any], marks: Mapping[str, str]) -> dic
 
 
 def _sending(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the trial's `environmentVariables`. One makes `runtime.report` send the objective to the workspace.
-
-    The service's tuner reads the objective from the workspace.
+    """Return the trial's `environmentVariables`, with a variable that makes `runtime.report` send the objective to the
+    workspace. The service's tuner reads the objective there.
     """
     return {"environmentVariables": {WANTED: "azureml", **job.get("environmentVariables", {})}}
 
@@ -130,7 +129,9 @@ def _notes(sweep: Sweep) -> Iterator[str]:
 
 
 def _cannot(sweep: Sweep, job: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Yield each feature of the sweep that the service lacks, as field, message and alternative."""
+    """Yield each feature of the sweep that the service lacks, as a tuple of the field's path, a message and an
+    alternative.
+    """
     if sweep.objective is None:
         yield ("objective",), "Azure ML's sweep needs an objective", _ALTERNATIVE
     if sweep.strategy == "hyperband":

@@ -12,7 +12,7 @@ except for:
     requirements  are not installed
     counts        instances, processes and GPUs are this machine's
     mpirun        does not run; the ranks get its variables, and MASTER_PORT is a free port instead of 6105
-    our own       CLOUDTRAIN_RUN_DIR, CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS (each instance's share), PATH,
+    added         CLOUDTRAIN_RUN_DIR, CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS (each instance's share), PATH,
                   PYTHONUNBUFFERED
 
     layout        the addresses of the instances, and the paths of data and code, on this machine

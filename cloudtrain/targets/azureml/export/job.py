@@ -66,7 +66,7 @@ def job_of(request: Mapping[str, Any], run_name: str) -> dict[str, Any]:
     Inputs that are plain values become strings. Empty mappings that azure-ai-ml adds itself are left out.
 
     Raises:
-        TargetError: the tool cannot express a field; the message names it.
+        TargetError: azure-ai-ml cannot express a field; the message names the field.
     """
     try:
         found = _JOB(request["properties"])

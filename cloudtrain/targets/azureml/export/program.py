@@ -93,8 +93,8 @@ _PARTS: dict[str, Callable[[Any], dict[str, Any]]] = {
 
 
 def _credential(place: AccountRef) -> Call:
-    """Return the call that creates the target's credential. Outside Azure's public cloud, it names that cloud's login
-    service.
+    """Return the call that creates the target's credential. Outside Azure's public cloud, the call names the login
+    service of the cloud.
     """
     kind = kind_of(place.credential)
     cloud = BUILT_IN.get(place.cloud or "AzureCloud")

@@ -49,7 +49,7 @@ def each(how: Convert) -> Convert:
 
 
 def kinds(field: str, converters: Mapping[str, Convert]) -> Convert:
-    """Return a function that converts a mapping with the one of `converters` that the value of its `field` selects."""
+    """Return a function that converts a mapping. The value of its field `field` selects one of `converters`."""
 
     def convert(value: Any) -> Any:
         kind = mapping(value).get(field)
@@ -61,8 +61,8 @@ def kinds(field: str, converters: Mapping[str, Convert]) -> Convert:
 
 
 def not_empty(how: Convert) -> Convert:
-    """Return a function that converts a mapping with `how`, and refuses an empty one, which the tool would leave
-    out.
+    """Return a function that converts a mapping with `how`. An empty mapping is refused, because the tool would leave
+    it out.
     """
 
     def convert(value: Any) -> Any:

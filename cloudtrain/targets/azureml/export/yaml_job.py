@@ -1,8 +1,7 @@
 """The job as YAML for `az ml job create --file` and `azure.ai.ml.load_job`.
 
-This module replaces the tool's own dump (azure-ai-ml 1.35.2), which loses writable inputs, addresses outside
-datastores, plain values that are texts, lists of docker arguments, and environments. The tool reads this module's YAML
-back unchanged.
+azure-ai-ml's own YAML output (1.35.2) is not used: it loses writable inputs, addresses outside datastores, string
+values of inputs, lists of docker arguments, and environments. azure-ai-ml reads this module's YAML without a loss.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ _EVERY_MODE = ("ro_mount", "download", "direct")
 
 
 def yaml_job(job: Mapping[str, Any], place: AccountRef, *, remark: str = "") -> str:
-    """Return `job`, the result of `job_of`, as YAML. Comments above it contain the command that sends it, and the
-    `remark`.
+    """Return `job`, the result of `job_of`, as YAML. Comments above it contain the command that sends it to the
+    workspace `place`, and the `remark`.
 
     Raises:
         TargetError: the schema cannot express a mode of an input; the message names it.

@@ -1,6 +1,6 @@
 """Derive the argv and environment of every process on the instances from the body of an Azure ML job.
 
-Nothing here was recorded on Azure. The sources are Microsoft's documentation ("Distributed GPU training guide", and the
+None of this was recorded on Azure. The sources are Microsoft's documentation ("Distributed GPU training guide", and the
 TensorFlow guides), code that reads the service's variables (DeepSpeed's `comm.py`, hi-ml, Microsoft's own examples),
 and environments that users have published. A variable that these sources do not mention is left out, or the docstring
 of its function says that it is inferred.

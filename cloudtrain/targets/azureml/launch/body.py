@@ -96,10 +96,7 @@ class Body:
 
 
 def _count(value: Any) -> int:
-    """Return a number of instances or processes; 0 if the value is not a positive whole number.
-
-    A user's overrides may contain anything, and the rules report wrong values.
-    """
+    """Return a number of instances or processes; 0 if the value is not a positive whole number."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 

@@ -20,7 +20,8 @@ INTERFACE = "eth0"
 
 
 class Rank(NamedTuple):
-    """One process. The job's own variables override `defaults`, and `env` overrides both."""
+    """One process. `defaults` are variables that the job's own variables override. `env` are variables that override
+    both."""
 
     instance: int
     rank: int
@@ -30,8 +31,8 @@ class Rank(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The processes of one role. `spread` has pairs of instance and number of processes; `make(n)` returns the n-th
-    process.
+    """The processes of one role. `spread` lists the instances, each with its number of processes of this role.
+    `make(n)` returns process `n`, counted from 0.
     """
 
     role: str
@@ -139,7 +140,7 @@ def _on_each(layout: JobLayout, count: int) -> tuple[tuple[int, int], ...]:
 def _process_name(rank: int) -> dict[str, str]:
     """Return the variable with the process's name.
 
-    `rank` is the rank in the whole job, not on an instance: in Microsoft's own components only the process `main` or
-    `rank_0` writes files, so only one process of a job may have that name.
+    `rank` is the rank in the whole job, so that only one process is named `rank_0`: in Microsoft's own components, only
+    the process `main` or `rank_0` writes files.
     """
     return {"AZUREML_PROCESS_NAME": f"rank_{rank}"}
