@@ -38,7 +38,7 @@ class Pairs(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows under headers. The first column is the key and is never cut; the last column may be wrapped."""
+    """Rows under headers. The first column identifies the row and is never shortened. Only the last one is wrapped."""
 
     headers: Sequence[str]
     rows: Sequence[Sequence[Cell]]

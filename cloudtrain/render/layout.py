@@ -95,8 +95,9 @@ def _table(block: Table, width: int | None) -> Iterator[Line]:
 
 
 def _room_for_key(headers: Sequence[str], widths: Sequence[int], width: int) -> int:
-    """Return the width that is left for the first column when the last column shrinks to 24, or to the width of its
-    header if that is larger. The result is at least the width of the first column's header."""
+    """Return the largest possible width of the first column if the last column is wrapped to 24 characters, or to the
+    width of its header if that is larger. The result is at least the width of the first column's header.
+    """
     last = min(widths[-1], max(width_of(headers[-1]), 24)) if len(widths) > 1 else 0
     others = sum(widths[1:-1]) + last + GAP * (len(widths) - 1)
     return max(width - others, width_of(headers[0]))

@@ -51,8 +51,9 @@ def literals(text: str, style: Style = "") -> list[Span]:
 
 
 def fill(words: Sequence[str], width: int | None, *, indent: int) -> list[str]:
-    """Join words into lines that fit into `width` columns with `indent` columns before each. A shell reads the
-    lines as one, because each line except the last ends in a backslash. An option stays on a line with its value."""
+    """Join the words of a shell command into lines that fit into `width` columns after an indent of `indent` columns,
+    which the caller adds. Each line except the last ends in a backslash. An option stays on a line with its value.
+    """
     lines: list[str] = []
     for word in _with_values(words):
         room = None if width is None else width - indent - 2
