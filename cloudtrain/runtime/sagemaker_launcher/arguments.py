@@ -21,7 +21,7 @@ def decode_hyperparameters(hyperparameters: Mapping[str, str]) -> dict[str, Any]
 
 
 def split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return two mappings: the script's hyperparameters, and the launcher's."""
+    """Return two mappings: the script's hyperparameters, and those that are reserved for the launcher."""
     ours = {key: value for key, value in values.items() if key.startswith(RESERVED_PREFIXES)}
     return {key: value for key, value in values.items() if key not in ours}, ours
 
