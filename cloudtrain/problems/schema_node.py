@@ -137,10 +137,10 @@ def _quote_all(values: tuple[Any, ...]) -> str:
 
 
 def plain_path(location: Path, root: type[BaseModel]) -> tuple[Path, SchemaNode | None, SchemaNode | None]:
-    """Convert a pydantic location to the path that a user sees, without union tags and key markers.
+    """Convert the location of a pydantic error to the path that a user sees, without union tags and key markers.
 
     Returns:
-        The path, the node at the end of the path, and the parent of that node.
+        The path, the node at the end of the path, and the parent of that node. A node is None if it is not known.
     """
     path: list[str | int] = []
     node: SchemaNode | None = node_of_model(root)

@@ -54,8 +54,8 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The curves of the three runs. `saved_at` is the step at which the script saved, by its own report; None without a
-    report.
+    """The curves of the three runs: for each run, the reported metrics by step. `saved_at` is the step at which the
+    script saved, by its own report; None without a report.
     """
 
     whole: Curve

@@ -32,7 +32,7 @@ killed."""
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """The runs of a rehearsal and the results."""
+    """The three runs of a rehearsal, and its results."""
 
     whole: Run
     interrupted: Run

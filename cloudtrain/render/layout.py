@@ -104,7 +104,9 @@ def _room_for_key(headers: Sequence[str], widths: Sequence[int], width: int) -> 
 
 
 def _fit_row(row: Sequence[Span], widths: Sequence[int], width: int | None) -> Iterator[Line]:
-    """Yield the lines of one row. A key that is too long gets its own line; a long last cell is wrapped."""
+    """Yield the lines of one row. A first cell that is too long gets its own line; a last cell that is too long is
+    wrapped.
+    """
     key, *others = row
     if others and width_of(key.text) > widths[0]:
         yield [key]

@@ -24,9 +24,10 @@ def width_of(text: str) -> int:
 
 
 def wrap(text: str, width: int | None, *, first: int = 0, rest: int = 0) -> list[str]:
-    """Return lines of at most `width` columns. `first` columns of the first line and `rest` columns of the other lines
-    are already used. Words and literals are never broken; one that is too long overflows on its own line.
-    Newlines in `text` are kept."""
+    """Wrap `text` into lines of at most `width` columns; None: no limit. `first` columns of the first line and `rest`
+    columns of the other lines are already used. Words and literals are never broken; one that is too long overflows on
+    its own line. Newlines in `text` are kept.
+    """
     lines: list[str] = []
     for paragraph in visible(text).split("\n"):
         if width is None:

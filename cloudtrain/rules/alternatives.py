@@ -28,7 +28,8 @@ def last_day(known: InstanceType | None) -> str | None:
 def better_network(known: InstanceType, count: int, code: str) -> str:
     """Return the hint for a job with `count` instances of `known`, a type without a fast network. The hint recommends
     one instance with as many GPUs as all of them, preferably with at least the same GPU memory. If no such instance is
-    offered, it recommends a type with a fast network. It ends with how to accept Ethernet: ignore the rule `code`.
+    offered, it recommends a type with a fast network. It also says how to accept Ethernet: with `--ignore` and the
+    rule's `code`.
     """
 
     def has_all(row: InstanceType) -> bool:
@@ -47,7 +48,7 @@ def has_rdma_somewhere(known: InstanceType) -> bool:
 
 
 def with_rdma(known: InstanceType) -> str | None:
-    """Return the hint to use a type with a fast network; None if none is suitable. The choice, in order: a type with
+    """Return the hint to use a type with a fast network; None if none is suitable. In order of preference: a type with
     the GPU model of `known` and at least its GPU memory; one with its GPU model; one with at least its GPU memory.
     """
 
@@ -92,7 +93,7 @@ def _best(known: InstanceType, fits: Callable[[InstanceType], bool]) -> Instance
 
 def _model(row: InstanceType) -> tuple[str, str]:
     """Return a type's GPU model without its memory size (`H100` for `H100-80GB` and `H100-NVL-94GB`), and the model of
-    its AWS Neuron devices, such as `Trainium`. A text is empty if the type has no such devices.
+    its AWS Neuron devices, such as `Trainium`. Either is empty if the type has no such device.
     """
     return row.gpu.partition("-")[0], row.neuron
 

@@ -22,5 +22,7 @@ def changed_variables(job: TrainingJob, written: Any) -> Environment:
 
 
 def checkpoint_at(target: str, place: Any) -> Checkpoint | None:
-    """Return a checkpoint whose location on `target` is `place`, a request's value. None if `place` is not text."""
+    """Return a checkpoint whose location on `target` is `place`, a value from a request. None if `place` is not
+    text.
+    """
     return Checkpoint.model_construct().model_copy(update={target: place}) if isinstance(place, str) else None

@@ -135,7 +135,7 @@ class Subject:
     @cached_property
     def effective(self) -> TrainingJob:
         """The job with the user's overrides applied, as the request contains it. Rules check counts, types, variables
-        and the distribution of this job. Without a request, because the job cannot be compiled, the overrides are not
+        and the distribution of this job. If the job cannot be compiled, there is no request, and the overrides are not
         applied.
         """
         if not self.view.overrides(self) or not self.plan.request:

@@ -28,8 +28,8 @@ class Variable(NamedTuple):
 
 
 def variables(subject: Subject) -> Iterator[Variable]:
-    """Yield all variables that the user sets. A variable in the overrides has the path of the job's field that it would
-    have without overrides.
+    """Yield all variables that the user sets. For a variable in the overrides, `path` is the path of the corresponding
+    field of the job.
     """
     for name, value in subject.effective.environment.variables.items():
         if name == SECRETS and subject.job.environment.secrets:

@@ -22,8 +22,8 @@ class TornError(Exception):
 
 
 class Block(NamedTuple):
-    """A block of a file, identified by the file's name and the block's number. Sorted blocks of a file are in their
-    order on disk.
+    """A block of a file, identified by the file's name and the block's number. Sorting puts the blocks of a file into
+    their order on disk.
     """
 
     name: str
@@ -37,7 +37,7 @@ def read_blocks(
     one in `files`, the manifest's entries.
 
     The processes of an instance divide the reading among themselves. Each of them must call this function and take all
-    blocks that it yields; otherwise others wait for blocks.
+    blocks that it yields; otherwise, other processes wait for blocks that never come.
     """
     group = instance_group()
     users: dict[Block, list[int]] = defaultdict(list)

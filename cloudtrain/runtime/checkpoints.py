@@ -221,8 +221,8 @@ def _torch_save(state: Any, file: BinaryIO) -> None:
 def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) -> Any:
     """Return the saved state.
 
-    With `only_check`, the caller only checks that the state can be loaded. Its tensor data is then memory-mapped
-    instead of read, if torch supports it.
+    With `only_check`, tensor data is memory-mapped instead of read, if torch supports it. The caller then only checks
+    that the state can be loaded.
     """
     if (folder / _PICKLE).exists():
         return plain_pickle.load(folder / _PICKLE)

@@ -106,8 +106,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _slots(options: Mapping[str, str], variables: Mapping[str, str], gpus: int) -> str:
-    """Return the number of slots per instance: the number in `options`, else `gpus` (NVIDIA GPUs), else the number in
-    Azure's variable, which counts other GPUs as well.
+    """Return the number of slots per instance: the number in `options`, else `gpus` (NVIDIA GPUs), else
+    AZ_BATCHAI_GPU_COUNT, which counts other GPUs as well.
 
     Raises:
         SetupError: none of them is a positive number.

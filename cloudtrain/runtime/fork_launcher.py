@@ -2,9 +2,9 @@
 
     python -u -m cloudtrain.runtime.fork_launcher --processes-per-instance 2 [OPTIONS] train.py [ARGUMENTS]
 
-torchrun starts an interpreter for every rank. Each interpreter imports torch (about a second), and torch's compiler
-with the first optimizer (another second). Here both imports happen once, before the fork. Three measures make a forked
-rank equivalent to a newly started process:
+torchrun starts an interpreter for every rank. Each interpreter imports torch (about a second) and, with the first
+optimizer, torch's compiler (another second). Here both imports happen once, before the fork. Three measures make a
+forked rank equivalent to a newly started process:
 
 * At the fork, the process has no thread pool and no GPU context, which a fork would break. Importing torch creates
   neither; its first operation would, so no operation runs before the fork. A job with GPUs is not started this way.

@@ -1,9 +1,9 @@
 """torch's TCPStore on the loopback interface only, for jobs whose ranks all run on one machine.
 
 A TCPStore has no password and listens on every interface of the machine, so anybody who reaches its port can read and
-write the ranks' messages. This module gives it a socket that listens only on loopback. With `multi_tenant=True`, the
-server of this TCPStore also serves every later TCPStore of the same process and port, including the one that
-`init_process_group` creates.
+write the ranks' messages. This module passes the TCPStore a socket that listens only on loopback. With
+`multi_tenant=True`, the server of this TCPStore also serves every later TCPStore of the same process and port,
+including the one that `init_process_group` creates.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def open_store(port: int = 0) -> Any:
 def hold_master_store(variables: Mapping[str, str] = os.environ) -> Any:
     """If all ranks are on this machine, open rank 0's store on loopback instead of on every interface.
 
-    The store's server runs as long as the returned object, or a later store on the same port, exists. Return None if
-    rank 0 needs no such store: on other ranks; if the master is another machine; under torchrun, whose agent has the
+    The store's server runs as long as the returned object, or a later store on the same port, exists. Return None where
+    this store is not needed: on other ranks; if the master is another machine; under torchrun, whose agent has the
     store. Return None also if the port is taken, which torch reports later.
     """
     port = variables.get("MASTER_PORT", "")

@@ -41,7 +41,8 @@ def restore_random_states(text: str | None) -> None:
     had saved, the additional processes keep their own random states and print a notice.
 
     Raises:
-        SetupError: `text` is None: an earlier version of the script saved the checkpoint without random states.
+        SetupError: `text` is None, as for a checkpoint that an earlier version of the script saved without random
+            states.
     """
     if text is None:
         raise SetupError(

@@ -1,4 +1,5 @@
-"""Starts the script of a processing job inside a SageMaker container, on every instance. The module's arguments are:
+"""Starts the script of a processing job inside a SageMaker container, on every instance. The module takes one of these
+forms of arguments:
 
     [--requirements FILE] SCRIPT ARGUMENTS...
     [--requirements FILE] --command LINE

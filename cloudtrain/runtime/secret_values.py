@@ -46,8 +46,8 @@ def resolved(variables: Mapping[str, str]) -> dict[str, str]:
     """Look up the job's secrets. Return the variables to set, which override `variables`; an empty dict without
     secrets.
 
-    The result also sets `CLOUDTRAIN_SECRETS`. It then refers to the variables with the values (`env:NAME`), so that a
-    second call returns the same values.
+    The result also contains a new `CLOUDTRAIN_SECRETS`, which refers to these variables (`env:NAME`), so that a second
+    call returns the same values.
 
     Raises:
         SetupError: a secret cannot be read.

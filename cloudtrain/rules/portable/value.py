@@ -102,7 +102,9 @@ def _hint(subject: Subject, found: SecretValue) -> str:
 
 
 def secret_values(job: TrainingJob) -> list[SecretValue]:
-    """Return the secrets in a job's values, at most one per value. Certain secrets precede possible ones."""
+    """Return the secrets in a job's values, at most one per value. Those that are certainly secrets precede possible
+    ones.
+    """
     found: dict[Path, SecretValue] = {}
     for item in sorted(_all_secrets(job), key=lambda item: not item.certain):
         found.setdefault(item.path, item)
@@ -110,7 +112,8 @@ def secret_values(job: TrainingJob) -> list[SecretValue]:
 
 
 def values_to_hide(job: TrainingJob) -> tuple[str, ...]:
-    """Return the secrets to hide in every rendering of the job's plan: certain secrets, and values that look random.
+    """Return the secrets to hide in every rendering of the job's plan: values that are certainly secrets, and values
+    that look random.
 
     A value that does not look random is not hidden, even if its name is typical of secrets: `password: hunter2`.
     """
@@ -164,7 +167,7 @@ def _texts(path: Path, value: Any) -> Iterator[tuple[Path, str]]:
 
 
 def _by_rules(values: Sequence[tuple[Path, str]]) -> Iterator[SecretValue]:
-    """Yield the secrets that match the rules for secrets in files."""
+    """Yield the secrets in `values` that match the rules for secrets in files."""
     lines = [f'{_last_name(path)}="{value}"\n'.encode("utf-8", "replace") for path, value in values]
     content = b"".join(lines)
     spans = suspects(content, _AS_FILE)

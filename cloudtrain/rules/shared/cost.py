@@ -29,8 +29,8 @@ def run_too_long(subject: Subject, most: int, what: str = "a job") -> Iterator[F
 
 
 def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
-    """An expensive job has no time limit of its own. `ends_it` names the limit that applies instead, such as `Azure
-    ML's limit`.
+    """An expensive job has no time limit of its own. `ends_it` names the limit that applies instead: `SageMaker's
+    default`.
     """
     machines, run = subject.view.machines(subject), subject.view.longest_run(subject)
     if run is None or subject.effective.max_runtime is not None:

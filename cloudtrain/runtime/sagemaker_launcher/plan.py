@@ -172,8 +172,8 @@ class _HostSetup:
         return self.launch.entry_point is not None and self.launch.entry_point.endswith(".py")
 
     def program(self) -> list[str]:
-        """Return the argv of the script or the command. It begins with the shell for a shell script or a command, but
-        without Python for a Python script.
+        """Return the argv of the script or the command. For a shell script or a command, it begins with the shell; for
+        a Python script, it begins with the script itself, without Python.
         """
         if self.launch.command is not None:
             return [self.machine.shell, "-c", self.launch.command]
