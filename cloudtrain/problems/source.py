@@ -29,8 +29,8 @@ class MissingProblem(Problem):
     """Other fields, each of which is an alternative to this one."""
 
     def is_echo_of(self, other: Problem) -> bool:
-        """Return whether the other problem reports a misspelt name, with a hint that names this missing field or one of
-        its alternatives.
+        """Return whether the other problem reports a misspelt name, with a hint that names this missing field or a
+        field that can be given instead.
         """
         names = (str(self.path[-1]), *self.alternatives)
         beside = isinstance(other, KeyProblem) and other.path[:-1] == self.path[:-1]

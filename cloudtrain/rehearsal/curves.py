@@ -162,8 +162,8 @@ class Comparison:
 
     def _suspects(self, step: int) -> tuple[str, ...]:
         """Return the possible causes of a difference that begins at `step`. At the first resumed step, these are causes
-        such as the data order; at a later step, causes such as the optimizer state. Return both groups if the steps
-        around the resumption were not reported.
+        such as the data order; at a later step, causes such as the optimizer state. If the steps around the resumption
+        were not reported, return all of these causes.
         """
         first = self.resumed_at
         if first is None or first not in self.whole or first - 1 not in {*self.whole, self.saved_at}:

@@ -33,7 +33,7 @@ def run_checks(subject: Subject, *, ignored: Collection[str] = (), portable: boo
     Args:
         subject: the object that the rules check.
         ignored: codes of rules to skip.
-        portable: apply only the portable rules, because the job could not be compiled to a request.
+        portable: apply only the portable rules, for a job that could not be compiled to a request.
     """
     prefixes = (PORTABLE,) if portable else (PORTABLE, subject.where.rule_prefix)
     codes = (code for code in sorted(registered) if code.startswith(prefixes) and code not in ignored)

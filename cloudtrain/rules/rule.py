@@ -25,8 +25,7 @@ Check = Callable[[Subject], Iterable[Fault]]
 
 class Rule(NamedTuple):
     """A registered check. The docstring of the check is the rule's documentation: the first line states the problem,
-    and the rest explains why it matters and what to do. `cloudtrain explain` and the rules page of the documentation
-    show it.
+    and the rest explains why it matters and what to do. `cloudtrain explain` and the rules page show this text.
     """
 
     code: str

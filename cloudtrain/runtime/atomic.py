@@ -143,8 +143,8 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def is_whole(folder: Path, reader: int = 0, readers: int = 1) -> bool:
-    """Return whether every file has the length and the checksums that the manifest states. With several `readers`,
-    all lengths are checked, but checksums only for the share of the files that belongs to reader number `reader`.
+    """Return whether every file has the length and the checksums that the manifest states. With several `readers`, all
+    lengths are checked, but checksums only for the files in the share of reader number `reader`.
     """
     manifest = read_manifest(folder)
     if manifest is None:
@@ -179,7 +179,7 @@ def blocks_of(entry: Mapping[str, Any]) -> Blocks:
     """Return a file's blocks and their checksums, from the file's entry in a manifest.
 
     Raises:
-        ValueError: the entry has another form than this module writes.
+        ValueError: the entry does not have the form that this module writes.
     """
     kind = "crc32" if "crc32" in entry else "sha256"
     size, checksums = entry["size"], entry[kind]

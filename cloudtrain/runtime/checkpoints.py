@@ -108,8 +108,8 @@ class Checkpoints:
         return path
 
     def latest(self) -> Saved | None:
-        """Return the newest whole checkpoint that this process sees, or None. Torn checkpoints are skipped with a
-        notice.
+        """Return the newest whole checkpoint that this process sees, or None if there is none. Torn checkpoints are
+        skipped with a notice.
         """
         for saved in self._all():
             if is_whole(saved.path):

@@ -7,7 +7,7 @@ optimizer, torch's compiler (another second). Here both imports happen once, bef
 forked rank equivalent to a newly started process:
 
 * At the fork, the process has no thread pool and no GPU context, which a fork would break. Importing torch creates
-  neither; its first operation would, so no operation runs before the fork. A job with GPUs is not started this way.
+  neither; torch's first operation would, so none runs before the fork. A job with GPUs is not started this way.
 * The script runs as `__main__` in a module that is never destroyed, and the rank ends through `os._exit`, after
   waiting for threads and running exit handlers as an interpreter does. If the interpreter ended as usual, it would
   destroy the reducer of DistributedDataParallel, whose destructor waits for gloo's threads. With torch 2.13, it waited

@@ -64,8 +64,8 @@ def init_process_group(
         timeout: seconds after which an incomplete collective fails; default: `CLOUDTRAIN_TIMEOUT`, else 1800.
         patience: seconds to wait for all processes; default: `CLOUDTRAIN_PATIENCE`, else 300. The error names the
             missing processes, while a collective would only time out.
-        sends: the script sends tensors from process to process, as pipelines do. smddp does not support that, so `auto`
-            takes nccl.
+        sends: whether the script sends tensors from process to process, as pipelines do. smddp does not support that,
+            so `auto` takes nccl.
 
     Raises:
         SetupError: the requested backend cannot run here, the address of rank 0 is unknown, or not all processes

@@ -1,5 +1,5 @@
-"""Starts the script of a processing job inside a SageMaker container, on every instance. The module takes one of these
-forms of arguments:
+"""Starts the script of a processing job inside a SageMaker container, on every instance. The module's arguments have
+one of two forms:
 
     [--requirements FILE] SCRIPT ARGUMENTS...
     [--requirements FILE] --command LINE

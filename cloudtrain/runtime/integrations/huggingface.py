@@ -88,8 +88,8 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where trans
 
 
 def newest_checkpoint(directory: Path) -> str | None:
-    """Return the path of the Trainer's newest whole checkpoint in a folder, or None. Torn ones are skipped with a
-    notice.
+    """Return the path of the Trainer's newest whole checkpoint in a folder, or None if there is none. Torn checkpoints
+    are skipped with a notice.
     """
     found = [(int(match[1]), path) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
     for _, path in sorted(found, reverse=True):

@@ -43,7 +43,7 @@ class StepReports:
 
 
 def require_all_processes(known: int, hint: str) -> None:
-    """Check that the library uses all processes of the job. Otherwise they would train separate models.
+    """Check that the library uses all processes of the job. Otherwise, the processes would train separate models.
 
     Raises:
         SetupError: the library uses fewer processes (`known`) than the job has.

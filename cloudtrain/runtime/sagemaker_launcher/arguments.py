@@ -41,8 +41,8 @@ def argv_of(values: Mapping[str, Any], *, bare_flags: bool = False) -> list[str]
 
 
 def text_of(value: Any) -> str:
-    """Return the text of a value: empty for None, `True` or `False`, a list as a Python literal, a mapping as `a=1,b=2`
-    with sorted keys.
+    """Return a value as text. None becomes an empty text, a boolean `True` or `False`, a list a Python literal, and a
+    mapping `a=1,b=2` with sorted keys.
     """
     if value is None:
         return ""

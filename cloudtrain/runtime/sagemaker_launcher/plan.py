@@ -237,8 +237,8 @@ def _mpirun(setup: _HostSetup) -> _HostPrograms:
 
 
 def _tensorflow(setup: _HostSetup) -> _HostPrograms:
-    """Return one process per TensorFlow task. The tasks find each other through TF_CONFIG. Parameter servers run the
-    script, too.
+    """Return this host's processes, one for each TensorFlow task. The tasks find each other through TF_CONFIG.
+    Parameter servers run the script, too.
     """
     tasks = _tasks(setup.launch, setup.hosts)
     cluster: dict[str, list[str]] = {}

@@ -128,7 +128,7 @@ def sm_variables(
 
 
 def text_of(value: Any) -> str:
-    """Return the text of a value: empty for None, a string unchanged, other values as compact JSON with sorted keys
+    """Return a value as text: an empty text for None, a string unchanged, other values as compact JSON with sorted keys
     (the toolkit's `to_env_vars`).
     """
     if value is None:
