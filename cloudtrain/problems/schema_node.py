@@ -21,9 +21,11 @@ class SchemaNode:
     """The schema at one path of a job.
 
     Attributes:
-        kind: model (fields), choice (several models, selected by `type`), map (any key), list, json (any value), value.
+        kind: `model` (fixed fields), `choice` (one of several models, selected by `type`), `map` (any keys), `list`,
+            `json` (any JSON value) or `value` (a single value).
         words: a description of the allowed values, such as `a whole number`.
-        models: for a model, that model by its name; for a choice, its models by the text of their `type`.
+        models: the pydantic models: for a `model`, one by its class name; for a `choice`, several by their values of
+            `type`.
         inner: the node of the items of a map or list.
         options: the allowed values, if they can be listed.
         parsed: whether the field has its own parser for text, such as `2h` or a short form of a mapping.
@@ -38,14 +40,16 @@ class SchemaNode:
     type: Any = None
 
     def model(self, tag: object = None) -> type[BaseModel] | None:
-        """Return the model of this node; for a choice, the model whose `type` is `tag`. None if there is none."""
+        """Return the pydantic model of this node; for a choice, the one whose `type` is `tag`. None if there is no such
+        model.
+        """
         if self.kind == "model":
             return next(iter(self.models.values()))
         return self.models.get(tag) if isinstance(tag, str) else None
 
     def child(self, part: str | int, tag: object = None) -> SchemaNode | None:
         """Return the node for the key or index `part`; None if `part` is not allowed. `tag` is the value of `type` at
-        this node.
+        this node; without it, the fields of all models of a choice are allowed.
         """
         if self.kind in ("map", "list"):
             return self.inner
@@ -58,7 +62,9 @@ class SchemaNode:
         return None
 
     def field_names(self, tag: object = None) -> list[str]:
-        """Return the names of the fields that are allowed at this node."""
+        """Return the names of the fields that are allowed at this node. `tag` selects a model of a choice; without it,
+        return the fields of all its models.
+        """
         chosen = self.model(tag)
         models = [chosen] if chosen else list(self.models.values())
         return list(dict.fromkeys(name for model in models for name in model.model_fields))
@@ -122,7 +128,7 @@ def _either(words: list[str]) -> str:
 
 
 def tag_of(model: type[BaseModel]) -> str:
-    """Return the value of `type` that selects this model."""
+    """Return the value of `type` that selects `model` in a choice. It is the default of the model's field `type`."""
     return str(model.model_fields["type"].default)
 
 
@@ -131,10 +137,10 @@ def _quote_all(values: tuple[Any, ...]) -> str:
 
 
 def plain_path(location: Path, root: type[BaseModel]) -> tuple[Path, SchemaNode | None, SchemaNode | None]:
-    """Convert a pydantic location to the path that a user sees, without union tags and key markers.
+    """Convert the location of a pydantic error to the path that a user sees, without union tags and key markers.
 
     Returns:
-        The path, the node at the end of the path, and the parent of that node.
+        The path, the node at the end of the path, and the parent of that node. A node is None if it is not known.
     """
     path: list[str | int] = []
     node: SchemaNode | None = node_of_model(root)

@@ -1,4 +1,4 @@
-"""Context for messages about values: the origin of a value, its original spelling, and a short form for messages."""
+"""Helpers for messages about values in a job: the origin of a value, its original spelling, and a short form."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class MissingProblem(Problem):
     """Other fields, each of which is an alternative to this one."""
 
     def is_echo_of(self, other: Problem) -> bool:
-        """Return whether the other problem reports a misspelt name, with a hint that names this missing field."""
+        """Return whether the other problem reports a misspelt name, with a hint that names this missing field or a
+        field that can be given instead.
+        """
         names = (str(self.path[-1]), *self.alternatives)
         beside = isinstance(other, KeyProblem) and other.path[:-1] == self.path[:-1]
         hint = other.hint or ""
@@ -37,8 +39,8 @@ class MissingProblem(Problem):
 
 
 class Source(NamedTuple):
-    """The origin of a model's data: its path in the root model's data, the root model, and the original spelling of
-    values.
+    """The origin of a model's data: its path under the root model, the root model, and a function that returns the
+    original spelling of a value.
     """
 
     under: Path = ()
@@ -54,7 +56,9 @@ def _digits(number: float) -> str:
 
 
 def describe_value(value: Any, written: str | None = None) -> str:
-    """Return a short form of a value for a message: `"two"`, `2.10`, a list."""
+    """Return a short form of a value for a message: `"two"`, `2.10`, a list. `written` is the original spelling of a
+    number.
+    """
     if isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False)
         return f"`{text[:37]}...`" if len(text) > 40 else f"`{text}`"

@@ -29,8 +29,8 @@ _NOT_FOUND = "checkpoints: the script said that it saved, but not where the next
 
 
 class Verdict(NamedTuple):
-    """The result of a rehearsal. `words` is the result in one line; `look_at` lists possible causes, the most likely
-    first.
+    """The result of a rehearsal. `kind` is `same` if the training survived, otherwise a name for the problem, such as
+    `skipped`. `words` is the result in one line; `look_at` lists possible causes, the most likely first.
     """
 
     kind: str
@@ -54,8 +54,8 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The curves of the three runs. `saved_at` is the step at which the script saved, by its own report; None without a
-    report.
+    """The curves of the three runs: for each run, the reported metrics by step. `saved_at` is the step at which the
+    script saved, by its own report; None without a report.
     """
 
     whole: Curve
@@ -87,7 +87,7 @@ class Comparison:
 
     @property
     def compared(self) -> int:
-        """The number of compared values."""
+        """The number of compared values: those reported for the same step with and without the interruption."""
         return len(_pairs(self.whole, self.joined, self.metrics))
 
     @property
@@ -104,9 +104,7 @@ class Comparison:
         return next((pair for pair in pairs if not _is_close(pair.whole, pair.found, self.tolerance)), None)
 
     def verdict(self) -> Verdict:
-        """Return the verdict. The checks run in order, and the first failed check decides, because later checks depend
-        on it.
-        """
+        """Return the verdict. The checks run in a fixed order, and the first failed check decides."""
         for question in (
             self._does_not_repeat,
             self._saved_nothing,
@@ -163,9 +161,9 @@ class Comparison:
         return None if difference is None else Verdict("differs", _words(difference), self._suspects(difference.step))
 
     def _suspects(self, step: int) -> tuple[str, ...]:
-        """Return the possible causes of a difference that begins at `step`. There are two groups: causes that affect
-        the first resumed step, and causes that affect only later steps. Return the group that fits `step`, or both
-        groups if the first resumed step or the step before it is not known.
+        """Return the possible causes of a difference that begins at `step`. At the first resumed step, these are causes
+        such as the data order; at a later step, causes such as the optimizer state. If the steps around the resumption
+        were not reported, return all of these causes.
         """
         first = self.resumed_at
         if first is None or first not in self.whole or first - 1 not in {*self.whole, self.saved_at}:

@@ -32,7 +32,7 @@ killed."""
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """The runs of a rehearsal and the results."""
+    """The three runs of a rehearsal, and its results."""
 
     whole: Run
     interrupted: Run
@@ -86,8 +86,7 @@ class RehearsalOptions:
 
 def run_whole(job: TrainingJob, submit: Callable[[TrainingJob], Run], *, on_stage: OnStage = lambda *_: None) -> Run:
     """Submit the job as the first run of a rehearsal, and wait for it. The run has the rehearsal's job name, starts
-    without a checkpoint, and keeps its outputs in its own folder. If the job keeps no checkpoints, an emulated service
-    keeps none either.
+    without a checkpoint, and keeps its outputs in its own folder.
     """
     update: dict[str, Any] = {
         "name": rehearsal_name(job.name),
@@ -147,8 +146,8 @@ def rehearse(whole: Run, options: RehearsalOptions, *, on_stage: OnStage = lambd
 
 
 def _wait_or_stop(run: Run, wait: Callable[[], Any]) -> Any:
-    """Call `wait`, which waits for a run of the rehearsal, and return its result. Ctrl-C also stops the run, because a
-    run without a verdict is useless.
+    """Call `wait`, which waits for a run of the rehearsal, and return its result. If the user presses Ctrl-C, the run
+    is stopped, too.
     """
     try:
         return wait()

@@ -44,8 +44,7 @@ class Original:
 
     @classmethod
     def of(cls, run: Run, job_name: str) -> Original:
-        """Make the original from a run on this machine, so that it can be repeated. Its repetitions are listed as
-        runs of `job_name`.
+        """Return the `Original` for a run on this machine. Its repetitions will be listed as runs of `job_name`.
 
         Raises:
             TargetError: the run's folder no longer exists.
@@ -69,8 +68,8 @@ class Original:
         return replace(spec, processes=tuple(replace(each, env=each.env | held) for each in spec.processes))
 
     def _homes(self, name: str, checkpoint_of: str) -> dict[str, str]:
-        """Return a map from old to new locations. The original's checkpoints move to the folder of the run
-        `checkpoint_of`. Other items outside the original's folder move to the folder of the run `name`.
+        """Return a map from the original's locations to those of its repetition. Checkpoints move to the folder of the
+        run `checkpoint_of`. Outputs outside the original's folder move to the folder of the run `name`.
         """
         run_dir = self.spec.run_dir
         links = {link.path: link.target for link in self.spec.links or ()}
@@ -113,12 +112,14 @@ def send(original: Original, settings: Settings, make: Callable[[str], LaunchSpe
 
 
 class _NoBundle:
-    """A placeholder for the bundle of a repeated run, which needs no upload because its code already exists."""
+    """A placeholder for the bundle of a repeated run. Nothing is uploaded, because the original's code archive is
+    reused.
+    """
 
     sha256 = ""
 
     def write(self, path: Path) -> None:
-        """Raise an error. It is called only if the archive no longer exists."""
+        """Raise a TargetError. This method is called only if the code archive `path` no longer exists."""
         raise TargetError(
             f"the archive with the run's code no longer exists: `{path}`",
             hint="rehearse the job file instead of the run",

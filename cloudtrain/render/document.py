@@ -38,14 +38,16 @@ class Pairs(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows under headers. The first column is the key and is never cut; the last column may be wrapped."""
+    """Rows under headers. The first column identifies the row and is never shortened. Only the last column is
+    wrapped.
+    """
 
     headers: Sequence[str]
     rows: Sequence[Sequence[Cell]]
 
 
 class Lines(NamedTuple):
-    """Lines that are shown unchanged and never wrapped: data, output, a request."""
+    """Lines that are shown unchanged and never wrapped, such as data, output or a request."""
 
     lines: Sequence[str]
 

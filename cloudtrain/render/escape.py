@@ -44,25 +44,28 @@ def visible(text: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """Escape every invisible character in a text that is part of a line, including line breaks and tabs."""
+    """Escape every invisible character in a text, including line breaks and tabs, so that it fits into one line."""
     if text.isascii() and text.isprintable():
         return text
     return _UNSEEN_OR_LAYOUT.sub(_escape_match, text)
 
 
 def visible_json(text: str) -> str:
-    """Escape invisible characters in a JSON document. The document keeps its value."""
+    """Escape invisible characters in a JSON document. The result parses to the same data."""
     return UNSEEN.sub(_in_json, text)
 
 
 def visible_yaml(text: str) -> str:
-    """Escape invisible characters in a YAML document. Strings with such characters must be in double quotes."""
+    """Escape invisible characters in a YAML document. Every string with such characters must already be in double
+    quotes.
+    """
     return UNSEEN.sub(_in_shell, text)
 
 
 def visible_output(text: str, *, color: bool) -> str:
-    """Escape a line of a program's output for display. Keeps tabs, the last state of a progress bar and, with `color`,
-    colours."""
+    """Escape a line of a program's output for display. Tabs are kept, and with `color`, colours as well. If a progress
+    bar was redrawn on the line, only its last state is kept.
+    """
     if text.isascii() and text.isprintable():
         return text
     text = _REDRAWS.sub("", text.rstrip("\r").rpartition("\r")[2])

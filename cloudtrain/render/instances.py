@@ -22,9 +22,9 @@ _SHORT = {"efa": "EFA", "infiniband": "IB", "": ""}
 def type_table(types: Sequence[InstanceType]) -> Document:
     """Return a table with one row per type. The column NETWORK shows the bandwidth in Gbit/s and the kind of RDMA.
 
-    The types of a target with InfiniBand have long names, so their table omits units: memory is in GiB, and the column
-    IB shows InfiniBand in Gbit/s. `(no)` marks InfiniBand without SR-IOV, which NCCL cannot use. A retired type has
-    `retired` in the column of prices.
+    On a target with InfiniBand, the table omits units because the names are long: memory is in GiB, and the column IB
+    shows the bandwidth of InfiniBand in Gbit/s. `(no)` marks InfiniBand without SR-IOV, which NCCL cannot use. A
+    retired type has `retired` in the column of prices.
     """
     if has_infiniband(types):
         return Document([Table(INFINIBAND_HEADERS, [_infiniband_row(instance) for instance in types])])
@@ -53,7 +53,7 @@ def node_table(kinds: Sequence[NodeKind]) -> Document:
 
 
 def has_infiniband(types: Sequence[InstanceType]) -> bool:
-    """Return whether RDMA means InfiniBand on the target of these types."""
+    """Return whether the fast network (RDMA) of these types' target is InfiniBand."""
     table = table_of(types[0].target) if types else None
     return table is not None and table.fabric == "infiniband"
 

@@ -95,15 +95,18 @@ def _table(block: Table, width: int | None) -> Iterator[Line]:
 
 
 def _room_for_key(headers: Sequence[str], widths: Sequence[int], width: int) -> int:
-    """Return the width that is left for the first column when the last column shrinks to 24, or to the width of its
-    header if that is larger. The result is at least the width of the first column's header."""
+    """Return the largest possible width of the first column if the last column is wrapped to 24 characters, or to the
+    width of its header if that is larger. The result is at least the width of the first column's header.
+    """
     last = min(widths[-1], max(width_of(headers[-1]), 24)) if len(widths) > 1 else 0
     others = sum(widths[1:-1]) + last + GAP * (len(widths) - 1)
     return max(width - others, width_of(headers[0]))
 
 
 def _fit_row(row: Sequence[Span], widths: Sequence[int], width: int | None) -> Iterator[Line]:
-    """Yield the lines of one row. A key that is too long gets its own line; a long last cell is wrapped."""
+    """Yield the lines of one row. A first cell that is too long gets its own line; a last cell that is too long is
+    wrapped.
+    """
     key, *others = row
     if others and width_of(key.text) > widths[0]:
         yield [key]

@@ -54,7 +54,8 @@ def sweep_document(
 
 def ranked(trials: Sequence[Trial], objective: Objective | None) -> list[Trial]:
     """Return the trials that have a value of the objective, the best first. Without an objective, return all trials in
-    their order."""
+    the given order.
+    """
     if objective is None:
         return list(trials)
     found = [trial for trial in trials if trial.value is not None]
@@ -86,8 +87,8 @@ def trials_table(trials: Sequence[Trial], objective: Objective | None, *, best: 
 def _time_left(trials: Sequence[Trial], total: int, status: RunStatus) -> str:
     """Return the estimated time of the remaining trials, such as `about 5m`; empty if it cannot be estimated.
 
-    The estimate assumes that trials continue to end at the same rate as so far. If the sweep continues an earlier
-    sweep, the trials of the earlier sweep do not count.
+    The estimate assumes that trials continue to end at the sweep's average rate. If the sweep continues an earlier one,
+    the rate ignores the trials of the earlier sweep.
     """
     left, started = total - sum(trial.state.is_final for trial in trials), status.started
     if left <= 0 or status.state.is_final or started is None:

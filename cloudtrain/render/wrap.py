@@ -24,9 +24,10 @@ def width_of(text: str) -> int:
 
 
 def wrap(text: str, width: int | None, *, first: int = 0, rest: int = 0) -> list[str]:
-    """Return lines of at most `width` columns. `first` columns of the first line and `rest` columns of the other lines
-    are already used. Words and literals are never broken; one that is too long overflows on its own line.
-    Newlines in `text` are kept."""
+    """Wrap `text` into lines of at most `width` columns; None: no limit. `first` columns of the first line and `rest`
+    columns of the other lines are already used. Words and literals are never broken; one that is too long overflows on
+    its own line. Newlines in `text` are kept.
+    """
     lines: list[str] = []
     for paragraph in visible(text).split("\n"):
         if width is None:
@@ -51,8 +52,9 @@ def literals(text: str, style: Style = "") -> list[Span]:
 
 
 def fill(words: Sequence[str], width: int | None, *, indent: int) -> list[str]:
-    """Join words into lines that fit into `width` columns with `indent` columns before each. A shell reads the
-    lines as one, because each line except the last ends in a backslash. An option stays on a line with its value."""
+    """Join the words of a shell command into lines that fit into `width` columns after an indent of `indent` columns,
+    which the caller adds. Each line except the last ends in a backslash. An option stays on a line with its value.
+    """
     lines: list[str] = []
     for word in _with_values(words):
         room = None if width is None else width - indent - 2

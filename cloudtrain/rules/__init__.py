@@ -28,12 +28,12 @@ def load_rules(modules: Iterable[str] = ()) -> None:
 
 
 def run_checks(subject: Subject, *, ignored: Collection[str] = (), portable: bool = False) -> tuple[Finding, ...]:
-    """Return all findings for a plan, errors first. The rules must have been loaded.
+    """Return all findings for a job, errors first. The rules must have been loaded with `load_rules`.
 
     Args:
         subject: the object that the rules check.
         ignored: codes of rules to skip.
-        portable: apply only the portable rules. Use this when there is no request to check.
+        portable: apply only the portable rules, for a job that could not be compiled to a request.
     """
     prefixes = (PORTABLE,) if portable else (PORTABLE, subject.where.rule_prefix)
     codes = (code for code in sorted(registered) if code.startswith(prefixes) and code not in ignored)

@@ -1,7 +1,4 @@
-"""Replacements for an instance type that is retired or has no suitable network.
-
-The catalogue's rows are read only when a rule has a finding.
-"""
+"""Replacements for an instance type that is retired or has no suitable network."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _FABRICS = {"efa": "EFA", "infiniband": "InfiniBand", "": "RDMA"}
 
 
 def fabric(known: InstanceType) -> str:
-    """Return the name of the fast network of the type's target, such as `EFA`."""
+    """Return the name of the fast network on the target of the type `known`, such as `EFA`."""
     table = table_of(known.target)
     return _FABRICS[table.fabric if table is not None else ""]
 
@@ -29,9 +26,10 @@ def last_day(known: InstanceType | None) -> str | None:
 
 
 def better_network(known: InstanceType, count: int, code: str) -> str:
-    """Return the hint for `count` instances of a type without a fast network: use one instance with as many GPUs as
-    all of them (preferably with at least the same GPU memory), or if no such instance is offered, use a type with a
-    fast network. The hint also says how to accept Ethernet.
+    """Return the hint for a job with `count` instances of `known`, a type without a fast network. The hint recommends
+    one instance with as many GPUs as all of them, preferably with at least the same GPU memory. If no such instance is
+    offered, it recommends a type with a fast network. It also says how to accept Ethernet: with `--ignore` and the
+    rule's `code`.
     """
 
     def has_all(row: InstanceType) -> bool:
@@ -50,8 +48,8 @@ def has_rdma_somewhere(known: InstanceType) -> bool:
 
 
 def with_rdma(known: InstanceType) -> str | None:
-    """Return the hint to use a type with a fast network: preferably with the GPU model of `known` and at least its GPU
-    memory, otherwise with its GPU model, or else with at least its GPU memory. None if no such type is offered.
+    """Return the hint to use a type with a fast network; None if none is suitable. In order of preference: a type with
+    the GPU model of `known` and at least its GPU memory; one with its GPU model; one with at least its GPU memory.
     """
 
     def same(row: InstanceType) -> bool:
@@ -65,8 +63,8 @@ def with_rdma(known: InstanceType) -> str | None:
 
 
 def successor(known: InstanceType) -> str | None:
-    """Return the hint to use an offered type with the same or the succeeding model of GPU and at least as many GPUs, or
-    for a type without GPUs, with at least as many vCPUs; None if no such type is offered.
+    """Return the hint to replace `known` by an offered type; None if none is suitable. The replacement has the same GPU
+    model or its successor, at least as many GPUs (without GPUs: vCPUs), and a fast network if `known` has one.
     """
     gpu, neuron = _model(known)
     model = _AFTER.get(gpu, gpu), neuron
@@ -94,8 +92,8 @@ def _best(known: InstanceType, fits: Callable[[InstanceType], bool]) -> Instance
 
 
 def _model(row: InstanceType) -> tuple[str, str]:
-    """Return the GPU model without its memory size (`H100` for `H100-80GB` and `H100-NVL-94GB`), and the model of the
-    AWS Neuron devices, such as `Trainium`. Each is empty if the type has none.
+    """Return a type's GPU model without its memory size (`H100` for `H100-80GB` and `H100-NVL-94GB`), and the model of
+    its AWS Neuron devices, such as `Trainium`. Either is empty if the type has no such device.
     """
     return row.gpu.partition("-")[0], row.neuron
 

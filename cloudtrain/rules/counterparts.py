@@ -11,8 +11,8 @@ from cloudtrain.errors import JobError
 
 
 def counterpart(name: str, target: str) -> str | None:
-    """Return a hint for a job that names `name`, another cloud's instance type, on `target`. The hint names the type on
-    `target` that has the same GPUs, if there is one. None if no other cloud has a type called `name`.
+    """Return a hint for a job on `target` whose instance type `name` belongs to another cloud. If `target` has a type
+    with the same GPUs, the hint names it. None if no other cloud has a type called `name`.
     """
     for other, table in tables().items():
         known = instance_named(other, name) or instance_named(other, table.prefix + name)

@@ -50,13 +50,13 @@ class DataPlace(NamedTuple):
 
 
 def data_place(kind: str, name: str, address: str, parts: tuple[str, ...], path: Path) -> DataPlace:
-    """Return the `DataPlace` for an `input`, an `output` or the `checkpoint`, as named by `kind`."""
+    """Return a `DataPlace`. `kind` is `input`, `output` or `checkpoint`; `parts` are the parts of `address`."""
     told = "the checkpoint" if kind == "checkpoint" else f"{kind} `{name}`"
     return DataPlace(told, name, address, parts, path, is_written=kind != "input")
 
 
 def declared_places(job: TrainingJob, target: str, *, outputs: bool = True) -> Iterator[DataPlace]:
-    """Yield the locations in the job's fields for a target. With `outputs=False`, skip the outputs."""
+    """Yield the locations that the job's fields set for `target`. With `outputs=False`, skip the outputs."""
     split = split_path if target == DEFAULT_TARGET else split_uri
     for name, read in job.inputs.items():
         if (place := read.of(target)) is not None:

@@ -11,7 +11,9 @@ from cloudtrain.core.merging import merged
 
 
 def changed_variables(job: TrainingJob, written: Any) -> Environment:
-    """Return the job's environment after the overrides `written` added, replaced or (with null) removed variables."""
+    """Return the job's environment with its variables changed by `written`, the overrides of the variables. A null in
+    `written` removes a variable.
+    """
     variables = merged(job.environment.variables, written if isinstance(written, Mapping) else {})
     texts = {
         name: value if isinstance(value, str) else str(value) for name, value in variables.items() if value is not None
@@ -20,5 +22,7 @@ def changed_variables(job: TrainingJob, written: Any) -> Environment:
 
 
 def checkpoint_at(target: str, place: Any) -> Checkpoint | None:
-    """Return a checkpoint at `place` on one target; None if `place`, read from a request, is not text."""
+    """Return a checkpoint whose location on `target` is `place`, a value from a request. None if `place` is not
+    text.
+    """
     return Checkpoint.model_construct().model_copy(update={target: place}) if isinstance(place, str) else None

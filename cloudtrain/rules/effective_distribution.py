@@ -40,8 +40,9 @@ _KIN: dict[str, tuple[type, ...]] = {
 
 
 def as_written(written: Distribution, asked: Distribution, *, options: Any = None) -> Distribution:
-    """Return the job's distribution `written` with the number of processes in the request, if `asked`, the distribution
-    in the request, is of the same kind; otherwise return `asked`. `options` are the options of mpirun in the request.
+    """Return the distribution of the finished request. `asked` is the distribution read from the request, `written` the
+    one in the job. If both start the same launcher, return `written` with the request's number of processes, otherwise
+    `asked`. If `options` is given, it replaces the options for mpirun.
     """
     if not isinstance(written, _KIN[asked.type]) or not _same_launch(written, asked):
         found: Distribution = asked
@@ -67,5 +68,5 @@ def _same_launch(written: Distribution, asked: Distribution) -> bool:
 
 
 def count_in(value: Any) -> int | None:
-    """Return `value`, a number or text, as a positive integer; None if it is anything else."""
+    """Return `value`, such as `4` or `"4"`, as a positive integer; None if it is anything else."""
     return positive_count(int(value) if isinstance(value, str) and value.isdecimal() else value)

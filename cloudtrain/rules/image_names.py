@@ -26,7 +26,9 @@ _DEVICES: dict[Device, re.Pattern[str]] = {
 
 
 def written_images(subject: Subject) -> Iterator[tuple[str, Path]]:
-    """Yield each image that the user names for the target, or for any target in a local run. Skip catalogue images."""
+    """Yield each image that the user names for the target, or in a local run for any target, with its path in the job.
+    Images from the catalogue are left out.
+    """
     return subject.view.images(subject)
 
 

@@ -21,10 +21,12 @@ def is_written(written: Any, *keys: str) -> bool:
 
 
 def keys_at(*places: Keys) -> KeysOf:
-    """Return a function that returns `places` for every path."""
+    """Return a function that maps every path inside a field of the job to the positions `places` in the overrides."""
     return lambda _: list(places)
 
 
 def keys_named(*keys: str) -> KeysOf:
-    """Return a function that maps a path to a single position: `keys`, then the first part of that path."""
+    """Return a function that maps a path inside a field of the job to one position in the overrides: `keys`, then the
+    first part of that path. `keys_named("Environment")` maps `("A",)` to `("Environment", "A")`.
+    """
     return lambda rest: [(*keys, *map(str, rest[:1]))]

@@ -25,7 +25,7 @@ Check = Callable[[Subject], Iterable[Fault]]
 
 class Rule(NamedTuple):
     """A registered check. The docstring of the check is the rule's documentation: the first line states the problem,
-    and the rest explains why it matters and what to do. `cloudtrain explain` and the rules page print it.
+    and the rest explains why it matters and what to do. `cloudtrain explain` and the rules page show this text.
     """
 
     code: str
@@ -57,7 +57,7 @@ class Rule(NamedTuple):
         return None if self.check is None else self.check.__module__
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        """Yield the findings of the rule."""
+        """Yield the rule's findings for a job; none if the rule has no check."""
         for fault in self.check(subject) if self.check is not None else ():
             path, hint = subject.view.locate(subject, fault.path), fault.hint
             if path != fault.path and not re.match(_IN_PLACE, hint or ""):
@@ -87,7 +87,9 @@ def rule(code: str, level: Level) -> Callable[[Check], Check]:
 
 
 def declare(code: str, level: Level, text: str) -> None:
-    """Register a rule without a check. `text` is its documentation, like the docstring of a check."""
+    """Register a rule without a check function: other code finds its violations. `text` is the rule's documentation,
+    which a check would have as its docstring.
+    """
     assert code not in registered, f"two rules are called {code}"
     registered[code] = Rule(code, level, None, text)
 

@@ -1,7 +1,7 @@
-"""The object that rules check: a job for one target, and the view of its request.
+"""The object that rules check: a job for one target, with a `RequestView` that reads values from its request.
 
-Each target has its own `RequestView`, because each service has its own request format. The `RequestView` in this module
-is for targets without overrides, where the job itself contains all values.
+Each target has its own `RequestView`, because each service has its own request format. The base class in this module
+takes all values from the job, which suits targets without overrides.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Where(Protocol):
 
 
 class RequestView:
-    """Reads values from one target's requests for the rules."""
+    """Reads the values that rules check from one target's requests."""
 
     distribution_key = "distribution"
     """The key of the overrides that determines how the processes start."""
@@ -55,7 +55,7 @@ class RequestView:
 
     @property
     def service(self) -> str:
-        """The service whose overrides apply: the target itself, or for a local run the emulated service."""
+        """The name of the service whose overrides apply: the target itself, or for a local run the emulated service."""
         return self.target
 
     def overrides(self, subject: Subject) -> Mapping[str, Any]:
@@ -79,8 +79,8 @@ class RequestView:
         return declared_places(subject.job, self.target)
 
     def machines(self, subject: Subject) -> Machines:
-        """Return the machines in the request. This method looks up the job's machines in the target's table of instance
-        types, corrected by the account's `overlay`.
+        """Return the machines in the request. Their hardware comes from the target's table of instance types, with the
+        corrections in the account's `overlay`.
         """
         resources = subject.effective.resources
         name = (resources.instance_type.of(self.target) if resources.instance_type is not None else None) or ""
@@ -103,8 +103,8 @@ class RequestView:
             yield name, IMAGE
 
     def locate(self, subject: Subject, path: Path) -> Path:
-        """Return the position at which a value of the request is set: its path in the overrides if they set it,
-        otherwise `path`, its path in the job.
+        """Return the path at which a value of the request is set: its path in the overrides if they set it, otherwise
+        `path`, its path in the job.
         """
         written = self.overrides(subject) if path else {}
         if not written:
@@ -135,7 +135,8 @@ class Subject:
     @cached_property
     def effective(self) -> TrainingJob:
         """The job with the user's overrides applied, as the request contains it. Rules check counts, types, variables
-        and the distribution of this job. A job that cannot be compiled has no request, so it is returned unchanged.
+        and the distribution of this job. If the job cannot be compiled, there is no request, and the overrides are not
+        applied.
         """
         if not self.view.overrides(self) or not self.plan.request:
             return self.job

@@ -21,14 +21,16 @@ class Variable(NamedTuple):
 
     @property
     def removed(self) -> str:
-        """The hint for removing the variable."""
+        """The hint that tells the user how to remove the variable."""
         if self.path[0] == "environment":
             return f"remove `{self.name}` from `environment.variables`"
         return f"remove `-x {self.name}` from `{'.'.join(map(str, self.path))}`"
 
 
 def variables(subject: Subject) -> Iterator[Variable]:
-    """Yield all variables. `path` is a path in the job, also for a variable in the overrides."""
+    """Yield all variables that the user sets. For a variable in the overrides, `path` is the path of the corresponding
+    field of the job.
+    """
     for name, value in subject.effective.environment.variables.items():
         if name == SECRETS and subject.job.environment.secrets:
             continue  # cloudtrain's own variables

@@ -1,9 +1,9 @@
-"""The small helper that training scripts import: `from cloudtrain import runtime`.
+"""Functions for training scripts: `from cloudtrain import runtime`.
 
-Its functions return the rank, the device, the folders for data and checkpoints, and whether the job is being stopped.
-They work the same under torchrun, on SageMaker and on Azure ML. Every bundle contains it, so it imports only the
-standard library; torch, numpy and tensorflow are imported inside the functions that work with them. Each name is loaded
-on first use.
+They return the rank, the device, the folders for data and checkpoints, and whether the job is being stopped. They work
+the same under torchrun, on SageMaker and on Azure ML. Every bundle contains this package, so it imports only the
+standard library; torch, numpy and tensorflow are imported inside the functions that work with them. Each function is
+loaded on first use.
 """
 
 from __future__ import annotations

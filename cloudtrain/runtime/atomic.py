@@ -1,9 +1,9 @@
 """Folders that are either complete or absent. Their files are written to a temporary folder and synced, and the folder
 is renamed. Lengths and checksums verify the files.
 
-The checksum is CRC-32, which finds files that are torn, zeroed or have flipped bits. It takes a quarter of SHA-256's
-time. SHA-256 would protect no better against forgery, because the checksums lie beside the files. Manifests of earlier
-versions contain SHA-256, and are still checked.
+The checksum is CRC-32, which detects incomplete files, zeroed files and flipped bits in a quarter of SHA-256's time.
+SHA-256 would not prevent forgery either, because whoever changes a file can also change its checksum. Manifests of
+earlier versions contain SHA-256 checksums, which are still checked.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def is_whole(folder: Path, reader: int = 0, readers: int = 1) -> bool:
-    """Return whether every file has the length and the checksums that the manifest states. With several `readers`,
-    all lengths are checked, but checksums only for the share of the files that belongs to reader number `reader`.
+    """Return whether every file has the length and the checksums that the manifest states. With several `readers`, all
+    lengths are checked, but checksums only for the files in the share of reader number `reader`.
     """
     manifest = read_manifest(folder)
     if manifest is None:
@@ -179,7 +179,7 @@ def blocks_of(entry: Mapping[str, Any]) -> Blocks:
     """Return a file's blocks and their checksums, from the file's entry in a manifest.
 
     Raises:
-        ValueError: the entry has another form than this module writes.
+        ValueError: the entry does not have the form that this module writes.
     """
     kind = "crc32" if "crc32" in entry else "sha256"
     size, checksums = entry["size"], entry[kind]
@@ -192,7 +192,7 @@ def blocks_of(entry: Mapping[str, Any]) -> Blocks:
 
 
 def checksum(kind: str, pieces: Iterable[Any]) -> str:
-    """Return the checksum of the joined pieces in hexadecimal digits. `kind`: `crc32` or `sha256`."""
+    """Return one checksum of all `pieces` together, in hexadecimal digits. `kind` is `crc32` or `sha256`."""
     if kind == "sha256":
         hashed = hashlib.sha256()
         for piece in pieces:

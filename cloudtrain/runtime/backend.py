@@ -24,9 +24,9 @@ def choose_backend(asked: str, *, gpus: int, folded: bool, alone: bool, sends: b
     Args:
         asked: `auto`, or the required backend.
         gpus: GPUs that this process sees.
-        folded: two processes share a GPU.
-        alone: the job has one process.
-        sends: the script sends tensors from process to process, which smddp does not support.
+        folded: whether two processes share a GPU.
+        alone: whether the job has only one process.
+        sends: whether the script sends tensors from process to process, which smddp does not support.
 
     Raises:
         SetupError: the requested backend cannot run here.

@@ -22,7 +22,7 @@ class TornError(Exception):
 
 
 class Block(NamedTuple):
-    """A block of a file, identified by the file's name and the block's number. Blocks sort by file, and in a file in
+    """A block of a file, identified by the file's name and the block's number. Sorting puts the blocks of a file into
     their order on disk.
     """
 
@@ -36,8 +36,8 @@ def read_blocks(
     """Yield each wanted block with its bytes, in sorted order. The bytes are None if their checksum differs from the
     one in `files`, the manifest's entries.
 
-    The processes of an instance share the reading. So each of them must call this function and take all blocks that
-    it yields; a process that stops early leaves others waiting.
+    The processes of an instance divide the reading among themselves. Each of them must call this function and take all
+    blocks that it yields; otherwise, other processes wait for blocks that never come.
     """
     group = instance_group()
     users: dict[Block, list[int]] = defaultdict(list)
@@ -62,8 +62,8 @@ def read_blocks(
 
 
 def _share_out(users: Mapping[Block, list[int]]) -> dict[Block, int]:
-    """Map each block to the process that reads it. `users` maps each block to the processes that need it; of these, the
-    one with the fewest blocks so far is chosen.
+    """Return a map from each block to the process that reads it: of the processes that need the block, the one with the
+    fewest blocks so far. `users` maps each block to the processes that need it.
     """
     loads: dict[int, int] = defaultdict(int)
     reader_of = {}
@@ -80,8 +80,8 @@ def _length_of(files: Mapping[str, Mapping[str, Any]], block: Block) -> int:
 
 
 def _read(folder: Path, files: Mapping[str, Mapping[str, Any]], block: Block) -> bytearray:
-    """Return the block's bytes and one more byte: 1 if the block has the right checksum, else 0. By this byte, the
-    processes that wait for the block learn that it is bad.
+    """Return the block's bytes and one more byte: 1 if the block has the right checksum, else 0. The additional byte
+    tells the processes that receive the block whether it is damaged.
     """
     length, kind, checksums = blocks_of(files[block.name])
     data = bytearray(_length_of(files, block) + 1)

@@ -108,8 +108,8 @@ class Checkpoints:
         return path
 
     def latest(self) -> Saved | None:
-        """Return the newest whole checkpoint that this process sees, or None. Torn checkpoints are skipped with a
-        notice.
+        """Return the newest whole checkpoint that this process sees, or None if there is none. Torn checkpoints are
+        skipped with a notice.
         """
         for saved in self._all():
             if is_whole(saved.path):
@@ -135,13 +135,14 @@ class Checkpoints:
 
     def load_sharded(self, read: Callable[[Path], object]) -> Saved | None:
         """Let every rank read its part of the newest whole checkpoint. Return this checkpoint, or None if no checkpoint
-        exists.
+        exists or all are incomplete.
 
         `read(folder)` is called on all ranks and must check the data it reads, as `sharded.read_shards` does. Every
         rank must call `load_sharded`.
 
         Raises:
-            SetupError: every checkpoint is torn, and parts of one may have been loaded before the damage was found.
+            SetupError: no checkpoint is whole, and the damage of one was found only while it was read, so parts of it
+                may have been loaded.
         """
         from .blocks import TornError
 
@@ -220,8 +221,8 @@ def _torch_save(state: Any, file: BinaryIO) -> None:
 def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) -> Any:
     """Return the saved state.
 
-    With `only_check`, only verify that the state can be read: where torch supports it, tensor data is memory-mapped
-    instead of read.
+    With `only_check`, tensor data is memory-mapped instead of read, if torch supports it. The caller then only checks
+    that the state can be loaded.
     """
     if (folder / _PICKLE).exists():
         return plain_pickle.load(folder / _PICKLE)

@@ -106,7 +106,12 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _slots(options: Mapping[str, str], variables: Mapping[str, str], gpus: int) -> str:
-    """Return the number of slots. `gpus` counts only NVIDIA's device files; for other GPUs Azure's variable is used."""
+    """Return the number of slots per instance: the number in `options`, else `gpus` (NVIDIA GPUs), else
+    AZ_BATCHAI_GPU_COUNT, which counts other GPUs as well.
+
+    Raises:
+        SetupError: none of them is a positive number.
+    """
     given = next((options[name] for name in COUNTS if name in options), "")
     text = given or str(gpus or variables.get("AZ_BATCHAI_GPU_COUNT", ""))
     if text.isdecimal() and int(text):
@@ -116,7 +121,9 @@ def _slots(options: Mapping[str, str], variables: Mapping[str, str], gpus: int) 
 
 
 def _hosts(variables: Mapping[str, str], count: int) -> list[str]:
-    """Return one name for each instance. The names must differ; without ssh, DeepSpeed only counts them."""
+    """Return `count` different names for the instances: the names in AZ_BATCH_HOST_LIST, or invented names if the list
+    has another number of names. Without ssh, DeepSpeed only counts the names.
+    """
     hosts = [host for host in variables.get("AZ_BATCH_HOST_LIST", "").split(",") if host]
     return hosts if len(set(hosts)) == count else [f"instance-{number}" for number in range(count)]
 

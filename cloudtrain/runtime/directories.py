@@ -1,8 +1,8 @@
 """Folders for data and results, by name, on every target.
 
 A folder is taken from cloudtrain's own variables, else from SageMaker's, else from Azure ML's. The last choice is a
-folder under the working directory, so the same line works in a notebook. Folders for results are created; folders of
-data must exist.
+folder under the working directory, so the same code also works in a notebook. Folders for results are created; folders
+of data must exist.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Launcher:
     is_task: Callable[[Variables], bool] = lambda _: True
 
     def has_started(self, variables: Variables) -> bool:
-        """Return whether this launcher started the process."""
+        """Return whether this launcher started the process that has these environment variables."""
         return self.rank in variables and any(name in variables for name in self.world_size) and self.is_task(variables)
 
 
@@ -167,7 +167,7 @@ def _of_launcher(launcher: Launcher, variables: Variables, platform: str) -> Env
 
 
 def _local_world_size(launcher: Launcher, variables: Variables, rank: int, world_size: int, local_rank: int) -> int:
-    """Return the local world size: the value of its variable, or without such a variable, a value derived from the
+    """Return the local world size: the value of the launcher's variable, or if it is not set, a value derived from the
     other numbers.
     """
     given = _number(variables, launcher.local_world_size, 0) or launcher.tasks_on_node(variables)
@@ -183,8 +183,8 @@ def _local_world_size(launcher: Launcher, variables: Variables, rank: int, world
 
 
 def _of_instance(variables: Variables, platform: str) -> Environment:
-    """Return the environment of a process without a distribution: rank 0 of 1. A processing job, or a SageMaker job
-    without a distribution, may have several instances with one such process each.
+    """Return the environment of a process that no launcher started: rank 0 of 1. A processing job, or a SageMaker job
+    without a distribution, may run such a process on several instances; only `node_rank` differs between them.
     """
     number, count = sagemaker_hosts.place(variables)
     number = _number(variables, ("CLOUDTRAIN_INSTANCE",), number)

@@ -2,12 +2,12 @@
 
     python -u -m cloudtrain.runtime.fork_launcher --processes-per-instance 2 [OPTIONS] train.py [ARGUMENTS]
 
-torchrun starts an interpreter for every rank. Each interpreter imports torch (about a second), and then the compiler
-with its first optimizer (another second). Here both imports happen once, before the fork. Three measures make a forked
-rank equivalent to a newly started process:
+torchrun starts an interpreter for every rank. Each interpreter imports torch (about a second) and, with the first
+optimizer, torch's compiler (another second). Here both imports happen once, before the fork. Three measures make a
+forked rank equivalent to a newly started process:
 
-* At the fork, nothing exists that a fork would lose. Importing torch starts no thread pool and touches no GPU; the
-first operation would, so none runs before the fork. A job with GPUs is not started this way.
+* At the fork, the process has no thread pool and no GPU context, which a fork would break. Importing torch creates
+  neither; torch's first operation would, so none runs before the fork. A job with GPUs is not started this way.
 * The script runs as `__main__` in a module that is never destroyed, and the rank ends through `os._exit`, after
   waiting for threads and running exit handlers as an interpreter does. If the interpreter ended as usual, it would
   destroy the reducer of DistributedDataParallel, whose destructor waits for gloo's threads. With torch 2.13, it waited

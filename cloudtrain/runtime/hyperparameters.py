@@ -111,7 +111,7 @@ def read_arguments(
 
 
 def _declarations(defaults: Any) -> dict[str, tuple[Any, Any]]:
-    """Map each hyperparameter's name to its type and default."""
+    """Return a map from each hyperparameter's name to its type and default."""
     if isinstance(defaults, Mapping):
         return {name: (kind_of(value), value) for name, value in defaults.items()}
     if not is_dataclass(defaults):
@@ -135,8 +135,8 @@ def _fill(defaults: Any, values: dict[str, Any]) -> Any:
 
 
 def _split(argv: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Return each key with the tokens that follow it. In `--key=value` the value is the only token. Tokens before the
-    first key become entries without values.
+    """Return each key with the tokens that follow it. In `--key=value` the value is the only token. Tokens that follow
+    no key are returned as keys without values.
     """
     found: list[tuple[str, list[str]]] = []
     open_key = False
@@ -171,8 +171,10 @@ def _text_of(texts: list[str], kind: Any) -> str:
 
 
 def _empty(kind: Any) -> str:
-    """Return the empty text. It is the value of a key that has no value, because a shell may have dropped an empty
-    value. Raise ValueError if the type `kind` has no empty value.
+    """Return the empty text as the value of a key without a value, because a shell may have dropped an empty value.
+
+    Raises:
+        ValueError: the type `kind` has no empty value.
     """
     try:
         convert("", kind)

@@ -1,8 +1,9 @@
 """torch's TCPStore on the loopback interface only, for jobs whose ranks all run on one machine.
 
 A TCPStore has no password and listens on every interface of the machine, so anybody who reaches its port can read and
-write the ranks' messages. To listen on loopback only, it must be given a socket. With `multi_tenant=True` its server
-also serves every later TCPStore of the same process and port, including the one of `init_process_group`.
+write the ranks' messages. This module passes the TCPStore a socket that listens only on loopback. With
+`multi_tenant=True`, the server of this TCPStore also serves every later TCPStore of the same process and port,
+including the one that `init_process_group` creates.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ def open_store(port: int = 0) -> Any:
 def hold_master_store(variables: Mapping[str, str] = os.environ) -> Any:
     """If all ranks are on this machine, open rank 0's store on loopback instead of on every interface.
 
-    The store serves as long as the returned object, or a later store on the same port, exists. Return None if no such
-    store is needed: on other ranks; under torchrun, whose agent holds the store; or if the master is another machine.
-    Return None also if the port is taken, because torch reports that itself.
+    The store's server runs as long as the returned object, or a later store on the same port, exists. Return None where
+    this store is not needed: on other ranks; if the master is another machine; under torchrun, whose agent has the
+    store. Return None also if the port is taken, which torch reports later.
     """
     port = variables.get("MASTER_PORT", "")
     agents = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

@@ -48,8 +48,8 @@ def _port(variables: Variables, default: int) -> int:
 
 
 def _port_of_mpirun(variables: Variables) -> int:
-    """Return the default port of rank 0: the same one for all processes of one `mpirun`, but another one for another
-    `mpirun`, so that two jobs can share a machine.
+    """Return the default port of rank 0. It is the same for all processes of one `mpirun`, and most likely another one
+    for another `mpirun`, so that two jobs can share a machine. Without mpirun, it is 29500.
     """
     name = variables.get("PMIX_NAMESPACE") or variables.get("OMPI_MCA_ess_base_jobid")
     return 20000 + zlib.crc32(name.encode()) % 10000 if name else 29500

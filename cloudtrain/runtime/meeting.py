@@ -38,8 +38,8 @@ def seconds_from(variable: str, default: float) -> float:
 
 
 def find_store(environment: Environment, patience: float) -> Any:
-    """Return the store at `MASTER_ADDR` and `MASTER_PORT`. Under torchrun, its server is torchrun's agent; otherwise it
-    is rank 0.
+    """Return the store at `MASTER_ADDR` and `MASTER_PORT`. The store's server is torchrun's agent, or without torchrun,
+    rank 0.
 
     Raises:
         SetupError: the address does not answer within `patience` seconds.

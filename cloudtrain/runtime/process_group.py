@@ -1,5 +1,5 @@
-"""Set up torch.distributed on every target in the same way: detect the environment, choose the backend, open a new
-store.
+"""Set up torch.distributed in the same way on every target: detect the environment, choose the backend, and find the
+store through which the ranks meet.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def init_process_group(
         timeout: seconds after which an incomplete collective fails; default: `CLOUDTRAIN_TIMEOUT`, else 1800.
         patience: seconds to wait for all processes; default: `CLOUDTRAIN_PATIENCE`, else 300. The error names the
             missing processes, while a collective would only time out.
-        sends: the script sends tensors from process to process, as pipelines do. smddp does not support that, so `auto`
-            takes nccl.
+        sends: whether the script sends tensors from process to process, as pipelines do. smddp does not support that,
+            so `auto` takes nccl.
 
     Raises:
         SetupError: the requested backend cannot run here, the address of rank 0 is unknown, or not all processes
@@ -149,10 +149,10 @@ def wait_for_all() -> None:
 def _barrier_to_the_end(rounds: int = 3, patience: float = 1.0) -> None:
     """Run barriers until gloo's threads have released their tensors.
 
-    A gloo thread releases its reference to a tensor some time after the collective has returned, and needs the
-    interpreter's lock to do so. If the interpreter exits before that, the process aborts: "terminate called without an
-    active exception", SIGABRT, after the training was done (torch 2.13; `bench/leaving.py` counts how often). The
-    tensor's reference count shows whether a thread still refers to it. Three barriers are run, because threads of
+    A gloo thread releases its reference to a tensor some time after the collective has returned, and needs Python's
+    interpreter lock to do so. If the interpreter exits before that, the process aborts with SIGABRT after the training
+    was done: "terminate called without an active exception" (torch 2.13; `bench/leaving.py` counts how often). The
+    tensor's reference count shows whether a thread still refers to it. There are several `rounds`, because threads of
     earlier collectives may be late, too.
     """
     import sys
@@ -174,8 +174,9 @@ _beside: dict[int, Any] = {}
 
 
 def control_group() -> Any:
-    """Return the group for small CPU tensors: the process group itself, or an additional gloo group if the process
-    group handles only GPU tensors. A collective on the GPU would wait for all of the GPU's queued work.
+    """Return the group for small CPU tensors: None for the process group itself, or an additional gloo group if the
+    process group handles only GPU tensors. CPU tensors are used because a collective on the GPU would wait for all work
+    in its queue.
     """
     dist = _torch_distributed()
     if str(dist.get_backend()) not in ("nccl", "cuda:nccl", "smddp"):
@@ -188,8 +189,8 @@ def control_group() -> Any:
 
 @dataclass(frozen=True)
 class InstanceGroup:
-    """A group of this instance's processes for exchanging bytes in host memory. A process is identified by its position
-    in `ranks`.
+    """A group of this instance's processes for exchanging bytes in host memory. The methods identify a process by its
+    index in `ranks`.
     """
 
     ranks: tuple[int, ...]
@@ -252,15 +253,17 @@ def torch_cpu() -> torch.device:
 
 
 def _torch_distributed() -> Any:
-    """Return torch.distributed as Any, because its stores and `rendezvous` are public but missing in its type hints."""
+    """Return the module torch.distributed, typed as Any because its type hints lack public names such as
+    `rendezvous`.
+    """
     import torch.distributed
 
     return torch.distributed
 
 
 def _active_group() -> Any:
-    """Return the module torch.distributed if a process group exists, else None. This function never imports torch: a
-    script that has not imported it has no group.
+    """Return the module torch.distributed if a process group exists, else None. torch is not imported for this, because
+    a script that has not imported torch has no process group.
     """
     import sys
 
@@ -299,8 +302,8 @@ def _fresh_store(environment: Environment, timeout: timedelta, patience: float) 
 
 
 def _gpu_is_shared(environment: Environment, store: Any, index: int) -> bool:
-    """Return True on every rank if any two ranks of the job use the same GPU, which NCCL refuses. The ranks agree
-    through the store.
+    """Return True on every rank if any two ranks of the job use the same GPU, which NCCL refuses. `index` is the number
+    of this rank's GPU. The ranks exchange the result through `store`.
     """
     import socket
 

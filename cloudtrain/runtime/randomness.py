@@ -38,10 +38,11 @@ def random_states(gather: Callable[[Any], list[Any]] = from_every) -> str:
 
 def restore_random_states(text: str | None) -> None:
     """Restore the random states of this rank from `text`, which `random_states` returned. If more processes resume than
-    were saved, the additional processes keep the script's own seeds and print a notice.
+    had saved, the additional processes keep their own random states and print a notice.
 
     Raises:
-        SetupError: `text` is None, because an earlier version of the script saved the checkpoint without random states.
+        SetupError: `text` is None, as for a checkpoint that an earlier version of the script saved without random
+            states.
     """
     if text is None:
         raise SetupError(

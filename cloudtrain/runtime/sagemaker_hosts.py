@@ -2,8 +2,8 @@
 
 `SM_HOSTS` lists the instances by name, `algo-10` before `algo-2`; ranks follow this order. With instance groups, the
 job's processes run in the groups of `SM_DISTRIBUTION_INSTANCE_GROUPS`. The first host of the first of these groups is
-the master, even if other hosts precede it in `SM_HOSTS`. The containers of SDK v3 set `SM_MASTER_ADDR` and
-`SM_MASTER_PORT` themselves.
+the master, even if other hosts precede it in `SM_HOSTS`. If the container sets `SM_MASTER_ADDR` and `SM_MASTER_PORT`,
+as with SageMaker's SDK v3, these are used instead.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def first_host(variables: Variables) -> str | None:
 
 
 def port(variables: Variables) -> int:
-    """Return the port of rank 0."""
+    """Return the port of rank 0: `SM_MASTER_PORT`, or if it is not set, the toolkit's port, 7777."""
     text = variables.get("SM_MASTER_PORT", "")
     return int(text) if text.isdecimal() else TOOLKIT_PORT
 
 
 def place(variables: Variables) -> tuple[int, int]:
-    """Return this instance's number and the number of instances; (0, 1) outside SageMaker."""
+    """Return this instance's number (from 0) and the number of instances; (0, 1) outside SageMaker."""
     hosts, own = _json(variables, "SM_HOSTS", []), variables.get("SM_CURRENT_HOST")
     return (hosts.index(own), len(hosts)) if own in hosts else (0, 1)
 

@@ -1,4 +1,5 @@
-"""Starts the script of a processing job inside a SageMaker container, on every instance.
+"""Starts the script of a processing job inside a SageMaker container, on every instance. The module's arguments have
+one of two forms:
 
     [--requirements FILE] SCRIPT ARGUMENTS...
     [--requirements FILE] --command LINE
@@ -136,7 +137,9 @@ def _explain_failure(failed: Child, own: Mapping[str, str]) -> str:
 
 
 def _write_message(root: Path, text: str) -> None:
-    """Write the message as one line, because the service joins the messages of several instances."""
+    """Write the message, shortened to the service's limit. It ends in a line break, because the service joins the
+    messages of several instances.
+    """
     from cloudtrain.runtime.sagemaker_launcher.failure import write_once
 
     whole = text.encode("utf-8", "replace")[: MESSAGE_LIMIT - 1].decode("utf-8", "ignore") + "\n"

@@ -43,10 +43,11 @@ _SHORTEST = 4
 
 
 def resolved(variables: Mapping[str, str]) -> dict[str, str]:
-    """Look up the job's secrets. Return the variables to set, which override `variables`.
+    """Look up the job's secrets. Return the variables to set, which override `variables`; an empty dict without
+    secrets.
 
-    The result also has a `CLOUDTRAIN_SECRETS` whose references are `env:NAME`, so that resolving again gives the same
-    values.
+    The result also contains a new `CLOUDTRAIN_SECRETS`, which refers to these variables (`env:NAME`), so that a second
+    call returns the same values.
 
     Raises:
         SetupError: a secret cannot be read.
@@ -67,21 +68,21 @@ def load_secrets() -> None:
 
 
 def references(variables: Mapping[str, str]) -> dict[str, str]:
-    """Map the name of each secret of the job to its reference."""
+    """Return a map from the name of each secret of the job to its reference."""
     found: dict[str, str] = json.loads(variables.get(VARIABLE) or "{}")
     return found
 
 
 def forms_of(values: Mapping[str, str]) -> tuple[str, ...]:
     """Return the texts that `masked` must hide, the longest first: each secret in `values`, which `resolved` returned,
-    and each line of it.
+    and each line of it. Texts of less than 4 characters are left out.
     """
     texts = {line for name, value in values.items() if name != VARIABLE for line in (value, *value.splitlines())}
     return tuple(sorted((text for text in texts if len(text) >= _SHORTEST), key=len, reverse=True))
 
 
 def masked(text: str, forms: Iterable[str]) -> str:
-    """Replace each secret in `text` by `***`."""
+    """Replace each of `forms`, the texts that `forms_of` returned, by `***`."""
     for form in forms:
         text = text.replace(form, _MASK)
     return text
@@ -211,7 +212,12 @@ def _identity_token(resource: str, variables: Mapping[str, str]) -> str:
 
 
 def _get_json(address: str, headers: dict[str, str], hint: str, who: str, proxy: bool = True) -> Mapping[str, Any]:
-    """Return the JSON answer to a GET request. Try it three times if the service is busy or unreachable."""
+    """Return the JSON answer to a GET request. Try it three times if the service is busy or unreachable. `who` names
+    the service in messages.
+
+    Raises:
+        SetupError: the request failed.
+    """
     from urllib.error import HTTPError
     from urllib.request import ProxyHandler, Request, build_opener
 

@@ -221,7 +221,9 @@ def _read_metadata(folder: Path, files: dict[str, Any]) -> Any:
 
 
 def _read_items(folder: Path, files: dict[str, Any], metadata: Any, plan: Any, planner: Any) -> None:
-    """Read the items in torch's `plan` for this rank. Each part is used as soon as its last block has been read."""
+    """Read the data that torch's `plan` requests for this rank, and pass it to `planner`. Each part is passed as soon
+    as its last block has been read.
+    """
     wanted: dict[tuple[str, int, int], list[Any]] = {}
     spans: dict[tuple[str, int, int], range] = {}
     failure: Exception | None = None
@@ -259,7 +261,11 @@ def _read_items(folder: Path, files: dict[str, Any], metadata: Any, plan: Any, p
 
 
 def _span_of(folder: Path, files: dict[str, Any], name: str, offset: int, length: int) -> range:
-    """Return the numbers of the blocks that hold the `length` bytes at `offset` of the file `name`."""
+    """Return the numbers of the blocks that hold the `length` bytes at `offset` of the file `name`.
+
+    Raises:
+        SetupError: the file does not have these bytes.
+    """
     if name not in files or not 0 <= offset < offset + length <= files[name]["size"]:
         raise _forgery_error(folder, f"it reads {length} bytes of `{name}` from {offset} on")
     block = blocks_of(files[name]).length
@@ -267,8 +273,8 @@ def _span_of(folder: Path, files: dict[str, Any], name: str, offset: int, length
 
 
 def _fill(planner: Any, items: list[Any], data: memoryview, folder: Path) -> None:
-    """Pass one stored part, `data`, to torch's planner for all `items` that need it. The part is a value, or a tensor
-    of which each item needs a piece.
+    """Pass `data`, one stored part of the checkpoint, to torch's planner for all `items` that need it. The part is a
+    value, or a tensor of which each item needs a piece.
     """
     import torch
     from torch.distributed._shard._utils import narrow_tensor_by_index

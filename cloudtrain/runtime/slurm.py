@@ -10,7 +10,7 @@ _FIRST_NODE = re.compile(r"([^\[,]+)(?:\[(\w+)[^\]]*\]([^,]*))?")
 
 
 def is_started_by_srun(variables: Mapping[str, str]) -> bool:
-    """Return whether `srun` started this process. A batch script also has the variables of a task, but only `srun` sets
+    """Return whether `srun` started this process. A batch script has the variables of a task, too, but only `srun` sets
     the variable of a step.
     """
     return "SLURM_STEP_ID" in variables or "SLURM_JOB_ID" not in variables

@@ -76,8 +76,8 @@ def _apart(first: DataPlace, second: DataPlace) -> str:
 
 
 def _beside(read: DataPlace, written: DataPlace) -> str:
-    """Return the location to suggest for the output: next to the input, or if the input is a whole bucket, a folder
-    inside the input.
+    """Return the location to suggest for the output `written`: next to the input `read`, or if that is a whole bucket,
+    a folder inside it.
     """
     return f"{read.folder}/{written.word}" if read.is_root else f"{read.folder}-{written.word}"
 

@@ -18,8 +18,8 @@ declare(
 
 
 def not_succeeded(path: tuple[str | int, ...], name: str, state: str | None) -> Finding:
-    """Return the finding for an input whose run did not succeed. `state` is None if the run does not exist on the
-    target.
+    """Return the finding for an input from the run `name`, which did not succeed. `state` is None if the run does not
+    exist on the target.
     """
     message = f"the run `{name}` is {state}" if state else f"the run `{name}` no longer exists"
     hint = f"wait for it: `cloudtrain wait {name}`" if state in ("pending", "queued", "preparing", "running") else None

@@ -94,7 +94,7 @@ def _name_of(found: SecretValue) -> str:
 
 
 def _hint(subject: Subject, found: SecretValue) -> str:
-    """Return what to write into the job in place of the secret."""
+    """Return the hint to let the job look up the secret through `environment.secrets`."""
     name = str(found.path[-1]) if found.path[:2] == ("environment", "variables") else "NAME"
     example = next(iter(subject.where.secret_places.values())).replace("NAME", name)
     place = f'`environment.secrets: {{{name}: {{{subject.where.name}: "{example}"}}}}`'
@@ -102,7 +102,9 @@ def _hint(subject: Subject, found: SecretValue) -> str:
 
 
 def secret_values(job: TrainingJob) -> list[SecretValue]:
-    """Return the secrets in a job's values, at most one per value. Certain secrets precede possible ones."""
+    """Return the secrets in a job's values, at most one per value. Those that are certainly secrets precede possible
+    ones.
+    """
     found: dict[Path, SecretValue] = {}
     for item in sorted(_all_secrets(job), key=lambda item: not item.certain):
         found.setdefault(item.path, item)
@@ -110,10 +112,10 @@ def secret_values(job: TrainingJob) -> list[SecretValue]:
 
 
 def values_to_hide(job: TrainingJob) -> tuple[str, ...]:
-    """Return the secrets to hide in every rendering of the job's plan.
+    """Return the secrets to hide in every rendering of the job's plan: values that are certainly secrets, and values
+    that look random.
 
-    A value that does not look random is left out even if its name is typical of secrets, such as `password: hunter2`,
-    unless it is certainly a secret.
+    A value that does not look random is not hidden, even if its name is typical of secrets: `password: hunter2`.
     """
     found = (item.value for item in _all_secrets(job) if item.certain or _is_random(item.value))
     return tuple(dict.fromkeys(found))
@@ -128,7 +130,9 @@ def named_secrets(job: TrainingJob) -> list[tuple[str, str]]:
 
 
 def secret_texts(values: Sequence[tuple[Path, str]]) -> list[str]:
-    """Return the secrets in `values`, pairs of path and text, except those that `values_to_hide` would leave out."""
+    """Return the secrets to hide in `values`, which are pairs of path and text, by the same conditions as
+    `values_to_hide`.
+    """
     found = (*_by_rules(values), *_by_name(values))
     return [item.value for item in found if item.certain or _is_random(item.value)]
 
@@ -139,7 +143,7 @@ def _all_secrets(job: TrainingJob) -> list[SecretValue]:
 
 
 def _values(job: TrainingJob) -> Iterator[tuple[Path, str]]:
-    """Yield every text that becomes part of the request, except the locations of data, which have separate rules."""
+    """Yield path and text of every value that becomes part of the request, except the locations of data."""
     for field in ("command", "description"):
         if getattr(job, field) is not None:
             yield (field,), getattr(job, field)
@@ -163,7 +167,7 @@ def _texts(path: Path, value: Any) -> Iterator[tuple[Path, str]]:
 
 
 def _by_rules(values: Sequence[tuple[Path, str]]) -> Iterator[SecretValue]:
-    """Yield the secrets that the rules for file contents find."""
+    """Yield the secrets in `values` that match the rules for secrets in files."""
     lines = [f'{_last_name(path)}="{value}"\n'.encode("utf-8", "replace") for path, value in values]
     content = b"".join(lines)
     spans = suspects(content, _AS_FILE)
@@ -188,7 +192,7 @@ def _last_name(path: Path) -> str:
 
 
 def _whole_word(value: str, secret: str) -> str:
-    """Return the whole word that contains the secret, because half a token must not be shown either."""
+    """Return the whole word that contains the secret, so that no part of the secret is shown."""
     start = value.find(secret)
     if start < 0:
         return value

@@ -20,7 +20,7 @@ _SHORTEST = 60
 
 
 def run_too_long(subject: Subject, most: int, what: str = "a job") -> Iterator[Fault]:
-    """The job may run longer than the service allows: `most` seconds for `what`."""
+    """The job may run longer than the service allows: `most` seconds for a job of the kind `what`."""
     run = subject.effective.max_runtime or 0
     if run > most:
         message = f"`max_runtime` is {format_duration(run)}, and {subject.where.title} ends {what} after "
@@ -29,8 +29,8 @@ def run_too_long(subject: Subject, most: int, what: str = "a job") -> Iterator[F
 
 
 def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
-    """An expensive job has no time limit of its own. `ends_it` describes the limit that applies: `the service's
-    default`.
+    """An expensive job has no time limit of its own. `ends_it` names the limit that then applies, such as SageMaker's
+    default.
     """
     machines, run = subject.view.machines(subject), subject.view.longest_run(subject)
     if run is None or subject.effective.max_runtime is not None:

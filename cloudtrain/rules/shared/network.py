@@ -23,8 +23,8 @@ def over_ethernet(subject: Subject, code: str) -> Iterator[Fault]:
 
 
 def instead(subject: Subject, known: InstanceType, code: str) -> str:
-    """Return the hint to use a better network or a single instance. If the overrides set the instance count, a hint to
-    use a single instance also says to remove that override.
+    """Return the hint to use a better network or a single instance in place of instances of the type `known`. If the
+    overrides set the instance count, a hint to use a single instance also says to remove that override.
     """
     count, field = subject.view.machines(subject).spanned_count, ("resources", "instance_count")
     hint, path = better_network(known, count, code), subject.view.locate(subject, field)

@@ -1,4 +1,4 @@
-"""Rules that compare the number of processes with the number of GPUs, before you pay for them."""
+"""Rules that compare the number of processes with the number of GPUs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _too_many(subject: Subject) -> Iterator[Fault]:
 
 def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
     """Yield each instance group that takes part in the distribution, with the number of ranks on the group's first
-    machine. If the groups are a list of preferred types, yield only the first, which the plan shows.
+    machine. If the groups are alternatives, in order of preference, yield only the first.
     """
     found = Processes.of(subject.plan.processes)
     ranks, alone = found.ranks, found.started
@@ -99,8 +99,8 @@ def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
 
 
 def _more(subject: Subject, accelerators: int) -> tuple[str, Path]:
-    """Return the hint to start more processes, up to `accelerators` per instance, and the path of the value to change:
-    in the overrides if they set the number of processes, otherwise in the job.
+    """Return the hint to start more processes, up to `accelerators` per instance, and the path of the value to change.
+    The path is in the overrides if they set the number of processes, otherwise in the job.
     """
     if subject.effective.distribution.type == "none" and subject.job.distribution.type == "none":
         hint = "use `distribution: {type: torch}` for one process on each, or an instance type with fewer of them"

@@ -24,8 +24,8 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 def train(trainer: Any, **arguments: Any) -> Any:
     """Run `trainer.train(**arguments)`, starting from the newest whole checkpoint of `checkpoint_dir()`.
 
-    Afterwards, `trainer.save_model()` writes to `model_dir()`. If the run is stopped, the process exits here with code
-    0.
+    Afterwards, `trainer.save_model()` writes to `model_dir()`. If the run is stopped, `train` does not return: the
+    process exits with code 0.
     """
     tell_setup_errors()
     if not any(isinstance(callback, HuggingFaceCallback) for callback in trainer.callback_handler.callbacks):
@@ -64,14 +64,14 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where trans
             control.should_evaluate = False
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """After a stop, skip saving and evaluating at the end of the epoch, because the last step has already been
-        saved.
+        """After a stop, skip saving and evaluating at the end of the epoch, because the checkpoint of the last step has
+        already been saved.
         """
         if self._stopping:
             control.should_save = control.should_evaluate = False
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Write the manifest, by which whole and torn checkpoints are distinguished."""
+        """Write the manifest, from which `newest_checkpoint` sees whether the checkpoint is whole."""
         wait_for_all()
         if detect_environment().is_main:
             folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
@@ -79,15 +79,17 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where trans
             _write_manifest(folder, state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Exit if the training was stopped. Otherwise let `save_model()` write to `model_dir()`."""
+        """Exit if the training was stopped. Otherwise set the output folder to `model_dir()`, where `save_model()` then
+        writes.
+        """
         if self._stopping and state.global_step < state.max_steps:
             exit_preempted(state.global_step)
         args.output_dir = str(model_dir())
 
 
 def newest_checkpoint(directory: Path) -> str | None:
-    """Return the path of the Trainer's newest whole checkpoint in a folder, or None. Torn ones are skipped with a
-    notice.
+    """Return the path of the Trainer's newest whole checkpoint in a folder, or None if there is none. Torn checkpoints
+    are skipped with a notice.
     """
     found = [(int(match[1]), path) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
     for _, path in sorted(found, reverse=True):

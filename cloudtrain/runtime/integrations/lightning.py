@@ -21,7 +21,7 @@ _FILE = "lightning.ckpt"
 def fit(trainer: Any, model: Any, *arguments: Any, **named: Any) -> None:
     """Run `trainer.fit(model, ...)`, starting from the newest whole checkpoint of `checkpoint_dir()`.
 
-    If the run is stopped, the process exits here with code 0.
+    If the run is stopped, `fit` does not return: the process exits with code 0.
     """
     tell_setup_errors()
     callback = next((one for one in trainer.callbacks if isinstance(one, _Hooks)), None)
@@ -59,18 +59,18 @@ class _Hooks:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the current random states, and those from the beginning of the epoch, which determined the order of
-        the data.
+        """Return the current random states, and those at the beginning of the epoch, with which the order of the data
+        was drawn.
         """
         return {"random": random_states(), "epoch_began": self._epoch_began}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the checkpoint's random states until the training loop begins."""
+        """Store the checkpoint's random states, which `on_fit_start` restores."""
         self._saved = dict(state_dict)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Restore the random states of the checkpoint. Right afterwards, Lightning draws the order of the data for the
-        first epoch.
+        """Restore the random states of the checkpoint before Lightning draws the order of the data for the first
+        epoch.
         """
         if self._saved:
             restore_random_states(self._saved["random"])
@@ -123,8 +123,7 @@ class _Hooks:
     def _skip_batches(self, trainer: Any, loaders: Any, done: int) -> None:
         """Draw the order of the interrupted epoch again, and skip the batches that were already trained on.
 
-        Lightning restores only its counters. It would resume in the middle of the epoch, but with the epoch's first
-        batch.
+        Lightning itself restores only its counters, so it would go on with the epoch's first batch.
         """
         fetcher = trainer.fit_loop._data_fetcher
         restore_random_states(self._epoch_began)

@@ -26,8 +26,8 @@ class StepReports:
         self._last = -math.inf
 
     def log(self, step: int, total: float, values: Mapping[str, Any]) -> None:
-        """Report a step with the finite numbers among `values`. Characters in their names that a metric line does not
-        allow are replaced.
+        """Report a step with the finite numbers among `values`. `total` is the number of the last step. In names,
+        characters that a metric line does not allow are replaced.
         """
         self._last = time.monotonic()
         known = {_metric_name(name): number for name, value in values.items() if (number := _number(value)) is not None}
@@ -35,14 +35,15 @@ class StepReports:
         report(**{name: known.pop(name) for name in ("step", "epoch", "total") if name in known}, **known)
 
     def tick(self, step: int, total: float, values: Mapping[str, Any]) -> None:
-        """Report the step if nothing was reported for a while, or if a rehearsal chose a step to wait at."""
+        """Report the step if nothing was reported for a while. In a rehearsal run that pauses at a chosen step, report
+        every step.
+        """
         if time.monotonic() - self._last > _QUIET or os.environ.get(HOLD, "").isdecimal():
             self.log(step, total, values)
 
 
 def require_all_processes(known: int, hint: str) -> None:
-    """Raise an error if the library uses fewer processes than the job has, because the processes would then train
-    separate models.
+    """Check that the library uses all processes of the job. Otherwise, the processes would train separate models.
 
     Raises:
         SetupError: the library uses fewer processes (`known`) than the job has.

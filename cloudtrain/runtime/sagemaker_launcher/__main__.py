@@ -80,8 +80,9 @@ def _run(root: Path, children: Children, variables: dict[str, str]) -> int:
 
 
 def _listen_for_chief(plan: LaunchPlan, network: Network, host: str, children: Children) -> Beacon | None:
-    """On the chief's host, start the beacon, which will report the chief's end, and return it. On the other hosts,
-    start to watch the beacon and return None. If the plan names no host to watch, only return None.
+    """On the chief's host, start and return the beacon, a server that reports the chief's end to the other hosts. On
+    the other hosts, start a thread that waits for this report, and return None. If the plan names no host to watch,
+    only return None.
     """
     if plan.watch is None:
         return None

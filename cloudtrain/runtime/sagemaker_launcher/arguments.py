@@ -21,7 +21,7 @@ def decode_hyperparameters(hyperparameters: Mapping[str, str]) -> dict[str, Any]
 
 
 def split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return two mappings: the script's hyperparameters, and the launcher's."""
+    """Return two mappings: the script's hyperparameters, and those that are reserved for the launcher."""
     ours = {key: value for key, value in values.items() if key.startswith(RESERVED_PREFIXES)}
     return {key: value for key, value in values.items() if key not in ours}, ours
 
@@ -41,8 +41,8 @@ def argv_of(values: Mapping[str, Any], *, bare_flags: bool = False) -> list[str]
 
 
 def text_of(value: Any) -> str:
-    """Return the text of a value: empty for None, `True` or `False`, a list as a Python literal, a mapping as `a=1,b=2`
-    with sorted keys.
+    """Return a value as text. None becomes an empty text, a boolean `True` or `False`, a list a Python literal, and a
+    mapping `a=1,b=2` with sorted keys.
     """
     if value is None:
         return ""

@@ -58,9 +58,8 @@ class Child:
         self._listener.start()
 
     def wait(self) -> int:
-        """Return the exit code once the process has ended. If SIGTERM went to its whole group, wait for the group too.
-
-        A shell ends at once on SIGTERM, while the script that it has started is still saving.
+        """Return the exit code once the process has ended. If SIGTERM went to the whole process group, also wait for
+        the group's end, because a shell ends at once on SIGTERM while its script is still saving.
         """
         exit_code = self._popen.wait()
         while self._group_was_told and _has_members(self.pid):
@@ -69,14 +68,14 @@ class Child:
         return exit_code
 
     def read_stderr_end(self) -> str:
-        """Return the last part of the process's stderr. The wait for the stream's end is short, because descendants may
-        keep the pipe open.
+        """Return the last part of the process's stderr. Wait only briefly for the end of the stream, because
+        descendants may keep the pipe open.
         """
         self._listener.join(timeout=2)
         return bytes(self._said).decode("utf-8", "replace")
 
     def terminate(self) -> None:
-        """Send SIGTERM to the process itself if it passes signals on, else to its group or its ranks."""
+        """Send SIGTERM to the process itself, its process group or its ranks, as the program's field `signal` says."""
         if self.program.signal == "group":
             self._group_was_told = True
             _signal_group(self.pid, signal.SIGTERM)
@@ -99,7 +98,7 @@ class Child:
         return ranks_below(self.pid, mark) if mark else []
 
     def _listen(self) -> None:
-        """Pass stderr on as it arrives, and keep its last part."""
+        """Copy the process's stderr to the launcher's stderr as it arrives, and keep the last part."""
         assert self._popen.stderr is not None
         descriptor, told = self._popen.stderr.fileno(), self.program.role != "torchrun"
         while True:
@@ -158,7 +157,8 @@ class Children:
         none failed.
 
         The other processes are stopped after the first failure, or when a process whose role is in `finishes` succeeds.
-        After a failure, the remaining ranks get less time to end than in a stopped job, where they save first.
+        They are killed if they have not ended after a short time. If the job is stopped, they are not killed, so that
+        they can save.
         """
         result: tuple[int, Child | None] | None = None
         kill_at: float | None = None
@@ -212,9 +212,9 @@ def _has_members(group: int) -> bool:
 
 
 def ranks_below(launcher: int, mark: bytes) -> list[int]:
-    """Return the ids of the processes that a launcher started as ranks: its descendants that have a rank variable in
-    their environment while their parents have none. `mark` is the name of this variable with `=`, for example
-    `OMPI_COMM_WORLD_RANK=`.
+    """Return the process ids of the ranks that the process `launcher` has started: those of its descendants that have a
+    rank variable in their environment while their parents have none. `mark` is the name of this variable with `=`, for
+    example `OMPI_COMM_WORLD_RANK=`.
 
     When mpirun receives SIGTERM, it kills its ranks after one second, which is too short for saving. If instead the
     ranks themselves are signalled, they have the whole grace period, and mpirun ends after them.

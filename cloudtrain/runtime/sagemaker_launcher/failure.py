@@ -104,8 +104,8 @@ def write_once(path: Path, content: bytes) -> None:
 
 
 def _lines_of_rank(lines: Sequence[str], rank: str) -> list[str]:
-    """Return the lines with the rank's prefix, or all lines if no traceback has this prefix. torch adds it to
-    tracebacks once the process group exists.
+    """Return the lines with the rank's prefix, such as `[rank3]:`, or all lines if no traceback has this prefix. torch
+    adds the prefix to tracebacks once the process group exists.
     """
     own = [line for line in lines if line.startswith(f"[rank{rank}]:")]
     return own if any(_HEADER in line for line in own) else list(lines)

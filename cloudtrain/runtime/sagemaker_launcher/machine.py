@@ -37,7 +37,7 @@ class Machine:
 
 
 def this_machine(variables: Mapping[str, str], instance_type: str, *, devices: Path = Path("/dev")) -> Machine:
-    """Describe the container of this process."""
+    """Return the `Machine` of this process's container. `devices` is the folder of the device files."""
     return Machine(
         python=sys.executable or "python3",
         shell="bash" if shutil.which("bash") else "/bin/sh",

@@ -39,8 +39,8 @@ WATCH_PORT = 7778
 @dataclass(frozen=True)
 class Program:
     """One process that a host starts. `env` is added to the host's environment. `signal` says who receives SIGTERM:
-    `leader` means the process itself, which passes the signal on; `group` means all processes of a shell's group;
-    `ranks` means the ranks that mpirun has started.
+    `leader` means the process itself, which passes the signal on; `group` means a shell and all processes that it
+    started; `ranks` means the ranks that mpirun started.
     """
 
     role: str
@@ -147,8 +147,8 @@ def _address(network: Network, endpoint: str) -> str:
 
 @dataclass(frozen=True)
 class _HostSetup:
-    """Everything about one host from which its processes are derived. `arguments` are the script's; `hosts` are those
-    of the distribution.
+    """The properties of one host that determine its processes. `arguments` are those of the script; `hosts` are the
+    hosts of the distribution.
     """
 
     launch: Launch
@@ -172,8 +172,8 @@ class _HostSetup:
         return self.launch.entry_point is not None and self.launch.entry_point.endswith(".py")
 
     def program(self) -> list[str]:
-        """Return the script and its arguments, or the command. For a shell script or a command, the first word is the
-        shell; for a Python script, Python is not included.
+        """Return the argv of the script or the command. For a shell script or a command, it begins with the shell; for
+        a Python script, it begins with the script itself, without Python.
         """
         if self.launch.command is not None:
             return [self.machine.shell, "-c", self.launch.command]
@@ -208,7 +208,9 @@ class _HostPrograms:
 
 
 def _torchrun(setup: _HostSetup) -> _HostPrograms:
-    """Return the torchrun process. Its options are written with underscores, which every torch since 1.9 accepts."""
+    """Return the torchrun process of this host. Its options are written with underscores, which every torch since 1.9
+    accepts.
+    """
     address, port = setup.master
     argv = [
         setup.python, "-m", "cloudtrain.runtime.torchrun" if setup.network.is_emulated else "torch.distributed.run",
@@ -235,8 +237,8 @@ def _mpirun(setup: _HostSetup) -> _HostPrograms:
 
 
 def _tensorflow(setup: _HostSetup) -> _HostPrograms:
-    """Return one process per TensorFlow task. The tasks find each other through TF_CONFIG. Parameter servers run the
-    script, too.
+    """Return this host's processes, one for each TensorFlow task. The tasks find each other through TF_CONFIG.
+    Parameter servers run the script, too.
     """
     tasks = _tasks(setup.launch, setup.hosts)
     cluster: dict[str, list[str]] = {}
@@ -256,8 +258,8 @@ def _tensorflow(setup: _HostSetup) -> _HostPrograms:
 
 
 def _tasks(launch: Launch, hosts: Sequence[str]) -> list[tuple[str, int, str, int]]:
-    """Return role, index, host and port of every task. Tasks are assigned to the hosts in turn; a second task on a host
-    gets another port.
+    """Return role, index, host and port of every task. Tasks are assigned to the hosts in turn. Tasks on the same host
+    have different ports.
     """
     count = len(hosts)
     if launch.strategy == "multi_worker_mirrored":
@@ -311,9 +313,9 @@ the log of a host, which is all that SageMaker keeps, can be read rank by rank."
 def _defaults(setup: _HostSetup, resource: Mapping[str, Any]) -> dict[str, str]:
     """Return the default environment variables of the host's processes. The job's own environment overrides them.
 
-    gloo is told its network interface, because it would otherwise look up the host's own name. Images without
-    SageMaker's hostname shim cannot resolve this name, and gloo would use loopback. Ranks have 120 s after SIGTERM, so
-    torchrun must not kill them after its default of 30 s.
+    GLOO_SOCKET_IFNAME names gloo's network interface. Without it, gloo looks up the host's own name, which images
+    without SageMaker's hostname shim cannot resolve, and then uses loopback. TORCH_ELASTIC_SHUTDOWN_TIMEOUT replaces
+    torchrun's default of 30 s, because ranks have 120 s after SIGTERM.
     """
     interface = resource.get("network_interface_name", "eth0")
     defaults = {

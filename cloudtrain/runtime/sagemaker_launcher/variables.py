@@ -1,7 +1,8 @@
 """The `SM_*` environment variables, with the names and values that sagemaker-training 5.1 gives a script.
 
-`SM_FRAMEWORK_PARAMS` holds the launcher's own hyperparameters. `SM_MODULE_DIR` is the path of the code archive in the
-container (the toolkit sets its S3 URI, or this path under network isolation). The channel with the code is left out.
+`SM_FRAMEWORK_PARAMS` holds the launcher's own hyperparameters. `SM_MODULE_DIR` is always the path of the code archive
+in the container. The toolkit sets this path only under network isolation, otherwise the archive's S3 URI. The input
+channel that holds the code has no variable.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ trn2."""
 
 
 def instance_groups(resource: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Map each instance group to its hosts. SageMaker's local mode writes no groups; there all hosts form one group."""
+    """Return a map from each instance group to its hosts. If there are no groups, as in SageMaker's local mode, all
+    hosts form one group.
+    """
     groups = resource.get("instance_groups") or []
     found = {group["instance_group_name"]: list(group["hosts"]) for group in groups}
     return found or {HOMOGENEOUS: list(resource["hosts"])}
@@ -125,7 +128,7 @@ def sm_variables(
 
 
 def text_of(value: Any) -> str:
-    """Return the text of a value: empty for None, a string unchanged, other values as compact JSON with sorted keys
+    """Return a value as text: an empty text for None, a string unchanged, other values as compact JSON with sorted keys
     (the toolkit's `to_env_vars`).
     """
     if value is None:
