@@ -1,4 +1,4 @@
-"""Turn the service's description of a job into a `RunStatus`: states, reasons, times and money.
+"""Turn the service's description of a job into a `RunStatus`: states, reasons, times and cost.
 
 The job's body comes from the resource manager. Its state and times come from the workspace's run history, which has
 three times: when the run was created, when it began to run, and when it ended.
