@@ -30,8 +30,8 @@ hyperparameter_text = text_of
 
 
 def without_literals(job: AnyJob) -> AnyJob:
-    """Return the job without inputs that have a plain `value`, and with references to these inputs replaced by the
-    value. Only Azure ML has such inputs."""
+    """Return the job without its inputs that have a plain `value`. References to such an input are replaced by its
+    value. Of all targets, only Azure ML accepts such inputs unchanged."""
     literals = {name: item.value for name, item in job.inputs.items() if item.value is not None}
     if not literals:
         return job
