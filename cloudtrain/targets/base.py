@@ -44,7 +44,7 @@ class BundleWriter(Protocol):
 
 
 class Account(Protocol):
-    """The account that a target uses, such as a region or a workspace, from files and variables of this machine."""
+    """The account that a target uses, such as a region or a workspace, as this machine's files and variables set it."""
 
     @property
     def place(self) -> str:
@@ -53,7 +53,9 @@ class Account(Protocol):
 
 
 class Service(Protocol):
-    """Talks to one target. `Target.service` returns it; it makes no request until a method is called.
+    """Talks to one target. `Target.service` returns a service, which makes no request until a method is called.
+
+    Every service follows these rules:
 
     1. `submit` sends exactly `plan.request`. The caller has checked that the target has no run of that name. With
        `again`, an earlier request of this submission may have arrived; even so, there must be only one run. If an
@@ -81,7 +83,7 @@ class Service(Protocol):
     request can still arrive."""
 
     def check(self, job: TrainingJob, settings: Any, plan: Plan) -> list[Finding]:
-        """Return the findings of the checks that ask the target, for example about its role, quota or partition. For a
+        """Return the findings of the checks that ask the target, for example about a role, quota or partition. For a
         target without an account, return an empty list.
 
         Called before a submit and by `cloudtrain check`, but not for a plan. If the user lacks the permission for a
@@ -169,7 +171,7 @@ class KeepsQueue(Protocol):
     """A service with cloudtrain's own queue, for a target that has no queue. The target's settings have the fields
     `queue` and `priority`.
 
-    A waiting run has the state `queued`, and its status has its position.
+    A waiting run has the state `queued`, and its status contains its position in the queue.
     """
 
     def queue(self) -> list[QueuedRun]:

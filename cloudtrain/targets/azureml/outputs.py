@@ -20,7 +20,7 @@ _SHORT = re.compile(r"azureml://(?=datastores/)", re.IGNORECASE)
 def places_of(body: Mapping[str, Any], run_name: str, workspace: str) -> dict[str, str]:
     """Map a job's results (`model`, `checkpoint`, `outputs/NAME`) to their addresses.
 
-    The address of a datastore includes its workspace, so that it is also valid from another workspace.
+    A datastore's address includes the workspace, so it is also valid in other workspaces.
 
     Args:
         body: body of the PUT that creates the job, or of the answer that describes the job.

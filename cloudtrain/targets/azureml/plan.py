@@ -1,4 +1,4 @@
-"""A plan for Azure ML, which can also become an object, YAML or code for Azure's own tools."""
+"""A plan for Azure ML, which can be exported for Azure's own tools: as an object, YAML or code."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class AzureMLPlan(Plan):
     """A compiled job. `request` is the body of the PUT request that creates the job; every export is made from it.
 
-    Before Azure's own tools can start the job, the workspace must have the job's code, and its environment if this is
-    made of an image. `uploads` lists both, and a `cloudtrain submit` of the same code uploads them.
+    Azure's own tools can start the job only when `uploads` are in the workspace, such as the code and any environment
+    made of an image. A `cloudtrain submit` of the same code uploads them.
     """
 
     @classmethod

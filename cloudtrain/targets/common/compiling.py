@@ -94,7 +94,7 @@ def option_problems(job: TrainingJob) -> list[Problem]:
 
 
 def submission_key(plan: Plan) -> str:
-    """Return a hash of target, place, job name and plan. Two submissions with the same hash are the same.
+    """Return a hash of target, place, job name and plan. Submissions with the same hash count as the same submission.
 
     `plan` must be compiled with a placeholder for the run name, so that the number of the run does not change the hash.
     """

@@ -31,7 +31,7 @@ def copy_places(
 
     Args:
         known: the folders of each output on this machine, by the output's name for `cloudtrain download`.
-        chosen: more outputs, by the same names, as lists of files, because their folders also hold other files.
+        chosen: more outputs, whose folders also hold other files. Maps each output's name to its files.
 
     Raises:
         UsageError: the run has no output of this name; the hint names its outputs.

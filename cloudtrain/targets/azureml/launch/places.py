@@ -1,7 +1,7 @@
 """The paths of inputs and outputs on an instance, and the command line with these paths filled in.
 
 The folder names follow published logs: the folder of the input `train` is `INPUT_train`, and that of the output `model`
-is `model`. A few paths in these logs suggest that an input that is a single file keeps its file name in its folder.
+is `model`. A few paths in these logs suggest that a single input file keeps its name in the folder.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ LONG = (
 
 
 def common_variables(body: Body, layout: JobLayout, instance: int, *, whole: bool = True) -> dict[str, str]:
-    """Return the variables that all processes of an instance get: the job's own, those with its data's paths, and the
+    """Return the variables that all processes of an instance get: the job's own, the paths of its data, and the
     service's. The service's variables override the job's. If `whole` is false, the variables in `LONG` are left out.
     """
     found = {

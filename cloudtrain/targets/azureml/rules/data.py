@@ -73,8 +73,8 @@ def not_in_command(subject: Subject) -> Iterator[Fault]:
     """The job's command does not use an input or output.
 
     A `command` must name its inputs and outputs: `python prep.py --data ${{inputs.train}}`. Azure ML also mounts
-    those that it does not name, but only a program that reads `AZURE_ML_INPUT_NAME` or `AZURE_ML_OUTPUT_NAME` finds
-    them. (An `entry_point` gets the paths from cloudtrain's runtime.)
+    inputs and outputs that the command does not name, but only a program that reads `AZURE_ML_INPUT_NAME` or
+    `AZURE_ML_OUTPUT_NAME` finds them. (An `entry_point` gets the paths from cloudtrain's runtime.)
     """
     command = subject.job.command
     if command is None or subject.processing is not None:

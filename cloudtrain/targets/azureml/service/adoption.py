@@ -26,7 +26,7 @@ def workspace_of(place: str, account: AccountRef, missing: tuple[str, ...]) -> A
 
     Args:
         place: the middle part, or only the workspace's name.
-        account: the workspace in the settings, whose subscription and resource group are used with a mere name.
+        account: the workspace in the settings. If `place` is only a name, the rest comes from `account`.
         missing: the names of the settings that are not set.
 
     Raises:

@@ -109,7 +109,7 @@ class Blobs:
 
     @contextmanager
     def translating(self, about: str) -> Iterator[None]:
-        """Translate Azure's errors to cloudtrain's errors."""
+        """Translate Azure's errors to cloudtrain's errors, which name the blob `about`."""
         exceptions = require("azure.core.exceptions", extra="azureml")
         try:
             yield
@@ -169,7 +169,7 @@ class Container:
         self._lock = RLock()
 
     def use(self, about: str, operation: Callable[[Any], Result]) -> Result:
-        """Return `operation(container)`, with azure-storage-blob's ContainerClient.
+        """Return `operation(container)`, with azure-storage-blob's ContainerClient. Errors name the blob `about`.
 
         Raises:
             TargetError: see `provider_errors`. If storage accepts none of the keys, this is the error for the last key.

@@ -40,7 +40,7 @@ class Cloud:
 
     @property
     def is_built_in(self) -> bool:
-        """Return whether cloudtrain knows the cloud's addresses: public, US government or China."""
+        """Return whether the cloud is built into cloudtrain: public, US government or China."""
         return self.name in BUILT_IN
 
 

@@ -50,7 +50,7 @@ ANY = Kind("DefaultAzureCredential", f"log in: `az login`, or {_SERVICE_PRINCIPA
 
 
 def kind_of(name: str | None) -> Kind:
-    """Return the kind of credential `name`, from the target's setting; for None, the kind that tries all others.
+    """Return the kind of credential with the name `name`; for None, the kind that tries all others in turn.
 
     Raises:
         SettingsError: `name` is not a kind of credential.

@@ -49,7 +49,7 @@ def serverless_faults(
 def _badness(faults: Sequence[CapacityFault]) -> tuple[int, int]:
     """Return a sort key for a region's problems: the number of errors, then the number of all problems.
 
-    Errors count more than warnings: with an error the service refuses the job, with a warning the job may only wait.
+    Errors count more than warnings, because an error means that the service refuses the job.
     """
     return sum(level_of(fault.code) is Level.ERROR for fault in faults), len(faults)
 

@@ -40,7 +40,7 @@ _TOKEN = "x-azureml-token"
 
 
 class AzureMLService:
-    """Azure ML's service, for one process of cloudtrain. A run is a command job with the run's name."""
+    """Azure ML's service. Each run is a command job with the run's name."""
 
     in_flight = 60.0
     names_are_unique = True

@@ -48,7 +48,7 @@ _MOMENT = re.compile(r"(?P<seconds>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?P<fraction>\
 
 
 def state_of(status: str) -> RunState:
-    """Return the state for the service's word `status`. An unknown word, from a newer service, counts as running."""
+    """Return cloudtrain's state for the service's `status`. An unknown status counts as running."""
     return STATES.get(status, RunState.RUNNING)
 
 

@@ -32,7 +32,7 @@ class Program:
 
     Attributes:
         variables: maps names to a call, a list or a plain value, in order; a value may refer to earlier variables.
-        method: the method of the last variable that sends the request.
+        method: the method that sends the request; it is a method of the last variable.
         arguments: the arguments of `method`.
         extra: the extra of cloudtrain that installs the SDK.
         notes: comments that explain unusual parts of the written code.
