@@ -44,7 +44,7 @@ class BundleWriter(Protocol):
 
 
 class Account(Protocol):
-    """The account that a target uses, such as a region or a workspace, with the data that this machine has about it."""
+    """The account that a target uses, such as a region or a workspace, as this machine's files and variables set it."""
 
     @property
     def place(self) -> str:
@@ -53,17 +53,19 @@ class Account(Protocol):
 
 
 class Service(Protocol):
-    """Talks to one target. `Target.service` returns it; it makes no request until a method is called.
+    """Talks to one target. `Target.service` returns a service, which makes no request until a method is called.
+
+    Every service follows these rules:
 
     1. `submit` sends exactly `plan.request`. The caller has checked that the target has no run of that name. With
        `again`, an earlier request of this submission may have arrived; even so, there must be only one run. If an
        unrelated run of that name exists, `submit` raises `NameTaken`. After an error in `submit`, this process or a
-       later one may call `has`, which returns whether the run exists, and `withdraw`, which makes sure that it never
-       will.
+       later one may call `has`, which returns whether the run exists, and `withdraw`, which makes sure that the run
+       never comes into existence.
     2. Every method that takes a reference raises `RunNotFound` for an unknown run.
     3. `stop` is idempotent and returns at once; a finished run stays as it is.
     4. `logs` of a finished run yields every line and ends. With `follow`, it ends after the run's last line. Even
-    after a lost connection, no line is missing or repeated. Every process's output can be read.
+       after a lost connection, no line is missing or repeated. Every process's output can be read.
     5. `status` maps every state of the provider to a `RunState`; a failed run has a reason.
     6. Throttled requests and lost connections are retried with backoff; other failures raise a `TargetError`.
     7. No method prints or asks the user.
@@ -81,12 +83,12 @@ class Service(Protocol):
     request can still arrive."""
 
     def check(self, job: TrainingJob, settings: Any, plan: Plan) -> list[Finding]:
-        """Return the findings of the checks that ask the target, for example about its role, quota or partition. For a
+        """Return the findings of the checks that ask the target, for example about a role, quota or partition. For a
         target without an account, return an empty list.
 
-        Called before a submit and by `cloudtrain check`, never by a plan. If the user lacks the permission for a check,
-        the finding of this check is a warning. For a processing job, `job` holds the fields that processing
-        jobs share with training jobs.
+        Called before a submit and by `cloudtrain check`, but not for a plan. If the user lacks the permission for a
+        check, the method returns a warning instead of its result. For a processing job, `job` holds the fields that
+        processing jobs share with training jobs.
         """
         return []
 
@@ -99,7 +101,8 @@ class Service(Protocol):
         ...
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Send the request. After this call, the run exists."""
+        """Send the request. After this call, the run exists. `again`: an earlier request of this submission may have
+        arrived."""
         ...
 
     def has(self, ref: RunRef) -> bool:
@@ -116,7 +119,7 @@ class Service(Protocol):
     def withdraw(self, ref: RunRef) -> bool:
         """Make sure that a submission whose process died never creates a run. Return False if the run already exists.
 
-        Called only when no earlier request can still create the run (see `in_flight`). Raises the same errors as `has`.
+        Called only when an earlier request can no longer arrive (see `in_flight`). Raises the same errors as `has`.
         """
         return not self.has(ref)
 
@@ -146,10 +149,11 @@ class Service(Protocol):
         ...
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Yield folders that hold the run's code or parts of it; none if nothing is left. Folders that need no
+        """Yield local folders that hold the run's code or parts of it; none if nothing is left. Folders that need no
         download come first.
 
-        Downloaded code is stored below `scratch`. Files may have changed since the run, so the caller compares hashes.
+        Code from `upload`, the uploaded bundle, is copied into a folder below `scratch`. Files in a folder may have
+        changed since the run, so the caller compares hashes.
 
         Raises:
             TargetError: the target does not answer.
@@ -167,7 +171,7 @@ class KeepsQueue(Protocol):
     """A service with cloudtrain's own queue, for a target that has no queue. The target's settings have the fields
     `queue` and `priority`.
 
-    A waiting run has the state `queued`, and its status has its position.
+    A waiting run has the state `queued`, and its status contains its position in the queue.
     """
 
     def queue(self) -> list[QueuedRun]:
@@ -218,8 +222,11 @@ class Tuner(Service, Protocol):
         ...
 
     def continued(self, request: Mapping[str, Any], name: str, trials: int, started: int) -> dict[str, Any]:
-        """Return the request of a sweep that continues the sweep `name` with `trials` more trials. `request` is the
-        request of `name`, and `started` the number of trials that it has started. Pure.
+        """Return the request for a new sweep that continues the sweep `name` with `trials` more trials. Pure.
+
+        Args:
+            request: the request of the sweep `name`.
+            started: the number of trials that the sweep `name` has started.
 
         Raises:
             UsageError: the tuner cannot continue a sweep; the hint names an alternative (`CT064`).
@@ -342,8 +349,8 @@ class Target(ABC):
         """Return the service. It imports its SDKs on first use."""
 
     def data_place(self, settings: Any, account: Any, sha256: str, name: str, *, is_file: bool) -> tuple[str, str]:
-        """Return the target's folder for uploaded data, and the path of the input in storage: the folder, or with
-        `is_file` the file in it. Only for targets with `uploads_data`.
+        """Return the storage folder to upload local data to, and the storage path that the input then gets: the folder,
+        or with `is_file` the file in it. Only for targets with `uploads_data`.
 
         Args:
             sha256: the hash of the data.
@@ -370,8 +377,7 @@ class Target(ABC):
         return refuse_archive_path(path)
 
     def emulate(self, job: TrainingJob, settings: Any, context: CompileContext) -> LocalPlan:
-        """Return the plan of a job that runs on this machine as the target would run it. `settings` are the settings of
-        the local target.
+        """Return the plan of a local run that emulates this target. `settings` are the settings of the local target.
 
         Raises:
             JobError: this machine cannot emulate the job; the hint names an alternative.
@@ -383,7 +389,8 @@ class Target(ABC):
         return None
 
     def working_files(self, run_name: str, state_dir: Path) -> dict[str, Path]:
-        """Return the files that a run's script wrote into its working folder on this machine, by relative path.
+        """Return the files that a run's script wrote into its working folder on this machine, by relative path; empty
+        if the target's runs are not on this machine.
 
         Raises:
             TargetError: the run's folder is missing or damaged.
@@ -391,13 +398,13 @@ class Target(ABC):
         return {}
 
     def adopter(self) -> Adopter | None:
-        """Return the class that converts the service's own requests for `cloudtrain adopt`; None if the target has
-        none."""
+        """Return the object with which `cloudtrain adopt` converts the service's own requests to jobs; None if the
+        target has none."""
         return None
 
     def fetch_original(self, place: str, name: str, settings: Any, environ: Mapping[str, str]) -> Original:
-        """Fetch the job `name` from the target for `cloudtrain adopt`, with its code if it can be read. `settings` are
-        used for everything that `place` does not name.
+        """Fetch the job `name` from the target for `cloudtrain adopt`, with its code if it can be read. `place` is the
+        middle part of the job's reference; if it is incomplete, `settings` supply the rest.
 
         Raises:
             UsageError: the target has no such job, or cloudtrain cannot fetch its jobs.

@@ -18,7 +18,9 @@ _SHORT = re.compile(r"azureml://(?=datastores/)", re.IGNORECASE)
 
 
 def places_of(body: Mapping[str, Any], run_name: str, workspace: str) -> dict[str, str]:
-    """Map `model`, `checkpoint` and `outputs/NAME` of a job to their addresses, which are valid in every workspace.
+    """Map a job's results (`model`, `checkpoint`, `outputs/NAME`) to their addresses.
+
+    A datastore's address includes the workspace, so it is also valid in other workspaces.
 
     Args:
         body: body of the PUT that creates the job, or of the answer that describes the job.

@@ -1,4 +1,4 @@
-"""A plan for Azure ML, which can also become an object, YAML or code for Azure's own tools."""
+"""A plan for Azure ML, which can be exported for Azure's own tools: as an object, YAML or code."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class AzureMLPlan(Plan):
-    """The compiled job. `request` is the body of the job's PUT; all other forms are made from it.
+    """A compiled job. `request` is the body of the PUT request that creates the job; every export is made from it.
 
-    Before Azure's own tools can start the job, the code, and any environment made of an image, must be in the
-    workspace. `plan.uploads` lists them, and a `cloudtrain submit` of the same code uploads them.
+    Azure's own tools can start the job only when `uploads` are in the workspace, such as the code and any environment
+    made of an image. A `cloudtrain submit` of the same code uploads them.
     """
 
     @classmethod
@@ -35,11 +35,11 @@ class AzureMLPlan(Plan):
         return {name: uri.partition("?")[0] for name, uri in uris.items()}
 
     def to_command(self) -> Any:
-        """Return the `command(...)` of azure-ai-ml from which its client makes exactly `request`.
+        """Return the job as a `command(...)` of azure-ai-ml. The SDK's client sends it as the body `request`:
 
             ml_client.jobs.create_or_update(plan.to_command())
 
-        The client itself adds properties about the git repository in the current folder.
+        The client adds only its own properties about the git repository in the current folder.
 
         Raises:
             MissingExtra: the SDK is not installed.
@@ -78,7 +78,7 @@ class AzureMLPlan(Plan):
         return yaml_job(self._job(), self._place, remark=self._needs if self.uploads else "")
 
     def forms(self) -> dict[str, Callable[[], str]]:
-        """Map the names of the plan's other forms to functions that return the text of the form.
+        """Map the names of the export formats to functions that return the plan as a text in the format.
 
         `az-cli`: YAML for the az command line. `python`: code for azure-ai-ml.
         """

@@ -85,9 +85,9 @@ class AzureMLTarget(Target):
     def data_place(
         self, settings: AzureML, account: AzureMLAccount, sha256: str, name: str, *, is_file: bool
     ) -> tuple[str, str]:
-        """Return the address of the folder for an upload of local data, and the address of the data in it.
+        """Return the address of the folder to upload local data to, and the address of the data in it.
 
-        Both are in the workspace's own datastore, and are those that the SDK would choose.
+        The folder is in the workspace's own datastore. The SDK would choose the same addresses.
         """
         from cloudtrain.targets.azureml.compile.places import data_place
 
@@ -133,7 +133,7 @@ class AzureMLTarget(Target):
     def draft_of_calls(self, calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
         """Draft a job from a script's calls of azure-ai-ml; return None if the calls define no job.
 
-        The second part of the result maps fields to the expressions whose values the source does not determine.
+        The second part of the result maps each field whose value is not a constant in the script to its expression.
         """
         from cloudtrain.targets.azureml.adopt.static import draft_of_calls
 

@@ -1,8 +1,8 @@
 """Archives of bundles in a folder: `bundles/<hash of the content>/sourcedir.tar.gz`.
 
-A submit does not read an existing archive. It reads a file beside the archive, which holds the size, time and inode of
-the complete archive. If the archive's present values differ from these, the archive is written again. Its content is
-verified only when it is unpacked (`cloudtrain.bundle.unpack`).
+When an archive is complete, its size, modification time and inode are written to a file beside it. A later submit only
+compares these values, and writes the archive again if they differ. The archive's content is verified only when it is
+unpacked (`cloudtrain.bundle.unpack`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def unpacked(archive: Path, sha256: str, scratch: Path) -> Iterator[Path]:
 
 
 def _stamp(archive: Path) -> str | None:
-    """Return the archive's size, time and inode as a text; None if the archive does not exist."""
+    """Return the archive's size, modification time and inode as a text; None if the archive does not exist."""
     try:
         status = archive.stat(follow_symlinks=False)
     except OSError:

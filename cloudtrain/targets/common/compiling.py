@@ -30,8 +30,8 @@ hyperparameter_text = text_of
 
 
 def without_literals(job: AnyJob) -> AnyJob:
-    """Return the job without inputs that have a plain `value`, and with references to these inputs replaced by the
-    value. Only Azure ML has such inputs."""
+    """Return the job without its inputs that have a plain `value`. References to such an input are replaced by its
+    value. Of all targets, only Azure ML accepts such inputs unchanged."""
     literals = {name: item.value for name, item in job.inputs.items() if item.value is not None}
     if not literals:
         return job
@@ -94,7 +94,7 @@ def option_problems(job: TrainingJob) -> list[Problem]:
 
 
 def submission_key(plan: Plan) -> str:
-    """Return a hash of target, place, job name and plan. Two submissions with the same hash are the same.
+    """Return a hash of target, place, job name and plan. Submissions with the same hash count as the same submission.
 
     `plan` must be compiled with a placeholder for the run name, so that the number of the run does not change the hash.
     """

@@ -24,13 +24,14 @@ def copy_places(
 ) -> list[Path]:
     """Copy the run's files at `path` into the folder `destination`, which is created. Return the copies.
 
-    The content of a folder goes directly into `destination`. With an empty path everything is copied, each output to
-    its own subfolder. With `outputs`, each of the job's outputs is copied to its own subfolder. A path such as
-    `model/weights.pt` copies one file. Existing files of the same name are replaced. Either all files appear, or none.
+    The content of a folder goes directly into `destination`. An empty path copies everything, each output to its own
+    subfolder. The path `outputs` copies each of the job's outputs to its own subfolder, and a path such as
+    `model/weights.pt` copies one file. Existing files of the same name are replaced. If an error occurs, no file is
+    copied.
 
     Args:
         known: the folders of each output on this machine, by the output's name for `cloudtrain download`.
-        chosen: further outputs, whose folders also hold other files: the files of each output, by the output's name.
+        chosen: more outputs, whose folders also hold other files. Maps each output's name to its files.
 
     Raises:
         UsageError: the run has no output of this name; the hint names its outputs.

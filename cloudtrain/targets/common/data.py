@@ -120,8 +120,8 @@ def _counting(
 
 
 def below(folder: str, names: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes of the files below `folder`, by their paths relative to it. `names` maps the full names of a
-    listing to sizes. Entries for folders are left out."""
+    """Return the sizes of the files below `folder`, by their paths relative to it. `names` maps the full names in a
+    storage listing to sizes. Entries for folders are left out."""
     prefix = folder.rstrip("/") + "/"
     return {
         name[len(prefix) :]: size

@@ -15,8 +15,8 @@ T = TypeVar("T")
 def check_timeout() -> float:
     """Return the time limit in seconds for all optional queries of one check together.
 
-    `CLOUDTRAIN_CHECK_TIMEOUT` sets it, for slow connections. The default is 3, because a submit waits for the answers.
-    If the value is not a positive number, the default applies.
+    The environment variable `CLOUDTRAIN_CHECK_TIMEOUT` sets it. If its value is missing or is not a positive number,
+    the limit is 3 seconds.
     """
     try:
         seconds = float(os.environ.get("CLOUDTRAIN_CHECK_TIMEOUT", ""))
@@ -28,8 +28,7 @@ def check_timeout() -> float:
 class Deadline(Generic[T]):
     """One deadline for several queries.
 
-    The queries run in daemon threads. A request can hang for minutes if an endpoint drops packets; the process can
-    still exit without waiting for it.
+    The queries run in daemon threads, so that the process can exit although a query still waits for its answer.
     """
 
     def __init__(self, seconds: float) -> None:

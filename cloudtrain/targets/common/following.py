@@ -18,8 +18,8 @@ class Pace:
 
     Attributes:
         every: pause between two reads of the log.
-        per_stream: pause between two reads, multiplied by the number of streams; the longer pause applies. CloudWatch
-        allows an account about 25 reads a second.
+        per_stream: with N streams, the pause is at least N times this value, because CloudWatch allows an account
+        only about 25 reads a second.
         settle: how long to wait for another line of an ended job, because services deliver lines late.
         patience: how long the service may be unreachable.
         slowest: longest pause between two attempts while the service is unreachable.

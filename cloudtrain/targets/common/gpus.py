@@ -18,7 +18,7 @@ _END = ("", "-1", "NoDevFiles", "none", "void")
 
 def gpu_ids(environ: Mapping[str, str], *, devices: str | os.PathLike[str] = "/dev") -> tuple[str, ...]:
     """Return the ids of the visible GPUs: from CUDA_VISIBLE_DEVICES (indices, UUIDs or MIG names) if it is set,
-    otherwise from `/dev/nvidia*`."""
+    otherwise the numbers of the GPU device files in `devices`. Without such files, return no ids."""
     present = present_gpus(devices)
     visible = environ.get(VISIBLE)
     if visible is None:
@@ -27,8 +27,8 @@ def gpu_ids(environ: Mapping[str, str], *, devices: str | os.PathLike[str] = "/d
 
 
 def chosen_gpus(gpus: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return those GPUs of the setting `gpus` that CUDA_VISIBLE_DEVICES makes visible; if this variable is unset, all
-    GPUs of the setting. Whether the GPUs exist is not checked."""
+    """Return the GPU ids in the setting `gpus` that CUDA_VISIBLE_DEVICES makes visible; if this variable is not set,
+    return all ids in the setting. The GPUs themselves may not exist."""
     chosen, visible = visible_ids(gpus), environ.get(VISIBLE)
     if visible is None:
         return chosen
@@ -39,7 +39,7 @@ def chosen_gpus(gpus: str, environ: Mapping[str, str]) -> tuple[str, ...]:
 def visible_ids(text: str) -> tuple[str, ...]:
     """Return the GPU ids in a value of CUDA_VISIBLE_DEVICES.
 
-    As in CUDA, an empty value hides all GPUs, and `-1` hides itself and all ids after it.
+    As in CUDA, an empty value means no GPUs, and the ids after `-1` are ignored.
     """
     ids = [part.strip() for part in text.split(",")]
     end = next((index for index, part in enumerate(ids) if part in _END), len(ids))

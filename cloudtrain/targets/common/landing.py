@@ -14,8 +14,9 @@ _HINT = "nothing was written; copy a part of it, such as one file, or copy it by
 
 @contextmanager
 def landing(destination: Path, *, odd_names: bool = False) -> Iterator[Staging]:
-    """Yield a `Staging`, which creates the folder `destination` and collects files for it. `Staging.move` moves them
-    there, all at once.
+    """Yield a `Staging`, which creates the folder `destination` and collects files for it. `Staging.move` moves all
+    these files into the folder, or none of them.
+
     `odd_names`: allow control characters in file names.
 
     Raises:

@@ -26,8 +26,10 @@ def cpu_count() -> int:
 
 
 def find_mpirun(python: str, environ: Mapping[str, str]) -> str | None:
-    """Return the path of mpirun. It is searched beside the interpreter `python`, where `pip` and `conda` install it,
-    then on the PATH, then beside the interpreter that runs cloudtrain.
+    """Return the path of mpirun; None if it is not installed.
+
+    It is searched beside the interpreter `python`, where `pip` and `conda` install it, then on the PATH, then beside
+    the interpreter that runs cloudtrain.
     """
     path = environ.get("PATH", os.defpath)
     for folders in (_folder_of(python, path), path, _folder_of(sys.executable, path)):

@@ -33,7 +33,7 @@ class Problems(list[Problem]):
             return instead
 
     def refuse(self, plan: Plan | None = None) -> None:
-        """Raise an error with all collected problems, if there are any.
+        """If any problems were collected, raise an error with these problems and `plan`.
 
         Raises:
             CompileError: problems were collected.

@@ -136,7 +136,10 @@ def _library_problems(job: TrainingJob) -> list[Problem]:
 
 
 def without_echoes(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the first problem of each field, and all problems without a field. The later problems of a field are left
-    out: the service reports them, but this machine has already refused the field."""
+    """Return the first problem of each field, and all problems without a field.
+
+    An emulation first collects the problems with this machine, then those with the service. The service's problems are
+    left out for each field that this machine has already refused.
+    """
     first = {problem.path: problem for problem in reversed(problems)}
     return [problem for problem in problems if first[problem.path] is problem or not problem.path]

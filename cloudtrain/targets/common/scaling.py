@@ -44,7 +44,7 @@ def local_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> Job
     are reduced to the machine's capacity.
 
     The capacity is the number of GPUs, or of CPUs on a machine without GPUs. Processes are reduced before instances, so
-    that a job with several instances is still rehearsed with several.
+    that a job with several instances still runs with several.
     """
     wanted = requested_size(job, machine)
     capacity = machine.gpus or machine.cpus

@@ -13,7 +13,10 @@ from cloudtrain.launch.specification import LaunchSpecification
 
 
 class LocalAccount(NamedTuple):
-    """The local target's account: the folder of its runs, this machine, and its programs. All paths are absolute."""
+    """The local target's account: the folder of its runs, this machine's CPUs and GPUs, and the programs that it uses.
+
+    All paths are absolute.
+    """
 
     state_dir: str
     python: str

@@ -51,7 +51,10 @@ def refuse_rank(ref: RunRef, rank: int | None, instance: int | None) -> None:
 
 
 def own_value(text: Any) -> Any:
-    """Convert a hyperparameter from the service's JSON text to the value that the script gets."""
+    """Convert a hyperparameter from the service's JSON text to the value that the script gets.
+
+    Anything that is not JSON text is returned unchanged.
+    """
     try:
         return json.loads(text) if isinstance(text, str) else text
     except ValueError:

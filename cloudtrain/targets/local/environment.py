@@ -1,4 +1,7 @@
-"""The environment that cloudtrain builds for a job's requirements: its folder and its entry in a plan. Pure."""
+"""The environment that cloudtrain builds for a job's requirements: its folder and its entry in a plan.
+
+This module is pure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Derive the argv and environment of every process on the instances from the body of an Azure ML job.
+"""Derive every process of an Azure ML job, with its argv and environment, from the body of the job.
 
 This code is pure. `cloudtrain.targets.azureml.launch` describes the modules and their sources.
 """

@@ -54,7 +54,10 @@ def addresses(network: str, first: int, count: int) -> tuple[str, ...]:
 
 
 def service_layout(body: Body, run_name: str, workspace_id: str, gpus: int | None) -> JobLayout:
-    """Return the layout on the service. Addresses and the job's folder are examples: Azure assigns them at start."""
+    """Return the layout of a job on the service.
+
+    The addresses and the job's folder are examples; Azure assigns the real ones when the job starts.
+    """
     hosts = addresses("10.0", FIRST_ADDRESS, body.instances)
     folder = f"{JOBS}/{run_name}"
     data = f"{folder}/cap/data-capability/wd"

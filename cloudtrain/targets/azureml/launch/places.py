@@ -1,7 +1,7 @@
 """The paths of inputs and outputs on an instance, and the command line with these paths filled in.
 
-The names of the folders come from published logs: `INPUT_train` for the input `train`, `model` for the output `model`.
-A few paths in these logs suggest that an input file keeps its name inside its folder.
+The folder names follow published logs: the folder of the input `train` is `INPUT_train`, and that of the output `model`
+is `model`. A few paths in these logs suggest that a single input file keeps its name in the folder.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _FILE_NAME = r"/paths/(?:.*/)?([^/]+)$|^(?!azureml:)\w+://.*/([^/?]+)(?:\?.*)?$"
 
 
 def service_paths(body: Body, data: str) -> dict[str, str]:
-    """Map `inputs.NAME` and `outputs.NAME` to the texts that replace them in the command: paths in the folder `data`.
+    """Map `inputs.NAME` and `outputs.NAME` to the texts that replace them in the command.
 
-    With the mode `Direct` the text is the address itself; a literal input is its value.
+    The text is a path in the folder `data`; with the mode `Direct`, the data's address; for a literal input, its value.
     """
     inputs = {f"inputs.{name}": _input(name, item, data) for name, item in body.inputs.items()}
     return inputs | {f"outputs.{name}": _output(name, item, data) for name, item in body.outputs.items()}
@@ -33,7 +33,7 @@ def is_literal(item: Mapping[str, Any]) -> bool:
 
 
 def mounted_path(name: str, item: Mapping[str, Any], data: str) -> str:
-    """Return the path of an input's folder or file below the folder `data`."""
+    """Return the path of an input in the folder `data`: `INPUT_NAME`, or `INPUT_NAME/FILE` for a single file."""
     folder = f"{data}/INPUT_{name}"
     uri = item.get("uri")
     match = re.search(_FILE_NAME, uri) if item.get("jobInputType") == "uri_file" and isinstance(uri, str) else None
@@ -51,11 +51,10 @@ def _output(name: str, item: Mapping[str, Any], data: str) -> str:
 
 
 def fill_command(body: Body, paths: Mapping[str, str]) -> str:
-    """Return the command with every reference replaced. A reference to an unknown name stays unchanged.
+    """Return the command with every reference replaced by its text in `paths`; other references stay unchanged.
 
-    Literal inputs are inserted unchanged, as the service does. The service's paths need no quotes, but paths of this
-    machine may: each path is quoted to fit the quotes around it in the command, so that the script gets the path as one
-    argument.
+    Values of literal inputs are inserted unchanged, as the service does. Every other text is escaped to fit the quotes
+    around its reference, so that the script gets even a path with spaces as one argument.
     """
     literals = {f"inputs.{name}" for name, item in body.inputs.items() if is_literal(item)}
     command, parts, end, quotes = body.command, [], 0, _Quotes()

@@ -14,7 +14,7 @@ from cloudtrain.targets.azureml.launch.variables import common_variables
 
 
 def view(request: Request, run_name: str, workspace_id: str, devices: int | None) -> Processes:
-    """Return the processes that will run, for `Plan.processes`, without the variables in `LONG`.
+    """Return the job's processes for `Plan.processes`, without the environment variables in `variables.LONG`.
 
     Args:
         request: the body of the job.

@@ -1,10 +1,12 @@
 """The variable TF_CONFIG of Azure ML's TensorFlow distribution.
 
-The documentation shows two clusters of TensorFlow processes; every process uses port 2222. One has only workers
-(`host0:2222`, `host1:2222`, without a key `ps`); the other has parameter servers on the first hosts and workers on the
-next hosts. Batch AI, the service before Azure ML, put several tasks on one host if there were too few hosts: the server
-at 2222, the worker on the same host at 2223 (recorded with three instances, one server and three workers). cloudtrain
-assumes that Azure ML does the same.
+The documentation shows two clusters of TensorFlow processes, in which every process uses port 2222. The first cluster
+has only workers (`host0:2222`, `host1:2222`, without a key `ps`). The second has parameter servers on the first hosts
+and workers on the next hosts.
+
+If a job has more processes than hosts, some processes share a host. cloudtrain assumes that Azure ML then assigns ports
+as its predecessor Batch AI did: 2222 to the server and 2223 to the worker on the same host (recorded with three
+instances, one server and three workers).
 """
 
 from __future__ import annotations

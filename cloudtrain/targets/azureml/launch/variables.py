@@ -25,8 +25,8 @@ LONG = (
 
 
 def common_variables(body: Body, layout: JobLayout, instance: int, *, whole: bool = True) -> dict[str, str]:
-    """Return the variables of the job, its data and the service. The service's variables override the job's. Variables
-    in `LONG` are included only if `whole`.
+    """Return the variables that all processes of an instance get: the job's own, the paths of its data, and the
+    service's. The service's variables override the job's. If `whole` is false, the variables in `LONG` are left out.
     """
     found = {
         **body.variables,
@@ -48,7 +48,10 @@ def _of_data(body: Body, layout: JobLayout) -> dict[str, str]:
 
 
 def _of_the_run(body: Body, layout: JobLayout) -> dict[str, str]:
-    """Return the run's variables, as in a published pod specification. The variables call the experiment a project."""
+    """Return the variables that name the run, its experiment and its workspace, as in a published pod specification.
+
+    `AZUREML_ARM_PROJECT_NAME` is the name of the experiment.
+    """
     parts = layout.workspace_id.split("/")
     return {
         "AZUREML_ARM_PROJECT_NAME": body.experiment,
@@ -87,7 +90,8 @@ def _of_the_instance(layout: JobLayout, instance: int) -> dict[str, str]:
 def _of_all_hosts(layout: JobLayout, instance: int) -> dict[str, str]:
     """Return one instance's variables with the addresses of all instances.
 
-    The rank in AZUREML_CR_DISTRIBUTED_CONFIG is a number here; on Kubernetes it is the name of a variable.
+    `rank` in AZUREML_CR_DISTRIBUTED_CONFIG is the instance's number. On Kubernetes, Azure ML writes the name of a
+    variable instead.
     """
     config = {"AZUREML_CR_DISTRIBUTED_CONFIG": json.dumps({"rank": instance, "host_list": list(layout.hosts)})}
     if not layout.is_multi:

@@ -52,8 +52,8 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
     """No complete Azure ML workspace is configured.
 
     A job runs in a workspace, and cloudtrain needs the workspace's subscription, resource group and name. Write these
-    three settings into `[azureml]` in `cloudtrain.toml` once for all jobs, or put the `config.json` that the studio
-    offers for download beside the job. cloudtrain also reads the defaults of `az` (`az account set`,
+    three settings into `[azureml]` in `cloudtrain.toml` once for all jobs, or put `config.json`, which the studio
+    offers for download, beside the job. cloudtrain also reads the defaults of `az` (`az account set`,
     `az configure --defaults group=... workspace=...`).
     """
     for name in subject.account.missing:

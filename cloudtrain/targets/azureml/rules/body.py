@@ -1,8 +1,8 @@
 """The fields that the body of a command job can have, and the accepted values of each field.
 
 The fields come from the models of the REST API in azure-ai-ml 1.35.2 (version 2025-01-01-preview), plus fields that the
-SDK's code sends: `parentJobName`, `priority`, `locations`, `maxInstanceCount` and Ray's fields. They have the API's
-names.
+SDK's code sends: `parentJobName`, `priority`, `locations`, `maxInstanceCount` and Ray's fields. The field names are
+those of the API.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from cloudtrain.targets.azureml.rules.view import Path
 
 
 class Named(NamedTuple):
-    """A mapping whose keys are names that the user chooses; `value` is the type of its values."""
+    """The schema of a mapping whose keys the user chooses, such as `tags`; `value` is the schema of its values."""
 
     value: Any
 
 
 class Fields(NamedTuple):
-    """A mapping whose keys are the API's field names."""
+    """The schema of a mapping with fixed keys. `known` maps the API's field names to the schemas of their values."""
 
     known: Mapping[str, Any]
 
 
 class OneOf(NamedTuple):
-    """One of several words, in upper or lower case."""
+    """The schema of a text that must be one of `words`, in upper or lower case."""
 
     words: tuple[str, ...]
 
@@ -141,7 +141,10 @@ class Violation:
 
 
 def violations(value: Any, kind: Any = BODY, path: Path = ()) -> Iterator[Violation]:
-    """Yield all violations in `value`, in the order of the body."""
+    """Yield the violations of the schema `kind` in `value`, in the order of its fields.
+
+    `path` is the path of `value` in the body.
+    """
     if isinstance(kind, Fields | Named):
         if isinstance(value, Mapping):
             yield from _inside(value, kind, path)

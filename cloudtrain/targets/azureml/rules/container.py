@@ -68,8 +68,8 @@ def shared_memory_small(subject: Subject) -> Iterator[Fault]:
 def docker_arguments(subject: Subject) -> Iterator[Fault]:
     """The docker options cannot be parsed, or contradict each other.
 
-    A body has either `dockerArgs`, one text, or `dockerArgsList`. For shared memory use the field `shm_size`: if the
-    options set it, too, docker decides which value counts.
+    A body has either `dockerArgs` (one text) or `dockerArgsList`, not both. For shared memory use the field `shm_size`:
+    if the docker options also set its size, docker decides which value counts.
     """
     resources = mapping(subject, "resources")
     text, words = resources.get("dockerArgs"), _docker_words(subject)
@@ -90,7 +90,7 @@ def docker_arguments(subject: Subject) -> Iterator[Fault]:
 def privileged_container(subject: Subject) -> Iterator[Fault]:
     """The option `--privileged` gives the container full access to its machine.
 
-    Every program in the container can use the machine's devices and read its disks, including the job's token. Few
+    Every program in the container can use the machine's devices and read its disks, and thus the job's token. Few
     programs need `--privileged`: InfiniBand and GPUs work without it, and a debugger needs only `--cap-add SYS_PTRACE`.
     """
     if "--privileged" in _docker_words(subject):

@@ -73,8 +73,8 @@ def not_in_command(subject: Subject) -> Iterator[Fault]:
     """The job's command does not use an input or output.
 
     A `command` must name its inputs and outputs: `python prep.py --data ${{inputs.train}}`. Azure ML also mounts
-    those that it does not name, but only a program that reads `AZURE_ML_INPUT_NAME` or `AZURE_ML_OUTPUT_NAME` finds
-    them. (An `entry_point` gets the paths from cloudtrain's runtime.)
+    inputs and outputs that the command does not name, but only a program that reads `AZURE_ML_INPUT_NAME` or
+    `AZURE_ML_OUTPUT_NAME` finds them. (An `entry_point` gets the paths from cloudtrain's runtime.)
     """
     command = subject.job.command
     if command is None or subject.processing is not None:
@@ -245,7 +245,10 @@ def _with_key(named: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _written_values(subject: Subject) -> Mapping[str, str]:
-    """Map inputs to values that the service writes into the command exactly as the user has written them."""
+    """Map each literal input to its value, and each input with the mode `Direct` to its address.
+
+    The service copies these texts unchanged into the command.
+    """
     found: dict[str, str] = {}
     for name, item in body(subject).inputs.items():
         value: Any = item.get("value") if item.get("jobInputType") == "literal" else None
@@ -257,10 +260,10 @@ def _written_values(subject: Subject) -> Mapping[str, str]:
 
 
 def _survives(reference: re.Pattern[str], value: str, command: str, is_quoted_by_us: bool) -> bool:
-    """Return whether the value leaves the command's quotes intact.
+    """Return whether the command's quotes stay intact when `value` replaces `reference`.
 
-    cloudtrain puts single quotes around values in a command that it writes. In a user's own command, the value may
-    contain several arguments on purpose.
+    `is_quoted_by_us`: cloudtrain wrote the command, and put single quotes around the value. In a user's own command,
+    the value may contain several arguments on purpose.
     """
     if is_quoted_by_us:
         return "'" not in value

@@ -110,9 +110,9 @@ def infiniband_without_sriov(subject: Subject) -> Iterator[Fault]:
 def infiniband_guessed(subject: Subject) -> Iterator[Fault]:
     """cloudtrain guesses from the name whether the instance type has InfiniBand.
 
-    An `r` among the letters after a size's number means RDMA. This holds for all sizes of the catalogue, but Azure does
-    not promise it. No name tells whether the InfiniBand has SR-IOV, which NCCL needs. For a size that the catalogue
-    lacks, cloudtrain has no other source than the name.
+    The catalogue lacks this instance type, so its name is the only source. An `r` among the letters after the size's
+    number means RDMA: this is true for all sizes in the catalogue, but Azure does not promise it. The name does not
+    tell whether the InfiniBand has SR-IOV, which NCCL needs.
     """
     found = machines(subject)
     if not found.instance_type or found.known is not None or not needs_network(subject):

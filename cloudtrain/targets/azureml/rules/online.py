@@ -1,5 +1,5 @@
-"""Rules that need the Azure account. The service checks them before a submit and for `cloudtrain check`, never for a
-plan.
+"""Rules that need the Azure account. `AzureMLService.check` applies them, before a submit and in `cloudtrain check`; a
+plan does not need them.
 
 This module declares their codes, levels and texts, so that `explain` and `--ignore` treat them like other rules.
 """

@@ -135,9 +135,9 @@ def experiment_name(subject: Subject) -> Iterator[Fault]:
 def without_effect(subject: Subject) -> Iterator[Fault]:
     """A field of the job has no effect on Azure ML.
 
-    The VM size determines the disk. Nothing limits how long a serverless job on spot capacity waits for machines. Azure
-    ML reads no metrics from the log; record metrics with MLflow, which is set up in every job. A curated environment
-    has a fixed Python version.
+    `volume_size`: the VM size determines the disk. `max_wait`: nothing limits how long a serverless job waits for spot
+    capacity. `metrics`: Azure ML reads no metrics from the log; record them with MLflow, which is set up in every job.
+    `python`: a curated environment has a fixed Python version.
     """
     job = subject.job
     given = job.environment

@@ -8,7 +8,11 @@ from cloudtrain.targets.azureml.launch.body import Body
 
 
 def distribution_in(written: Distribution, body: Body) -> Distribution:
-    """Return the distribution that the body asks for: `written`, with the body's number of processes if it differs."""
+    """Return the distribution in the body.
+
+    If the body starts processes in the same way as `written`, the job's distribution, the result is `written` with the
+    body's numbers of processes.
+    """
     count = count_in(body.distribution.get("processCountPerInstance"))
     if body.kind == "PyTorch":
         return as_written(written, Torch.model_construct(processes_per_instance=count or 1))

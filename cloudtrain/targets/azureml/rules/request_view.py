@@ -1,4 +1,4 @@
-"""Read the body of a command job for the rules that serve all targets."""
+"""Read the body of a command job for the rules that all targets share."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AzureMLView(RequestView):
     overridden_by = _OVERRIDDEN
 
     def change_script(self, subject: Subject) -> dict[str, Any]:
-        """Return the job's `environment`, with its variables after the overrides."""
+        """Return `{"environment": ...}`: the job's environment, with the variables as the overrides change them."""
         return {"environment": changed_variables(subject.job, self.overrides(subject).get("environmentVariables"))}
 
     def change(self, subject: Subject) -> dict[str, Any]:
@@ -100,10 +100,10 @@ _CONTAINER = re.compile(r"(?:wasbs?|abfss?)://(?P<container>[^@/]+)@(?P<account>
 
 
 def split_azure_uri(uri: str, subject: Subject) -> tuple[str, ...]:
-    """Split an address into comparable parts.
+    """Split an address into parts, which are the same for every address of the same data.
 
-    Different addresses of the same data give the same parts. A datastore's address may contain the workspace or not,
-    and a container of a storage account has three kinds of addresses.
+    For example, a datastore's address may or may not include the job's workspace, and a container has `https:`,
+    `wasbs:` and `abfss:` addresses.
     """
     if match := _DATASTORE.fullmatch(uri):
         account = subject.account

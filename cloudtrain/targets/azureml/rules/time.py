@@ -36,8 +36,8 @@ def timeout_too_short(subject: Subject) -> Iterator[Fault]:
     """The time limit is shorter than a minute.
 
     The service rounds durations of less than 60 seconds to 60 days, according to a comment in the SDK. For that reason
-    the SDK never sends such a limit for a sweep (azure-ai-ml 1.35.2, bug 1335978), but it does for a command. A job
-    with a limit of seconds could run, and be billed, for 60 days.
+    the SDK never sends such a limit for a sweep (azure-ai-ml 1.35.2, bug 1335978), but it sends one for a command. A
+    job with a limit of seconds could run, and be billed, for 60 days.
     """
     limit = max_runtime(properties(subject))
     if limit and limit < _SHORTEST:
@@ -74,8 +74,9 @@ def no_limit(subject: Subject) -> Iterator[Fault]:
 def over_budget(subject: Subject) -> Iterator[Fault]:
     """The job could cost more than the budget.
 
-    `max_cost` is compared with the list price of all instances over the whole `max_runtime`, or over 21 days without
-    one; spot capacity costs less. Prices are the catalogue's, or those of your own `instances.toml`.
+    `max_cost` is compared with the list price of all instances over the whole `max_runtime`, or over 21 days if
+    the job has no `max_runtime`; spot capacity costs less. Prices are the catalogue's, or those of your own
+    `instances.toml`.
     """
     return shared.over_budget(subject)
 

@@ -134,7 +134,9 @@ def _value(subject: Subject, name: str) -> str:
 
 
 def _path(subject: Subject, name: str) -> Path:
-    """Return the path of the job's field that sets a variable. Options of mpirun set variables, too."""
+    """Return the path of the field that sets a variable: the override, `environment.variables`, or else
+    `distribution.options`, because options of mpirun can set variables.
+    """
     field: Path = ("environment", "variables", name)
     if name not in subject.job.environment.variables:
         field = ("distribution", "options")

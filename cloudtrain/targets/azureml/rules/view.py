@@ -44,7 +44,7 @@ def text(subject: Subject, *keys: str) -> str:
 
 
 def body(subject: Subject) -> Body:
-    """Return the body, with properties that read its fields."""
+    """Return the body as a `Body`, whose properties read single fields."""
     return Body(subject.plan.request)
 
 
@@ -64,7 +64,7 @@ def place(subject: Subject, keys: tuple[str, ...], field: Path = ()) -> Path:
 
 
 def machines(subject: Subject) -> MachineGroup:
-    """Return the job's machines. The body has no type for a cluster, so the type that the job names is used."""
+    """Return the job's machines. On a cluster, the body has no instance type, so the type comes from the job."""
     found = MachineGroup(text(subject, "resources", "instanceType"), body(subject).instances, None)
     if found.instance_type:
         found = replace(found, known=known_type("azureml", found.instance_type, subject.account.overlay))

@@ -22,13 +22,15 @@ _MOST = 256 << 20
 
 
 def workspace_of(place: str, account: AccountRef, missing: tuple[str, ...]) -> AccountRef:
-    """Return the workspace that `place`, a part of a job's reference, names.
+    """Return the workspace in the middle part of a job's reference: `SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE`.
 
-    If `place` is only the workspace's name, the rest comes from `account`, the workspace in the settings. `missing` has
-    the names of the settings that are not set.
+    Args:
+        place: the middle part, or only the workspace's name.
+        account: the workspace in the settings. If `place` is only a name, the rest comes from `account`.
+        missing: the names of the settings that are not set.
 
     Raises:
-        UsageError: the text is not a reference, or the settings lack the subscription or resource group.
+        UsageError: `place` is not valid, or the settings lack the subscription or resource group.
     """
     if ":" in place:
         return AccountRef.parse(place)

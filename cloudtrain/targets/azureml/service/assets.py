@@ -24,11 +24,10 @@ The SDK's own property (`hash_sha256`) follows other rules; the SDK would mistak
 
 
 def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: ByteProgress | None) -> bool:
-    """Create an asset; return False if it exists already. After an interruption, creation starts again from the
-    beginning.
+    """Create an asset; return False if it exists already. An interrupted creation is repeated from the beginning.
 
-    An environment with a name from the user is sent each time, as azure-ai-ml does, because its tags and description
-    can change. The service refuses to change its definition.
+    An environment that the user has named is sent even if it exists, as azure-ai-ml does, to update its tags and
+    description. The service refuses other changes to it.
 
     Raises:
         TargetError: the workspace or its storage refuses the asset.

@@ -1,7 +1,8 @@
 """Access to blob storage through azure-storage-blob: containers and their keys.
 
-cloudtrain first tries a datastore's own secret (a signature or the account's key), then the identity of the
-credentials, because many storage accounts accept no keys. An expired key is renewed once.
+cloudtrain opens a datastore with the datastore's own secret, a signature or the account's key. If storage refuses it,
+for example because the account accepts no keys, cloudtrain uses the identity of the credentials. An expired key is
+renewed once.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ class Blobs:
             return self._containers[home]
 
     def beside(self, container_url: str) -> Container:
-        """Return a container in the workspace's own storage account. It is opened with the credentials or the account's
-        key.
+        """Return the container at `container_url`, which must be in the workspace's own storage account. It is opened
+        with the credentials, or else with the account's key.
         """
         account_url, _, name = container_url.rpartition("/")
         store = f"{self.client.place.workspace_id}/datastores/{OWN_STORE}"
@@ -108,7 +109,7 @@ class Blobs:
 
     @contextmanager
     def translating(self, about: str) -> Iterator[None]:
-        """Translate Azure's errors to cloudtrain's errors."""
+        """Translate Azure's errors to cloudtrain's errors, which name the blob `about`."""
         exceptions = require("azure.core.exceptions", extra="azureml")
         try:
             yield
@@ -138,8 +139,10 @@ class Blobs:
         return Container(self, where.account_url, where.container, [key])
 
     def _secret(self, path: str) -> str:
-        """Return the signature or the key of a datastore; raise Denied for other types of secrets, which open no
-        blobs.
+        """Return the signature or the account key of the datastore at `path`.
+
+        Raises:
+            Denied: the datastore has another type of secret, which cannot open blobs.
         """
         body = {"expirableSecret": True, "expireAfterHours": 1}
         found = self.client.post(f"{path}/listSecrets", body, api_version=DATASTORE)
@@ -166,7 +169,7 @@ class Container:
         self._lock = RLock()
 
     def use(self, about: str, operation: Callable[[Any], Result]) -> Result:
-        """Return `operation(container)`, with azure-storage-blob's ContainerClient.
+        """Return `operation(container)`, with azure-storage-blob's ContainerClient. Errors name the blob `about`.
 
         Raises:
             TargetError: see `provider_errors`. If storage accepts none of the keys, this is the error for the last key.
@@ -229,9 +232,10 @@ class Container:
 def read(
     blob: Any, offset: int, *, unless: str | None = None, only: str | None = None, length: int = READ
 ) -> Piece | None:
-    """Read at most `length` bytes from an offset, with azure-storage-blob's BlobClient.
+    """Read at most `length` bytes of a blob, beginning at `offset`.
 
     Args:
+        blob: a BlobClient of azure-storage-blob.
         unless: an ETag; the result is None if the blob still has this ETag.
         only: an ETag; the result is None if the blob has another ETag.
 

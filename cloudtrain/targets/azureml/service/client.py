@@ -1,8 +1,8 @@
 """Send requests about one workspace to the resource manager and to the workspace's own services.
 
-Every request of this client may be repeated safely: GET and requests for secrets change nothing, and a second PUT of
-the same content under the same name has the same result. The SDK's own client does not repeat a POST whose answer was
-lost. This client waits as long as Azure asks in `Retry-After`.
+All requests can be repeated safely: GET requests and requests for secrets change nothing, and a second PUT of the same
+content has the same result as the first. The client repeats a request whose answer was lost, even a POST. (The SDK's
+own client does not repeat a POST.) Between attempts it waits as long as Azure asks in `Retry-After`.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Cloud:
 
     @property
     def is_built_in(self) -> bool:
-        """Return whether the cloud is one of Microsoft's public ones."""
+        """Return whether the cloud is built into cloudtrain: public, US government or China."""
         return self.name in BUILT_IN
 
 
@@ -73,7 +73,10 @@ BUILT_IN = {
 
 
 def known_cloud(name: str | None, environ: Mapping[str, str]) -> Cloud | None:
-    """Return the cloud if its addresses are known without the network; otherwise None."""
+    """Return the target's cloud if it is built in, so that no request is needed; otherwise None.
+
+    `name`: see `cloud_of`.
+    """
     wanted = name or environ.get(CURRENT)
     if wanted is None:
         return None if environ.get(METADATA_URL) else BUILT_IN["AzureCloud"]
@@ -84,8 +87,8 @@ def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str]
     """Return the cloud of a target. Clouds that are not built in are looked up at ARM_CLOUD_METADATA_URL.
 
     Args:
-        name: the target's setting. Default: AZUREML_CURRENT_CLOUD, or else the cloud at the host of
-            ARM_CLOUD_METADATA_URL, or else the public cloud.
+        name: the target's setting `cloud`. Default: AZUREML_CURRENT_CLOUD, or else the cloud whose resource manager
+            has the host of ARM_CLOUD_METADATA_URL, or else the public cloud.
         fetch: gets the JSON data at an address.
 
     Raises:
@@ -121,7 +124,7 @@ def _is_meant(cloud: Cloud, wanted: str | None, url: str) -> bool:
 
 
 def _read_clouds(answer: Any) -> Iterator[Cloud]:
-    """Yield the clouds in a resource manager's answer, which contains one cloud or a list of clouds."""
+    """Yield the clouds in the JSON data at ARM_CLOUD_METADATA_URL, which describes one cloud or a list of clouds."""
     for item in answer if isinstance(answer, list) else [answer]:
         try:
             yield Cloud(

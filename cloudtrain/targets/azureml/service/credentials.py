@@ -1,4 +1,4 @@
-"""Get credentials through azure-identity: any that this machine has, or only the kind that the target names.
+"""Get credentials through azure-identity: the first that works, or only the kind in the target's setting `credential`.
 
 azure-identity reads AZURE_CLIENT_ID, IDENTITY_ENDPOINT and its other variables from the process's environment.
 """
@@ -50,7 +50,7 @@ ANY = Kind("DefaultAzureCredential", f"log in: `az login`, or {_SERVICE_PRINCIPA
 
 
 def kind_of(name: str | None) -> Kind:
-    """Return the kind of credential that a target names.
+    """Return the kind of credential with the name `name`; for None, the kind that tries all others in turn.
 
     Raises:
         SettingsError: `name` is not a kind of credential.

@@ -90,7 +90,10 @@ def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
 
 
 def code_folder(address: str) -> tuple[str, str]:
-    """Split an address of code into the container and the folder. The SDK uses a deeper folder than `upload_code`."""
+    """Split the address of a code asset's files into the container's address and the folder in the container.
+
+    The folder of `upload_code` has one level; the SDK's has several.
+    """
     named = re.fullmatch(r"(https://[^/]+\.blob\.[^/]+/[^/]+)/(.+)", address.rstrip("/"))
     container, _, folder = address.rstrip("/").rpartition("/")
     return (named[1], named[2]) if named else (container, folder)
@@ -146,7 +149,10 @@ class Results:
         yield from found
 
     def _resolve(self, name: str) -> Where | None:
-        """Return the storage location that the service chose for an output; None if the job itself names a location."""
+        """Return the storage location that the service chose for an output.
+
+        Returns None if the job itself names a location, or if the run history has none or may not be read.
+        """
         output = name.rpartition("/")[2]
         if self._job["properties"]["outputs"][output].get("uri"):
             return None
@@ -157,9 +163,9 @@ class Results:
         return place_of(uri, self._workspace) if uri else None
 
     def _at(self, name: str, where: Where, rest: str) -> Iterator[File]:
-        """Yield the files of the result `name`, which is stored at `where`, but only those at or below its path `rest`.
+        """Yield the files at or below the path `rest` in the result `name`, which is stored at `where`.
 
-        A result may be a single file. With an empty `rest`, all files are yielded.
+        With an empty `rest`, yield all files of the result. A result can also be a single file.
         """
         container = self._blobs.container(where)
         root = where.path.rstrip("/")
@@ -207,7 +213,7 @@ def _copy(file: File, place: Path, check: Check) -> bool:
     lock = Lock()
 
     def copy_parts(start: int, check: Check) -> bool:
-        """Copy every `_PARTS`-th part, beginning at the offset `start`; return False if the file changed meanwhile."""
+        """Copy the part at the offset `start` and every `_PARTS`-th part after it; return False if the file changed."""
         for offset in range(start, first.size, READ * _PARTS):
             check()
             part = file.open(partial(read, offset=offset, only=first.etag))

@@ -71,9 +71,9 @@ def reason_of(error: Any) -> Reason:
 
 
 def explain(status: RunStatus, log: RunLog) -> RunStatus:
-    """Add the last output of the rank that failed first to a failed run's status. `log` must include all ranks.
+    """Return a failed run's status with the last output of the rank that failed first. `log` must include all ranks.
 
-    If the logs cannot be read, the status stays unchanged.
+    If the logs cannot be read or contain no error, the status is returned unchanged.
     """
     try:
         log.discover()
@@ -101,11 +101,11 @@ class _End(NamedTuple):
 
 
 def _first_failure(log: RunLog, reason: Reason) -> _End | None:
-    """Return the end of the log of the rank that failed first with an error of its own; None if no log has an error.
+    """Return the end of the log of the rank that failed first; None if no log ends with an error.
 
-    If the service names the log of such a rank, that log is chosen. A rank that lost its connection to a failed rank
-    also ends with an error, often before the failed rank has written its error; its log is chosen only if there is no
-    other.
+    Ranks that only lost their connection to another rank are chosen last, because such an error often appears before
+    the error that caused it. Among the other ranks, the one whose log the service names is chosen, or else the one
+    whose log ended first.
     """
     ends = list(_ends(log, log.streams[:_FILES]))
     ends = ends or list(_ends(log, log.system_files[:_AT_ONCE]))
@@ -128,7 +128,7 @@ def _ends(log: RunLog, files: Sequence[LogFile]) -> Iterator[_End]:
 
 
 def _root(error: Any) -> Mapping[str, Any]:
-    """Return the error itself, taken out of the run history's outer object."""
+    """Return the error's fields, without the run history's outer object `{"error": ...}`."""
     inner = error.get("error", error) if isinstance(error, Mapping) else {}
     return inner if isinstance(inner, Mapping) else {}
 

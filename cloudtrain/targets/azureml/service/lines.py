@@ -1,10 +1,16 @@
 """Find the rank that wrote a log file from the file's name, and split a growing file into lines.
 
 Azure ML keeps a log file for each process; the lines do not name the process. azure-ai-ml 1.35.2 and its tests contain
-these file names: `user_logs/std_log.txt` of a single process, `std_log_process_03.txt`, for TensorFlow
-`std_log_node_00_ps.txt` and `std_log_node_01_worker.txt`, from the older runtime `azureml-logs/70_driver_log_3.txt` and
-`70_driver_log-worker-0.txt`, and `mpi_log.txt` for mpirun's own messages. In the logs of one retried job, the attempts
-were in `user_logs/retry_001/`.
+these file names:
+
+    user_logs/std_log.txt                                   a single process
+    user_logs/std_log_process_03.txt                        one of several processes
+    std_log_node_00_ps.txt, std_log_node_01_worker.txt      processes of TensorFlow
+    azureml-logs/70_driver_log_3.txt                        a process of the older runtime
+    70_driver_log-worker-0.txt                              a TensorFlow process of the older runtime
+    mpi_log.txt                                             mpirun's own messages
+
+In the logs of one retried job, the files of an attempt were in `user_logs/retry_001/`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Read a job's log files, one for each process, while the processes are still writing.
 
 The run history lists the files with addresses that are valid for some hours. If an address is missing or storage
-refuses it, the file is read from the artifact store. Only new bytes are requested; for an unchanged file, storage sends
-no data. Lines have no time of their own: each line gets the time of its file's last change.
+refuses it, the file is read from the artifact store, the datastore `workspaceartifactstore`. Only new bytes are
+requested; for an unchanged file, storage sends no data. Lines have no time of their own: each line gets the time of its
+file's last change.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _FINAL = ("Completed", "Failed", "Canceled")
 
 
 def artifact_place(workspace: str, run: str, path: str = "") -> DatastorePlace:
-    """Return the storage location of a run's logs and artifacts."""
+    """Return the storage location of a run's folder with logs and artifacts, or of `path` in this folder."""
     return DatastorePlace(workspace, ARTIFACTS, f"ExperimentRun/dcid.{run}/{path}")
 
 
@@ -191,8 +192,10 @@ class RunLog:
             return 0.0, []
 
     def use_file(self, name: str, operation: Callable[[Any], Result]) -> Result:
-        """Return `operation(blob)` for a file. It is opened by its address, by a new address if the first has expired,
-        or in the artifact store.
+        """Return `operation(blob)` with a client for a file's blob.
+
+        The blob is opened by its address in the run history. If storage refuses it, it is opened by a new address, or
+        else in the artifact store.
 
         Raises:
             TargetError: see `provider_errors`.
@@ -216,7 +219,7 @@ class RunLog:
     def _list_files(self) -> Mapping[str, str]:
         """Map names of files to addresses; an address may be empty.
 
-        If the run history lists no files, the names come from the artifact store once the run has begun.
+        If the run history lists no files although the run has begun, the names come from the artifact store.
         """
         try:
             self.details = details = self._blobs.client.history(f"runs/{self._run}/details")

@@ -1,4 +1,4 @@
-"""The machines that a job pays for, and their cost per hour, at list prices or the user's own prices."""
+"""The billed machines of a job, and their cost per hour at list prices or at the user's own prices."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def _environment(asked: Asked) -> Iterator[Finding]:
 
 
 def _meaning(asked: Asked, label: Labelled, code: str, path: Path) -> Iterator[Finding]:
-    """Report the current version of a labelled asset (AZ916), or, with `code`, that the asset does not exist."""
+    """Report the current version of a labelled asset as AZ916, or a missing asset as `code`."""
     noun = _NOUNS[label.kind]
     try:
         version = asked.labels.ask(asked.client, label)

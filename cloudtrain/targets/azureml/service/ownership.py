@@ -12,8 +12,8 @@ MARK = "cloudtrain.run"
 def is_ours(job: Mapping[str, Any], request: Mapping[str, Any] | None = None) -> bool:
     """Return whether cloudtrain created the job, for the run of the same name.
 
-    If overrides have removed the property `MARK`, the job is compared with the request. Commands that repair a
-    broken submission have no request, and recognize only jobs with the property.
+    cloudtrain's jobs have the property `MARK`. If overrides removed the property from `request`, the job is compared
+    with `request` instead. Without `request`, a job that lacks the property counts as someone else's.
     """
     found = job["properties"]
     mark = (found.get("properties") or {}).get(MARK)

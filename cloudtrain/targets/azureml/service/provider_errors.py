@@ -1,9 +1,10 @@
 """Translate Azure's errors to cloudtrain's errors.
 
-One table lists error codes; another lists errors of requests that got no answer.
+The table `CODES` lists error codes; `EXCEPTIONS` lists errors of requests that got no answer.
 
 An error of Azure ML has codes at several depths: a general one on top (`UserError`), and a specific one below it
-(`JobPropertyImmutable`), in `innerError` or in an entry of `additionalInfo`. The deepest code in the table decides.
+(`JobPropertyImmutable`), in `innerError` or in an entry of `additionalInfo`. The deepest code that `CODES` contains
+decides.
 """
 
 from __future__ import annotations
@@ -337,7 +338,7 @@ def _make_error(template: ErrorTemplate, said: str, call: Call) -> TargetError |
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """Return an error and its causes, which exceptions keep in four different attributes."""
+    """Return an error and its causes, from the attributes `inner_exception`, `reason`, `__cause__` and `args`."""
     seen: list[BaseException] = []
     waiting: list[Any] = [error]
     while waiting:

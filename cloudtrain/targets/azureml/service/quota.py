@@ -35,7 +35,9 @@ _TYPE, _COUNT = ("resources", "instance_type"), ("resources", "instance_count")
 def serverless_faults(
     client: Client, size: str, count: int, locations: Sequence[str], *, is_spot: bool
 ) -> list[CapacityFault]:  # fmt: skip
-    """Return the problems with `count` machines of a size, in the region with the fewest problems.
+    """Return the capacity problems of a job that needs `count` machines of a size.
+
+    If the job may run in several regions, the region with the fewest problems counts.
 
     Raises:
         TargetError: see `provider_errors`.
@@ -45,9 +47,9 @@ def serverless_faults(
 
 
 def _badness(faults: Sequence[CapacityFault]) -> tuple[int, int]:
-    """Return a sort key: the number of errors, then the number of all problems.
+    """Return a sort key for a region's problems: the number of errors, then the number of all problems.
 
-    Errors count most, because a job that waits is better than a refused job.
+    Errors count more than warnings, because an error means that the service refuses the job.
     """
     return sum(level_of(fault.code) is Level.ERROR for fault in faults), len(faults)
 
@@ -85,8 +87,8 @@ def _shortage(usage: Mapping[str, Any], needed: int, where: str) -> Iterator[Cap
 
 
 def _is_of(usage: Mapping[str, Any], name: str) -> bool:
-    """Return whether an entry is the quota `name`. Some entries contain a title instead of the name, such as
-    `Standard NDv2 Family ... vCPUs`.
+    """Return whether `usage`, an entry of the service's list, is the quota `name`. Instead of the name, some entries
+    contain a title such as `Standard NDv2 Family ... vCPUs`.
     """
     names = usage.get("name") or {}
     if str(names.get("value", "")).lower() == name.lower():

@@ -40,7 +40,7 @@ _TOKEN = "x-azureml-token"
 
 
 class AzureMLService:
-    """Azure ML's service, for one process of cloudtrain. A run is a command job with the run's name."""
+    """Azure ML's service. Each run is a command job with the run's name."""
 
     in_flight = 60.0
     names_are_unique = True
@@ -115,12 +115,12 @@ class AzureMLService:
         return any(made)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Send the request, in which the versions that the check reported replace labels.
+        """Send the request, with each label replaced by the version that the check reported.
 
-        If an earlier process sent the request (`again`), the name is looked up first, because a PUT to an existing job
-        changes its properties, tags and description. If the answer to a PUT is lost, the PUT may be repeated, because a
-        second PUT of the same content does not create a second job. If the service refuses the second PUT, cloudtrain
-        recognizes the existing job as its own.
+        If an earlier process may have sent the request (`again`), the name is looked up first, because a PUT to an
+        existing job changes its properties, tags and description. If the answer to a PUT is lost, the PUT is repeated:
+        the same content does not create a second job. If the service then refuses the PUT because the job exists,
+        cloudtrain recognizes the job as its own.
 
         Raises:
             NameTaken: the workspace has another job of that name.
@@ -149,9 +149,9 @@ class AzureMLService:
         return self._ours(ref)
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Return whether the workspace has no such run.
+        """Return True if the workspace does not have the run, and False if it does.
 
-        Nothing is withdrawn: an earlier request to create the run has arrived by now, or is lost.
+        There is no request to withdraw: an earlier request to create the run has arrived by now, or is lost.
         """
         return not self.has(ref)
 

@@ -1,4 +1,4 @@
-"""Turn the service's description of a job into a `RunStatus`: states, reasons, times and money.
+"""Turn the service's description of a job into a `RunStatus`: states, reasons, times and cost.
 
 The job's body comes from the resource manager. Its state and times come from the workspace's run history, which has
 three times: when the run was created, when it began to run, and when it ended.
@@ -48,7 +48,7 @@ _MOMENT = re.compile(r"(?P<seconds>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?P<fraction>\
 
 
 def state_of(status: str) -> RunState:
-    """Return the state for the service's word `status`. An unknown word, from a newer service, counts as running."""
+    """Return cloudtrain's state for the service's `status`. An unknown status counts as running."""
     return STATES.get(status, RunState.RUNNING)
 
 

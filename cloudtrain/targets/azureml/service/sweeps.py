@@ -1,7 +1,7 @@
 """Azure ML's own tuner: a run is a sweep job with the run's name. Sweep jobs and command jobs use the same requests.
 
-Each trial is a separate job, a child of the sweep's run. The trial's state and, in a tag, its values come from the run
-history; its metrics come from the workspace's MLflow interface.
+Each trial is a separate job, whose run is a child of the sweep's run. The trial's state comes from the run history, and
+so do its hyperparameters, which are in a tag. Its metrics come from the workspace's MLflow interface.
 """
 
 from __future__ import annotations

@@ -61,10 +61,10 @@ def upload_code(client: Client, code_id: str, bundle: BundleWriter, on_bytes: By
 
 
 def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter) -> str:
-    """Upload one folder of a bundle to the workspace's own storage, and return its address.
+    """Upload the folder `folder` of a bundle to the workspace's own storage, and return the address of the copy.
 
-    The uploaded folder's name is the hash of its content. The address ends with a slash, as in azure-ai-ml 1.35.2's
-    addresses of build contexts.
+    The name of the copy is `sha256`, the hash of the folder's content. The address ends with a slash, as azure-ai-ml
+    1.35.2 writes the addresses of build contexts.
 
     Raises:
         TargetError: the workspace's storage refuses the folder.
@@ -160,9 +160,10 @@ def _text(name: str) -> str:
 
 
 def _container(client: Client, given: dict[str, Any]) -> Any:
-    """Return the container that the service has created for the upload; `given` is the service's answer about it.
+    """Return a client for the container that the service has created for the upload.
 
-    The container is opened with the signature in that answer, or else with the credentials.
+    `given` is the service's answer about the container. If it has a signature, the client uses the signature;
+    otherwise it uses the credentials.
     """
     storage = require("azure.storage.blob", extra="azureml")
     signed = (given.get("credential") or {}).get("sasUri")
@@ -190,7 +191,9 @@ def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, count: 
 
 
 def _counting(files: list[_File], on_bytes: ByteProgress | None) -> Callable[[_File, int], None]:
-    """Return a function that gets the bytes sent of one file, and reports the bytes of all files to `on_bytes`."""
+    """Return a function that takes a file and the number of its bytes sent so far, and calls `on_bytes` with the total
+    of all files.
+    """
     total, sent, lock = sum(file.size for file in files), dict.fromkeys(files, 0), Lock()
     sent_of_all = 0
 

@@ -20,7 +20,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Ref:
-    """A reference to a variable of the program, or to the item `index` of the variable."""
+    """A reference to a variable of the program, or with `index` to one item of the variable's list."""
 
     variable: str
     index: int | None = None
@@ -32,12 +32,12 @@ class Program:
 
     Attributes:
         variables: maps names to a call, a list or a plain value, in order; a value may refer to earlier variables.
-        method: the method of the last variable that sends the request.
+        method: the method that sends the request; it is a method of the last variable.
         arguments: the arguments of `method`.
         extra: the extra of cloudtrain that installs the SDK.
         notes: comments that explain unusual parts of the written code.
         steps: methods of the last variable to call before `method`, with their arguments.
-        in_code: further arguments of `method`, only for the written code.
+        in_code: more arguments of `method`, which are only written as code and never executed.
     """
 
     variables: dict[str, Any]
@@ -55,8 +55,8 @@ class Program:
 
 
 def build(program: Program, **given: Any) -> tuple[Any, dict[str, Any]]:
-    """Execute the program without its last call, which sends the request. Return the object and the arguments of this
-    call. Values in `given` replace the variables of the same names.
+    """Execute the program except for its last call, which sends the request. Return the program's last variable and the
+    arguments of the last call. Values in `given` replace the variables of the same names.
 
     Raises:
         MissingExtra: the SDK is not installed.

@@ -70,8 +70,8 @@ def _calls(value: Any) -> Iterator[Call]:
 
 
 def _layout(head: str, value: Any, tail: str, depth: int) -> Iterator[str]:
-    """Yield the code lines of `head`, value and `tail`: one line if it fits, otherwise one line per part of the value,
-    with a comma after the last part."""
+    """Yield the lines of code for `value`, preceded by `head` and followed by `tail`: one line if all of it fits,
+    otherwise one line per part of the value, with a comma after the last part. `depth` is the level of indentation."""
     indent = "    " * depth
     line = f"{indent}{head}{_inline(value)}{tail}"
     parts = list(_parts(value))

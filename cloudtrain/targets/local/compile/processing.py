@@ -71,9 +71,8 @@ def _share(run_dir: str, instance: int, name: str) -> str:
 
 
 def _mark(name: str) -> str:
-    """Return a placeholder for the path of an instance's share of the input `name`. The job is compiled once for all
-    instances; `_seen` then fills in the paths. A compiled job has no references left, so no other text in it looks like
-    the placeholder."""
+    """Return a placeholder for the folder with an instance's shard of the input `name`. The job is compiled once for
+    all instances; then `_seen` replaces the placeholder with each instance's folder."""
     return f"${{{{shares.{name}}}}}"
 
 
@@ -86,8 +85,8 @@ def _mark_shards(view: TrainingJob) -> TrainingJob:
 
 
 def _seen(process: Process, shares: Mapping[str, str], count: int) -> Process:
-    """Return the process with each placeholder in `shares` replaced by the path that it stands for, and with variables
-    for the number of its instance and the number of instances (`count`)."""
+    """Return the process with its own paths: `shares` maps placeholders to the folders that replace them. Add the
+    variables with the number of its instance and the number of all instances (`count`)."""
 
     def filled(text: str) -> str:
         for mark, share in shares.items():

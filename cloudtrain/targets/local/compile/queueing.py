@@ -17,8 +17,8 @@ _OURS = "CLOUDTRAIN_RUN_DIR"
 
 
 def queue_plan(plan: LocalPlan, job: AnyJob, settings: Local, account: LocalAccount) -> LocalPlan:
-    """Return the plan with the run's queue needs added. CUDA_VISIBLE_DEVICES gets a placeholder; the supervisor fills
-    it in when the queue gives the run its GPUs.
+    """Return the plan with the GPUs or CPU slots that the run waits for in the queue. CUDA_VISIBLE_DEVICES gets a
+    placeholder, unless the job sets the variable. The supervisor replaces it when the queue gives the run its GPUs.
 
     Raises:
         JobError: the run needs more than the machine has, so it would wait for ever.
@@ -46,7 +46,7 @@ def plan_after(plan: LocalPlan, runs: tuple[str, ...]) -> LocalPlan:
 
 
 def _own_devices(job: AnyJob) -> str | None:
-    """Return the value of CUDA_VISIBLE_DEVICES that the job sets, or None. cloudtrain does not change this value."""
+    """Return the value of CUDA_VISIBLE_DEVICES that the job sets; None if the job does not set the variable."""
     view = job.as_training() if isinstance(job, ProcessingJob) else job
     return view.environment.variables.get(VISIBLE)
 
@@ -94,8 +94,8 @@ def _with_share(process: StartedProcess) -> StartedProcess:
 
 
 def _shown(group: Alike) -> Alike:
-    """Return the processes as a plan shows them, with a placeholder in CUDA_VISIBLE_DEVICES. Ranks below a launcher
-    inherit the variable, so they stay unchanged."""
+    """Return the processes as a plan shows them, with a placeholder in CUDA_VISIBLE_DEVICES. Ranks that a launcher
+    starts stay unchanged, because they inherit the launcher's variable."""
     if _OURS not in group.first.env:
         return group
 

@@ -126,7 +126,7 @@ class _RunLayout:
 
     @property
     def written(self) -> dict[str, str]:
-        """Map references to the folders that the run writes to."""
+        """Map references such as `outputs.model` to the folders that the run writes to."""
         return {name: path for name, path in self.paths.items() if not name.startswith("inputs.")}
 
     @property
@@ -149,7 +149,8 @@ class _RunLayout:
 
     def env(self, instance: int, *, processes: int, ranks: bool = True) -> dict[str, str]:
         """Return the environment variables that the processes of an instance get in addition to the submitter's own.
-        `ranks`: whether the processes communicate through torch or MPI."""
+        `processes`: the number of all processes on this machine. `ranks`: whether they communicate through torch or
+        MPI."""
         given = {key: resolve_text(value, self.paths) for key, value in self.job.environment.variables.items()}
         searched = given.pop("PYTHONPATH", "${{env.PYTHONPATH}}")
         env = {
@@ -272,8 +273,8 @@ def _tensorflow(run: _RunLayout) -> _Launch:
 
 
 def _single(run: _RunLayout) -> _Launch:
-    """Return one process per instance. For a shell, signals go to its whole process group, because a shell does not
-    forward signals."""
+    """Return one process per instance. If the process is a shell, signals go to its whole process group, because a
+    shell does not forward signals."""
     shape, program = JobSize(run.shape.instances, 1), tuple(run.direct_program())
     started = tuple(
         Process(
