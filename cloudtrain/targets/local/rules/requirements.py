@@ -1,8 +1,8 @@
 """Find which requirements in a file an interpreter lacks, without network access.
 
-One query returns all versions: cloudtrain's own interpreter answers it in this process, any other in a subprocess. A
-requirement that this module cannot read (a URL without a name, an unusual marker, a version that is not numeric) counts
-as installed.
+cloudtrain asks the interpreter once for the installed versions of all requirements. For its own interpreter it does
+this in the current process, for any other in a subprocess. A requirement that this module cannot read (a URL without a
+name, an unusual marker, a version that is not numeric) counts as installed.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def requirements_in(file: str, read: Callable[[str], str | None], deepest: int =
 
 
 def missing_from(python: str, requirements: Iterable[Requirement]) -> list[Missing]:
-    """Return the requirements that the interpreter lacks or has in an unsuitable version. Return an empty list if the
-    interpreter does not answer."""
+    """Return the requirements that the interpreter `python` lacks or has in an unsuitable version. Return an empty list
+    if the interpreter does not answer."""
     wanted = list(dict.fromkeys(requirements))
     answer = _ask(python, sorted({requirement.name for requirement in wanted})) if wanted else None
     if answer is None:

@@ -141,8 +141,8 @@ def scaled_down(subject: Subject) -> Iterator[Fault]:
 
 
 def _fewer_tasks(subject: Subject) -> Iterator[Fault]:
-    """Report a TensorFlow job that runs on this machine with fewer tasks than it asks for. With `emulate`, each
-    host has one task."""
+    """Report a TensorFlow job that runs on this machine with fewer tasks than it asks for. With `emulate`,
+    hosts are counted instead of tasks."""
     asked, specification = requested_tasks(subject.job), _specification(subject)
     instances, tasks, here = asked.workers, sum(asked), specification.world_size
     if subject.target.emulate is not None:

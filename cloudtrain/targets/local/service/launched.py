@@ -72,7 +72,9 @@ def launch(
     environment: dict[str, str],
     umask: int,
 ) -> Launched:
-    """Start one process in its own session. Its output goes to files under `logs`. `umask` is the submitter's umask.
+    """Start one process in its own session. Its output goes to files under `logs`.
+
+    `index` is the process's position in the launch specification, `umask` the submitter's umask.
 
     Raises:
         OSError: the process cannot be started.

@@ -35,7 +35,7 @@ class Lines:
         return lines
 
     def flush(self) -> list[str]:
-        """Return the incomplete last line at the end of the stream."""
+        """At the end of the stream, return the incomplete last line as a list; empty if there is none."""
         rest, self.pending = self.pending, b""
         return _texts(rest + b"\n") if rest.strip(b"\r") else []
 

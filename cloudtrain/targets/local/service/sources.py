@@ -131,10 +131,11 @@ class SourceFinder:
             yield source
 
     def _rank(self, instance: int, local_rank: int, folder: str, at_once: bool) -> int | None:
-        """Return the global rank of the process whose output is in `folder`. If the rank is not known yet but may be
-        soon, return None; with `at_once`, return the most likely rank instead. With one instance, the global rank
-        equals the local rank. The global ranks of forked processes count up from instance to instance. torchrun assigns
-        global ranks at each rendezvous."""
+        """Return the global rank of the process whose output is in `folder`. Return None if the rank may become
+        known soon. With `at_once`, or after a short wait, return the most likely rank instead.
+
+        Only torchrun with several instances makes this necessary, because it assigns global ranks at each rendezvous.
+        """
         per_instance = self._spec.world_size // self._spec.instances
         usual = instance * per_instance + local_rank
         if self._spec.instances == 1 or self._spec.launcher == "fork":

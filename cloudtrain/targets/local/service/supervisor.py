@@ -399,8 +399,8 @@ class Supervisor:
         return "; the script saved and left" + (f" at step {step}" if step is not None else "")
 
     def _someone_failed(self) -> bool:
-        """Return whether a rank failed. The launcher's exit code does not show this: it is nonzero even if all ranks
-        exit on SIGTERM as asked."""
+        """Return whether a rank failed for a reason other than SIGTERM. The launcher's exit code does not show this: it
+        is nonzero even if SIGTERM ended all ranks."""
         return any(death.exit_code != -signal.SIGTERM for death in self.deaths.of_newest_attempt(self.output))
 
     def _close(self, state: str, **changes: Any) -> None:
