@@ -53,7 +53,7 @@ class Parts(NamedTuple):
 
     @property
     def needs_code_channel(self) -> bool:
-        """Return whether a channel must bring the bundle, because the job's container cannot download it."""
+        """Return whether the bundle needs an input channel, because the container does not download it itself."""
         return self.launch.mode == "entrypoint" or (self.launch.mode == "toolkit" and self.target.network_isolation)
 
 

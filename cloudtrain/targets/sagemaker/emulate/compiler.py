@@ -111,9 +111,9 @@ def _notes(job: TrainingJob, launches: dict[Host, HostLaunch]) -> Iterator[str]:
 
 
 def _container(parts: Parts, python: str) -> Container:
-    """Return what is known about the image, without SageMaker's libraries and the PyTorch version.
+    """Return the known contents of the image, without SageMaker's libraries and the PyTorch version.
 
-    They are left out because a local emulation uses this machine's Python instead of the image's.
+    They are left out because an emulation runs this machine's interpreter, `python`, instead of the image's.
     """
     known = contents_of(parts.image.known)
     return known._replace(python=python, smddprun=False, smddpmprun=False, torch=None, training_module=None)
