@@ -1,5 +1,4 @@
-"""The class `LocalTarget`. It is pure except for reading this machine's hardware and files; `service/` runs the
-jobs."""
+"""The class `LocalTarget`. It reads this machine's hardware and files, but starts nothing; `service/` runs the jobs."""
 
 from __future__ import annotations
 

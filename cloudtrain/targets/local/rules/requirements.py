@@ -101,8 +101,8 @@ def _ask(python: str, names: list[str]) -> tuple[dict[str, str | None], dict[str
 
 
 def _applies(marker: str, machine: Mapping[str, str]) -> bool:
-    """Return whether an environment marker applies. Comparisons may be joined by `and`, or by `or`, but not by both.
-    Any other marker does not apply."""
+    """Return whether an environment marker applies; an empty marker does. Markers that combine `and` with `or`, or that
+    this function cannot read, count as not applying."""
     joined = re.split(r"\s+(and|or)\s+", marker) if marker else []
     words = {*joined[1::2]}
     results = []
@@ -125,8 +125,8 @@ def _is_met(versions: str, installed: str | None) -> bool:
 
 
 def _clause_is_met(operator: str, wanted: str, installed: str) -> bool:
-    """Return whether the installed version meets a clause such as `>=1.26`. Only release numbers are compared. If they
-    are equal and one of the versions has a suffix such as `rc1`, the clause counts as met."""
+    """Return whether the installed version meets a clause such as `>=1.26`. Only release numbers are compared. A
+    clause that they do not decide, such as `<1.26` for the installed version `1.26rc1`, counts as met."""
     have, want = _VERSION.fullmatch(installed.partition("+")[0]), _VERSION.fullmatch(wanted.partition("+")[0])
     if operator == "===" or have is None or want is None:
         return True

@@ -89,8 +89,7 @@ class Deaths:
         return verdict.Verdict("the run failed, but no process reported a reason", [])
 
     def _read_reports(self, output: Output) -> dict[int, tuple[int, int]]:
-        """Map each failed rank to its instance and exit code, as the launchers report them. With mpirun, all ranks
-        belong to one instance."""
+        """Map each failed rank to its instance and exit code, as the launchers report them."""
         if self._spec.launcher == "processes":
             return {}
         return {

@@ -33,7 +33,7 @@ class Launched:
         self._child = child
 
     def poll(self) -> bool:
-        """Return whether the process has ended since the last call. Return True only once."""
+        """Return True once: at the first call after the process has ended."""
         if self.exit_code is not None:
             return False
         self.exit_code = self._child.poll()

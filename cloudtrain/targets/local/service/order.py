@@ -47,8 +47,8 @@ class Held:
 
 @dataclass
 class Order:
-    """The whole queue. `waiting` is sorted by priority. Within one priority, users may have changed the order of
-    arrival."""
+    """The whole queue. `waiting` is sorted by priority. Runs of the same priority are in the order of their arrival,
+    unless users moved them."""
 
     waiting: list[Waiting] = field(default_factory=list)
     held: list[Held] = field(default_factory=list)

@@ -87,7 +87,7 @@ class Output:
 
     def pump(self, *, at_once: bool = False) -> bool:
         """Read a limited amount of the available output. Return True if more is available. `at_once`: look for new
-        files in this call, and do not wait until their ranks are known.
+        files in this call, and read them even if their ranks are not known yet.
 
         Raises:
             OSError: the journal cannot be written.

@@ -62,7 +62,7 @@ def drop(state_dir: str, run: str) -> None:
 
 
 def _change(state_dir: str, how: Callable[[Order], bool]) -> Order | None:
-    """Apply a change to the queue. Return None if the change was made, otherwise the unchanged order."""
+    """Change the queue with `how`. Return None if `how` returned True; otherwise the order, which is unchanged."""
     done = False
 
     def change(order: Order) -> None:

@@ -70,7 +70,7 @@ class Exits:
             self._events.register(descriptor, select.EPOLLIN)
 
     def wait(self, seconds: float) -> list[int]:
-        """Wait up to `seconds` until a process ends. Return the ids of the processes that have ended."""
+        """Wait up to `seconds` for a process to end. Return the ids of the processes that have ended."""
         gone, self._gone = self._gone, []
         timeout = 0 if gone else seconds
         if self._events is None:

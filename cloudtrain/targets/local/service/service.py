@@ -221,7 +221,7 @@ class LocalService:
             yield ListedRun(self._ref(name), self.status(self._ref(name)))
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Yield folders with the run's code: first the code folders of the run, then the unpacked bundle."""
+        """Yield folders with the run's code: first its code folders, then the bundle, unpacked below `scratch`."""
         spec = self._read_launch(ref)
         if spec is not None:
             yield from (Path(folder) for folder in (spec.code.directory, *(spec.code.copies or ())) if folder)

@@ -489,7 +489,7 @@ def _answer(ready: int, word: bytes) -> None:
 
 
 def _start_guard(run_dir: str) -> int:
-    """Start the guard. Return the writing end of its pipe, which must stay open."""
+    """Start the guard. Return the write end of its pipe, which must stay open."""
     import subprocess
 
     from cloudtrain.targets.local.service.own_processes import command

@@ -109,6 +109,8 @@ class SageMakerAdopter:
     def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
         """Return the training jobs that a script was about to create, and the archive of their code, if any.
 
+        `record` is the captured API call, and `uploads` maps addresses to the files that the script uploaded.
+
         If the script asked AWS for its account number, the hook answered with a placeholder. The account number of the
         job's role replaces this placeholder.
         """

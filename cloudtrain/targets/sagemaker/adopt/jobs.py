@@ -256,7 +256,7 @@ def _inputs(request: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _input_name(channel: str, taken: set[str]) -> str:
-    """Return the channel's name, changed to a similar one if it is not valid as the name of an input."""
+    """Return the channel's name. If an input cannot have this name, return a similar one that is not in `taken`."""
     if re.fullmatch(PLACE_NAME, channel):
         return channel
     name = re.sub(r"\W", "_", channel, flags=re.ASCII)

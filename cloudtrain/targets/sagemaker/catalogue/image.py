@@ -91,7 +91,7 @@ def split_base(base: str) -> tuple[str, str]:
 
 
 def _libraries(engine: tuple[str, str], device: str, repository: str) -> dict[str, Any]:
-    """Return the toolkit and SageMaker's libraries. The libraries are installed in GPU images only."""
+    """Return the fields of `Image` for the toolkit and SageMaker's libraries. Only GPU images have the libraries."""
     toolkit = next(iter(in_range("toolkit", *engine, "version")), None)
     if repository == SMP2_REPOSITORY:
         known = facts()["smp2"].get(engine[1])

@@ -88,7 +88,7 @@ def rows(framework: str) -> tuple[ImageEntry, ...]:
 
 
 def _neuronx_rows() -> Iterator[ImageEntry]:
-    """Yield the PyTorch images for Trainium that neither SDK lists."""
+    """Yield the PyTorch images for Trainium that neither version 2 nor version 3 of the SDK lists."""
     hugging_face = [row for row in tables()["frameworks"]["huggingface"] if row["repository"].endswith("-neuronx")]
     for fact in facts()["neuronx"]:
         yield ImageEntry(

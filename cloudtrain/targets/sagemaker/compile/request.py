@@ -144,7 +144,7 @@ def _environment(parts: Parts) -> dict[str, str]:
 
 
 def tags(given: dict[str, str], run_name: str) -> list[dict[str, str]]:
-    """Return `Tags`: the job's own tags, and the tag that identifies the run."""
+    """Return `Tags`: the job's tags, `given`, and the tag that identifies the run."""
     return [{"Key": key, "Value": value} for key, value in (given | {RUN_TAG: run_name}).items()]
 
 

@@ -214,10 +214,10 @@ def _links(stage: Stage, job: TrainingJob, host: Host) -> Iterator[Link]:
 
 
 def _assign_ranks(launches: dict[Host, HostLaunch]) -> list[tuple[Process, str]]:
-    """Number the ranks of the processes that the supervisor starts, and return each process with its stop signal.
+    """Return the processes that the supervisor starts, each with its stop signal.
 
-    A script without a launcher counts as a rank. Its number comes after the ranks of launchers, in the order of host
-    names. Parameter servers come last.
+    Scripts that run without a launcher get ranks: after the ranks of all launchers, in the order of host names, with
+    parameter servers last.
     """
     started = [(process, made.signal) for made in launches.values() for process in made.processes]
     first = sum(made.ranks for made in launches.values())
