@@ -13,9 +13,10 @@ from cloudtrain.targets.registry import target_of
 
 
 class LocalView(RequestView):
-    """Lets rules read a launch specification. With `emulate`, it includes the overrides of the emulated service.
+    """Lets rules read a launch specification.
 
-    Overrides that name machines are ignored, because an emulated job also runs on this machine.
+    With `emulate`, the overrides of the emulated service apply. Overrides that name machines are ignored, because an
+    emulated job also runs on this machine.
     """
 
     def __init__(self, target: str, emulated: str | None) -> None:

@@ -125,8 +125,8 @@ def _is_met(versions: str, installed: str | None) -> bool:
 
 
 def _clause_is_met(operator: str, wanted: str, installed: str) -> bool:
-    """Return whether the installed version meets a clause such as `>=1.26`. Only release numbers are compared. A
-    clause that they do not decide, such as `<1.26` for the installed version `1.26rc1`, counts as met."""
+    """Return whether the installed version meets a clause such as `>=1.26`. Only release numbers
+    are compared. If a suffix such as `rc1` would decide, the clause counts as met."""
     have, want = _VERSION.fullmatch(installed.partition("+")[0]), _VERSION.fullmatch(wanted.partition("+")[0])
     if operator == "===" or have is None or want is None:
         return True

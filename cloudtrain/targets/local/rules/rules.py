@@ -66,8 +66,8 @@ def interpreter_is_missing(subject: Subject) -> Iterator[Fault]:
 def torch_is_missing(subject: Subject) -> Iterator[Fault]:
     """PyTorch is not installed for the interpreter that runs the script.
 
-    This distribution starts through torchrun, which is a part of PyTorch, or through `--launcher fork`, which imports
-    PyTorch.
+    The job's distribution starts through torchrun, which is a part of PyTorch, or through `--launcher fork`, which
+    imports PyTorch.
     """
     needs_torch = any(group.role in ("torchrun", "fork") for group in Processes.of(subject.plan.processes).groups)
     if needs_torch and subject.target.python is None and find_spec("torch") is None and not _will_install(subject):

@@ -6,8 +6,9 @@ The journal `output.jsonl` holds two kinds of records, one per line:
     {"file": "logs/...", "inode": 4711, "offset": 1024, "rank": 1}
 
 The first kind also has `values`, such as `{"step": 1, "train:loss": 0.25}`, if the job's `metrics` match the line, so
-that readers of the journal need no patterns. The second kind ends each batch; its `offset` is the number of bytes of
-the file that are in the journal. The process that finishes a lost run continues at this offset.
+that readers of the journal need no patterns. A record of the second kind ends each batch of lines from one file; its
+`offset` is the number of bytes of the file that are in the journal. The process that finishes a lost run continues at
+this offset.
 """
 
 # Paths are strings here, because this module must start and poll quickly.

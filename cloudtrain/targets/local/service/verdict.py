@@ -24,7 +24,7 @@ class Death(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The explanation of a failed run, for its status."""
+    """The explanation why a run failed, for the run's status."""
 
     reason: str
     details: list[str]
@@ -94,7 +94,7 @@ def in_own_words(verdict: Verdict, failure_files: Iterable[str]) -> Verdict:
     """Return the verdict with the first line of the oldest failure file as its reason, and the other lines as details.
     Return it unchanged if no failure file has content.
 
-    A failure file replaces SageMaker's `/opt/ml/output/failure`; as in SageMaker, only 1,024 characters are used.
+    A failure file is the `/opt/ml/output/failure` of an emulated host. As in SageMaker, only 1,024 characters are used.
     """
     files = [path for path in map(Path, failure_files) if path.is_file()]
     found = sorted(files, key=lambda path: path.stat().st_mtime)

@@ -145,7 +145,7 @@ def _original(
 ) -> Original:
     """Return a request or job description as an original, without the fields that only a description has.
 
-    `kind` describes the document in words. `lost` maps fields that cannot be adopted to explanations.
+    `kind` describes the document in words. `lost` explains, by field, why fields cannot be adopted.
     """
     members = members_of(_OPERATION, ()) or ()
     described = "TrainingJobStatus" in data or "TrainingJobArn" in data

@@ -184,7 +184,7 @@ class _Reader:
 
 
 def _flat(keywords: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield each argument's name and value; for version 3's nested objects, their arguments with version 2's names."""
+    """Yield each argument's name and value. Those in nested objects, such as `Compute(...)`, get version 2's names."""
     for name, value in keywords.items():
         parts = _TRAINER_PARTS.get(value.name.rpartition(".")[2]) if isinstance(value, StaticCall) else None
         if parts is None:

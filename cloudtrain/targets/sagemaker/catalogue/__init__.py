@@ -10,7 +10,7 @@ DATA = Path(__file__).with_name("data")
 
 
 def _describe(instance: InstanceType) -> list[tuple[str, str]]:
-    """Return labelled facts: local disk, EFA variables that the toolkit sets, and which sources list it for SMDDP."""
+    """Return labelled facts: the local disk, the toolkit's EFA variables, and which sources list the type for SMDDP."""
     variables = [
         name
         for name, is_set in (

@@ -112,7 +112,7 @@ def _no_such_smp2_image(version: str) -> str:
 
 
 def _cuda(engine: tuple[str, str], tag: str) -> str:
-    """Return the CUDA version, such as `12.9`, from the tag (`cu129`) if it names one, or else from the facts."""
+    """Return the CUDA version, such as `12.9`, from the tag (`cu129`) if it names one, or else from `facts()`."""
     match = re.search(r"(?:^|-)cu(\d+)(\d)(?:-|$)", tag)
     if match:
         return f"{match[1]}.{match[2]}"
