@@ -43,7 +43,7 @@ def all_targets() -> list[Target]:
 
 
 def service_of(name: str, context: ServiceContext) -> Service:
-    """Return the service of a target. It makes no request until a method is called.
+    """Return the service of a target. The service makes no request until a method is called.
 
     Raises:
         SettingsError: the target does not exist.

@@ -28,16 +28,17 @@ def find_interpreter(name: str, environ: Mapping[str, str], cwd: Path) -> Path |
 
 
 def _uv_environments(environ: Mapping[str, str], cwd: Path) -> Iterator[Path]:
-    """Yield the folders in which `uv run` may keep the project's environment: by default `.venv` beside the
-    `pyproject.toml` in `cwd` or above."""
+    """Yield the possible folders of the project's uv environment: `UV_PROJECT_ENVIRONMENT` (default: `.venv`), relative
+    to each folder that has a `pyproject.toml`, from `cwd` upwards."""
     for folder in (cwd, *cwd.parents):
         if (folder / "pyproject.toml").is_file():
             yield folder / (environ.get("UV_PROJECT_ENVIRONMENT") or ".venv")
 
 
 def _conda_environments(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the folders that may hold the conda environment `name`, in conda's order: the configured folders, the
-    installation's `envs`, and the environments listed in `~/.conda/environments.txt`."""
+    """Yield the folders that may hold the conda environment `name`, in conda's order: below the folders in
+    `CONDA_ENVS_DIRS` and `CONDA_ENVS_PATH`, below `envs` of each installation, below `~/.conda/envs`, and those listed
+    in `~/.conda/environments.txt`."""
     if not name or os.sep in name or name.startswith("."):
         return
     for variable in ("CONDA_ENVS_DIRS", "CONDA_ENVS_PATH"):

@@ -1,5 +1,4 @@
-"""The class `LocalTarget`. It is pure except for reading this machine's hardware and files; `service/` runs the
-jobs."""
+"""The class `LocalTarget`. It reads this machine's hardware and files, but starts nothing; `service/` runs the jobs."""
 
 from __future__ import annotations
 
@@ -105,8 +104,8 @@ class LocalTarget(Target):
         return LocalService(state_dir, environ=environ)
 
     def request_view(self, settings: Local) -> RequestView:
-        """Return the rules' view of a launch specification. With `emulate`, it includes the overrides of the emulated
-        service."""
+        """Return the object through which rules read a launch specification. With `emulate`, the overrides of the
+        emulated service apply."""
         from cloudtrain.targets.local.rules.request_view import LocalView
 
         return LocalView(self.name, settings.emulate)

@@ -4,7 +4,7 @@ target.py       the target itself, which calls all other modules
 settings.py     the table `[sagemaker]`; account.py: the account settings, read without the network
 compile/        turns a job into the body of CreateTrainingJob or CreateProcessingJob
 launch/         computes from this body the processes that will run in the containers
-rules/          finds mistakes in a job before it costs money (SM)
+rules/          checks a job before it is submitted; codes such as `SM305`
 catalogue/      images, instance types, and the limits of each request field
 emulate/        the same job on this machine, as the containers would run it
 plan.py         the compiled job; export/: the same job as calls of the SageMaker SDK

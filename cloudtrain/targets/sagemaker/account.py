@@ -67,8 +67,7 @@ def account_id(role: str) -> str | None:
 def credentials_in_sight(target: SageMaker, environ: Mapping[str, str]) -> bool:
     """Return whether this machine seems to have credentials, without using the network.
 
-    The metadata service of AWS machines also gives credentials, but over the network. Only `--online` asks
-    this service.
+    Credentials from the metadata service of AWS machines do not count, because asking it needs the network.
     """
     if target.profile or any(environ.get(name) for name in _CREDENTIALS):
         return True
@@ -96,7 +95,7 @@ def _region(profile: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def _files(environ: Mapping[str, str]) -> tuple[Path, Path]:
-    """Return the paths of the AWS configuration file and the credentials file. Both may name a region."""
+    """Return the paths of the AWS configuration file and of the AWS credentials file."""
     home = expand_home(environ.get("HOME") or "~") / ".aws"
     given = environ.get("AWS_CONFIG_FILE"), environ.get("AWS_SHARED_CREDENTIALS_FILE")
     config, credentials = (expand_home(path) if path else None for path in given)
@@ -104,7 +103,7 @@ def _files(environ: Mapping[str, str]) -> tuple[Path, Path]:
 
 
 def _section(file: Path, profile: str) -> Mapping[str, str]:
-    """Return the section `[profile NAME]` or `[NAME]`; empty if it is missing or the file cannot be read."""
+    """Return the profile's section, `[profile NAME]` or `[NAME]`; empty if it is missing or `file` cannot be read."""
     import configparser
 
     parser = configparser.RawConfigParser(default_section="", strict=False)

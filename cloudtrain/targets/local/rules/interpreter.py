@@ -26,7 +26,7 @@ def versions_of(names: Iterable[str]) -> dict[str, str | None]:
 
 
 def machine() -> dict[str, str]:
-    """Return the values of this interpreter and platform for environment markers, such as `python_version`."""
+    """Return the values of environment markers, such as `python_version`, for this interpreter and platform."""
     return {
         "python_version": ".".join(platform.python_version_tuple()[:2]),
         "python_full_version": platform.python_version(),

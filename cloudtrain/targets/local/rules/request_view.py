@@ -1,4 +1,4 @@
-"""The view through which the rules for all targets read a launch specification."""
+"""How rules read the launch specification of a run on this machine."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cloudtrain.targets.registry import target_of
 
 
 class LocalView(RequestView):
-    """The rules' view of a launch specification. With `emulate`, it includes the overrides of the emulated service.
+    """Lets rules read a launch specification.
 
-    In an emulation, only checkpoints are written outside the run's own folder, and the job always runs on this machine,
-    even if the overrides name other machines.
+    With `emulate`, the overrides of the emulated service apply. Overrides that name machines are ignored, because an
+    emulated job also runs on this machine.
     """
 
     def __init__(self, target: str, emulated: str | None) -> None:
@@ -31,16 +31,17 @@ class LocalView(RequestView):
         return self._emulated.service if self._emulated is not None else self.target
 
     def change(self, subject: Subject) -> dict[str, Any]:
-        """Return the variables and hyperparameters as the emulated service's overrides change them. Return an empty
-        dict without emulation."""
+        """Return the variables and hyperparameters that the emulated service's overrides change, with their final
+        values. Return an empty dict without emulation."""
         return self._emulated.change_script(subject) if self._emulated is not None else {}
 
     def places(self, subject: Subject) -> Iterator[DataPlace]:
-        """Yield the job's own paths for data, such as `inputs.NAME.local`; with emulation, without paths of outputs."""
+        """Yield the paths of the job's data on this machine, such as `inputs.NAME.local`. With emulation, outputs are
+        left out, because they are written to the run's own folder."""
         return declared_places(subject.job, self.target, outputs=self._emulated is None)
 
     def images(self, subject: Subject) -> Iterator[tuple[str, Path]]:
-        """Yield the job's images for all targets, so that rules can check their names. This machine runs no images."""
+        """Yield the images that the job names for any target, with their path in the job. A local run uses no image."""
         given = subject.job.environment.image
         names = [] if given is None else [name for target in target_names() if (name := given.of(target)) is not None]
         yield from ((name, IMAGE) for name in dict.fromkeys(names))

@@ -1,8 +1,8 @@
 """Find which requirements in a file an interpreter lacks, without network access.
 
-One query returns all versions: cloudtrain's own interpreter answers it in this process, any other in a subprocess. A
-requirement that this module cannot read (a URL without a name, an unusual marker, a version that is not numeric) counts
-as installed.
+cloudtrain asks the interpreter once for the installed versions of all requirements. For its own interpreter it does
+this in the current process, for any other in a subprocess. A requirement that this module cannot read (a URL without a
+name, an unusual marker, a version that is not numeric) counts as installed.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def requirements_in(file: str, read: Callable[[str], str | None], deepest: int =
 
 
 def missing_from(python: str, requirements: Iterable[Requirement]) -> list[Missing]:
-    """Return the requirements that the interpreter lacks or has in an unsuitable version. Return an empty list if the
-    interpreter does not answer."""
+    """Return the requirements that the interpreter `python` lacks or has in an unsuitable version. Return an empty list
+    if the interpreter does not answer."""
     wanted = list(dict.fromkeys(requirements))
     answer = _ask(python, sorted({requirement.name for requirement in wanted})) if wanted else None
     if answer is None:
@@ -101,8 +101,8 @@ def _ask(python: str, names: list[str]) -> tuple[dict[str, str | None], dict[str
 
 
 def _applies(marker: str, machine: Mapping[str, str]) -> bool:
-    """Return whether an environment marker applies. Comparisons may be joined by `and`, or by `or`, but not by both.
-    Any other marker does not apply."""
+    """Return whether an environment marker applies; an empty marker does. Markers that combine `and` with `or`, or that
+    this function cannot read, count as not applying."""
     joined = re.split(r"\s+(and|or)\s+", marker) if marker else []
     words = {*joined[1::2]}
     results = []
@@ -125,8 +125,8 @@ def _is_met(versions: str, installed: str | None) -> bool:
 
 
 def _clause_is_met(operator: str, wanted: str, installed: str) -> bool:
-    """Return whether the installed version meets a clause such as `>=1.26`. Only release numbers are compared. If they
-    are equal and one of the versions has a suffix such as `rc1`, the clause counts as met."""
+    """Return whether the installed version meets a clause such as `>=1.26`. Only release numbers
+    are compared. If a suffix such as `rc1` would decide, the clause counts as met."""
     have, want = _VERSION.fullmatch(installed.partition("+")[0]), _VERSION.fullmatch(wanted.partition("+")[0])
     if operator == "===" or have is None or want is None:
         return True

@@ -66,8 +66,8 @@ def interpreter_is_missing(subject: Subject) -> Iterator[Fault]:
 def torch_is_missing(subject: Subject) -> Iterator[Fault]:
     """PyTorch is not installed for the interpreter that runs the script.
 
-    This distribution starts through torchrun, which is a part of PyTorch, or through `--launcher fork`, which imports
-    PyTorch.
+    The job's distribution starts through torchrun, which is a part of PyTorch, or through `--launcher fork`, which
+    imports PyTorch.
     """
     needs_torch = any(group.role in ("torchrun", "fork") for group in Processes.of(subject.plan.processes).groups)
     if needs_torch and subject.target.python is None and find_spec("torch") is None and not _will_install(subject):
@@ -141,8 +141,8 @@ def scaled_down(subject: Subject) -> Iterator[Fault]:
 
 
 def _fewer_tasks(subject: Subject) -> Iterator[Fault]:
-    """Report a TensorFlow job that runs on this machine with fewer tasks than it asks for. With `emulate`, each
-    host has one task."""
+    """Report a TensorFlow job that runs on this machine with fewer tasks than it asks for. With `emulate`,
+    hosts are counted instead of tasks."""
     asked, specification = requested_tasks(subject.job), _specification(subject)
     instances, tasks, here = asked.workers, sum(asked), specification.world_size
     if subject.target.emulate is not None:

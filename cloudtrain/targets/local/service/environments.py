@@ -47,7 +47,7 @@ _ASIDES = ("[notice]", "WARNING:", "warning:", "hint:")
 
 
 def provide(wanted: BuiltEnvironment, code: CodePlace, environ: Mapping[str, str]) -> None:
-    """Make sure that the environment exists: build it if it is missing, from the requirements file in the bundle.
+    """Make sure that the environment `wanted` exists. If it is missing, build it from the requirements file in `code`.
 
     Raises:
         TargetError: the environment cannot be built; the message is the installer's last output.
@@ -129,15 +129,16 @@ def _publish(place: Path, link: Path) -> None:
 
 
 def _find_uv(python: str, environ: Mapping[str, str]) -> str | None:
-    """Return the path of uv, on the PATH or beside the interpreter, where `pip install uv` puts it; None without uv."""
+    """Return the path of uv on the PATH or in the interpreter's folder; None if uv is not installed."""
     return shutil.which("uv", path=os.pathsep.join((environ.get("PATH", ""), str(Path(python).parent))))
 
 
 def _layer(python: str, place: Path, folder: Path, environ: Mapping[str, str]) -> None:
-    """Make the packages of the base interpreter `python` importable in the environment `place`.
+    """Make the packages of the base interpreter `python` importable in the environment `place`. `folder`: the
+    directory in which `python` runs.
 
     Raises:
-        TargetError: the interpreter does not list its paths.
+        TargetError: the interpreter cannot list its paths.
     """
     found = subprocess.run(
         [python, "-c", _BASE], cwd=folder, env=dict(environ), capture_output=True, text=True, check=False
@@ -151,7 +152,7 @@ def _layer(python: str, place: Path, folder: Path, environ: Mapping[str, str]) -
 
 
 def _run(argv: Sequence[str], folder: Path, environ: Mapping[str, str], log: TextIO, wanted: BuiltEnvironment) -> None:
-    """Run one command of the build. Write its output to the log, and show its progress lines to the user.
+    """Run one command of the build in `folder`. Write its output to `log`, and show its progress lines to the user.
 
     Raises:
         TargetError: the command failed.

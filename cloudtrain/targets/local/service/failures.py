@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Deaths:
-    """Collects failures of ranks, in order. Only failures of the newest attempt count."""
+    """Collects the failures of ranks in the order in which the ranks end. Only failures of the newest attempt count."""
 
     def __init__(self, spec: LaunchSpecification) -> None:
         self._spec = spec
@@ -23,8 +23,8 @@ class Deaths:
         self._killed_launcher: Launched | None = None
 
     def started(self, rank: int) -> None:
-        """Record that a process of this rank has started. If the rank has started before, all ranks are being
-        restarted."""
+        """Record that a process of this rank has started. A second start of the same rank means that
+        all ranks are being restarted."""
         self._starts[rank] = self._starts.get(rank, 0) + 1
 
     def ended(self, process: Rank | Launched, exit_code: int | None) -> None:
@@ -39,11 +39,11 @@ class Deaths:
             self._killed_launcher = launcher
 
     def of_newest_attempt(self, output: Output) -> list[Death]:
-        """Return the failures of the newest attempt, completed by the launchers' reports in the last lines of the
-        output.
+        """Return the failures of the newest attempt. The launchers' reports in the last lines of the output supply
+        ranks and exit codes that the supervisor has missed.
 
-        If mpirun reports a rank, this rank counts as the first to fail, because on a busy machine all ranks seem to end
-        at once.
+        If mpirun reports a rank, this rank counts as the first to fail, because on a busy machine the supervisor may
+        see all ranks end at the same time.
         """
         from cloudtrain.targets.local.service.verdict import Death
 
@@ -89,8 +89,7 @@ class Deaths:
         return verdict.Verdict("the run failed, but no process reported a reason", [])
 
     def _read_reports(self, output: Output) -> dict[int, tuple[int, int]]:
-        """Map each failed rank to its instance and exit code, as the launchers report them. With mpirun, all ranks
-        belong to one instance."""
+        """Map each failed rank to its instance and exit code, as the launchers report them."""
         if self._spec.launcher == "processes":
             return {}
         return {

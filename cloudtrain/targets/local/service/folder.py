@@ -134,8 +134,8 @@ class RunFolder:
 
 
 def new_status(pid: int, now: float, *, is_queued: bool = False) -> dict[str, Any]:
-    """Return the first status of a run, for a supervisor that takes over the run. The keys are fields of `RunStatus`,
-    and `pid`."""
+    """Return the first status of a run, for the supervisor with the process id `pid`. The keys are `pid` and fields of
+    `RunStatus`."""
     return {
         "state": "queued" if is_queued else "preparing",
         "reason": None,

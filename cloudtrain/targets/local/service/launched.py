@@ -33,7 +33,7 @@ class Launched:
         self._child = child
 
     def poll(self) -> bool:
-        """Return whether the process has ended since the last call. Return True only once."""
+        """Return True once: at the first call after the process has ended."""
         if self.exit_code is not None:
             return False
         self.exit_code = self._child.poll()
@@ -72,7 +72,9 @@ def launch(
     environment: dict[str, str],
     umask: int,
 ) -> Launched:
-    """Start one process in its own session. Its output goes to files under `logs`. `umask` is the submitter's umask.
+    """Start one process in its own session. Its output goes to files under `logs`.
+
+    `index` is the process's position in the launch specification, `umask` the submitter's umask.
 
     Raises:
         OSError: the process cannot be started.

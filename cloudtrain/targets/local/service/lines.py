@@ -12,8 +12,8 @@ PROGRESS_EVERY = 5.0
 class Lines:
     """Splits one stream into lines. `pending` holds the bytes after the last complete line.
 
-    Invalid UTF-8 is replaced. Of a line with carriage returns, only the last state is kept. While a progress bar runs,
-    its current state is added as a line every few seconds.
+    Invalid UTF-8 is replaced. If a line contains carriage returns, only the text after the last one is kept. While a
+    progress bar runs, its current text is added as a line every few seconds.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Lines:
         return lines
 
     def flush(self) -> list[str]:
-        """Return the incomplete last line at the end of the stream."""
+        """At the end of the stream, return the incomplete last line as a list; empty if there is none."""
         rest, self.pending = self.pending, b""
         return _texts(rest + b"\n") if rest.strip(b"\r") else []
 

@@ -74,8 +74,8 @@ def _complete_output(folder: RunFolder) -> None:
 
 
 def _secrets_of(spec: LaunchSpecification) -> tuple[str, ...]:
-    """Return the secrets to mask in the output. Only secrets from files and environment variables are looked up,
-    because other secrets could need a user's answer or a network service."""
+    """Return the secrets to mask in the output. Only secrets from files and environment variables are included,
+    because other secrets could need a user's input or the network."""
     from cloudtrain.runtime.errors import SetupError
     from cloudtrain.runtime.secret_values import VARIABLE, forms_of, references, resolved
 

@@ -1,4 +1,4 @@
-"""The order of the queue: the waiting runs, the GPUs or CPU slots that each started run holds, and the next run. Pure.
+"""The order of the queue: which runs wait, which GPUs or CPU slots each started run holds, and which run starts next.
 
 Runs of the same priority start in the order of their arrival. A waiting run reserves all GPUs that it may use, or all
 CPU slots, so no run behind it gets them. Therefore small runs never delay a large run.
@@ -47,8 +47,8 @@ class Held:
 
 @dataclass
 class Order:
-    """The whole queue. `waiting` is sorted by priority. Within one priority, users may have changed the order of
-    arrival."""
+    """The whole queue. `waiting` is sorted by priority. Runs of the same priority are in the order of their arrival,
+    unless users moved them."""
 
     waiting: list[Waiting] = field(default_factory=list)
     held: list[Held] = field(default_factory=list)
@@ -77,12 +77,12 @@ class Order:
         return next((one for one in self.held if one.run == run), None)
 
     def enter(self, one: Waiting) -> None:
-        """Add a run behind all runs of its priority."""
+        """Add a waiting run behind all waiting runs of the same or a higher priority."""
         behind = (number for number, other in enumerate(self.waiting) if other.priority < one.priority)
         self.waiting.insert(next(behind, len(self.waiting)), one)
 
     def hold(self, one: Held) -> None:
-        """Record GPUs that a run uses without having waited for them."""
+        """Record a run that uses GPUs without having waited for them."""
         self.held.append(one)
 
     def leave(self, run: str) -> None:

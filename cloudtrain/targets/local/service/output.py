@@ -6,8 +6,9 @@ The journal `output.jsonl` holds two kinds of records, one per line:
     {"file": "logs/...", "inode": 4711, "offset": 1024, "rank": 1}
 
 The first kind also has `values`, such as `{"step": 1, "train:loss": 0.25}`, if the job's `metrics` match the line, so
-that readers of the journal need no patterns. The second kind ends each batch; its `offset` is the number of bytes of
-the file that are in the journal. The process that finishes a lost run continues at this offset.
+that readers of the journal need no patterns. A record of the second kind ends each batch of lines from one file; its
+`offset` is the number of bytes of the file that are in the journal. The process that finishes a lost run continues at
+this offset.
 """
 
 # Paths are strings here, because this module must start and poll quickly.
@@ -87,7 +88,7 @@ class Output:
 
     def pump(self, *, at_once: bool = False) -> bool:
         """Read a limited amount of the available output. Return True if more is available. `at_once`: look for new
-        files in this call, and do not wait until their ranks are known.
+        files in this call, and read them even if their ranks are not known yet.
 
         Raises:
             OSError: the journal cannot be written.
@@ -139,7 +140,7 @@ class Output:
         return len(chunk) == _CHUNK
 
     def _hide(self, source: Source, start: int, lines: list[str]) -> None:
-        """Mask secrets in the lines, and in the file from which the lines were read."""
+        """Mask secrets in `lines`, and in the file of `source` from the position `start`, where these lines begin."""
         if not self.hidden:
             return
         from cloudtrain.runtime.secret_values import masked
@@ -195,7 +196,7 @@ class Output:
         return self._rank_files[rank]
 
     def _values(self, lines: list[str], rank: int | None) -> dict[int, dict[str, float]]:
-        """Search lines with the job's patterns. Return a map from line number to values, and update `metrics`. The
+        """Search lines with the job's patterns. Map each index in `lines` to its values, and update `metrics`. The
         runtime's own `[metrics]` lines are not searched; their values only update `metrics`."""
         found: dict[int, dict[str, float]] = {}
         for number, line in enumerate(lines):
@@ -211,8 +212,7 @@ class Output:
         return found
 
     def _of_lowest(self, values: dict[str, float], rank: int | None) -> dict[str, float]:
-        """Return those of `values` whose metric no lower rank has printed. `core.states.Metrics` does the same, but
-        importing it would slow down the supervisor."""
+        """Return the items of `values` whose metric no lower rank has printed, as `core.states.Metrics` does."""
         own = sys.maxsize if rank is None else rank
         kept = {name: value for name, value in values.items() if own <= self._lowest.setdefault(name, own)}
         self._lowest.update(dict.fromkeys(kept, own))

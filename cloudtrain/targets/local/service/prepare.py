@@ -60,8 +60,8 @@ class Ports:
 def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str], gpus: Sequence[str] = ()) -> str:
     """Return `text` with `${{ports.NAME}}`, `${{env.NAME}}` and `${{gpus.INSTANCE}}` replaced.
 
-    An unset variable becomes an empty string. In this case, colons at both ends of the result are removed, because
-    an empty entry in PYTHONPATH would mean the working directory.
+    An unset variable becomes an empty string. In this case, colons at the start and the end of the result are
+    removed, because an empty entry in PYTHONPATH would mean the working directory.
 
     Raises:
         KeyError: `ports` has no port of that name.

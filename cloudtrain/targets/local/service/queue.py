@@ -65,8 +65,7 @@ class Queue:
         return status is None or status["state"] in FINAL
 
     def read(self) -> Order:
-        """Read the order. Return an empty order if the file is missing, or was damaged by a power failure. After a
-        power failure no run is alive."""
+        """Read the order. Return an empty order if the file is missing or damaged."""
         try:
             with open(self._table, "rb") as file:
                 return Order.from_json(json.load(file))
@@ -74,8 +73,8 @@ class Queue:
             return Order()
 
     def settle(self) -> None:
-        """Give the GPUs and slots of dead runs to waiting runs. Do nothing if the queue was never used or cannot be
-        written. If it cannot be written, the supervisors of the waiting runs do this later."""
+        """Give the GPUs and slots of ended runs to waiting runs. Do nothing if the queue was never used. If the queue
+        cannot be written, the supervisors of the waiting runs do this later."""
         if os.path.exists(self._table):
             try:
                 self.change()

@@ -14,8 +14,8 @@ from cloudtrain.targets.local.service.queue import Queue
 
 def standing(run_dir: str) -> dict[str, Any]:
     """Return the fields of a queued run's status that come from the queue. For a waiting run, they are its position and
-    a reason that says what it waits for. For a run that got its GPUs or slots or was dropped, the only field is its
-    next state, which its supervisor will record. Return an empty dict if the run is not in the queue."""
+    a reason that says what it waits for. For a run that holds GPUs or slots, or that was dropped, the only field is
+    the state that its supervisor will record next. Return an empty dict if the run is not in the queue."""
     queue, name = Queue.of(run_dir), run_dir.rpartition("/")[2]
     order = queue.read()
     place = order.place_of(name)
@@ -62,7 +62,7 @@ def drop(state_dir: str, run: str) -> None:
 
 
 def _change(state_dir: str, how: Callable[[Order], bool]) -> Order | None:
-    """Apply a change to the queue. Return None if the change was made, otherwise the unchanged order."""
+    """Change the queue with `how`. Return None if `how` returned True; otherwise the order, which is unchanged."""
     done = False
 
     def change(order: Order) -> None:

@@ -1,9 +1,9 @@
 """Find the ranks of a run among the processes of this machine, and the order in which the ranks end.
 
-torchrun and mpirun start the ranks. The supervisor looks for a variable with a rank in the environment of their child
-processes. Forked ranks show their launcher's environment, so the fork launcher writes their ranks to files. On Linux
-a pid file descriptor reports the end of a process at once. The ended process stays as a zombie with its exit code until
-its launcher collects it.
+torchrun and mpirun start each rank with its number in an environment variable, which the supervisor reads from their
+child processes. For a forked process, the system shows the launcher's environment, so the fork launcher writes the
+ranks to files. On Linux, a pid file descriptor reports the end of a process at once. The ended process stays as a
+zombie with its exit code until its launcher collects it.
 """
 
 # Paths are strings here, because this module must start and poll quickly.
@@ -70,7 +70,7 @@ class Exits:
             self._events.register(descriptor, select.EPOLLIN)
 
     def wait(self, seconds: float) -> list[int]:
-        """Wait up to `seconds` until a process ends. Return the ids of the processes that have ended."""
+        """Wait up to `seconds` for a process to end. Return the ids of the processes that have ended."""
         gone, self._gone = self._gone, []
         timeout = 0 if gone else seconds
         if self._events is None:

@@ -96,6 +96,7 @@ class LocalService:
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """Write the launch specification and start a supervisor. Return when the supervisor has taken over the run.
+        `again`: complete an interrupted submission, which may already have written the specification.
 
         Raises:
             NameTaken: a run of that name already exists.
@@ -203,7 +204,7 @@ class LocalService:
         queued.drop(str(self._state_dir), ref.name)
 
     def runs(self, place: str = "") -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
-        """Yield the runs of this machine's state folder, newest first."""
+        """Yield the runs of this machine's state folder, newest first. `place` is ignored."""
         found = []
         try:
             entries = list(os.scandir(self._state_dir / "runs"))
@@ -220,7 +221,7 @@ class LocalService:
             yield ListedRun(self._ref(name), self.status(self._ref(name)))
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Yield folders with the run's code: first the code folders of the run, then the unpacked bundle."""
+        """Yield folders with the run's code: first its code folders, then the bundle, unpacked below `scratch`."""
         spec = self._read_launch(ref)
         if spec is not None:
             yield from (Path(folder) for folder in (spec.code.directory, *(spec.code.copies or ())) if folder)
@@ -232,7 +233,7 @@ class LocalService:
         return None
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
-        """Copy the files that the run wrote; see `copy_places`."""
+        """Copy the run's files at `path` to the folder `destination`, as `copy_places` does. Return the copies."""
         folder = self._folder_of(ref)
         spec = folder.read_launch()
         is_wanted = path.strip("/").partition("/")[0] in ("", NAME, "outputs")
@@ -294,7 +295,7 @@ def _inherit(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
-    """Write `launch.json` in one atomic step. Return False if an earlier process of this submission already wrote it.
+    """Write `launch.json` in one atomic step. With `again`, return False if the file already has this content.
 
     Raises:
         NameTaken: another submission wrote the file.
@@ -316,8 +317,8 @@ def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
 
 
 def _start_supervisor(folder: RunFolder, environ: Mapping[str, str], *how: str) -> None:
-    """Start a supervisor with the further arguments `how`. Return when this supervisor, or a quicker one, has taken
-    over the run. If the run must wait, it has entered the queue by that time.
+    """Start a supervisor with the further arguments `how`. Return when this supervisor, or another one for the
+    same run, has taken over. If the run must wait, it has entered the queue by that time.
 
     Raises:
         TargetError: the supervisor could not start; the message is its output.

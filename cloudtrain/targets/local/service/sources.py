@@ -103,7 +103,7 @@ class SourceFinder:
 
     def new_ranks(self, *, at_once: bool = False) -> Iterator[Source]:
         """Yield the output files of ranks that appeared since the last call. Without `at_once`, leave out files whose
-        rank may become known soon."""
+        rank is not known yet, but may be soon."""
         if self._spec.launcher == "mpirun":
             for rank in range(self._spec.world_size):
                 yield from self._streams(f"{self._logs}/instance_0/rank_{rank}.", 0, rank, rank)
@@ -131,10 +131,11 @@ class SourceFinder:
             yield source
 
     def _rank(self, instance: int, local_rank: int, folder: str, at_once: bool) -> int | None:
-        """Return the global rank of the process whose output is in `folder`. If the rank is not known yet but may be
-        soon, return None; with `at_once`, return the most likely rank instead. With one instance, the global rank
-        equals the local rank. The global ranks of forked processes count up from instance to instance. torchrun assigns
-        global ranks at each rendezvous."""
+        """Return the global rank of the process whose output is in `folder`. Return None if the rank is not
+        known yet, but may be soon. With `at_once`, or after a short wait, return the most likely rank instead.
+
+        Only ranks of torchrun on several instances can be unknown: torchrun assigns global ranks at each rendezvous.
+        """
         per_instance = self._spec.world_size // self._spec.instances
         usual = instance * per_instance + local_rank
         if self._spec.instances == 1 or self._spec.launcher == "fork":

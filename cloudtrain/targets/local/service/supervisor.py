@@ -399,8 +399,8 @@ class Supervisor:
         return "; the script saved and left" + (f" at step {step}" if step is not None else "")
 
     def _someone_failed(self) -> bool:
-        """Return whether a rank failed. The launcher's exit code does not show this: it is nonzero even if all ranks
-        exit on SIGTERM as asked."""
+        """Return whether a rank failed for a reason other than SIGTERM. The launcher's exit code does not show this: it
+        is nonzero even if SIGTERM ended all ranks."""
         return any(death.exit_code != -signal.SIGTERM for death in self.deaths.of_newest_attempt(self.output))
 
     def _close(self, state: str, **changes: Any) -> None:
@@ -489,7 +489,7 @@ def _answer(ready: int, word: bytes) -> None:
 
 
 def _start_guard(run_dir: str) -> int:
-    """Start the guard. Return the writing end of its pipe, which must stay open."""
+    """Start the guard. Return the write end of its pipe, which must stay open."""
     import subprocess
 
     from cloudtrain.targets.local.service.own_processes import command

@@ -24,7 +24,7 @@ class Death(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The explanation of a failed run, for its status."""
+    """The explanation why a run failed, for the run's status."""
 
     reason: str
     details: list[str]
@@ -46,8 +46,8 @@ _HEADER = "Traceback (most recent call last):"
 
 
 def first_failure(deaths: Iterable[Death], lines_of: Callable[[Death], list[str]]) -> Death | None:
-    """Return the failure that caused the others: the first one that is not a consequence. If a rank was terminated or
-    lost contact with another rank, its failure is a consequence.
+    """Return the failure that caused the others: the first one that is not a consequence, or else the first one; None
+    if no rank failed. If a rank was terminated or lost contact with another rank, its failure is a consequence.
 
     The rank with the original error may end after the ranks that lost contact with it, because it shuts down its
     process group first.
@@ -76,7 +76,7 @@ def rank_verdict(death: Death, lines: list[str], *, instances: int) -> Verdict:
 
 
 def launcher_verdict(role: str, instance: int, argv: Sequence[str], exit_code: int, lines: list[str]) -> Verdict:
-    """Describe the failure of a launcher, if no rank is known to have failed."""
+    """Describe the failure of a launcher. `lines` are the last lines of its stderr (or stdout)."""
     message, details = explain(lines)
     if _NO_TORCH.search(message):
         reason = (
@@ -91,9 +91,10 @@ def launcher_verdict(role: str, instance: int, argv: Sequence[str], exit_code: i
 
 
 def in_own_words(verdict: Verdict, failure_files: Iterable[str]) -> Verdict:
-    """Return the verdict with the content of the oldest failure file as its reason, if such a file exists.
+    """Return the verdict with the first line of the oldest failure file as its reason, and the other lines as details.
+    Return it unchanged if no failure file has content.
 
-    SageMaker reads 1,024 characters of `/opt/ml/output/failure` from the container that failed first.
+    A failure file is the `/opt/ml/output/failure` of an emulated host. As in SageMaker, only 1,024 characters are used.
     """
     files = [path for path in map(Path, failure_files) if path.is_file()]
     found = sorted(files, key=lambda path: path.stat().st_mtime)
@@ -105,7 +106,8 @@ def in_own_words(verdict: Verdict, failure_files: Iterable[str]) -> Verdict:
 
 
 def explain(lines: list[str]) -> tuple[str, list[str]]:
-    """Return the line of the output that names the error, and the last lines around it."""
+    """Return the line that names the error in the last traceback, and the lines of this traceback. Without a traceback,
+    return the last line, and the last lines."""
     clean = [_RANK_PREFIX.sub("", line, count=1) if line.startswith("[rank") else line for line in lines]
     clean = [line.rstrip() for line in clean if line.strip()]
     starts = [index for index, line in enumerate(clean) if line.strip() == _HEADER]

@@ -1,4 +1,4 @@
-"""A supervisor's own entry in the queue: enter the queue, wait for GPUs or slots, hold them, and leave.
+"""Manage a supervisor's entry in the queue: enter the queue, wait for GPUs or slots, hold them, and leave.
 
 Waiting needs no CPU time: the supervisor sleeps until it receives a byte or a run that it watches (`Order.watched`)
 ends. Only the first run of the queue also checks once a minute, in case the kernel does not report the end of a
@@ -115,7 +115,7 @@ class Place:
 
     def _hang_bell(self) -> None:
         """Create this run's FIFO and open it for reading and writing. When this process ends, the kernel closes the
-        FIFO, and its other readers see the end of the file."""
+        FIFO, which wakes the runs that watch this run."""
         os.mkfifo(self._fifo, 0o600)
         self._bell = os.open(self._fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 

@@ -29,7 +29,7 @@ class SageMakerAdopter:
     """Adopts CreateTrainingJob requests, and documents that contain such requests."""
 
     def originals(self, data: Any, folder: str | None) -> list[Original]:
-        """Return the training jobs that a document contains."""
+        """Return the training jobs that a document from the folder `folder` contains."""
         return originals_in(data, folder)
 
     def drafts(self, original: Original) -> Iterator[Draft]:
@@ -49,8 +49,8 @@ class SageMakerAdopter:
     ) -> Comparable:
         """Return the request in a form that can be compared with other requests.
 
-        The form omits the run's tag and replaces the location of the code with a fixed text. If the drivers of SDK
-        version 3 start the original, one field that describes the program replaces the fields that start it.
+        The form omits the run's tag and replaces the location of the code with a fixed text. If the drivers
+        of SDK version 3 start the original, one description of the program replaces the fields that start the program.
         `plan` is None if `request` is the request of `original` itself.
         """
         found = json.loads(json.dumps(flat(request) if "TrainingJobDefinition" in request else request, default=str))
@@ -109,13 +109,15 @@ class SageMakerAdopter:
     def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
         """Return the training jobs that a script was about to create, and the archive of their code, if any.
 
+        `record` is the captured API call, and `uploads` maps addresses to the files that the script uploaded.
+
         If the script asked AWS for its account number, the hook answered with a placeholder. The account number of the
         job's role replaces this placeholder.
         """
         return originals_of_script(record, uploads)
 
     def reason(self, path: Path) -> str:
-        """Explain why no override can remove the difference in a field."""
+        """Explain why no override can remove the difference in the request field `path`."""
         if "ParameterRanges" in path:
             return "a range of a sweep names its scale: `uniform` and `int` are linear, not `Auto`"
         return _REASONS.get(str(path[0]) if path else "", "a job cannot say this")

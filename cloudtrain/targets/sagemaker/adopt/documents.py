@@ -33,7 +33,7 @@ _HIDDEN = "HIDDEN_DUE_TO_SECURITY_REASONS"
 
 
 def originals_in(data: Any, folder: str | None) -> list[Original]:
-    """Return the training jobs of a document; empty if the document does not come from SageMaker.
+    """Return the training jobs of a document from the folder `folder`; empty if the document is not from SageMaker.
 
     Raises:
         UsageError: the document comes from SageMaker, but contains no training job.
@@ -143,7 +143,10 @@ def _original(
     settings: Mapping[str, Any] | None = None,
     lost: Mapping[str, str] | None = None,
 ) -> Original:
-    """Return a request or job description as an original, without the fields that only a description has."""
+    """Return a request or job description as an original, without the fields that only a description has.
+
+    `kind` describes the document in words. `lost` explains, by field, why fields cannot be adopted.
+    """
     members = members_of(_OPERATION, ()) or ()
     described = "TrainingJobStatus" in data or "TrainingJobArn" in data
     request = {key: value for key, value in data.items() if (key in members or not described) and value is not None}

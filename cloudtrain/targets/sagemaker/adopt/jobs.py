@@ -153,7 +153,7 @@ def _image_alone(original: Original) -> Draft:
 
 
 def _as_str_of(text: Any) -> Any:
-    """Return the number in a text such as `64` if its `str` equals the text; return other texts unchanged."""
+    """Return a text such as `64` as a number if `str` turns the number back into the same text, else unchanged."""
     value = parsed(text)
     return value if isinstance(value, int | float) and not isinstance(value, bool) and str(value) == text else text
 
@@ -220,7 +220,7 @@ def _resources(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _preference(row: Mapping[str, Any], count: int | None) -> Any:
-    """Return a preferred type as a job file writes it: only its name if it has no `count` and no training plan."""
+    """Return a preferred instance type for a job file: its name, or a dict if it has a `count` or a training plan."""
     name, plans = row.get("InstanceType", ""), row.get("TrainingPlanArns")
     own = {"instance_count": count, "training_plan": plans[0] if plans else None}
     kept = {key: value for key, value in own.items() if value is not None}
@@ -256,7 +256,7 @@ def _inputs(request: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _input_name(channel: str, taken: set[str]) -> str:
-    """Return the channel's name, changed to a similar one if it is not valid as the name of an input."""
+    """Return the channel's name. If an input cannot have this name, return a similar one that is not in `taken`."""
     if re.fullmatch(PLACE_NAME, channel):
         return channel
     name = re.sub(r"\W", "_", channel, flags=re.ASCII)
@@ -340,7 +340,7 @@ def _settings(original: Original) -> dict[str, Any]:
 
 
 def region_of(original: Original) -> str | None:
-    """Return the region in the request's hyperparameters, in the settings or in the image's address.
+    """Return the region: from the request's hyperparameters, else from the settings, else from the image's address.
 
     Returns None if none of them contains a region.
     """

@@ -25,7 +25,7 @@ from cloudtrain.targets.sagemaker.adopt.trainers import (
 def originals_of_script(record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
     """Return the training jobs of a captured API call, and the archive of their code.
 
-    The archive is None if `uploads`, the files that the script uploaded, do not contain the code.
+    `uploads` maps addresses to the files that the script uploaded. The archive is None if they do not contain the code.
     """
     request = record.get("request")
     text = json.dumps(request)

@@ -21,7 +21,10 @@ _HASH = len("-00000000-00")
 
 
 def flat(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tuning job's request in the form of a training job's request, plus the search in a canonical form."""
+    """Return a tuning job's request in the form of a training job's request.
+
+    The fields of the search are added in a canonical form, so that equal searches compare equal.
+    """
     definition = dict(request["TrainingJobDefinition"])
     found = {
         "TrainingJobName": request.get("HyperParameterTuningJobName", "tuning"),

@@ -184,7 +184,7 @@ class _Reader:
 
 
 def _flat(keywords: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield each argument's name and value. Arguments of version 3's nested classes get the names of version 2."""
+    """Yield each argument's name and value. Those in nested objects, such as `Compute(...)`, get version 2's names."""
     for name, value in keywords.items():
         parts = _TRAINER_PARTS.get(value.name.rpartition(".")[2]) if isinstance(value, StaticCall) else None
         if parts is None:

@@ -180,9 +180,9 @@ def with_start(request: dict[str, Any], start: Mapping[str, Any] | None) -> dict
 
 
 def idle_instances(start: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, str]:
-    """Return a message, by field, if version 3's MPI driver leaves instances idle; empty for all other jobs.
+    """Return a message for the field of the process count if version 3's MPI driver leaves instances idle; else empty.
 
-    The driver gives mpirun the process count of one instance for the whole job. No field of the request shows this.
+    The driver starts only as many processes as one instance has, whatever the number of instances.
     """
     config = request.get("ResourceConfig", {})
     rows = config.get("InstanceGroups") or [config]
@@ -205,9 +205,9 @@ def code_of(request: Mapping[str, Any], uploads: Mapping[str, bytes]) -> bytes |
 
 
 def lost_in_code(code: bytes | None, start: Mapping[str, Any]) -> dict[str, str]:
-    """Return a message, by field, that names variables and folders which only version 3's drivers provide.
+    """Return a message that names the variables and folders in the code that only version 3's drivers provide.
 
-    Empty if the code uses no such variables and folders. A comparison of requests does not show this difference."""
+    The key is the field that the message belongs to. The result is empty if the code uses none of them."""
     texts = [json.dumps(start).encode()]
     if code is not None:
         texts += [content for name, content in files_of(code) if name.endswith((".py", ".sh"))]
@@ -236,7 +236,7 @@ def draft_fields(start: Mapping[str, Any]) -> dict[str, Any]:
 def _value(text: str) -> Any:
     """Return the value that a text stands for, such as the number 64 for `64`.
 
-    Returns the text itself if cloudtrain would pass this value to the script as a different text.
+    Returns the text itself if cloudtrain would pass the value to the script as a different text.
     """
     value = parsed(text)
     return value if text_of(value) == text else text

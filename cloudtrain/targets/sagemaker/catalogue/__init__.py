@@ -10,7 +10,7 @@ DATA = Path(__file__).with_name("data")
 
 
 def _describe(instance: InstanceType) -> list[tuple[str, str]]:
-    """Return the type's local disk, the EFA variables that the toolkit sets, and whether the type supports SMDDP."""
+    """Return labelled facts: the local disk, the toolkit's EFA variables, and which sources list the type for SMDDP."""
     variables = [
         name
         for name, is_set in (

@@ -53,7 +53,7 @@ class Image(NamedTuple):
 
     @property
     def engine(self) -> tuple[str, str]:
-        """Return the framework that trains, and its version. For Hugging Face images, this is the base framework."""
+        """Return the framework and its version; for Hugging Face images, the base framework, such as PyTorch."""
         return split_base(self.base) if self.framework == "huggingface" else (self.framework, self.version)
 
     @property
@@ -71,7 +71,7 @@ class Image(NamedTuple):
 def describe_image(
     framework: str, version: str, python: str, device: str, address: tuple[str, str, str], base: str = ""
 ) -> Image:
-    """Return an image with all facts from its address (registry, repository and tag) and from the fact table."""
+    """Return an image with the facts from its `address` (registry, repository, tag) and the hand-written facts."""
     registry, repository, tag = address
     engine = split_base(base) if framework == "huggingface" else (framework, version)
     inside: dict[str, Any] = {"cuda": _cuda(engine, tag) if device == "gpu" else ""}
@@ -91,7 +91,7 @@ def split_base(base: str) -> tuple[str, str]:
 
 
 def _libraries(engine: tuple[str, str], device: str, repository: str) -> dict[str, Any]:
-    """Return the toolkit and SageMaker's libraries. The libraries are installed in GPU images only."""
+    """Return the fields of `Image` for the toolkit and SageMaker's libraries. Only GPU images have the libraries."""
     toolkit = next(iter(in_range("toolkit", *engine, "version")), None)
     if repository == SMP2_REPOSITORY:
         known = facts()["smp2"].get(engine[1])
@@ -112,7 +112,7 @@ def _no_such_smp2_image(version: str) -> str:
 
 
 def _cuda(engine: tuple[str, str], tag: str) -> str:
-    """Return the CUDA version, such as `12.9`, from the tag (`cu129`) if it names one, or else from the fact table."""
+    """Return the CUDA version, such as `12.9`, from the tag (`cu129`) if it names one, or else from `facts()`."""
     match = re.search(r"(?:^|-)cu(\d+)(\d)(?:-|$)", tag)
     if match:
         return f"{match[1]}.{match[2]}"

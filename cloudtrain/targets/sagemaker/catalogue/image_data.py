@@ -56,7 +56,7 @@ def facts() -> Mapping[str, Any]:
 
 @cache
 def registries() -> tuple[Mapping[str, str], ...]:
-    """Return the maps of region to account; images with the same regions share one map."""
+    """Return tables that map regions to accounts. Images of the same accounts and regions share a table."""
     return tuple(
         {region: account for account, regions in table.items() for region in regions.split()}
         for table in tables()["registries"]
@@ -88,7 +88,7 @@ def rows(framework: str) -> tuple[ImageEntry, ...]:
 
 
 def _neuronx_rows() -> Iterator[ImageEntry]:
-    """Yield the PyTorch images for Trainium that neither SDK lists."""
+    """Yield the PyTorch images for Trainium that neither version 2 nor version 3 of the SDK lists."""
     hugging_face = [row for row in tables()["frameworks"]["huggingface"] if row["repository"].endswith("-neuronx")]
     for fact in facts()["neuronx"]:
         yield ImageEntry(
@@ -133,7 +133,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def whole_version(version: str, known: Collection[str]) -> str | None:
-    """Return a known version unchanged, and for `2.8` its newest patch release; None if neither exists."""
+    """Return `version` if it is in `known`; for `2.8`, its newest patch release in `known`; otherwise None."""
     if version in known:
         return version
     short = re.fullmatch(r"\d+\.\d+", version)

@@ -74,7 +74,7 @@ def _accounts() -> frozenset[str]:
 
 
 def _devices(words: Sequence[str]) -> Iterator[str]:
-    """Yield the devices in the parts of a tag. The newest tags name only the CUDA version, which means `gpu`."""
+    """Yield the devices that the parts of a tag name. A CUDA version such as `cu129` means `gpu`."""
     for word in words:
         if word in ("gpu", "cpu"):
             yield word

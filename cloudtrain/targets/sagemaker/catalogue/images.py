@@ -255,7 +255,10 @@ def _smp2_image(wanted: _Wanted, version: str | None, instance: str) -> Image:
 
 
 def _smp2_cuda(version: str, instance: str) -> str:
-    """Return the CUDA version that sagemaker 2.257.7 chooses (image_uris.py, get_training_image_uri)."""
+    """Return the CUDA version of an SMP v2 image: `cu124`, `cu121` or `cu118`.
+
+    The rule is that of sagemaker 2.257.7 (image_uris.py, get_training_image_uri).
+    """
     if "2.5" in version:
         return "cu124"
     return "cu121" if "p5" in instance or any(one in version for one in ("2.1", "2.2", "2.3", "2.4")) else "cu118"

@@ -29,7 +29,7 @@ Place = tuple[str | int, ...]
 
 
 class Violation(NamedTuple):
-    """One part of a request that the service would refuse. `path` is its path in the request."""
+    """A reason why the service would refuse a request. `path` is the path of the wrong or missing field."""
 
     path: Place
     message: str
@@ -85,7 +85,10 @@ def _shape(name: str) -> Mapping[str, Any]:
 
 
 def _check(value: Any, name: str, path: Place, title: str) -> Iterator[Violation]:
-    """Yield all violations in a value and its parts. Messages refer to the value by `title`."""
+    """Yield all violations in a value and its parts.
+
+    `name` is the value's shape in the service's model, `path` its path in the request, `title` its name in messages.
+    """
     shape = _shape(name)
     accepted, words = _TYPES[shape["type"]]
     if not isinstance(value, accepted) or (isinstance(value, bool) and shape["type"] != "boolean"):

@@ -101,7 +101,10 @@ def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext, probl
 
 
 def _processes(parts: Parts, machines: Machines, request: dict[str, Any], *, package: bool) -> Processes:
-    """Return the processes that the container will run, according to the finished request with its overrides."""
+    """Return the processes that the container will run, according to the finished request with its overrides.
+
+    `package` is true if the bundle's top folder contains a `setup.py`.
+    """
     if parts.launch.mode == "image":
         return Processes()
     devices = {group.instance_type: group.accelerators for group in machines.groups}

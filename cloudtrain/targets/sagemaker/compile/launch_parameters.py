@@ -14,7 +14,7 @@ from cloudtrain.targets.sagemaker.launch import keys
 
 
 def refuse_unreadable(request: Mapping[str, Any], job: TrainingJob) -> None:
-    """Raise an error for hyperparameters that the toolkit cannot read. Like the toolkit, it ignores empty values.
+    """Refuse a request with launch hyperparameters that the toolkit cannot read. Empty values are allowed.
 
     Raises:
         JobError: a value would stop the toolkit or break the plan.

@@ -1,4 +1,4 @@
-"""The machines of a SageMaker job: instance types that the job names, prefers, groups, or selects by GPU."""
+"""The machines of a SageMaker job: from an instance type, preferred types, instance groups, or a wanted GPU."""
 
 from __future__ import annotations
 

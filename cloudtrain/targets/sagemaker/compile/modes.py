@@ -79,8 +79,8 @@ def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoi
     """Yield the reasons why the job cannot start: wrong options, a launcher that SageMaker cannot run, no suitable
     mode, or an unsuitable mode in the target's settings.
 
-    `toolkit` is the reason why only the mode `toolkit` can start the job, `entrypoint` the same for the mode
-    `entrypoint`; None if there is no such reason.
+    `toolkit` is the reason why only toolkit mode can start the job, `entrypoint` the reason why only entrypoint mode
+    can; None if there is no reason.
     """
     yield from option_problems(job)
     yield from no_ray(job.distribution, "on SageMaker")

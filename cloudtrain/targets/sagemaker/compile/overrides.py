@@ -17,7 +17,7 @@ _NEEDED = ("AlgorithmSpecification", "OutputDataConfig", "ResourceConfig", "Stop
 
 
 class _Kind(NamedTuple):
-    """The request fields of one API operation that overrides must leave readable.
+    """The request fields of one API operation that overrides must not remove or make unreadable.
 
     Attributes:
         needed: fields that overrides must not remove.

@@ -121,13 +121,13 @@ class _Parts:
 
     @property
     def words(self) -> list[str]:
-        """Return the arguments of cloudtrain's launcher; in the container's argv, they come after the shell command."""
+        """Return the arguments of cloudtrain's launcher, which follow the shell command in ContainerEntrypoint."""
         requirements = self.job.environment.requirements
         return [*(["--requirements", requirements] if requirements else []), *self.program]
 
     @property
     def program(self) -> list[str]:
-        """Return the launcher's arguments that name the script or the command line."""
+        """Return the part of the launcher's arguments that names the job's script or command."""
         if self.job.command is not None:
             return ["--command", resolve_text(self.job.command, self.paths)]
         assert self.job.entry_point is not None
@@ -211,7 +211,7 @@ def _word_problem(text: str, path: tuple[str, ...], hint: str) -> Iterator[Probl
 
 
 def _processes(parts: _Parts, count: int) -> Processes:
-    """Return one process per instance. It starts after the bundle is unpacked."""
+    """Return one process for each of `count` instances; none if the image's own entry point runs."""
     if not parts.brings_code:
         return Processes()
     argv = tuple(script_argv([*parts.program, *parts.arguments]))

@@ -53,7 +53,7 @@ class Parts(NamedTuple):
 
     @property
     def needs_code_channel(self) -> bool:
-        """Return whether a channel must bring the bundle, because the job's container cannot download it."""
+        """Return whether the bundle needs an input channel, because the container does not download it itself."""
         return self.launch.mode == "entrypoint" or (self.launch.mode == "toolkit" and self.target.network_isolation)
 
 
@@ -144,7 +144,7 @@ def _environment(parts: Parts) -> dict[str, str]:
 
 
 def tags(given: dict[str, str], run_name: str) -> list[dict[str, str]]:
-    """Return `Tags`: the job's own tags, and the tag that identifies the run."""
+    """Return `Tags`: the job's tags, `given`, and the tag that identifies the run."""
     return [{"Key": key, "Value": value} for key, value in (given | {RUN_TAG: run_name}).items()]
 
 

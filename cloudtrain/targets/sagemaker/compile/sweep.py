@@ -161,7 +161,8 @@ def _text(value: Any, *, as_json: bool) -> str:
 def _metrics(sweep: Sweep, given: list[dict[str, str]]) -> list[dict[str, str]]:
     """Return the job's metrics, including the objective.
 
-    If the job does not define the objective, a pattern reads it from the lines of `runtime.report`.
+    `given` holds the metrics that the job defines. If the objective is not among them, it is added with a pattern that
+    matches the lines of `runtime.report`.
     """
     assert sweep.objective is not None, "refused otherwise"
     name = sweep.objective.metric

@@ -13,6 +13,8 @@ cloudtrain compiles the job for SageMaker, with its counts scaled down. Each hos
     additions       CLOUDTRAIN_RUN_DIR, CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS (each host's share), PYTHONPATH,
                     PYTHONUNBUFFERED, TRAINING_JOB_NAME, AWS_REGION, TORCH_ELASTIC_SHUTDOWN_TIMEOUT
 
+Modules:
+
     paths       replaces `/opt/ml` and addresses in texts
     toolkit     the processes that the image's training toolkit starts on a host
     entrypoint  the processes that cloudtrain's launcher starts on a host; the real launcher runs

@@ -111,9 +111,9 @@ def _notes(job: TrainingJob, launches: dict[Host, HostLaunch]) -> Iterator[str]:
 
 
 def _container(parts: Parts, python: str) -> Container:
-    """Return what is known about the image, without SageMaker's libraries and the PyTorch version.
+    """Return the known contents of the image, without SageMaker's libraries and the PyTorch version.
 
-    They are left out because a local emulation uses this machine's Python instead of the image's.
+    They are left out because an emulation runs this machine's interpreter, `python`, instead of the image's.
     """
     known = contents_of(parts.image.known)
     return known._replace(python=python, smddprun=False, smddpmprun=False, torch=None, training_module=None)
@@ -214,10 +214,10 @@ def _links(stage: Stage, job: TrainingJob, host: Host) -> Iterator[Link]:
 
 
 def _assign_ranks(launches: dict[Host, HostLaunch]) -> list[tuple[Process, str]]:
-    """Number the ranks of the processes that the supervisor starts, and return each process with its stop signal.
+    """Return the processes that the supervisor starts, each with its stop signal.
 
-    A script without a launcher counts as a rank. Its number comes after the ranks of launchers, in the order of host
-    names. Parameter servers come last.
+    Scripts that run without a launcher get ranks: after the ranks of all launchers, in the order of host names, with
+    parameter servers last.
     """
     started = [(process, made.signal) for made in launches.values() for process in made.processes]
     first = sum(made.ranks for made in launches.values())

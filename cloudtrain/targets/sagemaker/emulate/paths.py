@@ -52,7 +52,7 @@ def local_endpoint(endpoint: str) -> str:
 
 
 def local_port(host: str, port: int | str) -> str:
-    """Return the port of `local_endpoint` as a placeholder, which is filled in at start."""
+    """Return a placeholder for the local port that replaces `port` of `host`; it is filled in at start."""
     return local_endpoint(f"{host}:{port}").partition(":")[2]
 
 

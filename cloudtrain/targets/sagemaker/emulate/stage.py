@@ -66,7 +66,7 @@ class Stage:
         return relocate_text(path, self.root(host))
 
     def request_of(self, host: Host) -> dict[str, Any]:
-        """Return the request with the host's local paths instead of `/opt/ml`."""
+        """Return the request with `/opt/ml` replaced by the host's local folder."""
         return relocate_request(self.request, self.root(host))
 
     def gpus(self, host: Host) -> int:

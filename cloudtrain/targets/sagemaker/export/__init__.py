@@ -3,6 +3,6 @@
     estimator    request -> the estimator of version 2 that sends exactly this request
     trainer      request -> the `ModelTrainer` of version 3
 
-These modules are pure and need no SDK; the plan creates the SDK objects or writes the code. `tests/parity` runs the
-real SDKs and compares the requests that they send.
+These modules do not import the SDKs. They describe SDK calls, which the plan turns into objects or code. `tests/parity`
+runs the real SDKs and compares the requests that they send.
 """

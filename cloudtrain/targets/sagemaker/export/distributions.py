@@ -30,7 +30,7 @@ KEYS = (
 
 @dataclass(frozen=True)
 class Setting:
-    """The facts besides a distribution that influence how the SDK turns the distribution into hyperparameters.
+    """Properties of a job that influence how the SDK turns a `distribution` into hyperparameters.
 
     Attributes:
         framework: `pytorch`, `tensorflow` or `huggingface`.
@@ -139,9 +139,9 @@ def _library(library: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
 
 
 def _groups(distribution: Mapping[str, Any], setting: Setting) -> list[str]:
-    """Return the names of the distribution's instance groups.
+    """Return the names of the instance groups that the SDK uses for a distribution.
 
-    If the cluster has a single group, the SDK always uses this group, even if the distribution names none.
+    If the cluster has a single group, this is always that group, even if the distribution does not name it.
     """
     if distribution and len(setting.groups) == 1:
         return list(setting.groups)

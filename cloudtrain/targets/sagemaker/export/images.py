@@ -28,7 +28,10 @@ def version_in(uri: str) -> str | None:
 def version_arguments(
     uri: str, region: str, types: Sequence[str], distribution: Mapping[str, Any]
 ) -> dict[str, str] | None:
-    """Return the version arguments for which the SDK chooses exactly this image; None if no arguments do so."""
+    """Return the version arguments for which the SDK chooses exactly the image `uri`; None if there are none.
+
+    `types` are the job's instance types.
+    """
     image = image_of_uri(uri)
     if image is None or image.sdk != 2 or image.device == "neuron" or not image.python:
         return None

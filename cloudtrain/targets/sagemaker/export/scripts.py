@@ -15,7 +15,7 @@ LOG_LEVEL = 20
 
 @dataclass(frozen=True)
 class Script:
-    """The script that the container's toolkit starts, its archive's address, and the remaining hyperparameters.
+    """The script that the container's toolkit starts, the address of its code, and the other hyperparameters.
 
     `channels` are the user's channels, without the code channel that the SDK adds to a network-isolated job.
     """

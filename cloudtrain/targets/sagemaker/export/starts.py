@@ -21,7 +21,7 @@ class Start:
     Attributes:
         launcher: `torchrun`, `mpirun`, `single`, or the name of the hyperparameter that selects another launcher.
         archive: the location of the code.
-        entry_point: the script; empty for a command.
+        entry_point: the script; None for a command.
         processes: processes of each instance, or None for one per GPU.
         hyperparameters: the script's hyperparameters, as text from the request.
         channels: all channels except the code channel.

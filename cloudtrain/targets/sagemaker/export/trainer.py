@@ -117,10 +117,10 @@ def trainer_program(request: dict[str, Any], region: str, profile: str | None = 
 
 
 def _obstacles(start: Start | None, request: dict[str, Any]) -> list[str]:
-    """Explain why version 3's drivers cannot start the job.
+    """Return the fields and features with which version 3's drivers cannot start the job; empty if they can start it.
 
-    The drivers start torchrun, MPI and plain scripts, on all instances, from a shell script that contains the
-    hyperparameters unescaped.
+    The drivers start torchrun, MPI and plain scripts, always on all instances. Their shell script does not escape
+    hyperparameters, so values with `'` are listed too.
     """
     if start is None:
         return ["HyperParameters"]
