@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from cloudtrain.api import load_sweep as load_sweep
     from cloudtrain.api import pin as pin
     from cloudtrain.api import plan as plan
-    from cloudtrain.api import recover as recover
-    from cloudtrain.api import run as run
-    from cloudtrain.api import runs as runs
     from cloudtrain.api import submit as submit
     from cloudtrain.api import upload as upload
     from cloudtrain.core.data import Checkpoint as Checkpoint
@@ -60,6 +57,9 @@ if TYPE_CHECKING:
     from cloudtrain.errors import TargetError as TargetError
     from cloudtrain.history import diff as diff
     from cloudtrain.lifecycle.run import Run as Run
+    from cloudtrain.lookup import recover as recover
+    from cloudtrain.lookup import run as run
+    from cloudtrain.lookup import runs as runs
     from cloudtrain.sweeps.sweep_run import SweepRun as SweepRun
     from cloudtrain.targets.azureml.settings import AzureML as AzureML
     from cloudtrain.targets.local.settings import Local as Local
@@ -79,9 +79,9 @@ _HOME = {
     "load_sweep": "api",
     "pin": "api",
     "plan": "api",
-    "recover": "api",
-    "run": "api",
-    "runs": "api",
+    "recover": "lookup",
+    "run": "lookup",
+    "runs": "lookup",
     "submit": "api",
     "upload": "api",
     "Checkpoint": "core.data",

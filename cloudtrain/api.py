@@ -1,36 +1,28 @@
-"""The public functions, such as `load_job`, `plan`, `submit`, `run` and `runs`, for notebooks, scripts and the CLI.
+"""The public functions that take a job, such as `load_job`, `plan` and `submit`, for notebooks, scripts and the CLI.
 
 Each function imports the modules that only it needs when it is called, so that `plan` starts quickly.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from cloudtrain.core.job import BUNDLED, TrainingJob
 from cloudtrain.core.plan import Plan
-from cloudtrain.core.states import REHEARSAL, ListedRun, RunRef, RunState
 from cloudtrain.errors import (
     CloudtrainError,
-    RunNotFound,
-    SettingsError,
-    StoreError,
-    TargetError,
     UsageError,
-    did_you_mean,
 )
 from cloudtrain.jobfile.files import anchored
 from cloudtrain.lifecycle.planning import PlaceOf, PreparedJob, prepare_job
 from cloudtrain.settings import Settings, load_settings
-from cloudtrain.store.kinds import AFTER, SWEEP, TUNER
-from cloudtrain.targets.base import ByteProgress, Service
+from cloudtrain.store.kinds import AFTER, SWEEP
+from cloudtrain.targets.base import ByteProgress
 from cloudtrain.targets.registry import service_of, target_of
-from cloudtrain.targets.settings import TargetSettings
+from cloudtrain.targets.settings import AnyTarget, TargetSettings
 
 if TYPE_CHECKING:
     from cloudtrain.core.processing import AnyJob
@@ -38,15 +30,8 @@ if TYPE_CHECKING:
     from cloudtrain.jobfile import JobFile
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.lifecycle.since import Since
-    from cloudtrain.lifecycle.submission import Recovered, Submitted
-    from cloudtrain.store.origin import Condition
-    from cloudtrain.store.store import RunRecord, Store
+    from cloudtrain.lifecycle.submission import Submitted
     from cloudtrain.sweeps.planning import PreparedSweep
-
-AnyTarget = str | TargetSettings | None
-
-NEWEST = "last"
-"""The name that stands for the newest run."""
 
 
 def load_job(path: str | Path, overrides: Sequence[str] = ()) -> AnyJob:
@@ -214,6 +199,7 @@ def submit(
     from cloudtrain.lifecycle.keeping import Keeper
     from cloudtrain.lifecycle.sending import stop_on_errors
     from cloudtrain.lifecycle.submission import Submission, submit_once
+    from cloudtrain.lookup import find_service, run_of_record
     from cloudtrain.store.origin import origin_here
     from cloudtrain.store.store import open_store
 
@@ -233,7 +219,7 @@ def submit(
 
     def run_of(submitted: Submitted) -> Run:
         names = tuple(record.name for record in submitted.unreported)
-        run = _run_of(submitted.record, settings, adopted=submitted.adopted, unreported=names)
+        run = run_of_record(submitted.record, settings, adopted=submitted.adopted, unreported=names)
         if submitted.record.key.startswith(AFTER):
             with suppress(CloudtrainError):
                 run.status()  # which says what it waits for
@@ -278,7 +264,7 @@ def submit(
             origin=origin_here(Path.cwd(), project=job.folder, labels=prepared.labels),
             kept_of=keeper.kept_of,
         )
-        submitted = submit_once(store, submission, lambda name: _service_named(name, settings))
+        submitted = submit_once(store, submission, lambda name: find_service(name, settings))
         if not submitted.adopted:
             keeper.finish(store, submitted.record.name)
         return run_of(submitted)
@@ -351,154 +337,6 @@ def _prepare(job: AnyJob | Sweep, target: AnyTarget, settings: Settings, **words
     return prepare_sweep(job, target, settings, **words)  # type: ignore[arg-type]  # a sweep
 
 
-def _service_named(name: str, settings: Settings) -> Service:
-    """Return the service called `name`. `local` is the service of the target `local`, `sweep:local` the service for
-    sweeps on that target, and a name that begins with `after:` the service for waiting runs."""
-    if ":" not in name:
-        return service_of(name, settings)
-    from cloudtrain.sweeps.services import service_named
-
-    return service_named(name, settings)
-
-
-def _run_of(row: RunRecord, settings: Settings, **words: Any) -> Run:
-    """Return the run that a row of the store describes: a `SweepRun` for a sweep, a `ChainedRun` for a waiting run,
-    else a `Run`. `words` are further arguments for the constructor of the run, such as `adopted`."""
-    if row.key.startswith((SWEEP, TUNER)):
-        from cloudtrain.sweeps.sweep_run import SweepRun
-
-        return SweepRun(row, settings, **words)
-    if row.key.startswith(AFTER):
-        from cloudtrain.chains.run import ChainedRun
-
-        return ChainedRun(row, settings, **words)
-    from cloudtrain.lifecycle.run import Run
-
-    return Run(row, settings, **words)
-
-
-def run(name: str) -> Run:
-    """Return a run by its name, the unique beginning of a name, a reference, or `last`.
-
-    `last` is the newest run that was submitted from the working directory or for a job file in it; runs of this
-    terminal take precedence. Without such a run, `last` is the newest run of this terminal, else the newest run of all.
-    In these two cases the `elsewhere` of the returned run holds the folder that the run was submitted from.
-
-    A reference such as `sagemaker://eu-west-1/name` also attaches to a run that this machine did not submit.
-
-    Raises:
-        RunNotFound: the name matches no run, or more than one.
-    """
-    from cloudtrain.lifecycle.run import Run
-    from cloudtrain.store.store import read_store
-
-    if not name.strip():  # every run's name starts with the empty text, which an unset variable of a script would give
-        raise RunNotFound("the name of the run is empty", hint="`cloudtrain ps` lists the runs; `last` is the newest")
-    settings = load_settings()
-    recover_if_needed()
-    elsewhere = None
-    with read_store(settings.state_dir) as store:
-        if store is not None and name == NEWEST:
-            rows, elsewhere = _last(store)
-        else:
-            rows = [] if store is None else _matching(store, name)
-        known = [] if store is None else [row.name for row in store.newest(limit=200)]
-        removed = store is not None and not rows and store.was_removed(name)
-    if not rows and "://" in name:
-        ref = RunRef.parse(name)
-        return Run.attached(ListedRun(ref, service_of(ref.target, settings).status(ref)), settings)
-    if removed:
-        raise RunNotFound(f"the run `{name}` was removed", hint="`cloudtrain ps` lists the remaining runs")
-    if not rows:
-        hint = did_you_mean(name, known[:8]) or "submit a job first: `cloudtrain submit job.yaml`"
-        raise RunNotFound(f"there is no run `{name}`", hint=hint)
-    if len(rows) > 1:
-        names = ", ".join(f"`{row.name}`" for row in rows[:5])
-        raise RunNotFound(
-            f"the names of {len(rows)} runs begin with `{name}`",
-            hint=f"write one of the full names: {names}",
-            code="CT932",
-        )
-    return _run_of(rows[0], settings, elsewhere=elsewhere)
-
-
-def runs(
-    *,
-    limit: int | None = 20,
-    states: Sequence[RunState] = (),
-    job: str | None = None,
-    target: AnyTarget = None,
-    profile: str | None = None,
-    tags: Mapping[str, str] | None = None,
-    where: Sequence[str] = (),
-    rehearsals: bool = True,
-    trials: bool = False,
-) -> list[Run]:
-    """Return the newest runs of this user on this machine, newest first. Targets are asked for the state of unfinished
-    runs.
-
-    Args:
-        limit: maximum number of runs; None for all.
-        states: only runs in one of these states.
-        job: only runs of the job with this name.
-        target: list all runs on this target, by any user and machine, instead of the runs of this user and machine.
-        profile: a profile of `cloudtrain.toml`, for the target's account settings.
-        tags: only runs with these tags.
-        where: only runs whose hyperparameters meet these conditions: `["learning_rate<0.01", "optimizer=adamw"]`.
-        rehearsals: include finished runs of `cloudtrain rehearse`.
-        trials: include the trials of sweeps.
-
-    Raises:
-        UsageError: a text in `where` is not a comparison, or `tags` or `where` is combined with `target`.
-    """
-    from cloudtrain.lifecycle.run import Run
-    from cloudtrain.store.origin import Condition, condition_of
-    from cloudtrain.store.store import read_store
-
-    conditions = [Condition("tag", key, "=", value) for key, value in (tags or {}).items()]
-    conditions += [condition_of(text) for text in where]
-    if conditions and target is not None:
-        hint = "remove the target, because only this machine stores tags and hyperparameters of its runs"
-        raise UsageError("runs on a target cannot be selected by tags or hyperparameters", hint=hint, code="CT902")
-    settings, limit = load_settings(), None if limit is None else min(limit, sys.maxsize)
-    if target is not None:
-        model = settings.target(target, profile=profile) if isinstance(target, str) else target
-        there = (Run.attached(item, settings) for item in runs_at(model, settings))
-        return list(islice((item for item in there if _is_wanted(item, states, job, rehearsals)), limit))
-    recover_if_needed()
-    with read_store(settings.state_dir) as store:
-        rows = [] if store is None else _perhaps(store, states, job, limit, conditions, rehearsals, trials=trials)
-    here = (_refresh(_run_of(row, settings)) for row in rows)
-    return list(islice((item for item in here if _is_wanted(item, states, job, rehearsals)), limit))
-
-
-def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[Recovered]:
-    """Clean up after every submission whose process died: keep its run if the target has it, else forget the
-    submission. Return the outcomes.
-
-    The outcomes include runs that perhaps no command has reported yet. `on_found` is called with the outcomes, to
-    report them to the user. If the process dies before `on_found` returns, the next `recover` reports the runs again.
-    """
-    from cloudtrain.lifecycle.submission import Recovered, report_accepted
-    from cloudtrain.lifecycle.submission import recover as recover_submissions
-    from cloudtrain.store.store import open_store
-
-    settings = load_settings()
-    found: list[Recovered] = []
-
-    def report(accepted: Sequence[RunRecord]) -> None:
-        known = {item.name for item in found}
-        late = [item for item in accepted if item.name not in known]
-        found.extend(Recovered(item.name, "finished", f"`{item.target}` has the run") for item in late)
-        if on_found is not None:
-            on_found(found)
-
-    with open_store(settings.state_dir) as store:
-        found += recover_submissions(store, lambda name: _service_named(name, settings))
-        report_accepted(store, report)
-    return found
-
-
 def _next_plan(prepared: PreparedJob | PreparedSweep, settings: Settings) -> Plan:
     """Return the plan of the job's next run, without creating a run store."""
     from cloudtrain.store.identity import salt_of_new_store
@@ -512,108 +350,3 @@ def _next_plan(prepared: PreparedJob | PreparedSweep, settings: Settings) -> Pla
         if store is None:
             return prepared.plan(1, salt_of_new_store(settings.state_dir))
         return prepared.plan(store.next_counter(prepared.key, settings.submitter), store.salt)
-
-
-def recover_if_needed() -> None:
-    """Clean up after interrupted submissions, as `recover` does, before a command reads the run store.
-
-    Without interrupted submissions, the store is not opened for writing. If the store cannot be written, for example on
-    a full disk, the submissions stay as they are.
-    """
-    from cloudtrain.lifecycle.submission import needs_recovery
-    from cloudtrain.lifecycle.submission import recover as recover_submissions
-    from cloudtrain.store.store import open_store, read_store
-
-    settings = load_settings()
-    with read_store(settings.state_dir) as store:
-        cut_off = store is not None and any(needs_recovery(store, record) for record in store.unfinished())
-    if cut_off:
-        with suppress(StoreError), open_store(settings.state_dir) as store:
-            recover_submissions(store, lambda name: _service_named(name, settings))
-
-
-def _last(store: Store) -> tuple[list[RunRecord], str | None]:
-    """Return a list with the run that `last` means, and the folder that the run was submitted from. The list is empty
-    if no run exists. The folder is None if `last` means a run of the working directory."""
-    from cloudtrain.store.origin import origin_here
-
-    here = origin_here(Path.cwd())
-    found = store.newest_from(here)
-    if found is not None:
-        return [found], None
-    others = [record for record in (store.newest_in(here.terminal), *store.newest(limit=1)) if record is not None]
-    return others[:1], store.origin_of(others[0].name).folder if others else None
-
-
-def _matching(store: Store, name: str) -> list[RunRecord]:
-    if "://" in name:
-        return _of_reference(store, RunRef.parse(name))
-    exact = store.get(name)
-    return [exact] if exact is not None else store.starting_with(name)
-
-
-_WHERE = ("region", "subscription_id", "resource_group", "workspace")
-"""Settings without which a target's runs cannot be located."""
-
-
-def runs_at(target: TargetSettings, settings: Settings) -> Iterator[ListedRun]:
-    """Yield the runs on a target, the newest first.
-
-    Raises:
-        SettingsError: the settings that locate the runs are missing.
-    """
-    name = target.type
-    account = target_of(name).account(target, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
-    missing = [field for field in _WHERE if field in getattr(account, "missing", ())]
-    if missing:
-        hint = f"set {', '.join(f'`{field}`' for field in missing)} in [{name}] of cloudtrain.toml"
-        raise SettingsError(f"the settings lack the location of the runs on `{name}`", hint=hint, code="CT915")
-    return service_of(name, settings).runs(account.place)
-
-
-def _is_wanted(item: Run, states: Sequence[RunState], job: str | None, rehearsals: bool) -> bool:
-    state = item.last_status.state
-    is_hidden = not rehearsals and state.is_final and item.job_name.endswith(REHEARSAL)
-    return not is_hidden and (not states or state in states) and job in (None, item.job_name)
-
-
-def _perhaps(
-    store: Store,
-    states: Sequence[RunState],
-    job: str | None,
-    limit: int | None,
-    where: Sequence[Condition],
-    rehearsals: bool,
-    *,
-    trials: bool = False,
-) -> list[RunRecord]:
-    """Return the rows of all runs that may meet these conditions, newest first. With `states`, all unfinished runs are
-    included, because their recorded state may be outdated."""
-
-    def found(**wanted: Any) -> list[RunRecord]:
-        return store.newest(job=job, where=where, trials=trials, **wanted)
-
-    if not states:
-        return found(limit=limit, rehearsals=rehearsals)
-    ended = [state for state in states if state.is_final]
-    rows = found(limit=limit, states=ended, rehearsals=rehearsals) if ended else []
-    rows += found(states=[state for state in RunState if not state.is_final])
-    return sorted(rows, key=lambda row: row.seq or 0, reverse=True)
-
-
-def _of_reference(store: Store, ref: RunRef) -> list[RunRecord]:
-    """Return a list with the row of the run that `ref` names; empty if the store has no such row. `ref` may omit the
-    run's profile (`research@` in `research@eu-west-1`)."""
-    row = store.get(ref.name)
-    if row is None or row.target != ref.target or ref.place not in (row.place, (row.place or "").rpartition("@")[2]):
-        return []
-    return [row]
-
-
-def _refresh(item: Run) -> Run:
-    """Ask the target for the state of an unfinished run, and return the run. If the target cannot be reached, the run
-    keeps its last known state."""
-    if not item.last_status.state.is_final:
-        with suppress(TargetError, RunNotFound):
-            item.status()
-    return item

@@ -7,14 +7,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.api import AnyTarget, load_job, recover_if_needed, run, runs_at
+from cloudtrain.api import load_job
 from cloudtrain.core.job import BUNDLED, TrainingJob
 from cloudtrain.core.plan import Plan
 from cloudtrain.errors import MissingExtra, RunNotFound, TargetError, TargetUnreachable
 from cloudtrain.jobfile.files import anchored
 from cloudtrain.lifecycle.planning import prepare_job
+from cloudtrain.lookup import recover_if_needed, run, runs_at
 from cloudtrain.settings import load_settings
 from cloudtrain.targets.registry import target_of
+from cloudtrain.targets.settings import AnyTarget
 
 if TYPE_CHECKING:
     from cloudtrain.core.processing import AnyJob

@@ -265,6 +265,8 @@ class Target(ABC):
     """Formats of a plan for the target's own tools: the names in `Plan.forms`."""
     is_paid: ClassVar[bool] = True
     """Whether a provider rents out the job's machines by the hour."""
+    locating_settings: ClassVar[tuple[str, ...]] = ()
+    """The settings without which the target's runs cannot be listed, such as `region`."""
     place_example: ClassVar[str] = ""
     """An example of a data path on this target, such as `s3://bucket/train`."""
     place_help: ClassVar[str] = ""

@@ -34,3 +34,7 @@ class TargetSettings(Model):
     def replace(self, **changes: Any) -> Self:
         """Return a copy with the given fields replaced, like `Model.replace`. The copy keeps `settings_files`."""
         return super().replace(**changes).from_files(self._files)
+
+
+AnyTarget = str | TargetSettings | None
+"""The name of a target, a target's settings, or None for the default target."""

@@ -24,7 +24,7 @@ LAYERS = {
     "targets": 4,
     "settings": 5, "settings_file": 5,
     "chains": 6, "lifecycle": 6, "sweeps": 6,
-    "api": 7, "adoption": 7, "history": 7, "rehearsal": 7,
+    "api": 7, "adoption": 7, "history": 7, "lookup": 7, "rehearsal": 7,
     "cli": 8, "__main__": 9,
 }  # fmt: skip
 """Module or package to layer. A new module adds its line here."""

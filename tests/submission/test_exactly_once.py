@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain import api
 from cloudtrain.core import targets
 from cloudtrain.errors import TargetError
 from cloudtrain.store import FILE_NAME
@@ -107,13 +106,13 @@ def _rows(state_dir: Path) -> list[tuple[str, str]]:
 
 def _recover(told: list[str], service: Path) -> None:
     """The store holds exactly what is at the target, and what became of the submission is said; once."""
-    reported = {found.name: found.outcome for found in api.recover()}
+    reported = {found.name: found.outcome for found in ct.recover()}
     at_target = {path.name for path in service.iterdir()}
     assert at_target <= {*reported, *told}
     assert {run.name for run in ct.runs()} == at_target
     assert {name for name, outcome in reported.items() if outcome == "finished"} <= at_target
     assert not {name for name, outcome in reported.items() if outcome == "forgotten"} & at_target
-    assert api.recover() == []
+    assert ct.recover() == []
 
 
 def test_an_unreachable_target_keeps_the_question_open(
@@ -122,10 +121,10 @@ def test_an_unreachable_target_keeps_the_question_open(
     """When the target cannot be asked, the submission is neither forgotten nor repeated; later it is settled."""
     assert _die_with_a_run(service, source)
     monkeypatch.setenv("FAKE_UNREACHABLE", "1")
-    (found,) = api.recover()
+    (found,) = ct.recover()
     assert found.outcome == "unknown"
     monkeypatch.delenv("FAKE_UNREACHABLE")
-    (found,) = api.recover()
+    (found,) = ct.recover()
     assert found.outcome == "finished"
     assert [run.name for run in ct.runs()] == [path.name for path in service.iterdir()]
 
@@ -150,9 +149,9 @@ def interrupted(service: Path, job: ct.TrainingJob, monkeypatch: pytest.MonkeyPa
 
 def test_an_interrupted_request_that_arrives_late_is_found(service: Path, interrupted: str) -> None:
     """That the target does not have it yet settles nothing: it is asked again, and then the run is there."""
-    assert [(found.name, found.outcome) for found in api.recover()] == [(interrupted, "unknown")]
+    assert [(found.name, found.outcome) for found in ct.recover()] == [(interrupted, "unknown")]
     (service / interrupted).write_text("{}")
-    assert [(found.name, found.outcome) for found in api.recover()] == [(interrupted, "finished")]
+    assert [(found.name, found.outcome) for found in ct.recover()] == [(interrupted, "finished")]
     assert [run.name for run in ct.runs()] == [interrupted]
 
 
@@ -172,8 +171,8 @@ def test_an_interrupted_request_is_sent_again_under_its_name(
 def test_an_interrupted_request_that_never_arrives_is_forgotten(interrupted: str, state_dir: Path) -> None:
     """A minute later nothing is on its way any more."""
     a_minute_later(state_dir)
-    assert [(found.name, found.outcome) for found in api.recover()] == [(interrupted, "forgotten")]
-    assert api.recover() == ct.runs() == []
+    assert [(found.name, found.outcome) for found in ct.recover()] == [(interrupted, "forgotten")]
+    assert ct.recover() == ct.runs() == []
 
 
 @pytest.mark.parametrize("lose", [shutil.rmtree, lambda folder: (folder / FILE_NAME).write_bytes(b"")])
@@ -232,7 +231,7 @@ def test_an_untold_run_of_yesterday_is_named_and_another_one_starts(
 ) -> None:
     """After a day a submit means a new run; the user is told of the one that no command reported."""
     died_with = _die_with_a_run(service, source)
-    api.run(died_with)  # any command: from `sent` to `accepted`
+    ct.run(died_with)  # any command: from `sent` to `accepted`
     later(state_dir, seconds=25 * 3600)
     run = ct.submit(job, "local")
     assert (run.adopted, run.unreported) == (False, (died_with,))
@@ -244,7 +243,7 @@ def test_an_untold_run_of_yesterday_is_named_by_the_first_submit_that_succeeds(
 ) -> None:
     """A submit that the target refuses has told its user of no run, so that the next one names it."""
     died_with = _die_with_a_run(service, source)
-    api.run(died_with)  # any command: from `sent` to `accepted`
+    ct.run(died_with)  # any command: from `sent` to `accepted`
     later(state_dir, seconds=25 * 3600)
     monkeypatch.setenv("FAKE_REFUSES", "1")
     with pytest.raises(TargetError, match="refuses"):
@@ -258,7 +257,7 @@ def test_a_run_that_was_reported_meanwhile_is_not_adopted(
 ) -> None:
     """Its submitter was told after another one saw it waiting: two submits of one plan make two runs."""
     name = _die_with_a_run(service, source)
-    api.run(name)  # any command: from `sent` to `accepted`
+    ct.run(name)  # any command: from `sent` to `accepted`
     take, taken = ProcessLock.take, list[Path]()
 
     def slowly(path: Path) -> ProcessLock | None:
@@ -339,10 +338,10 @@ def test_a_living_submitter_is_left_alone(service: Path, job: ct.TrainingJob, st
     with open_store(state_dir) as store:
         lock = store.reserve(record("job-1-1"))
         assert lock is not None
-        assert api.recover() == []
+        assert ct.recover() == []
         assert len(store.unfinished()) == 1
         lock.release()
-    assert [found.outcome for found in api.recover()] == ["forgotten"]
+    assert [found.outcome for found in ct.recover()] == ["forgotten"]
     ct.submit(job, "local", on_plan=look)
     assert len(seen) == 1
 

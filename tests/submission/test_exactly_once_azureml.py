@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain import api
 from cloudtrain.errors import TargetError
 from cloudtrain.store.store import read_store
 from cloudtrain.targets.azureml.service import client
@@ -135,14 +134,14 @@ def _recover(fake: FakeAzure, state_dir: Path, monkeypatch: pytest.MonkeyPatch) 
     if state_dir.exists():
         shutil.copytree(state_dir, copy)
     monkeypatch.setenv("CLOUDTRAIN_STATE_DIR", copy)
-    soon = {found.name: found.outcome for found in api.recover()}
+    soon = {found.name: found.outcome for found in ct.recover()}
     assert {name for name, outcome in soon.items() if outcome == "unknown"}.isdisjoint(fake.jobs.by_name)
     a_minute_later(copy)
-    settled = {found.name: found.outcome for found in api.recover()}
+    settled = {found.name: found.outcome for found in ct.recover()}
     assert set(settled) == {name for name, outcome in soon.items() if outcome == "unknown"}
     assert {run.name for run in ct.runs()} == set(fake.jobs.by_name)
     assert "unknown" not in settled.values()
-    assert api.recover() == []
+    assert ct.recover() == []
 
 
 DATA_POINTS = 75
@@ -219,9 +218,9 @@ def test_a_service_out_of_reach_keeps_the_question_open(fake: FakeAzure, job: di
     fake.faults.close_after("PUT", JOB, times=9)
     with pytest.raises(TargetError, match="does not answer"):
         submit_here(job)
-    assert [found.outcome for found in api.recover()] == ["unknown"]
+    assert [found.outcome for found in ct.recover()] == ["unknown"]
     fake.faults.clear()
-    assert [found.outcome for found in api.recover()] == ["finished"]
+    assert [found.outcome for found in ct.recover()] == ["finished"]
     assert [run.name for run in ct.runs()] == list(fake.jobs.by_name)
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain import api
 from cloudtrain.store import FILE_NAME
 from cloudtrain.targets.local.service import service
 from cloudtrain.targets.local.service.folder import RunFolder
@@ -65,7 +64,7 @@ def test_a_supervisor_that_comes_too_late_starts_nothing(
         dying.setattr(service, "_start_supervisor", die)
         with pytest.raises(KeyboardInterrupt):
             ct.submit(job, "local")
-    assert ct.runs() == api.recover() == []
+    assert ct.runs() == ct.recover() == []
     (folder,) = folders
     reader, writer = os.pipe()
     start = f"from cloudtrain.targets.local.service.supervisor import main; main([{folder.path!r}, '{writer}'])"

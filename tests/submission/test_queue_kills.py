@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain import api
 from cloudtrain.errors import TargetError
 from cloudtrain.store import FILE_NAME
 from tests.submission.kill_points import kill_points
@@ -82,7 +81,7 @@ def test_killed_at(point: int, folder: Path, state_dir: Path, monkeypatch: pytes
     (folder / "go").touch()
     assert str(first.wait().state) == "succeeded"
     assert str(third.wait().state) == "succeeded"
-    api.recover()
+    ct.recover()
     known = {run.name: str(run.wait(600).state) for run in ct.runs()}
     mine = {name: state for name, state in known.items() if name.startswith("dies")}
     assert list(mine) == statuses(state_dir, "dies")

@@ -20,8 +20,8 @@ def command(json: options.Json = False) -> None:
     Example:
       cloudtrain recover
     """
-    from cloudtrain.api import recover
     from cloudtrain.cli.terminal import print_json, say, show
+    from cloudtrain.lookup import recover
     from cloudtrain.render.document import Document, Table
 
     def print_found(found: list[Recovered]) -> None:

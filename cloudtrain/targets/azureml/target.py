@@ -45,6 +45,7 @@ class AzureMLTarget(Target):
     online_rule_modules = (f"{_RULES}.online",)
     extras: ClassVar = {"azureml": ("azure-identity", "azure-storage-blob"), "azureml-sdk": ("azure-ai-ml",)}
     plan_formats = ("az-cli", "python")
+    locating_settings = ("subscription_id", "resource_group", "workspace")
     place_example = "azureml:cifar:1"
     place_help = (
         "`azureml:name:version`, an `azureml://` datastore path, an `https://` blob address, or for inputs `./PATH` of "

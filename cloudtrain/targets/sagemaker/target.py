@@ -47,6 +47,7 @@ class SageMakerTarget(Target):
     online_rule_modules = _rules("online")
     extras: ClassVar = {"sagemaker": ("boto3",), "sagemaker-sdk": ("sagemaker",)}
     plan_formats = ("aws-cli", "python")
+    locating_settings = ("region",)
     place_example = "s3://bucket/train"
     place_help = (
         "An `s3://` URI; for inputs also `fsx://FILE_SYSTEM_ID/PATH` or `efs://FILE_SYSTEM_ID/PATH`, or `./PATH` of "
