@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import cloudtrain as ct
 from cloudtrain.api import target_named
 from cloudtrain.errors import JobError, SettingsError
 
@@ -103,3 +104,19 @@ def test_a_hint_about_settings_is_toml(clean_environment: Path) -> None:
     assert caught.value.hint == 'write `locations = ["westeurope"]`'
     file.write_text('[azureml]\nlocations = ["westeurope"]\n')
     assert target_named("azureml").locations == ("westeurope",)
+
+
+@pytest.mark.parametrize(
+    ("target", "fields"),
+    [
+        ("sagemaker", "`region`"),
+        ("azureml", "`subscription_id`, `resource_group`, `workspace`"),
+        ("slurm", "`shared_dir`"),
+    ],
+)
+@pytest.mark.usefixtures("clean_environment")
+def test_runs_without_the_settings_that_locate_them(target: str, fields: str) -> None:
+    """An error that names them. Without it, a placeholder's empty list would say that there are no runs."""
+    with pytest.raises(SettingsError) as caught:
+        ct.runs(target=target)
+    assert (caught.value.code, caught.value.hint) == ("CT915", f"set {fields} in [{target}] of cloudtrain.toml")

@@ -28,6 +28,7 @@ class SlurmTarget(Target):
     plan_formats = ("sbatch",)
     order = 30
     is_paid = False
+    locating_settings = ("shared_dir",)
     place_example = "/data/train"
     place_help = "An absolute path that every node of the cluster sees."
     overrides_help = "Options of sbatch, merged last: `{nice: 100, exclusive: null}`; null removes an option."
