@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from threading import get_native_id
 from typing import Any, ClassVar
 
 from cloudtrain.core.job import TrainingJob
@@ -19,8 +17,9 @@ from cloudtrain.core.plan import Finding, Plan
 from cloudtrain.core.states import RunRef
 from cloudtrain.errors import NameTaken, TargetError
 from cloudtrain.sweeps.folder import DrivenFolder
+from cloudtrain.system.detached import last_line, start_detached
 from cloudtrain.system.lock import ProcessLock
-from cloudtrain.system.private import make_private_folder, open_private
+from cloudtrain.system.private import make_private_folder, open_private, write_once
 from cloudtrain.targets.base import Service
 
 
@@ -117,26 +116,13 @@ class DrivenService(Service):
         Raises:
             TargetError: no driver could start. The message ends with the last line of the driver's log.
         """
-        reader, writer = os.pipe()
-        log_file = open_private(folder.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         root = str(Path(__file__).parents[2])
         boot = f"import sys; sys.path.append(sys.argv.pop(1)); from {self.driver} import main; main()"
-        with os.fdopen(reader, "rb") as ready, os.fdopen(log_file, "ab") as log:
-            try:
-                child = subprocess.Popen(
-                    [sys.executable, "-I", "-c", boot, root, str(self.state_dir), folder.name, str(writer)],
-                    env=dict(self.environ),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=(writer,),
-                    start_new_session=True,
-                )
-            finally:
-                os.close(writer)
-            answer = ready.read(1)
-            child.wait()
-        if not answer and not folder.is_driven:
+
+        def argv(ready: int) -> list[str]:
+            return [sys.executable, "-I", "-c", boot, root, str(self.state_dir), folder.name, str(ready)]
+
+        if not start_detached(argv, folder.log, env=self.environ, empty_log=True) and not folder.is_driven:
             message = f"the driver did not start: {last_line(folder.log) or 'it wrote no message'}"
             raise TargetError(message, hint=f"read its log: `{folder.log}`", code="CT951")
 
@@ -147,21 +133,11 @@ class DrivenService(Service):
         Raises:
             NameTaken: another submission has written a specification.
         """
-        temporary = folder.path / f"{folder.specification.name}.{os.getpid()}.{get_native_id()}"
-        with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(temporary, folder.specification)  # fails where the file exists, unlike a rename
-        except FileExistsError:
-            if not again or folder.specification.read_bytes() != content:
-                hint = f"give the {self.what} another name"
-                raise NameTaken(f"a {self.what} named `{folder.name}` exists already", hint=hint) from None
-            return False
-        finally:
-            temporary.unlink()
-        return True
+        is_written = write_once(folder.specification, content, sync=True)
+        if not is_written and not (again and folder.specification.read_bytes() == content):
+            hint = f"give the {self.what} another name"
+            raise NameTaken(f"a {self.what} named `{folder.name}` exists already", hint=hint)
+        return is_written
 
 
 class Archive:
@@ -176,15 +152,6 @@ class Archive:
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         shutil.copyfile(self._file, temporary)
         temporary.replace(path)
-
-
-def last_line(file: Path) -> str:
-    """Return the last line of a log; empty if the log is empty or cannot be read."""
-    try:
-        lines = file.read_text("utf-8", "replace").strip().splitlines()
-    except OSError:
-        return ""
-    return lines[-1] if lines else ""
 
 
 def detach(arguments: list[str] | None) -> tuple[Path, str, Callable[[], None]]:

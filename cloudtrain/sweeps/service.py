@@ -14,10 +14,11 @@ from cloudtrain.core.sweep import Objective, Sweep
 from cloudtrain.core.trial import Trial, best_of
 from cloudtrain.errors import RunNotFound, TargetError, UsageError
 from cloudtrain.store import KEPT
-from cloudtrain.sweeps.driven import DrivenService, last_line
+from cloudtrain.sweeps.driven import DrivenService
 from cloudtrain.sweeps.folder import SweepFolder
 from cloudtrain.sweeps.specification import Specification
 from cloudtrain.sweeps.study import Journal, lines_of, read_events, read_study
+from cloudtrain.system.detached import last_line
 from cloudtrain.system.lock import ProcessLock
 from cloudtrain.system.private import make_private_folder, make_state_folder
 from cloudtrain.targets.base import BundleWriter, ByteProgress, Tuner

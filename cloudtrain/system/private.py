@@ -6,12 +6,13 @@ their modes from the script's umask, but the folders above them stay closed.
 """
 
 # Paths are strings here, because the supervisor of a run has to start quickly.
-# ruff: noqa: PTH101, PTH102, PTH112, PTH116, PTH120, PTH208
+# ruff: noqa: PTH101, PTH102, PTH108, PTH112, PTH116, PTH120, PTH208
 from __future__ import annotations
 
 import os
 import stat
 import sys
+from contextlib import suppress
 
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -48,6 +49,31 @@ def open_private(path: str | os.PathLike[str], flags: int) -> int:
         OSError: the file cannot be opened.
     """
     return os.open(path, flags | os.O_CLOEXEC | _NO_LINKS, 0o600)
+
+
+def write_once(path: str | os.PathLike[str], content: bytes, *, sync: bool = False) -> bool:
+    """Write a private file atomically. Return False, and write nothing, if the file exists. With `sync`, the content is
+    on the disk before the file gets its name.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from threading import get_native_id
+
+    temporary = f"{os.fspath(path)}.{os.getpid()}.{get_native_id()}"
+    try:
+        with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+            file.write(content)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        os.link(temporary, path)  # fails where the file exists, unlike a rename
+    except FileExistsError:
+        return False
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+    return True
 
 
 def make_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import get_native_id
 from typing import Any
 
 from cloudtrain.core.job import TrainingJob
@@ -20,8 +18,9 @@ from cloudtrain.core.targets import DEFAULT_TARGET
 from cloudtrain.errors import CloudtrainError, NameTaken, RunNotFound, TargetError
 from cloudtrain.launch.specification import LaunchSpecification
 from cloudtrain.store import KEPT
+from cloudtrain.system.detached import last_line, start_detached
 from cloudtrain.system.lock import is_held
-from cloudtrain.system.private import make_private_folder, make_state_folder, open_private
+from cloudtrain.system.private import make_private_folder, make_state_folder, write_once
 from cloudtrain.targets.base import BundleWriter, ByteProgress
 from cloudtrain.targets.common.archives import put_archive, unpacked
 from cloudtrain.targets.common.copying import copy_places
@@ -301,19 +300,11 @@ def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
         NameTaken: another submission wrote the file.
     """
     make_private_folder(folder.path)
-    temporary = Path(f"{folder.launch}.{os.getpid()}.{get_native_id()}")
-    with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
-        file.write(content)
-    try:
-        os.link(temporary, folder.launch)  # fails where the file exists, unlike a rename
-    except FileExistsError:
-        if not again or Path(folder.launch).read_bytes() != content:
-            name = Path(folder.path).name
-            raise NameTaken(f"a run `{name}` already exists", hint="give the job another name") from None
-        return False
-    finally:
-        temporary.unlink()
-    return True
+    is_written = write_once(folder.launch, content)
+    if not is_written and not (again and Path(folder.launch).read_bytes() == content):
+        name = Path(folder.path).name
+        raise NameTaken(f"a run `{name}` already exists", hint="give the job another name")
+    return is_written
 
 
 def _start_supervisor(folder: RunFolder, environ: Mapping[str, str], *how: str) -> None:
@@ -323,25 +314,10 @@ def _start_supervisor(folder: RunFolder, environ: Mapping[str, str], *how: str) 
     Raises:
         TargetError: the supervisor could not start; the message is its output.
     """
-    reader, writer = os.pipe()
-    log_file = open_private(folder.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    with os.fdopen(reader, "rb") as ready, os.fdopen(log_file, "ab") as log:
-        try:
-            child = subprocess.Popen(
-                command("supervisor", folder.path, str(writer), *how),
-                cwd=folder.path,
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(writer,),
-                start_new_session=True,
-            )
-        finally:
-            os.close(writer)
-        answer = ready.read(1)
-        child.wait()
-    if not answer:
-        said = Path(folder.log).read_text("utf-8", "replace").strip().splitlines()
-        message = said[-1] if said else "it said nothing"
-        raise TargetError(f"the supervisor did not start: {message}", hint=f"see `{folder.log}`", code="CT951")
+
+    def argv(ready: int) -> list[str]:
+        return command("supervisor", folder.path, str(ready), *how)
+
+    if not start_detached(argv, folder.log, env=environ, cwd=folder.path):
+        message = f"the supervisor did not start: {last_line(folder.log) or 'it wrote no message'}"
+        raise TargetError(message, hint=f"read its log: `{folder.log}`", code="CT951")
