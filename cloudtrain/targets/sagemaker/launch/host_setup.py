@@ -46,7 +46,7 @@ _OF_THE_JOB = {
 
 @dataclass(frozen=True)
 class HostSetup:
-    """One host, with the files that the toolkit finds there.
+    """One host of a job, with the configuration files and hardware that the toolkit finds on it.
 
     Attributes:
         gpus: number of GPUs that `nvidia-smi` lists.

@@ -106,7 +106,7 @@ class SageMakerView(RequestView):
         return seconds(subject, "MaxRuntimeInSeconds") or DEFAULT_MAX_RUNTIME
 
     def framework(self, subject: Subject) -> str | None:
-        """Return the framework of the image, from the catalogue or from the name of a user's own image."""
+        """Return the framework of the image, or for a user's own image the framework in its name; None if unknown."""
         found = image(subject)
         return found.engine[0] if found else framework_of(text(subject, "AlgorithmSpecification", "TrainingImage"))
 

@@ -49,7 +49,7 @@ def text(subject: Subject, *keys: str) -> str:
 
 
 def seconds(subject: Subject, name: str) -> int | None:
-    """Return a duration field of `StoppingCondition` or `ResourceConfig`; None if it is missing."""
+    """Return the duration `name` from `StoppingCondition` or `ResourceConfig`; None if both lack it."""
     for section in ("StoppingCondition", "ResourceConfig"):
         value = value_at(subject.plan.request, section, name)
         if isinstance(value, int) and not isinstance(value, bool):
@@ -70,9 +70,9 @@ def cluster(subject: Subject) -> Machines:
 
 
 def _spans(subject: Subject) -> tuple[str, ...]:
-    """Return the instance groups that the request's launcher spans.
+    """Return the names of the instance groups that the request's launcher spans; empty if the request lists none.
 
-    For an image's own entry point, these are the job's `distribution_groups`, which have no effect.
+    If the image's own entry point runs, there is no launcher. The result is then the job's `distribution_groups`.
     """
     parameters = decode_hyperparameters({name: str(text) for name, text in mapping(subject, "HyperParameters").items()})
     found = value_at(parameters, LAUNCH_KEY, "instance_groups") or parameters.get(GROUPS)
@@ -122,7 +122,7 @@ _image_of = lru_cache(maxsize=8)(image_of_uri)  # many rules read the same image
 
 
 def image_path(subject: Subject) -> Path:
-    """Return the path of the job field that names the image, or the version from which it was chosen."""
+    """Return the path of the job field that names the image, or else its version; empty if the job sets neither."""
     if path := overridden(subject, "AlgorithmSpecification", "TrainingImage"):
         return path
     environment = subject.job.environment
@@ -138,9 +138,9 @@ def image_name(found: Image) -> str:
 def toolkit(subject: Subject) -> Toolkit:
     """Return the training toolkit that will read the request.
 
-    The variable SAGEMAKER_TRAINING_MODULE can name the toolkit of a user's own image. If the job uses a library of
-    AWS's images (SMDDP, SMP), its image is assumed to be derived from an AWS image. Other images are assumed to have
-    the generic toolkit, which supports MPI and single processes.
+    If the catalogue does not have the image, the variable SAGEMAKER_TRAINING_MODULE names the toolkit. Without the
+    variable, an image for SMDDP or SMP is assumed to be derived from an AWS image, and any other image is assumed to
+    have the generic toolkit, which supports MPI and single processes.
     """
     module = mapping(subject, "Environment").get(TRAINING_MODULE)
     if isinstance(module, str):
