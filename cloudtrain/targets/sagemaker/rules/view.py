@@ -87,7 +87,10 @@ def _config(subject: Subject) -> tuple[str, ...]:
 
 
 def _type_path(subject: Subject, kind: str, index: int) -> Path:
-    """Return the path of the job field with the instance type of a group or preference."""
+    """Return the path of the job field with an instance type.
+
+    `kind` is `type`, `groups` or `preferences`, and `index` is the index of the group or preference.
+    """
     if kind == "type":
         field = "instance_type" if subject.job.resources.instance_type else "gpu"
         return overridden(subject, *_config(subject), "InstanceType") or ("resources", field)
@@ -138,9 +141,9 @@ def image_name(found: Image) -> str:
 def toolkit(subject: Subject) -> Toolkit:
     """Return the training toolkit that will read the request.
 
-    If the catalogue does not have the image, the variable SAGEMAKER_TRAINING_MODULE names the toolkit. Without the
-    variable, an image for SMDDP or SMP is assumed to be derived from an AWS image, and any other image is assumed to
-    have the generic toolkit, which supports MPI and single processes.
+    The variable SAGEMAKER_TRAINING_MODULE overrides the image's toolkit. Without it, a user's own image for SMDDP or
+    SMP is assumed to be derived from an AWS image. Any other user's own image is assumed to have the generic toolkit,
+    which supports MPI and single processes.
     """
     module = mapping(subject, "Environment").get(TRAINING_MODULE)
     if isinstance(module, str):

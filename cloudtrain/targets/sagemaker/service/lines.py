@@ -21,10 +21,7 @@ _LOCAL = re.compile(r"\[default(?P<local>\d+)\]: ?")
 
 
 class Writer(NamedTuple):
-    """The writer of a log stream's lines: an instance, and the ranks on this instance if known.
-
-    In an MPI job, the first instance sends the lines of all ranks.
-    """
+    """The instance that writes a log stream, and the ranks on this instance; None if unknown."""
 
     instance: int
     ranks: range | None = None
