@@ -1,4 +1,4 @@
-"""The output of a run's processes over all restarts. Each call continues where the previous call stopped."""
+"""The output of a run's processes over all restarts, read in steps: each step returns the lines that are new."""
 
 from __future__ import annotations
 
