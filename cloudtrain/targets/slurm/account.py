@@ -25,7 +25,7 @@ class SlurmAccount:
 
     @property
     def place(self) -> str:
-        """Return the login node and the shared folder as one text: `login1:fsx:cloudtrain` for `/fsx/cloudtrain`.
+        """Return the login node and the shared folder as text: `login1:fsx:data` for the folder `/fsx/data`.
 
         The host is empty if Slurm's commands run on this machine.
         """

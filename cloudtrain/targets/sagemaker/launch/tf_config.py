@@ -54,7 +54,7 @@ def tf_config(setup: HostSetup) -> dict[str, str]:
 
 @lru_cache(maxsize=4)
 def _cluster_text(hosts: tuple[str, ...], serves: bool) -> str:
-    """Return the cluster as JSON text; cached, because it is the same for all hosts of a job."""
+    """Return the TensorFlow cluster as JSON text. `serves` tells whether it has parameter servers."""
     return json.dumps(_server_cluster(hosts) if serves else {"worker": _addresses(hosts, MIRRORED_PORT)})
 
 

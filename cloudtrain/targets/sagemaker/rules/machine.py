@@ -160,7 +160,7 @@ def _nearest(name: str) -> str | None:
 
 
 def _missing_variables(subject: Subject, group: MachineGroup) -> list[str]:
-    """Return the EFA variables that the instance type needs but nobody sets, such as `FI_PROVIDER=efa`."""
+    """Return the EFA variables that the instance type needs and that are not set, such as `FI_PROVIDER=efa`."""
     known, found = group.known, image(subject)
     if known is None or known.interconnect != "rdma" or not (known.gpus or known.neuron_cores):
         return []

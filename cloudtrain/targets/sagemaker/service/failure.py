@@ -31,8 +31,8 @@ class Reason(NamedTuple):
 def reason_of(said: str) -> Reason:
     """Parse SageMaker's `FailureReason`, and shorten it to one line. It may contain a traceback.
 
-    The line begins with the error type, such as `ClientError` or `CapacityError`. `AlgorithmError` is dropped, because
-    SageMaker reports it for every failure of the script.
+    An error type such as `ClientError` or `CapacityError` stays at the beginning of the line. `AlgorithmError` is
+    dropped, because SageMaker reports it for every failure of the script.
     """
     head, body = _split(said.strip())
     script = _USER_SCRIPT.search(body)

@@ -105,7 +105,7 @@ class SageMakerService:
         """Send the request that creates the job.
 
         If SageMaker refuses it because the job exists, the job may be this run's: botocore may have repeated the
-        request, or an earlier process may have sent it (`again`). This call then succeeds.
+        request, or an earlier process may have sent it (`again`). If it is this run's job, the call succeeds.
 
         Raises:
             NameTaken: the account has another job with this name.

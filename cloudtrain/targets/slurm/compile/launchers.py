@@ -1,6 +1,6 @@
 """For each distribution, the command that starts a job's ranks, and the processes that a plan shows for the command.
 
-The commands use two variables of the batch script: `$head` is the host of the first node, and `$port` is a free port.
+The commands use two variables of the batch script: `$head` is the host of the first node, and `$port` is a port.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The output of a run's processes over all restarts, read in steps: each step returns the lines that are new."""
+"""The output of a run's processes over all restarts. Each call of `RunLog.new_lines` yields only new lines."""
 
 from __future__ import annotations
 
