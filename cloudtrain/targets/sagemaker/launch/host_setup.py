@@ -122,7 +122,7 @@ class HostSetup:
     def distribution_groups(self) -> list[str]:
         """Return the names of the instance groups that the distribution spans.
 
-        If the hyperparameters name no groups, the result is the host's own group, or empty if they select no launcher.
+        If the hyperparameters list no groups, this is the host's own group. Empty if they also select no launcher.
         """
         if GROUPS in self.settings:
             return list(self.settings[GROUPS] or ())

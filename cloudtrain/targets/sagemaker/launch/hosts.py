@@ -90,7 +90,7 @@ def _groups(config: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
 
 
 def resource_config(request: Request, host: Host) -> dict[str, Any]:
-    """Return the content of one host's `resourceconfig.json`. Never change its lists, because all hosts share them."""
+    """Return the content of one host's `resourceconfig.json`. Do not change its lists: all hosts share them."""
     everyone = _everyone(request)
     return {
         "current_host": host.name,

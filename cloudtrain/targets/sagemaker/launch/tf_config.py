@@ -13,7 +13,7 @@ TASK_PORT, SERVER_PORT, MIRRORED_PORT = 2222, 2223, 8890
 
 
 def serves_parameters(setup: HostSetup) -> bool:
-    """Return whether parameter servers start. The job must ask for them and have more than one host."""
+    """Return whether parameter servers start: in a TensorFlow job that asks for them and has several hosts."""
     return bool(
         setup.framework == "tensorflow" and setup.settings.get(PARAMETER_SERVER) and len(setup.resource["hosts"]) > 1
     )

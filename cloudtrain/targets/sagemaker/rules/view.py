@@ -162,10 +162,10 @@ def launcher(subject: Subject) -> Launcher:
 
 
 def add_entrypoint_hint(subject: Subject, hint: str) -> str:
-    """Add to a hint how to run the job without the image's toolkit, unless the job needs the toolkit.
+    """Add to `hint` how to run the job without the image's toolkit.
 
-    A job needs the toolkit for SMDDP, for SMP, for MPI on several instances, and if the image's Python is too old for
-    cloudtrain's launcher.
+    Returns `hint` unchanged if the job needs the toolkit: for SMDDP, SMP, MPI on several instances, or an image whose
+    Python is too old for cloudtrain's launcher.
     """
     bound = subject.effective.distribution.type in ("smddp", "smp") or python_too_old(image(subject)) is not None
     if bound or (launcher(subject) == "mpirun" and cluster(subject).spanned_count > 1):

@@ -28,7 +28,7 @@ class Writer(NamedTuple):
 
 
 def lines_of(message: str, time: float, writer: Writer) -> Iterator[LogLine]:
-    """Yield the lines of one event. Of a progress bar, which overwrites its own line, only the last state is kept."""
+    """Yield the lines of one event. If a progress bar overwrote a line, only the last state of the line is kept."""
     for line in message.rstrip("\r\n").split("\n"):
         yield _line(line.rstrip("\r").rpartition("\r")[2], time, writer)
 

@@ -51,7 +51,7 @@ class Stream:
         return int(self._read[0]["timestamp"])
 
     def take(self) -> dict[str, Any]:
-        """Return the next event and advance. Call `next_time` first, and call this only if it returned a time."""
+        """Return the next event and advance. Call this only after `next_time` has returned a time."""
         return self._read.popleft()
 
     def tail(self, count: int) -> list[str]:

@@ -128,7 +128,7 @@ def _take_lines(file: _File, piece: bytes) -> list[str]:
 
 
 def _text(line: bytes) -> str:
-    """Decode a line as a terminal would show it: of a progress bar, only the last state."""
+    """Decode a line. If a progress bar overwrote the line, return only the last state."""
     return line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
 
 
