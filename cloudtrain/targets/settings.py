@@ -1,4 +1,4 @@
-"""The base class of all targets' settings. Settings come from profiles, flags or these classes, never from a job."""
+"""The base class of all targets' settings. Users set them in settings files, with flags or in Python, not in a job."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ Places = Mapping[str, S3Uri]
 def places_of(description: Mapping[str, Any], kind: JobKind) -> Places:
     """Return the S3 locations of a job's results.
 
-    They are read from the job's description, or made from it by the rules in the service's documentation.
+    Locations that the description does not contain are computed from SageMaker's documented folder layout.
     """
     if kind is not TRAINING:
         outputs = description.get("ProcessingOutputConfig", {}).get("Outputs", ())

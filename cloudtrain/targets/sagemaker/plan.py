@@ -1,4 +1,4 @@
-"""A plan for SageMaker, which can also become an object or code of the SageMaker Python SDK."""
+"""The plan of a job on SageMaker, which can also be exported to the SageMaker Python SDK: as an object or as code."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class SageMakerPlan(Plan):
-    """The compiled job. `request` is the body of CreateTrainingJob, from which all SDK calls and formats are made.
+    """The compiled job. `request` is the body of the API request, from which all SDK calls and formats are made.
 
-    Before you start the job with the SDK, the bundle must be at the address in `plan.uploads`. `cloudtrain submit` with
-    the same code uploads it.
+    If you start the job with the SDK, the archive of the code must already be at the S3 address in `plan.uploads`.
+    `cloudtrain submit --upload-only` uploads it.
     """
 
     @classmethod
@@ -32,7 +32,7 @@ class SageMakerPlan(Plan):
     def outputs(self) -> dict[str, str]:
         """Return the S3 locations of the run's results.
 
-        Empty for a sweep, because the locations contain the names of trials, which the service chooses.
+        Empty for a sweep: each trial has its own locations, and the service chooses their names.
         """
         if "HyperParameterTuningJobName" in self.request:
             return {}
@@ -80,9 +80,9 @@ class SageMakerPlan(Plan):
         return build_arguments(self._estimator())
 
     def to_python(self, sdk: Literal[2, 3] = 2) -> str:
-        """Return Python code that makes the estimator, or the trainer of version 3, and starts the job.
+        """Return Python code that starts the job with version `sdk` of the SDK.
 
-        The SDK need not be installed.
+        The code makes an estimator for version 2, and a `ModelTrainer` for version 3. The SDK need not be installed.
 
         Raises:
             TargetError: the SDK cannot express a field of the request; the message names it.
@@ -103,11 +103,10 @@ class SageMakerPlan(Plan):
 
             plan.to_model_trainer().train(**plan.train_arguments())
 
-        Version 3's own drivers start torchrun, MPI and plain scripts, from the same archive of the code; the toolkit of
-        the image starts everything else. The trainer sends `request`, apart from fields that version 3 always changes:
-        `export.trainer.DIFFERENCES` and `WITH_DRIVERS` list them, for example the job's name and the drivers' channels.
-        The drivers pass `True` to the script as `true`, and run an MPI job only on the first instance. The SDK calls
-        IAM about the role when the trainer is made.
+        In version 3, the SDK's own drivers start torchrun, MPI and plain scripts. The image's toolkit starts all other
+        jobs. The trainer sends `request`, except for the fields in `export.trainer.DIFFERENCES` and `WITH_DRIVERS`,
+        which version 3 always changes, such as the job's name. The drivers pass `True` to the script as `true`, and
+        run an MPI job only on the first instance. The SDK sends a request to IAM when the trainer is made.
 
         Raises:
             MissingExtra: the SDK is not installed.
@@ -130,7 +129,8 @@ class SageMakerPlan(Plan):
     def forms(self) -> dict[str, Callable[[], str]]:
         """Return functions that write the plan in other formats, by format name.
 
-        `aws-cli`: JSON for `--cli-input-json` of the AWS command line. `python`: code for version 2 of the SDK.
+        `aws-cli`: JSON for `--cli-input-json` of the AWS command line. `python` (only for training jobs): code for
+        version 2 of the SDK.
         """
         forms: dict[str, Callable[[], str]] = {"aws-cli": self._aws_cli}
         return forms | ({"python": lambda: visible(self.to_python())} if self._trains else {})

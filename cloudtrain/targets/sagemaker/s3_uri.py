@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class S3Uri(NamedTuple):
-    """`s3://bucket/key`."""
+    """An S3 address: `s3://bucket/key`."""
 
     bucket: str
     key: str
@@ -19,7 +19,7 @@ class S3Uri(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """Return the key as the prefix of the keys in a folder: `data/` for `data`; empty if the key is empty."""
+        """Return the prefix of all keys in this folder: `data/` for the key `data`; empty if the key is empty."""
         return f"{self.key.rstrip('/')}/" if self.key else ""
 
     def __str__(self) -> str:

@@ -96,7 +96,10 @@ class SageMakerTarget(Target):
     def data_place(
         self, settings: SageMaker, account: SageMakerAccount, sha256: str, name: str, *, is_file: bool
     ) -> tuple[str, str]:
-        """Return the S3 folder for data uploaded from this machine, and the address of the file or folder in it."""
+        """Return the S3 folder for data of this machine, and the address of the uploaded file or folder.
+
+        The address of a folder is the S3 folder itself.
+        """
         from cloudtrain.targets.sagemaker.compile.places import data_uri
 
         folder = data_uri(settings, account, sha256)
@@ -142,9 +145,9 @@ class SageMakerTarget(Target):
         return fetch_original(Clients(AccountRef.parse(place), environ), name)
 
     def draft_of_calls(self, calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
-        """Return a draft of a job from a script's estimator, trainer or boto3 request, and its unknown values.
+        """Return a draft of the first job that a script creates, and the values that cannot be read from its text.
 
-        Returns None if no call of the script creates a job.
+        `calls` are the script's calls. Returns None if none of them creates a job with the SDK or boto3.
         """
         from cloudtrain.targets.sagemaker.adopt.static import draft_of_calls
 

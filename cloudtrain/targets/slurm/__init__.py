@@ -1,4 +1,4 @@
-"""Slurm: a job becomes one batch job, which starts its ranks with `srun` or `mpirun` inside its allocation.
+"""Slurm: cloudtrain submits a job as one batch job, whose script starts the ranks with `srun` or `mpirun`.
 
 settings.py     the table `[slurm]`: partition, login node, shared folder, container
 account.py      the login node and the shared folder of runs

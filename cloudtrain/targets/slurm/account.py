@@ -25,7 +25,10 @@ class SlurmAccount:
 
     @property
     def place(self) -> str:
-        """Return the login node and the shared folder as `HOST:FOLDER:FOLDER`. HOST is empty for this machine."""
+        """Return the login node and the shared folder as text: `login1:fsx:data` for the folder `/fsx/data`.
+
+        The host is empty if Slurm's commands run on this machine.
+        """
         folders = self.shared_dir.strip("/").split("/")
         return ":".join([quote(self.host or "", safe="@"), *(quote(folder, safe="") for folder in folders)])
 

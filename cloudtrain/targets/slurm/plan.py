@@ -30,7 +30,7 @@ class SlurmPlan(Plan):
         return "\n".join([first, *lines]) + newline + rest
 
     def forms(self) -> dict[str, Callable[[], str]]:
-        """Return the formats of `--format` that only Slurm has: `sbatch`, a file for sbatch."""
+        """Return a function for each format of `--format` that only Slurm has: `sbatch` returns a file for sbatch."""
         return {"sbatch": self.to_sbatch}
 
 

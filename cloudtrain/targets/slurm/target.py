@@ -57,7 +57,7 @@ class SlurmTarget(Target):
         return batch_settings(options, setup)
 
     def examine(self, settings: Slurm, account: SlurmAccount) -> str | None:
-        """Return a short description of the cluster that gets the jobs."""
+        """Return the login node and the shared folder as text; None if the settings have no shared folder."""
         if account.missing:
             return None
         return f"{account.host or 'this machine'}, {account.shared_dir}"

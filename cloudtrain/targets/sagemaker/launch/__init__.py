@@ -12,9 +12,9 @@ sagemaker-tensorflow-training 20.4.1. `tests/golden/sagemaker_container` records
     program       the script with its arguments
     mpirun        the command lines of MPI and of the data-parallel library
     commands      the launcher that starts, and its argv
-    shell         the changes that the shell of toolkits up to 5.1.2 makes to arguments
+    shell         how toolkits up to 5.1.2 change arguments, because they use a shell
     ranks         the ranks of mpirun, host by host
-    own_launcher  the processes of jobs that start cloudtrain's own launcher
+    own_launcher  the processes of jobs that start cloudtrain's launcher instead of the toolkit
     processes     all processes, host by host, for the plan
 
 Start reading at `cloudtrain.targets.sagemaker.launch.job`.

@@ -36,15 +36,15 @@ class Command:
 
     Attributes:
         role: `torchrun`, `mpirun`, `process` for the script itself, or `sshd` if the host waits for mpirun's ranks.
-        argv: the command line; empty if nothing starts because of `error`.
+        argv: the command line; empty if `error` is set.
         env: variables that the launcher sets in addition to the toolkit's.
         captured: whether the toolkit reads stderr. Toolkits up to 5.1.2 then use a shell (see `shell_tokens`).
         program: the program of each rank; the script itself if no launcher starts ranks.
         ranks: number of ranks that this command starts: on all hosts for mpirun, otherwise on this host.
         exports: variables that `mpirun -x NAME=VALUE` sets for every rank.
         ignored: hyperparameters for other launchers or libraries that have no effect on this host.
-        error: why the toolkit stops before it starts anything.
-        notes: descriptions of other processes that start.
+        error: why the toolkit stops before it starts anything; None if it starts the command.
+        notes: descriptions of processes that the toolkit starts in addition, such as a parameter server.
     """
 
     role: str
@@ -100,7 +100,7 @@ def host_command(setup: HostSetup) -> Command:
 def overwritten(
     request: Request, host: Host, container: Container, *, gpus: int, neurons: int = 0
 ) -> dict[str, tuple[str, str]]:
-    """Return the environment variables that the toolkit overwrites, each with the request's and the toolkit's value."""
+    """Map each variable in the request that the toolkit overwrites to the request's value and the toolkit's value."""
     setup = HostSetup(request, host, container, gpus=gpus, neurons=neurons)
     made = host_command(setup)
     real = {**host_environment(setup), **made.env, **made.exports}
@@ -131,10 +131,10 @@ def _is_captured(setup: HostSetup) -> bool:
 
 
 def _ignored_keys(setup: HostSetup, acting: str | None) -> tuple[str, ...]:
-    """Return the launcher hyperparameters that have no effect on this host.
+    """Return the launcher hyperparameters that the job sets but that have no effect on this host.
 
-    Empty for hosts outside the distribution's groups, because these hosts are meant to run the script
-    without a launcher.
+    `acting` is the hyperparameter that selects this host's launcher. If the job lists instance groups for its
+    distribution, the result is empty for hosts outside these groups.
     """
     if GROUPS in setup.settings and not setup.takes_part:
         return ()
@@ -181,7 +181,7 @@ def _torchrun(setup: HostSetup) -> Command:
 
 
 def _mpi(setup: HostSetup, make: Callable[[HostSetup], mpirun.MpiRun] = mpirun.mpi) -> Command:
-    """Return the host's command: mpirun on the master; sshd on any other host, which waits for mpirun's ranks."""
+    """Return the host's command: mpirun on the master, and sshd on every other host. `make` returns the mpirun call."""
     if not setup.is_master:
         return Command("sshd", ("/usr/sbin/sshd", "-D"), ranks=0)
     run = make(setup)
@@ -193,9 +193,9 @@ def _smddp(setup: HostSetup) -> Command:
 
 
 def _parameter_server(setup: HostSetup) -> Command:
-    """Return the command of a host with a parameter server: the script.
+    """Return the command that starts the script on a host with a parameter server.
 
-    The toolkit forks the parameter server from its own process. A note of the command describes this server.
+    `Command.notes` describes the parameter server, which the toolkit starts as a fork of its own process.
     """
     cluster = server_cluster(setup) if setup.takes_part else {}
     index = setup.resource["hosts"].index(setup.host.name)

@@ -12,16 +12,16 @@ HOSTNAME_SHIM = "/opt/conda/lib/python/site-packages/gethostname.so"
 
 
 class Container(NamedTuple):
-    """The parts of an image's contents that decide how a job starts.
+    """The facts about an image that decide how a job starts.
 
     Attributes:
         framework: the framework whose toolkit runs; `generic` for images without SAGEMAKER_TRAINING_MODULE.
         toolkit: the version of sagemaker-training.
         smddprun: whether the data-parallel library is installed.
         smddpmprun: whether the model-parallel library's wrapper is installed.
-        torch: the version of PyTorch, if known.
+        torch: the version of PyTorch; None if unknown.
         python: the interpreter.
-        training_module: the image's own SAGEMAKER_TRAINING_MODULE, if known.
+        training_module: the value of SAGEMAKER_TRAINING_MODULE in the image; None if unknown.
     """
 
     framework: Framework

@@ -46,7 +46,7 @@ _OF_THE_JOB = {
 
 @dataclass(frozen=True)
 class HostSetup:
-    """One host, with the files that the toolkit finds there.
+    """One host of a job, with the configuration files and hardware that the toolkit finds on it.
 
     Attributes:
         gpus: number of GPUs that `nvidia-smi` lists.
@@ -122,7 +122,7 @@ class HostSetup:
     def distribution_groups(self) -> list[str]:
         """Return the names of the instance groups that the distribution spans.
 
-        If the hyperparameters name no groups, the result is the host's own group, or empty if they select no launcher.
+        If the hyperparameters list no groups, this is the host's own group. Empty if they also select no launcher.
         """
         if GROUPS in self.settings:
             return list(self.settings[GROUPS] or ())

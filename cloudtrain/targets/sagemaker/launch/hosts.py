@@ -46,7 +46,7 @@ def host_groups(request: Request) -> tuple[tuple[Host, ...], ...]:
 
 
 class _Everyone(NamedTuple):
-    """All hosts of a job, and their groups in the form in which `resourceconfig.json` lists them."""
+    """All hosts of a job, with their names and the instance groups as listed in `resourceconfig.json`."""
 
     hosts: tuple[Host, ...]
     names: list[str]
@@ -59,7 +59,7 @@ def _everyone(request: Request) -> _Everyone:
 
 @lru_cache(maxsize=1)
 def _describe_everyone(groups: tuple[tuple[str, str, int], ...]) -> _Everyone:
-    """Return the hosts and their groups; cached, because they are the same for each host."""
+    """Return the hosts and groups of a job. `groups` holds the name, instance type and count of each group."""
     found, first = [], 0
     for group, instance_type, count in groups:
         found += [Host(first + number, group, instance_type) for number in range(count)]
@@ -77,9 +77,9 @@ def _describe_everyone(groups: tuple[tuple[str, str, int], ...]) -> _Everyone:
 
 
 def _groups(config: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
-    """Yield name, instance type and count of each group.
+    """Yield name, instance type and count of each instance group.
 
-    Of several preferred instance types, only the first one is yielded, because SageMaker tries it first.
+    A job without groups counts as one group. If it lists preferred instance types, the group has the first of them.
     """
     if config.get("InstanceGroups"):
         for group in config["InstanceGroups"]:
@@ -90,7 +90,7 @@ def _groups(config: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
 
 
 def resource_config(request: Request, host: Host) -> dict[str, Any]:
-    """Return the content of one host's `resourceconfig.json`. Never change its lists, because all hosts share them."""
+    """Return the content of one host's `resourceconfig.json`. Do not change its lists: all hosts share them."""
     everyone = _everyone(request)
     return {
         "current_host": host.name,

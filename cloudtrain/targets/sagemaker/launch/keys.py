@@ -1,4 +1,4 @@
-"""The names of the hyperparameters that sagemaker-training reads, and that the SDK and cloudtrain write."""
+"""The names of the hyperparameters for sagemaker-training. The SageMaker SDK and cloudtrain set them in the request."""
 
 from __future__ import annotations
 

@@ -43,10 +43,10 @@ class MpiRun(NamedTuple):
 
 
 def mpi(setup: HostSetup) -> MpiRun:
-    """Return the mpirun that the master starts for `sagemaker_mpi_enabled`.
+    """Return the mpirun call with which the master starts an MPI job (hyperparameter `sagemaker_mpi_enabled`).
 
     Raises:
-        ValueError: the user's mpirun options stop the toolkit.
+        ValueError: the user's mpirun options would make the toolkit exit.
     """
     hosts, slots = setup.distribution_hosts, setup.processes
     given = setup.settings.get(PROCESSES)
@@ -77,12 +77,12 @@ def mpi(setup: HostSetup) -> MpiRun:
 
 
 def smddp(setup: HostSetup) -> MpiRun:
-    """Return the mpirun that the master starts for the data-parallel library.
+    """Return the mpirun call with which the master starts a job with the data-parallel library.
 
-    If the image has no smddprun, mpirun starts the script without it.
+    mpirun starts the script through the library's wrapper `smddprun`, or directly if the image lacks `smddprun`.
 
     Raises:
-        ValueError: the user's mpirun options stop the toolkit.
+        ValueError: the user's mpirun options would make the toolkit exit.
     """
     hosts, slots = setup.distribution_hosts, setup.processes
     several = len(hosts) > 1
@@ -131,14 +131,14 @@ _TRANSPORT = (
 
 
 def split_options(text: str) -> tuple[str, list[str]]:
-    """Split the user's mpirun options into the value of `--NCCL_DEBUG`, which the toolkit removes, and the others.
+    """Split the user's mpirun options: return the value of `--NCCL_DEBUG` (default `INFO`) and all other options.
 
-    The toolkit reads the options with argparse, so `--NCCL_DEBUG X` may be shortened. An option that begins with `-h`
-    prints argparse's help and raises SystemExit. The toolkit turns this into exit code 0, so the job counts as
-    completed without having trained (read in `trainer.train`, 5.1.1 to 5.1.4).
+    Like the toolkit, this function uses argparse, which accepts abbreviations such as `--NCCL X`. An option that begins
+    with `-h` makes argparse print its help and exit. The toolkit then ends with exit code 0, so the job counts as
+    completed without training (`trainer.train` in sagemaker-training 5.1.1 to 5.1.4).
 
     Raises:
-        ValueError: an option would print this help and end the toolkit.
+        ValueError: an option would make argparse and the toolkit exit.
     """
     words = text.split()
     if not words:
@@ -162,7 +162,7 @@ def split_options(text: str) -> tuple[str, list[str]]:
 def _efa(setup: HostSetup, instance_type: str, *, provider: bool) -> tuple[str, ...]:
     """Return mpirun's options for EFA.
 
-    With `provider`, they also set FI_PROVIDER. `smddp` does not use `provider`, because it sets FI_PROVIDER itself.
+    If `provider` is true, the options also set FI_PROVIDER.
     """
     efa = ("FI_PROVIDER=efa", "NCCL_PROTO=simple") if provider else ("NCCL_PROTO=simple",)
     return (
@@ -181,7 +181,7 @@ def _parameters(setup: HostSetup) -> dict[str, Any] | None:
 
 
 def _model_parallel(setup: HostSetup) -> tuple[str, ...]:
-    """Return mpirun's options for the model-parallel library; empty without this library or PyTorch."""
+    """Return mpirun's options for the model-parallel library; empty unless the job uses it with PyTorch."""
     torch = setup.container.torch if setup.framework == "pytorch" else None
     if _parameters(setup) is None or torch is None:
         return ()

@@ -1,4 +1,4 @@
-"""The processes that cloudtrain's own launcher starts in entrypoint mode, computed with the launcher's own code."""
+"""The processes of jobs that start cloudtrain's launcher, computed with the launcher's own functions."""
 
 from __future__ import annotations
 
@@ -59,10 +59,16 @@ class PlannedHost:
 def launched_processes(request: Request, devices: Devices, known: Known = _in_the_catalogue) -> Iterator[Alike]:
     """Yield all processes of the job: first the processes that the hosts start, then the ranks of their launchers.
 
-    If several hosts start the same processes, only the first host is computed now, and each other host when it is read.
+    If several hosts start the same processes, only the first of them is computed at once. The others are computed when
+    their processes are read.
+
+    Args:
+        request: the body of CreateTrainingJob.
+        devices: returns an instance type's numbers of GPUs and Neuron cores.
+        known: returns an instance type's catalogue entry. Default: without the user's corrections.
 
     Raises:
-        JobError: the launcher would stop; the message is the launcher's.
+        JobError: the launcher would stop with an error. The message is the launcher's.
     """
     launch, everyone = _launch(request), hosts(request)
     number = {host.name: place for place, host in enumerate(everyone)}
@@ -91,7 +97,8 @@ def _runs(
 ) -> Iterator[tuple[Host, ...]]:
     """Split an instance group into runs of neighbouring hosts that start the same programs.
 
-    Usually a run is the whole group. With TensorFlow tasks, some hosts start additional tasks.
+    The run is usually the whole group. In TensorFlow jobs, hosts differ in the roles of their tasks. `look` returns
+    the plan of a host, and `by_name` maps names to hosts.
     """
     master = by_name[look(group[0]).plan.hosts[0]]
     config = next((program.env.get("TF_CONFIG") for program in look(master).plan.programs), None)
@@ -140,7 +147,8 @@ _WRITTEN = ("sagemaker_overrides", "HyperParameters")
 def _rank(launch: Launch, program: Program, number: int) -> int | None:
     """Return the rank of a program; None if the program is not a rank.
 
-    A script without a launcher gets its host's number. TensorFlow workers are numbered after the chief.
+    `number` is the host's position in the order of host names. A script that runs without a launcher has this rank. In
+    a TensorFlow job, the chief comes before the workers.
     """
     if launch.launcher == "single":
         return number
@@ -152,7 +160,7 @@ def _rank(launch: Launch, program: Program, number: int) -> int | None:
 
 
 def _ranks(launch: Launch, found: list[PlannedHost], indices: Mapping[str, int]) -> Iterator[Alike]:
-    """Yield the ranks of every launcher, once for each set of hosts that share a distribution.
+    """Yield the ranks that torchrun or mpirun starts, once for each set of hosts that train together.
 
     `found` contains the first host of each instance group; `indices` maps host names to host indices.
     """

@@ -35,7 +35,8 @@ def view(
 ) -> Processes:
     """Return the processes that will run, for `Plan.processes`. `instance` 0 is the host `algo-1`.
 
-    If several hosts start the same processes, only the first host is computed now, and each other host when it is read.
+    If several hosts start the same processes, only the first of them is computed at once. The others are computed when
+    their processes are read.
 
     Args:
         request: the body of CreateTrainingJob.
@@ -85,10 +86,7 @@ class _HostCommand(NamedTuple):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Return the roles of the processes that the host starts.
-
-        Empty if the toolkit reports an error and starts none.
-        """
+        """Return the roles of the processes that the host starts; empty if the toolkit stops with an error."""
         setup = self.setup
         if self.command.error is not None:
             return ()
@@ -98,14 +96,14 @@ class _HostCommand(NamedTuple):
 
     @property
     def env(self) -> dict[str, str]:
-        """Return the variables of the process that the host starts, without the long variables in `LONG`."""
+        """Return the environment of the process that the host starts, without the variables in `LONG`."""
         env = {**self.setup.given, **host_environment(self.setup, without=LONG), **self.command.env}
         return {name: value for name, value in env.items() if name not in LONG}
 
     def first(self, *, alone: bool) -> Process:
         """Return the process that the host starts.
 
-        `alone` must be true if no host of the job has a launcher. Each script is then a rank.
+        `alone` tells whether all hosts of the job run the script without a launcher. Each script is then one rank.
         """
         role, rank = self.roles[0], None
         if role != self.command.role:  # a task
@@ -115,9 +113,9 @@ class _HostCommand(NamedTuple):
         return Process(self.host.index, role, self.command.argv, self.env, rank, None if rank is None else 0)
 
     def server(self) -> Process:
-        """Return the parameter server as a process, with its host's variables.
+        """Return the parameter server of this host as a process.
 
-        The toolkit forks it from its own process, so the argv is only a description.
+        The toolkit forks the server and runs no command line. The `argv` of the result only describes the server.
         """
         index = self.setup.resource["hosts"].index(self.host.name)
         argv = ("tf.distribute.Server", "job_name=ps", f"task_index={index}")
@@ -140,10 +138,7 @@ def _look(request: Request, container: Container, accelerators: Accelerators, pa
 
 
 def _of_the_toolkit(request: Request, look: _Look) -> Iterator[Alike]:
-    """Yield the processes that the hosts start, then the ranks of their launchers.
-
-    torchrun agents with the same master count as one launcher.
-    """
+    """Yield the processes that the toolkit starts on the hosts, then the ranks that torchrun or mpirun starts."""
     groups = host_groups(request)
     runs = [run for group in groups for run in _runs(group, look, several=len(groups) > 1)]
     alone = all(look(run[0]).command.role == "process" for run in runs)
@@ -159,7 +154,7 @@ def _of_the_toolkit(request: Request, look: _Look) -> Iterator[Alike]:
 def _runs(group: Sequence[Host], look: _Look, *, several: bool) -> Iterator[tuple[Host, ...]]:
     """Split an instance group into runs of neighbouring hosts that start the same processes.
 
-    Only the master can start other processes than the rest of its group. If the job has `several` groups and parameter
+    All hosts of a group start the same processes, except the master. But if the job has several groups and parameter
     servers, each host is a separate run, because the toolkit may fail on some hosts.
     """
     first = look(group[0])
@@ -181,8 +176,10 @@ def _hosts(run: Sequence[Host], look: _Look, alone: bool) -> Iterator[Alike]:
 
 
 def _ranks(started: _HostCommand, indices: Mapping[str, int]) -> Iterator[Alike]:
-    """Yield the ranks that torchrun or mpirun starts on all hosts of the distribution. `started` is their master host,
-    with the command that runs on it."""
+    """Yield the ranks that torchrun or mpirun starts on all hosts of the distribution.
+
+    `started` is the distribution's master host; `indices` maps host names to host indices.
+    """
     setup, made = started.setup, started.command
     where = [indices[name] for name in setup.distribution_hosts]
     if made.role == "mpirun" and setup.processes:
@@ -204,9 +201,9 @@ def _worth_showing(exports: dict[str, str]) -> dict[str, str]:
 
 
 def _own_entrypoint(request: Request) -> Alike:
-    """Return the program with which the request replaces the image's entry point, on every host.
+    """Return one process for each host: the program that replaces the image's entry point.
 
-    The program's child processes are unknown.
+    The child processes of this program are unknown.
     """
     algorithm = request["AlgorithmSpecification"]
     argv = (*algorithm["ContainerEntrypoint"], *(algorithm.get("ContainerArguments") or ()))

@@ -32,9 +32,10 @@ def uses_shell(toolkit: str) -> bool:
 
 
 def arrives(value: Any, toolkit: str, *, script: str = "train.py") -> str | None:
-    """Return a hyperparameter as the script receives it in PyTorch and TensorFlow images: `its` for `it"s"`.
+    """Return a hyperparameter's value as the script receives it in PyTorch and TensorFlow images.
 
-    Returns None if the text does not arrive as one argument, changes other arguments, or runs as a command.
+    For example, a shell removes the quotes of `it"s"`, so the script receives `its`. Returns None if the value does
+    not arrive as one argument, changes other arguments, or runs as a command.
     """
     before, after = ("--before", "0", "--value"), ("--after", "0")
     arguments = (*before, text_of(value), *after)
@@ -55,7 +56,7 @@ def arrives_intact(value: Any, toolkit: str, *, script: str = "train.py") -> boo
 
 
 def shell_tokens(argv: Sequence[str], toolkit: str, *, captured: bool = True) -> tuple[str, ...] | None:
-    """Return the argv after the toolkit's shell, and after the `/bin/sh -c` that starts a shell script.
+    """Return the argv that arrives after all shells: the toolkit's shell, and the `/bin/sh -c` of a shell script.
 
     `captured` is `Command.captured`. Returns None if a shell would fail or run another command, or if the result
     depends on the shell or on files.
@@ -131,7 +132,9 @@ def _piece(line: str, place: int) -> tuple[str, int] | None:
 
 
 def _double_quoted(line: str, place: int) -> tuple[str, int] | None:
-    """Return the text between double quotes that begins at the index `place`, and the index after the closing quote.
+    """Return a double-quoted text without its quotes, and the index after the closing quote.
+
+    `place` is the index after the opening quote.
 
     Returns None if the closing quote is missing, or if a shell would replace a part of the text.
     """

@@ -13,7 +13,7 @@ TASK_PORT, SERVER_PORT, MIRRORED_PORT = 2222, 2223, 8890
 
 
 def serves_parameters(setup: HostSetup) -> bool:
-    """Return whether parameter servers start. The job must ask for them and have more than one host."""
+    """Return whether parameter servers start: in a TensorFlow job that asks for them and has several hosts."""
     return bool(
         setup.framework == "tensorflow" and setup.settings.get(PARAMETER_SERVER) and len(setup.resource["hosts"]) > 1
     )
@@ -54,7 +54,7 @@ def tf_config(setup: HostSetup) -> dict[str, str]:
 
 @lru_cache(maxsize=4)
 def _cluster_text(hosts: tuple[str, ...], serves: bool) -> str:
-    """Return the cluster as JSON text; cached, because it is the same for all hosts of a job."""
+    """Return the TensorFlow cluster as JSON text. `serves` tells whether it has parameter servers."""
     return json.dumps(_server_cluster(hosts) if serves else {"worker": _addresses(hosts, MIRRORED_PORT)})
 
 

@@ -38,8 +38,8 @@ def environment(
 ) -> dict[str, str]:
     """Return the variables that the toolkit sets on one host, in the toolkit's order.
 
-    They override variables in the request. Launchers add `Command.env`, and mpirun adds `Command.exports` for its
-    ranks. SM_NUM_CPUS is left out if `cpus` is None.
+    They override variables in the request. The result does not contain the variables that launchers add: `Command.env`
+    and, for the ranks of mpirun, `Command.exports`. SM_NUM_CPUS is left out if `cpus` is None.
     """
     return host_environment(HostSetup(request, host, container, gpus=gpus, neurons=neurons, cpus=cpus, root=root))
 
@@ -66,9 +66,9 @@ def _of_the_job(setup: HostSetup) -> dict[str, str]:
 
 
 def _of_the_framework(setup: HostSetup) -> dict[str, str]:
-    """Return the variables that the framework's toolkit sets.
+    """Return the variables that sagemaker-pytorch-training sets; empty for other frameworks.
 
-    sagemaker-pytorch-training overwrites the user's own values, for example of NCCL_DEBUG.
+    They override the job's variables, for example NCCL_DEBUG.
     """
     if setup.framework != "pytorch":
         return {}
@@ -152,7 +152,7 @@ def _facts(setup: HostSetup) -> dict[str, Any]:
 def _model_parallel_from_outside(given: Mapping[str, str]) -> bool | str | None:
     """Return the toolkit's `is_modelparallel_enabled`, computed from the variable SM_HP_MP_PARAMETERS.
 
-    Returns False for the value `{}`, True for any other text, the empty text unchanged, and None without the variable.
+    Returns None if the variable is missing, the empty string if it is empty, False if it is `{}`, and otherwise True.
     """
     parameters = given.get(f"SM_HP_{MODEL_PARALLEL.upper()}")
     return parameters != "{}" if parameters else parameters

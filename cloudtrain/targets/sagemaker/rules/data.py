@@ -251,7 +251,7 @@ def _input_path(subject: Subject, name: str, *field: str) -> Path:
 
 
 def _addresses(subject: Subject) -> Iterator[tuple[Path, str]]:
-    """Yield each S3 address that the user wrote, with the path of its field in the job."""
+    """Yield the S3 addresses of inputs, checkpoint and outputs: the path of the job field, and the address."""
     for name, channel in _channels(subject):
         uri = value_at(channel, "DataSource", "S3DataSource", "S3Uri")
         if isinstance(uri, str):

@@ -122,10 +122,7 @@ def _no_script(subject: Subject) -> Iterator[Fault]:
 
 
 def _instead_of_smddp(subject: Subject) -> str:
-    """Return a hint on how to train without SMDDP.
-
-    A script that does not use `cloudtrain.runtime` must also change its backend.
-    """
+    """Return a hint on how to train without SMDDP."""
     found = image(subject)
     framework = found.engine[0] if found is not None else subject.job.environment.framework
     if framework == "tensorflow":

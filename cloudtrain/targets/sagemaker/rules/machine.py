@@ -145,9 +145,9 @@ def key_for_local_disk(subject: Subject) -> Iterator[Fault]:
 
 
 def _nearest(name: str) -> str | None:
-    """Return the known type with the most similar family name, and in this family the most similar size name.
+    """Return the known type with the most similar name: `ml.g5.xlarge` for `ml.g5.xlrge`. None if nothing is similar.
 
-    Family and size are compared separately, because all names share `ml.` and most share `xlarge`.
+    Family (`g5`) and size (`xlarge`) are compared separately, because many types share a size.
     """
     family, _, size = name.lower().removeprefix("ml.").rpartition(".")
     sizes: dict[str, list[str]] = {}
@@ -160,7 +160,7 @@ def _nearest(name: str) -> str | None:
 
 
 def _missing_variables(subject: Subject, group: MachineGroup) -> list[str]:
-    """Return the EFA variables, such as `FI_PROVIDER=efa`, that the type needs and neither job nor toolkit sets."""
+    """Return the EFA variables that the instance type needs and that are not set, such as `FI_PROVIDER=efa`."""
     known, found = group.known, image(subject)
     if known is None or known.interconnect != "rdma" or not (known.gpus or known.neuron_cores):
         return []

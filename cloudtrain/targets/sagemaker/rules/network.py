@@ -96,7 +96,7 @@ def nothing_to_encrypt(subject: Subject) -> Iterator[Fault]:
 
 
 def _text(subject: Subject, file: str | None) -> str:
-    """Return the text of a file in the bundle; empty if the file is missing. CT102 reports missing files."""
+    """Return the text of a file in the bundle; empty if the file is missing or cannot be read."""
     for entry in subject.tree.entries:
         if entry.path == file:
             try:

@@ -1,6 +1,6 @@
 """Rules that need the AWS account. They are checked before a submit and by `cloudtrain check`, but never for a plan.
 
-This module declares their codes, levels and pages, so that `explain` and `--ignore` treat them like other rules.
+This module declares only their codes, levels and explanations, for `explain` and `--ignore`.
 """
 
 from __future__ import annotations

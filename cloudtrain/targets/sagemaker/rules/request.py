@@ -115,7 +115,7 @@ def _place(subject: Subject, violation: Violation) -> Path:
 
 
 def _in_overrides(overrides: Mapping[str, Any], path: Path) -> Path:
-    """Return the part of a request's path that the overrides set; empty if they do not set the field."""
+    """Return `path`, or the beginning of it that the overrides set; empty if they do not set the field."""
     value: Any = overrides
     for length, key in enumerate(path):
         if not isinstance(value, Mapping):
@@ -131,10 +131,10 @@ _PlaceOf = Callable[[Subject, Path], Path]
 
 
 def _by_name(field: tuple[str, ...], section: tuple[str, ...], key: str) -> _PlaceOf:
-    """Return a function that maps a path below the list at `section` of the request to the path of a job field.
+    """Return a function that maps a path in the request's list `section`, such as `Tags`, to the path of a job field.
 
-    For an element whose name, the value of `key`, is in the job's `field`, the path is `field` followed by the name.
-    Otherwise it is `field` alone.
+    `key` is the key of an element's name. If the job's mapping `field` contains this name, the path is `field` followed
+    by the name; otherwise it is `field`.
     """
 
     def place(subject: Subject, rest: Path) -> Path:
@@ -153,7 +153,7 @@ def _always(*field: str) -> _PlaceOf:
 
 
 def _hyperparameter(subject: Subject, rest: Path) -> Path:
-    """Return the path of the job field that a hyperparameter comes from: its own field, or `distribution`."""
+    """Return the path of the job field that sets a hyperparameter: `hyperparameters.NAME` or `distribution`."""
     if rest and rest[0] not in subject.job.hyperparameters:
         return ("distribution",)
     return ("hyperparameters", *rest[:1])

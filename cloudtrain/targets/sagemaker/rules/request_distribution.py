@@ -14,8 +14,8 @@ from cloudtrain.targets.sagemaker.launch import keys
 def distribution_in(written: Distribution, parameters: Mapping[str, Any]) -> Distribution:
     """Return the distribution that the request's hyperparameters ask for.
 
-    The result is `written`, changed where the hyperparameters differ. It is not validated, because overrides may
-    contain any value.
+    The result is the job's distribution `written` with the changes that the hyperparameters make. It is not validated,
+    because overrides may contain any value.
     """
     launch = parameters.get(LAUNCH_KEY)
     if isinstance(launch, Mapping):

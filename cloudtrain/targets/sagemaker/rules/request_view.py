@@ -52,12 +52,12 @@ class SageMakerView(RequestView):
     overridden_by = _OVERRIDDEN
 
     def change_script(self, subject: Subject) -> dict[str, Any]:
-        """Return the job's variables and hyperparameters after the overrides."""
+        """Return the job's environment and hyperparameters with the overrides applied."""
         environment = changed_variables(subject.job, self.overrides(subject).get("Environment"))
         return {"hyperparameters": self.parameters(subject), "environment": environment}
 
     def parameters(self, subject: Subject) -> dict[str, Any]:
-        """Return the script's hyperparameters after the overrides, without the launchers' hyperparameters."""
+        """Return the script's hyperparameters with the overrides applied, without those for launchers."""
         written = self.overrides(subject).get("HyperParameters")
         if not isinstance(written, Mapping):
             return subject.job.hyperparameters
@@ -106,7 +106,7 @@ class SageMakerView(RequestView):
         return seconds(subject, "MaxRuntimeInSeconds") or DEFAULT_MAX_RUNTIME
 
     def framework(self, subject: Subject) -> str | None:
-        """Return the framework of the image, from the catalogue or from the name of a user's own image."""
+        """Return the framework of the image, or for a user's own image the framework in its name; None if unknown."""
         found = image(subject)
         return found.engine[0] if found else framework_of(text(subject, "AlgorithmSpecification", "TrainingImage"))
 

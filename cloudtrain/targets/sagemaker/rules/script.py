@@ -119,7 +119,7 @@ def requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
     """The toolkit installs the bundle's `requirements.txt`, although the job does not name it.
 
     The other targets and cloudtrain's own launcher install only the file that `environment.requirements` names, so the
-    same job would have other packages there.
+    same job would run with other packages on another target.
     """
     if mode(subject) == "toolkit" and _has_unnamed_requirements(subject):
         yield Fault(
@@ -133,8 +133,9 @@ def requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
 def package_not_installed(subject: Subject) -> Iterator[Fault]:
     """The bundle contains a `setup.py`, but its package is not installed.
 
-    Only the toolkit installs the package and its dependencies, but it cannot start packages with torchrun. cloudtrain's
-    own launcher runs the script in its folder, from where the script can import the package.
+    cloudtrain's own launcher starts this job, and does not install packages. It runs the script in the script's folder,
+    so the script can import the package from there. The toolkit would install the package and its dependencies, but it
+    cannot start packages with torchrun.
     """
     names = _files(subject)
     if mode(subject) == "entrypoint" and "setup.py" in names and subject.job.environment.requirements is None:

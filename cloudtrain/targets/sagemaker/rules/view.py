@@ -49,7 +49,7 @@ def text(subject: Subject, *keys: str) -> str:
 
 
 def seconds(subject: Subject, name: str) -> int | None:
-    """Return a duration field of `StoppingCondition` or `ResourceConfig`; None if it is missing."""
+    """Return the duration `name` from `StoppingCondition` or `ResourceConfig`; None if both lack it."""
     for section in ("StoppingCondition", "ResourceConfig"):
         value = value_at(subject.plan.request, section, name)
         if isinstance(value, int) and not isinstance(value, bool):
@@ -70,9 +70,9 @@ def cluster(subject: Subject) -> Machines:
 
 
 def _spans(subject: Subject) -> tuple[str, ...]:
-    """Return the instance groups that the request's launcher spans.
+    """Return the names of the instance groups that the request's launcher spans; empty if the request lists none.
 
-    For an image's own entry point, these are the job's `distribution_groups`, which have no effect.
+    If the image's own entry point runs, there is no launcher. The result is then the job's `distribution_groups`.
     """
     parameters = decode_hyperparameters({name: str(text) for name, text in mapping(subject, "HyperParameters").items()})
     found = value_at(parameters, LAUNCH_KEY, "instance_groups") or parameters.get(GROUPS)
@@ -87,7 +87,10 @@ def _config(subject: Subject) -> tuple[str, ...]:
 
 
 def _type_path(subject: Subject, kind: str, index: int) -> Path:
-    """Return the path of the job field with the instance type of a group or preference."""
+    """Return the path of the job field with an instance type.
+
+    `kind` is `type`, `groups` or `preferences`, and `index` is the index of the group or preference.
+    """
     if kind == "type":
         field = "instance_type" if subject.job.resources.instance_type else "gpu"
         return overridden(subject, *_config(subject), "InstanceType") or ("resources", field)
@@ -122,7 +125,7 @@ _image_of = lru_cache(maxsize=8)(image_of_uri)  # many rules read the same image
 
 
 def image_path(subject: Subject) -> Path:
-    """Return the path of the job field that names the image, or the version from which it was chosen."""
+    """Return the path of the job field that names the image, or else its version; empty if the job sets neither."""
     if path := overridden(subject, "AlgorithmSpecification", "TrainingImage"):
         return path
     environment = subject.job.environment
@@ -138,9 +141,9 @@ def image_name(found: Image) -> str:
 def toolkit(subject: Subject) -> Toolkit:
     """Return the training toolkit that will read the request.
 
-    The variable SAGEMAKER_TRAINING_MODULE can name the toolkit of a user's own image. If the job uses a library of
-    AWS's images (SMDDP, SMP), its image is assumed to be derived from an AWS image. Other images are assumed to have
-    the generic toolkit, which supports MPI and single processes.
+    The variable SAGEMAKER_TRAINING_MODULE overrides the image's toolkit. Without it, a user's own image for SMDDP or
+    SMP is assumed to be derived from an AWS image. Any other user's own image is assumed to have the generic toolkit,
+    which supports MPI and single processes.
     """
     module = mapping(subject, "Environment").get(TRAINING_MODULE)
     if isinstance(module, str):
@@ -159,10 +162,10 @@ def launcher(subject: Subject) -> Launcher:
 
 
 def add_entrypoint_hint(subject: Subject, hint: str) -> str:
-    """Add to a hint how to run the job without the image's toolkit, unless the job needs the toolkit.
+    """Add to `hint` how to run the job without the image's toolkit.
 
-    A job needs the toolkit for SMDDP, for SMP, for MPI on several instances, and if the image's Python is too old for
-    cloudtrain's launcher.
+    Returns `hint` unchanged if the job needs the toolkit: for SMDDP, SMP, MPI on several instances, or an image whose
+    Python is too old for cloudtrain's launcher.
     """
     bound = subject.effective.distribution.type in ("smddp", "smp") or python_too_old(image(subject)) is not None
     if bound or (launcher(subject) == "mpirun" and cluster(subject).spanned_count > 1):

@@ -22,7 +22,7 @@ _MOST = 256 << 20
 
 
 def fetch_original(clients: Clients, name: str) -> Original:
-    """Return the job with its code. If the code cannot be read, the new job file names its S3 address.
+    """Return the job with its code. If the code cannot be read, the new job file contains the code's S3 address.
 
     Raises:
         UsageError: the account has no training job with this name.

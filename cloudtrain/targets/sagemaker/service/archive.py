@@ -40,7 +40,7 @@ def extract(archive: Path, destination: Path, rename: Rename) -> list[Path]:
 
 
 def stage(archive: Path, staging: Staging, rename: Rename) -> None:
-    """Write the members that `rename` selects into the staging folder.
+    """Write the members that `rename` selects (see `extract`) into the staging folder.
 
     Raises:
         TargetError: the archive is damaged, or holds members that must not be unpacked.
@@ -79,7 +79,8 @@ def _open(archive: Path) -> Iterator[tarfile.TarFile]:
     """Open the archive for reading.
 
     Raises:
-        TargetError: the archive is damaged. OSErrors with an errno, such as a full disk, are raised unchanged.
+        TargetError: the archive is damaged.
+        OSError: the system reports an error, such as a full disk.
     """
     try:
         with tarfile.open(archive, "r:*") as tar:

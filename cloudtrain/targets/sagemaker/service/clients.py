@@ -41,7 +41,7 @@ class Clients:
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
         """Call a boto3 operation, such as `describe_training_job`, and return its response.
 
-        If the credentials have expired, they are read again once, because the user may have logged in meanwhile.
+        If the credentials have expired, they are read again, and the request is repeated once.
 
         Raises:
             TargetError: see `provider_errors`.
@@ -53,9 +53,9 @@ class Clients:
         return answer
 
     def attempt(self, service: str, operation: str, arguments: Mapping[str, Any], use: Any) -> Any:
-        """Call `use(client)`; if the credentials have expired, call it once more with new credentials.
+        """Call `use` with the client of `service`; if the credentials have expired, call it again with new credentials.
 
-        botocore's errors are translated into cloudtrain's errors, whose messages name the operation.
+        botocore's errors become cloudtrain's errors. `operation` and `arguments` are only for their messages.
         """
         try:
             return self._attempt(service, operation, arguments, use)
@@ -68,8 +68,8 @@ class Clients:
     ) -> Iterator[dict[str, Any]]:
         """Yield every page of an operation's response.
 
-        `token` is the request's field for the token of a page, and `next_token` is the response's field with the token
-        of the next page. Default: the same name.
+        `token` is the field of the request that selects a page. `next_token` is the field of the response that contains
+        the value for the next page; by default, it has the same name.
         """
         more: dict[str, Any] = {}
         while True:
@@ -87,7 +87,7 @@ class Clients:
             self._made.clear()
 
     def region(self) -> str | None:
-        """Return the region that requests go to."""
+        """Return the region of the requests; None if it is not set, or not known before the first request."""
         return self.place.region or (self._session.region_name if self._session is not None else None)
 
     def _attempt(self, service: str, operation: str, arguments: Mapping[str, Any], use: Any) -> Any:
@@ -119,7 +119,7 @@ class Clients:
             ) from error
 
     def _region_name(self) -> str | None:
-        """Return the region for boto3, which itself reads AWS_DEFAULT_REGION but not AWS_REGION."""
+        """Return the run's region, or else AWS_REGION, which boto3 does not read itself; None if both are missing."""
         return self.place.region or self._environ.get("AWS_REGION")
 
     def _config(self) -> Any:
@@ -137,7 +137,7 @@ class Clients:
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions that boto3 raises; its packages share no base class."""
+    """Return the base classes of all exceptions that boto3 raises."""
     exceptions = require("botocore.exceptions", extra="sagemaker")
     parsers = require("botocore.parsers", extra="sagemaker")
     transfer = require("s3transfer.exceptions", extra="sagemaker")

@@ -30,10 +30,11 @@ def download(
     destination: Path,
     lines: Callable[[], Iterable[LogLine]],
 ) -> list[Path]:
-    """Download the results under `path` into `destination`, which is created, and return the written files.
+    """Download the results under `path` into `destination`, and return the written files. Creates `destination`.
 
-    A folder's content goes directly into `destination`. If `path` is empty, each location gets a subfolder, such as
-    `model/`. `path` can also be one file, such as `model/weights.pt`.
+    `path` is a folder, such as `model`, or a file, such as `model/weights.pt`. The content of a folder goes directly
+    into `destination`. If `path` is empty, all results are downloaded, each into a subfolder, such as `model/`. `lines`
+    returns the log lines of the job.
 
     Raises:
         UsageError: the run has no location with this name; the hint suggests a similar one.
@@ -70,9 +71,11 @@ def _find(wanted: str, places: Places) -> tuple[str, str]:
 
 
 def _stage(clients: Clients, places: Places, name: str, rest: str, staging: Staging, prefix: str) -> None:
-    """Write all files under a location, or under the path `rest` in it, into the staging folder.
+    """Write the files of the location `name` into the staging folder.
 
-    `prefix` is put before each file name."""
+    If `rest` is not empty, only files under this path in the location are written. `prefix` is put before each file
+    name.
+    """
     where = places[name]
     if where.key.endswith(".tar.gz"):
         _stage_archive(clients, where, rest, staging, prefix, may_hold_more=name == "outputs")
@@ -83,10 +86,10 @@ def _stage(clients: Clients, places: Places, name: str, rest: str, staging: Stag
 def _stage_archive(
     clients: Clients, where: S3Uri, rest: str, staging: Staging, prefix: str, *, may_hold_more: bool
 ) -> None:  # fmt: skip
-    """Download an archive into the staging folder, and unpack it.
+    """Download an archive into the staging folder, and unpack the files under the path `rest`.
 
-    The system's temporary folder is not used, because it may be too small for the archive. `may_hold_more`
-    is true if the archive may hold the whole `/opt/ml/output` (see `_is_output_folder`).
+    `may_hold_more` tells whether the archive may hold the whole `/opt/ml/output` (see `_is_output_folder`). `prefix` is
+    put before each file name.
     """
     archive = staging.scratch(Path(where.key).name)
     try:
@@ -104,10 +107,10 @@ def _stage_archive(
 
 
 def _is_output_folder(names: list[str], rest: str) -> bool:
-    """Return whether the archive holds the whole `/opt/ml/output`, where the script's files are under `data/`.
+    """Return whether an archive holds the whole folder `/opt/ml/output`, and not only its subfolder `data`.
 
-    Such an archive also contains a file `success` or `failure`. Returns False if the path `rest` exists at the top of
-    the archive.
+    The archive then contains files under `data/`, and otherwise only `success` or `failure`. Returns False if `names`
+    contain `rest`, the path that the user wants.
     """
     others = {name for name in names if not name.startswith("data/")}
     named = rest and any(_below(name, "", rest) is not None for name in names)
@@ -115,9 +118,9 @@ def _is_output_folder(names: list[str], rest: str) -> bool:
 
 
 def _below(name: str, inner: str, rest: str) -> str | None:
-    """Return a file's path relative to the folder `rest` inside `inner`; None if the file is outside of it.
+    """Return the path of the file `name` relative to the folder `inner` and its subfolder `rest`.
 
-    If `rest` is the file itself, return the file's name.
+    Returns the last part of `name` if `rest` is the file itself, and None if the file is outside of the folder.
     """
     if not name.startswith(inner):
         return None
@@ -130,7 +133,7 @@ def _below(name: str, inner: str, rest: str) -> str | None:
 
 
 def _stage_folder(clients: Clients, where: S3Uri, rest: str, staging: Staging, prefix: str) -> None:
-    """Check the names of all objects in an S3 folder, and then download the objects."""
+    """Download the objects under the path `rest` in an S3 folder. All names are checked before the first download."""
     pages = clients.pages(
         "s3",
         "list_objects_v2",
@@ -161,7 +164,10 @@ def fetch(clients: Clients, bucket: str, key: str, target: Path) -> None:
 
 
 def _stage_logs(lines: Iterable[LogLine], rest: str, staging: Staging, prefix: str) -> None:
-    """Write one file for each instance, such as `algo-1.log`. A line whose rank is known begins with `[rank N]`."""
+    """Write one file for each instance, such as `algo-1.log`, or only the file `rest`.
+
+    A line whose rank is known begins with `[rank N]`.
+    """
     texts: dict[str, list[str]] = {}
     for line in lines:
         tag = f"[rank {line.rank}] " if line.rank is not None else ""

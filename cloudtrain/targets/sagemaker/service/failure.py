@@ -29,10 +29,10 @@ class Reason(NamedTuple):
 
 
 def reason_of(said: str) -> Reason:
-    """Shorten `FailureReason`, which may contain a traceback, to one line.
+    """Parse SageMaker's `FailureReason`, and shorten it to one line. It may contain a traceback.
 
-    An error type at the beginning, such as `ClientError` or `CapacityError`, is kept. `AlgorithmError` is dropped,
-    because every failure of the script begins with it.
+    An error type such as `ClientError` or `CapacityError` stays at the beginning of the line. `AlgorithmError` is
+    dropped, because SageMaker reports it for every failure of the script.
     """
     head, body = _split(said.strip())
     script = _USER_SCRIPT.search(body)

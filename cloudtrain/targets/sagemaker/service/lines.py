@@ -21,17 +21,14 @@ _LOCAL = re.compile(r"\[default(?P<local>\d+)\]: ?")
 
 
 class Writer(NamedTuple):
-    """The writer of a log stream's lines: an instance, and the ranks on this instance if known.
-
-    In an MPI job, the first instance sends the lines of all ranks.
-    """
+    """The instance that writes a log stream, and the ranks on this instance; None if unknown."""
 
     instance: int
     ranks: range | None = None
 
 
 def lines_of(message: str, time: float, writer: Writer) -> Iterator[LogLine]:
-    """Yield the lines of one event. Of a progress bar, which overwrites its own line, only the last state is kept."""
+    """Yield the lines of one event. If a progress bar overwrote a line, only the last state of the line is kept."""
     for line in message.rstrip("\r\n").split("\n"):
         yield _line(line.rstrip("\r").rpartition("\r")[2], time, writer)
 

@@ -51,7 +51,7 @@ class Stream:
         return int(self._read[0]["timestamp"])
 
     def take(self) -> dict[str, Any]:
-        """Return the next event and advance. Call `next_time` first, and call this only if it returned a time."""
+        """Return the next event and advance. Call this only after `next_time` has returned a time."""
         return self._read.popleft()
 
     def tail(self, count: int) -> list[str]:
@@ -83,7 +83,7 @@ class JobLog:
         return [line for text in stream.tail(count) for line in lines_of(text, 0, self._writer(stream))]
 
     def discover(self) -> None:
-        """Look for new streams. Finds none before the account's first job, because its log group does not exist yet."""
+        """Add new streams of the job to `streams`. Finds none if the account does not have the log group yet."""
         pages = self._clients.pages(
             "logs",
             "describe_log_streams",

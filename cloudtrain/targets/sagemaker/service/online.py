@@ -25,7 +25,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Asked:
-    """The data that the checks read."""
+    """The input of each check: the plan, and clients for the account."""
 
     clients: Clients
     plan: Plan
@@ -45,7 +45,8 @@ Check = Callable[[Asked], Iterator[Finding]]
 def check(clients: Clients, plan: Plan) -> list[Finding]:
     """Check a plan against the account, and return the findings.
 
-    The first request tests whether the account answers; all other requests then run in parallel.
+    The first request tests the credentials. If it fails, the result is one finding. Otherwise the checks run in
+    parallel.
     """
     require("boto3", extra="sagemaker")  # import it before the deadline starts
     deadline: Deadline[Any] = Deadline(check_timeout())
@@ -136,7 +137,10 @@ def _trusts_sagemaker(policy: Mapping[str, Any]) -> bool:
 
 
 def _buckets(plan: Plan) -> dict[str, Path]:
-    """Map each bucket that the job reads or writes to the path of the job field that names it; empty if none does."""
+    """Map each bucket that gets uploads or outputs to the path of the job field that names it.
+
+    The path is empty if no job field names the bucket.
+    """
     request = plan.request
     found: dict[str, Path] = {}
     for upload in plan.uploads:

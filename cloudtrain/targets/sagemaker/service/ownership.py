@@ -1,4 +1,4 @@
-"""Check whether cloudtrain created a job with a given name: by its tag, or by its content without access to tags."""
+"""Check whether cloudtrain created a job: by the job's tag, or by the job's fields if the tags cannot be read."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ The hyperparameters contain the bundle's address, which contains its hash.
 def is_ours(
     clients: Clients, kind: JobKind, description: Mapping[str, Any], request: Mapping[str, Any] | None = None
 ) -> bool:
-    """Return whether a submission of this run created the described job.
+    """Return whether cloudtrain created the described job for this run. The job's tag tells this.
 
-    If permission to read tags is missing, the job is compared with the request. If there is no request either, because
-    a command repairs a broken submission, the name suffices: it contains a hash of plan and submitter.
+    If permission to read tags is missing, or if `request` sets no tag, the job is compared with `request`. Without both
+    permission and `request`, the result is True, because the job's name contains a hash of plan and submitter.
     """
     name = description[kind.name]
     try:

@@ -1,4 +1,4 @@
-"""Translate AWS's errors into cloudtrain's. One table is for error codes, one for requests that AWS did not answer."""
+"""Translate AWS's errors into cloudtrain's: `CODES` for AWS's error codes, `EXCEPTIONS` for exceptions of botocore."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def _template_of(error: Exception) -> tuple[ErrorTemplate, str]:
 
 
 def _unknown(code: str, response: dict[str, Any]) -> ErrorTemplate:
-    """Return the error for an unlisted code; for HTTP status 500 and above, it suggests a retry."""
+    """Return the error for an error code that is not in `CODES`. For HTTP status 500 and above, it suggests a retry."""
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status >= 500:
         return _BROKEN
@@ -258,6 +258,6 @@ def not_found(name: str, region: str | None) -> RunNotFound:
 
 
 def was_repeated(error: TargetError) -> bool:
-    """Return whether botocore sent the request more than once before it got this answer."""
+    """Return whether botocore sent the request more than once before AWS returned this error."""
     response = getattr(error.__cause__, "response", None) or {}
     return bool(response.get("ResponseMetadata", {}).get("RetryAttempts", 0))

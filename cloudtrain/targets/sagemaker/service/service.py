@@ -102,10 +102,10 @@ class SageMakerService:
         return any(sent)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Send the request.
+        """Send the request that creates the job.
 
-        SageMaker refuses a second job with the same name. The existing job is accepted if this same request created it:
-        botocore may have repeated the request, or an earlier process may have sent it (`again`).
+        If SageMaker refuses it because the job exists, the job may be this run's: botocore may have repeated the
+        request, or an earlier process may have sent it (`again`). If it is this run's job, the call succeeds.
 
         Raises:
             NameTaken: the account has another job with this name.
@@ -133,9 +133,9 @@ class SageMakerService:
         return any(self._ours(ref, kind) for kind in KINDS)
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Return True if the run does not exist, and False if it exists.
+        """Return True if the run does not exist, so that nothing must be withdrawn, and False if it exists.
 
-        Called only when no earlier request can still create the run (see `in_flight`).
+        Call this only when no earlier request can still create the run (see `in_flight`).
         """
         return not self.has(ref)
 
@@ -154,7 +154,10 @@ class SageMakerService:
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield the output so far. With `follow`, continue until the job has ended and no more lines arrive."""
+        """Yield the output so far: all lines, or those of one `rank` or `instance`.
+
+        With `follow`, continue until the job has ended and no more lines arrive.
+        """
         kind, description = self._find_job(ref)
         log = self._log(ref, kind, description, instance)
         lines = self._follow(ref, kind, log, on_status) if follow else self._so_far(ref, log, on_status)
@@ -245,7 +248,7 @@ class SageMakerService:
         return status_of(description, kind, hourly_price(description, self._overlay()), time.time())
 
     def _ours(self, ref: RunRef, kind: JobKind, request: Mapping[str, Any] | None = None) -> bool:
-        """Return whether the job exists, and check that cloudtrain created it.
+        """Return whether the job exists, and check that cloudtrain created it (see `is_ours`).
 
         Raises:
             NameTaken: another tool or user created the job.

@@ -50,7 +50,7 @@ _BILLED_FROM = ("Downloading", "DownloadingTrainingImage", "Training")
 
 
 def state_of(primary: str, secondary: str | None) -> RunState:
-    """Return the state of a job. An unknown status, which the service may have added recently, counts as running."""
+    """Return the state for a job's primary and secondary status. A job with an unknown status counts as running."""
     state = PRIMARY.get(primary)
     return state if state is not None else SECONDARY.get(secondary or "", RunState.RUNNING)
 
@@ -152,7 +152,7 @@ def hourly_price(description: Mapping[str, Any], overlay: Overlay) -> float | No
 def _metered_seconds(status: RunStatus, now: float) -> float | None:
     """Return the seconds from the start of billing to the job's end, or to `now` for a running job.
 
-    Returns None if billing has not started. The result is used only until the service reports the billed seconds.
+    Returns None if billing has not started.
     """
     start = next((item.started for item in status.transitions if item.phase in _BILLED_FROM), None)
     if start is None:

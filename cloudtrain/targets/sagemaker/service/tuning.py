@@ -115,7 +115,7 @@ class SageMakerTuner(SageMakerService):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield a line for each trial that started or ended. To read a trial's output, ask for its own log."""
+        """Yield a line for each trial that started or ended. A trial's output is in the log of its training job."""
         refuse_rank(ref, rank, instance)
         return trial_lines(self, ref, every=self._pace.every, follow=follow, on_status=on_status)
 
@@ -138,11 +138,15 @@ class SageMakerTuner(SageMakerService):
         return Objective.model_construct(**{word: config["MetricName"]})
 
     def continued(self, request: Mapping[str, Any], name: str, trials: int, started: int) -> dict[str, Any]:
-        """Return the request of a tuning job that continues the tuning job `name` with a warm start."""
+        """Return the request of a tuning job that continues `name` with `trials` more trials, by a warm start.
+
+        `request` is the request of the tuning job `name`. `started` is the number of trials that `name` and its parents
+        started.
+        """
         return continued(request, name, trials, started)
 
     def _rows(self, ref: RunRef, name: str) -> Iterator[dict[str, Any]]:
-        """Yield the training jobs of one tuning job; none for a deleted parent job."""
+        """Yield the training jobs of the tuning job `name`: `ref` itself or a parent. A deleted parent yields none."""
         pages = self._at(ref.place).pages(
             "sagemaker",
             "list_training_jobs_for_hyper_parameter_tuning_job",
@@ -158,7 +162,7 @@ class SageMakerTuner(SageMakerService):
                 raise
 
     def _trials_of(self, parent: RunRef) -> int:
-        """Return the number of trials that an ended tuning job started."""
+        """Return the number of trials that the ended tuning job `parent` started; 0 if it was deleted."""
         if parent not in self._ended:
             found = self._describe(parent, TUNING) or {}
             self._ended[parent] = sum(found.get("TrainingJobStatusCounters", {}).values())

@@ -43,7 +43,7 @@ def upload(
     kms_key: str | None,
     on_bytes: ByteProgress | None,
 ) -> bool:
-    """Upload the bundle to its destination; return False if it is already there.
+    """Upload the bundle to `item.destination`; return False if it is already there.
 
     Args:
         owner: the account that must own the bucket. A bucket of another account is refused.
@@ -94,10 +94,10 @@ def upload_data(
 
 
 def _is_there(clients: Clients, place: dict[str, str], sha256: str) -> bool:
-    """Return whether S3 already has this content, completely.
+    """Return whether S3 already has a complete object with the content's hash `sha256`.
 
-    Returns False if the credentials allow writing to the bucket but not reading from it. S3 reports the checksum of an
-    encrypted object only to users of its KMS key; without the checksum, the size decides.
+    Returns False if the credentials do not allow reading from the bucket. If S3 does not report the checksum of an
+    encrypted object, because the credentials cannot use its KMS key, hash and size suffice.
     """
     found = None
     for options in ({"ChecksumMode": "ENABLED"}, {}):

@@ -47,7 +47,7 @@ def _settings(description: Mapping[str, Any]) -> Settings | None:
 
 
 def _count(given: Settings, host: Host, overlay: Overlay) -> int | None:
-    """Return the number of ranks on a host."""
+    """Return the number of ranks on a host; None if unknown."""
     if launch := given.get(LAUNCH_KEY):
         alone, asked = launch.get("launcher") == "single", launch.get("processes_per_instance")
     else:
@@ -62,10 +62,10 @@ def _asks_for_launcher(given: Settings) -> bool:
 
 
 def _worlds(given: Settings, everyone: Iterable[Host]) -> list[list[Host]]:
-    """Return the sets of hosts that share one numbering of ranks, each in the order of ranks.
+    """Return the sets of hosts whose ranks are numbered together, each in the order of ranks.
 
-    If the distribution names no instance groups, the toolkit starts each group separately, but cloudtrain's launcher
-    numbers the ranks of all groups together.
+    If the distribution names no instance groups, the toolkit numbers the ranks of each instance group separately, and
+    cloudtrain's launcher numbers the ranks of all groups together.
     """
     in_order = list(everyone)
     groups: dict[str, list[Host]] = {host.group: [] for host in sorted(in_order, key=lambda host: host.index)}

@@ -1,6 +1,6 @@
 """For each distribution, the command that starts a job's ranks, and the processes that a plan shows for the command.
 
-`$head` is the host of the first node and `$port` is a port of this host. The batch script (`script.py`) sets both.
+The commands use two variables of the batch script: `$head` is the host of the first node, and `$port` is a port.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ _LAUNCHERS: dict[str, Callable[[ClusterRun], Launch]] = {
 
 
 def _srun(run: ClusterRun, *options: str, tasks: int, per_node: int) -> list[str]:
-    """Return the srun command with `options`, as quoted shell words. If the setting `exclusive` is true, every task
-    may use all CPUs of its node."""
+    """Return the srun command for `tasks` tasks, `per_node` on each node, as quoted shell words. `options` are further
+    options of srun. If the setting `exclusive` is true, every task may use all CPUs of its node."""
     settings = run.settings
     words = ["srun", f"--nodes={run.nodes}", f"--ntasks={tasks}", f"--ntasks-per-node={per_node}"]
     words += ["--kill-on-bad-exit=1", "--input=none", *map(quote, options)]

@@ -1,4 +1,4 @@
-"""Find what a job asks for that a Slurm cluster cannot do. Each problem's hint names an alternative."""
+"""Find the fields of a job that a Slurm cluster does not support. Each problem's hint names an alternative."""
 
 from __future__ import annotations
 

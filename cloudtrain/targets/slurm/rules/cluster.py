@@ -1,4 +1,4 @@
-"""Rules about the settings: the shared folder, the partition and what each node provides."""
+"""Rules about the settings: the shared folder, the partition, and the CPUs and GPUs of the nodes."""
 
 from __future__ import annotations
 

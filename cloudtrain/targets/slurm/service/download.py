@@ -21,7 +21,8 @@ _NOTHING = 3
 
 
 def download(runner: Runner, folder: RunFolder, path: str, destination: Path) -> list[Path]:
-    """Copy the files of the output `path` into `destination`. With an empty path, copy each output to its own folder.
+    """Copy an output, such as `model`, or a part of it, such as `model/weights.pt`, into `destination`. With an empty
+    `path`, copy each output to its own folder.
 
     Raises:
         UsageError: the run has no such output; the hint names its outputs.

@@ -1,4 +1,4 @@
-"""The output of a run's processes over all restarts. Each call continues where the previous call stopped."""
+"""The output of a run's processes over all restarts. Each call of `RunLog.new_lines` yields only new lines."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _take_lines(file: _File, piece: bytes) -> list[str]:
 
 
 def _text(line: bytes) -> str:
-    """Decode a line as a terminal would show it: of a progress bar, only the last state."""
+    """Decode a line. If a progress bar overwrote the line, return only the last state."""
     return line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
 
 

@@ -102,7 +102,7 @@ def parse_partition(line: str) -> Partition:
 
 def parse_time(text: str) -> int | None:
     """Convert a time limit of Slurm to seconds: `DAYS-HOURS:MINUTES:SECONDS`, `HOURS:MINUTES:SECONDS`,
-    `MINUTES:SECONDS` or `MINUTES`. Return None for `infinite`."""
+    `MINUTES:SECONDS` or `MINUTES`. Return None for any other text, such as `infinite`."""
     days, dash, rest = text.rpartition("-")
     parts = rest.split(":")
     if not all(part.isdecimal() for part in parts) or (dash and not days.isdecimal()):

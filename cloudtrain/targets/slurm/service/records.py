@@ -44,7 +44,7 @@ class Record:
     ended: float | None = None
 
     def last(self, *words: str) -> Note | None:
-        """Return the journal's last note whose event is one of `words`."""
+        """Return the journal's last note whose event is one of `words`; None if there is no such note."""
         return next((note for note in reversed(self.notes) if note.word in words), None)
 
     @property

@@ -1,5 +1,5 @@
-"""Run shell scripts on the machine that has Slurm's commands: this machine, or a login node that the system's `ssh`
-reaches."""
+"""Run shell scripts on the machine that has Slurm's commands: this machine, or a login node through the system's
+`ssh`."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Runner:
         return self._answer(answer)
 
     def read(self, script: str, *arguments: str, take: Callable[[IO[bytes]], None]) -> None:
-        """Run a script and pass its output to `take` as it arrives."""
+        """Run a script and call `take` with the stream of its output, while the script is running."""
         with self._open(script, arguments, subprocess.DEVNULL) as process:
             assert process.stdout is not None, "it is a pipe"
             errors = _drain(process.stderr)
@@ -173,7 +173,7 @@ class Runner:
 
 def _is_of_a_job(name: str) -> bool:
     """Return whether an environment variable is an option for a Slurm command, or describes a Slurm job in which
-    cloudtrain itself runs. A plan does not show these variables, so the scripts run without them."""
+    cloudtrain itself runs. The scripts run without these variables."""
     return name != "SLURM_CONF" and name.startswith(("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_"))
 
 

@@ -61,7 +61,11 @@ class SlurmService(Service):
         return upload(self._runner(SlurmAccount.parse(plan.place)), plan, bundle, on_bytes)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Submit the batch script with sbatch, unless the run already has a job."""
+        """Submit the batch script with sbatch. If the run already has a job, submit nothing.
+
+        Raises:
+            NameTaken: the run already has a job, and `again` is false.
+        """
         submission.send(self._runner(SlurmAccount.parse(plan.place)), plan, again=again)
         return plan.ref
 
@@ -88,7 +92,8 @@ class SlurmService(Service):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield the output of the run's processes, over all restarts. With `follow`, go on until the run ends."""
+        """Yield the output of the run's processes, or of one `rank` or `instance`, over all restarts. With `follow`,
+        continue until the run ends."""
         runner, folder = self._at(ref)
         self._record(runner, folder, ref)
         return self._lines(ref, RunLog(runner, folder.path, rank, instance), is_followed=follow, on_status=on_status)
@@ -115,7 +120,7 @@ class SlurmService(Service):
             runner.run(scripts.STOP, folder.path)
 
     def runs(self, place: str) -> Iterator[ListedRun]:
-        """Yield the runs of the shared folder, newest first. To see the error of a failed rank, call `status`."""
+        """Yield the runs of the shared folder, newest first. Only `status` reports the error of a failed rank."""
         account = SlurmAccount.parse(place)
         runner = self._runner(account)
         names = runner.run(scripts.LIST, account.shared_dir).decode().split()
@@ -129,7 +134,7 @@ class SlurmService(Service):
         return list_nodes(self._runner(SlurmAccount.parse(place)))
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Yield the folder with the unpacked bundle; nothing if the shared folder lacks it."""
+        """Yield the folder with the unpacked bundle; nothing if the bundle is missing on the cluster or damaged."""
         from cloudtrain.targets.common.archives import unpacked
         from cloudtrain.targets.slurm.service.download import fetch
 

@@ -20,7 +20,7 @@ def ssh_argv(state_dir: Path) -> list[str]:
     the user's own configuration.
 
     Raises:
-        OSError: the folder of the sockets belongs to another user.
+        OSError: the folder for ssh's sockets belongs to another user.
     """
     options = {
         "BatchMode": "yes",
@@ -34,8 +34,8 @@ def ssh_argv(state_dir: Path) -> list[str]:
 
 
 def _socket_folder(state_dir: Path) -> Path:
-    """Return a folder for sockets that only the user can access. If the state folder's path is too long for a socket,
-    return a temporary folder."""
+    """Return a private folder for ssh's sockets: a subfolder of `state_dir`, or of the system's temporary folder if the
+    path of a socket in `state_dir` would be too long."""
     folder = state_dir / "ssh"
     if len(os.fsencode(folder)) + _NAME > _LONGEST:
         folder = Path(gettempdir(), f"cloudtrain-{os.getuid()}")

@@ -11,7 +11,7 @@ from cloudtrain.core.states import RunState
 
 
 class Meaning(NamedTuple):
-    """What a job state of Slurm means: the state of the run, and a reason if the cluster ended the job."""
+    """The run state for a job state of Slurm, and the reason if the cluster ended the job."""
 
     state: RunState
     reason: str | None = None

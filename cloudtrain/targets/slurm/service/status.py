@@ -62,8 +62,8 @@ def _judge(record: Record) -> Meaning:
 
 
 def _judge_by_journal(record: Record) -> Meaning:
-    """Return the state of a run whose job Slurm has forgotten. A killed batch script did not record its end in the
-    journal, but perhaps recorded why it had to stop."""
+    """Return the state of a run whose job Slurm has forgotten, and the reason. If the batch script was killed, the
+    journal lacks the job's end, but it may contain an earlier event that tells the reason, such as `timeout`."""
     last = record.last("started", "stopping", "interrupted", "timeout", "ended", "stopped", "left", "broken")
     if last is None and record.stop_asked:
         return Meaning(RunState.STOPPED, "it was asked to stop before it started")
@@ -79,7 +79,7 @@ def _judge_by_journal(record: Record) -> Meaning:
 
 
 def _is_of_last_start(record: Record) -> bool:
-    """Return whether the journal records an end after the job's last start. A requeued job has several starts."""
+    """Return whether the journal records the end of the job's last start. A requeued job starts several times."""
     last = record.last("started", "ended", "stopped", "left", "broken")
     return last is not None and last.word != "started"
 

@@ -21,12 +21,14 @@ from cloudtrain.targets.slurm.service.runner import CommandFailed, Runner
 
 
 def send(runner: Runner, plan: Plan, *, again: bool) -> None:
-    """Submit the run's job. After this call, the run has a job.
+    """Submit the run's job, unless the run already has a job.
+
+    `again` tells whether an earlier process may have submitted the run.
 
     Raises:
-        NameTaken: a run of this name exists, and this submission cannot have created it.
+        NameTaken: the run already has a job and `again` is false, or the run belongs to another user.
         TargetError: sbatch refused the job.
-        TargetUnreachable: the cluster or another sender did not answer.
+        TargetUnreachable: the cluster did not answer, or another process submits or withdrew the run.
     """
     folder, token = str(plan.request["folder"]), secrets.token_hex(16)
     found = _call(runner, scripts.OPEN, folder, plan.run_name, token)
