@@ -2,8 +2,8 @@
 
     python tools/sample_texts.py --seed 7 [--count 100]
 
-Docstrings are those of functions, classes and modules in `cloudtrain`; messages are the texts that reach a user: of
-errors, findings and hints, with `{}` where a value stands.
+Docstrings are those of functions, classes and modules in `cloudtrain`, each with its signature. Messages are the texts
+that reach a user, such as errors, findings and hints, with `{}` where a value stands.
 """
 
 from __future__ import annotations
@@ -20,12 +20,21 @@ TELLING = {"message", "hint", "title", "explanation", "help"}
 
 
 def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each docstring."""
+    """Yield line and text of each docstring. The text begins with the signature of a function or class."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             text = ast.get_docstring(node)
             if text:
-                yield getattr(node, "lineno", 1), text
+                yield getattr(node, "lineno", 1), _signature(node) + text
+
+
+def _signature(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    if isinstance(node, ast.Module):
+        return ""
+    if isinstance(node, ast.ClassDef):
+        return f"class {node.name}({', '.join(map(ast.unparse, node.bases))})\n".replace("()", "")
+    result = "" if node.returns is None else f" -> {ast.unparse(node.returns)}"
+    return f"def {node.name}({ast.unparse(node.args)}){result}\n"
 
 
 def messages(tree: ast.AST) -> Iterator[tuple[int, str]]:
