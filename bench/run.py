@@ -224,7 +224,8 @@ def listing_time(runs: int) -> list[Result]:
 def _fill_store(state: Path, count: int) -> None:
     import sqlite3
 
-    from cloudtrain.store.store import FILE_NAME, open_store
+    from cloudtrain.store import FILE_NAME
+    from cloudtrain.store.opening import open_store
 
     with open_store(state) as store:
         salt = store.salt

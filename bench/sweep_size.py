@@ -19,7 +19,8 @@ from pathlib import Path
 
 import cloudtrain as ct
 from cloudtrain.core.states import RunState
-from cloudtrain.store.store import RunRecord, open_store
+from cloudtrain.store.opening import open_store
+from cloudtrain.store.store import RunRecord
 from cloudtrain.sweeps.folder import SweepFolder
 from cloudtrain.sweeps.names import trial_key, trial_name
 from cloudtrain.sweeps.service import SweepService

@@ -200,8 +200,8 @@ def submit(
     from cloudtrain.lifecycle.sending import stop_on_errors
     from cloudtrain.lifecycle.submission import Submission, submit_once
     from cloudtrain.lookup import find_service, run_of_record
+    from cloudtrain.store.opening import open_store
     from cloudtrain.store.origin import origin_here
-    from cloudtrain.store.store import open_store
 
     settings = load_settings(job.folder)
     if queue is not None or priority is not None:
@@ -344,7 +344,7 @@ def _next_plan(prepared: PreparedJob | PreparedSweep, settings: Settings) -> Pla
 
     if not has_store(settings.state_dir):
         return prepared.plan(1, salt_of_new_store(settings.state_dir))
-    from cloudtrain.store.store import read_store
+    from cloudtrain.store.opening import read_store
 
     with read_store(settings.state_dir) as store:
         if store is None:

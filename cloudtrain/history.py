@@ -38,7 +38,7 @@ def costs(
         online: ask the targets for unknown bills. If a target does not answer, the cost is an estimate.
     """
     from cloudtrain.lifecycle.costs import cost_of
-    from cloudtrain.store.store import read_store
+    from cloudtrain.store.opening import read_store
 
     with read_store(load_settings().state_dir) as store:
         money = {} if store is None else store.money()
@@ -69,7 +69,7 @@ def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
     their last known status."""
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.store.kinds import SWEEP
-    from cloudtrain.store.store import read_store
+    from cloudtrain.store.opening import read_store
 
     settings = load_settings()
     if target is not None:

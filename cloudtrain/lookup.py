@@ -40,7 +40,7 @@ def run(name: str) -> Run:
         RunNotFound: the name matches no run, or more than one.
     """
     from cloudtrain.lifecycle.run import Run
-    from cloudtrain.store.store import read_store
+    from cloudtrain.store.opening import read_store
 
     if not name.strip():  # every run's name starts with the empty text, which an unset variable of a script would give
         raise RunNotFound("the name of the run is empty", hint="`cloudtrain ps` lists the runs; `last` is the newest")
@@ -102,8 +102,8 @@ def runs(
         UsageError: a text in `where` is not a comparison, or `tags` or `where` is combined with `target`.
     """
     from cloudtrain.lifecycle.run import Run
+    from cloudtrain.store.opening import read_store
     from cloudtrain.store.origin import Condition, condition_of
-    from cloudtrain.store.store import read_store
 
     conditions = [Condition("tag", key, "=", value) for key, value in (tags or {}).items()]
     conditions += [condition_of(text) for text in where]
@@ -146,7 +146,7 @@ def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[R
     """
     from cloudtrain.lifecycle.submission import Recovered, report_accepted
     from cloudtrain.lifecycle.submission import recover as recover_submissions
-    from cloudtrain.store.store import open_store
+    from cloudtrain.store.opening import open_store
 
     settings = load_settings()
     found: list[Recovered] = []
@@ -172,7 +172,7 @@ def recover_if_needed() -> None:
     """
     from cloudtrain.lifecycle.submission import needs_recovery
     from cloudtrain.lifecycle.submission import recover as recover_submissions
-    from cloudtrain.store.store import open_store, read_store
+    from cloudtrain.store.opening import open_store, read_store
 
     settings = load_settings()
     with read_store(settings.state_dir) as store:

@@ -110,7 +110,7 @@ class Watcher:
         self._moment("noted")
         if self._folder.stop.exists():
             self._target.stop(self.order.plan.ref)
-        from cloudtrain.store.store import open_store
+        from cloudtrain.store.opening import open_store
 
         with open_store(self._state_dir) as store:
             store.mark_sent(self._folder.name)
@@ -125,7 +125,7 @@ class Watcher:
 
     def end(self, state: RunState, reason: str) -> None:
         """Record how the run ended, in its folder and in the run store."""
-        from cloudtrain.store.store import open_store
+        from cloudtrain.store.opening import open_store
 
         self.write(state, reason)
         with suppress(CloudtrainError), open_store(self._state_dir) as store:
@@ -163,7 +163,7 @@ class Watcher:
             TargetError: the target refused the run.
         """
         from cloudtrain.lifecycle.submission import Submission, recover, submit_once
-        from cloudtrain.store.store import open_store
+        from cloudtrain.store.opening import open_store
 
         order = self.order
         submission = Submission(

@@ -41,7 +41,7 @@ def _silent(words: Completion) -> Completion:
 def runs(_: str) -> list[str]:
     """Return `last` and the names of the newest runs in the store. No target is asked, so that TAB answers at once."""
     from cloudtrain.settings import load_settings
-    from cloudtrain.store.store import read_store
+    from cloudtrain.store.opening import read_store
 
     with read_store(load_settings().state_dir) as store:
         return [] if store is None else ["last", *(row.name for row in store.newest(limit=_MOST_RUNS))]
@@ -135,7 +135,7 @@ def states(_: str) -> list[str]:
 def groups(_: str) -> list[str]:
     """Return the values of `cost --by`: `job`, `month`, `target`, and `tag:KEY` for each tag of a run."""
     from cloudtrain.settings import load_settings
-    from cloudtrain.store.store import read_store
+    from cloudtrain.store.opening import read_store
 
     with read_store(load_settings().state_dir) as store:
         keys = [] if store is None else store.tag_keys()

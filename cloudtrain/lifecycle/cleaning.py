@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cloudtrain.core.states import RunState
-from cloudtrain.store.store import read_store
+from cloudtrain.store.opening import read_store
 from cloudtrain.system.disk import LEFT_OVER, remove_folder
 
 ARCHIVE_AGE = 24 * 3600.0

@@ -16,7 +16,8 @@ from cloudtrain.core.states import RunRef, RunState
 from cloudtrain.errors import CloudtrainError, JobError, Problem, RunNotFound, TargetError, did_you_mean
 from cloudtrain.settings import Settings
 from cloudtrain.store.kinds import SWEEP, TUNER
-from cloudtrain.store.store import RunRecord, Store, read_store
+from cloudtrain.store.opening import read_store
+from cloudtrain.store.store import RunRecord, Store
 from cloudtrain.targets.registry import service_of, target_of
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ from cloudtrain.lifecycle.submission import Submission, Submitted, submit_once
 from cloudtrain.settings import Settings
 from cloudtrain.store.history import Kept
 from cloudtrain.store.kinds import TRIAL
+from cloudtrain.store.opening import open_store
 from cloudtrain.store.origin import Origin, origin_here
-from cloudtrain.store.store import RunRecord, Store, open_store
+from cloudtrain.store.store import RunRecord, Store
 from cloudtrain.system.git import Commit
 from cloudtrain.targets.base import ByteProgress
 from cloudtrain.targets.common.compiling import run_name, submission_key

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from cloudtrain.core.states import ListedRun, LogLine, Metrics, RunRef, RunState, RunStatus
 from cloudtrain.errors import StoreError, TargetError, TargetUnreachable, UsageError
 from cloudtrain.settings import Settings
-from cloudtrain.store.store import RunRecord, open_store, read_store
+from cloudtrain.store.opening import open_store, read_store
+from cloudtrain.store.store import RunRecord
 from cloudtrain.system.disk import folder_size, remove_folder
 from cloudtrain.targets.base import ByteProgress, Service
 from cloudtrain.targets.registry import service_of, target_of

@@ -24,7 +24,7 @@ from cloudtrain.lifecycle.run import Run
 from cloudtrain.lifecycle.submission import Submission, submit_once
 from cloudtrain.runtime.holding import VARIABLE as HOLD_AT_STEP
 from cloudtrain.settings import Settings
-from cloudtrain.store.store import open_store
+from cloudtrain.store.opening import open_store
 from cloudtrain.targets.common.compiling import run_name, submission_key
 from cloudtrain.targets.common.this_machine import LocalPlan
 from cloudtrain.targets.local.service.folder import RunFolder

@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from cloudtrain.store import FILE_NAME
 from cloudtrain.system.clock import boot_id
 
 
@@ -38,11 +39,15 @@ def salt_of_new_store(folder: Path) -> str:
     return _hash(_host(), boot_id(), os.path.realpath(folder), str(found.st_dev), str(found.st_ino))
 
 
-def location_of(file: Path) -> str:
-    """Return the location of a database, as a hash of host, path and inode. A copy has another location. A reboot does
-    not change the location.
+def location_in(folder: Path) -> str:
+    """Return the location of the store in `folder`, as a hash of host, path and inode; empty if there is no store. A
+    copy has another location. A reboot does not change the location.
     """
-    return _hash(_host(), os.path.realpath(file), str(file.stat().st_ino))
+    file = folder / FILE_NAME
+    try:
+        return _hash(_host(), os.path.realpath(file), str(file.stat().st_ino))
+    except OSError:
+        return ""
 
 
 def _host() -> str:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from cloudtrain.core.states import REHEARSAL, RunRef, RunState, RunStatus
 from cloudtrain.errors import StoreError
-from cloudtrain.store import FILE_NAME, KEPT, history
+from cloudtrain.store import history
 from cloudtrain.store.history import Kept, Money
-from cloudtrain.store.identity import Identity, location_of, salt_of_new_store
+from cloudtrain.store.identity import location_in
 from cloudtrain.store.kinds import AFTER, TRIAL
-from cloudtrain.store.migrations import MIGRATIONS, migrate, version_of
 from cloudtrain.store.origin import NOWHERE, Condition, Label, Origin, number
-from cloudtrain.store.presence import has_store, unusable
 from cloudtrain.system.clock import Moment, read_clock
 from cloudtrain.system.lock import ProcessLock
-from cloudtrain.system.private import close_file, make_state_folder
 
 STAGES = ("planned", "uploaded", "sent", "accepted", "reported")
 """The stages of a submission. planned: the name is taken. uploaded: the bundle is in place. sent: the target had no run
@@ -82,7 +77,7 @@ class Store:
         db.create_function("number", 1, number, deterministic=True)
         self._folder = folder
         self._clock = clock
-        self._location = _location_in(folder)
+        self._location = location_in(folder)
 
     def close(self) -> None:
         """Close the database. When its last writer closes it, SQLite merges the write-ahead log into it."""
@@ -345,7 +340,7 @@ class Store:
         return self._clock().wall
 
     def _check_still_there(self) -> None:
-        if _location_in(self._folder) != self._location:
+        if location_in(self._folder) != self._location:
             raise StoreError(
                 f"the run store in `{self._folder}` was removed or replaced while a job was being submitted",
                 hint="`cloudtrain ps` shows all known runs; submit the job again",
@@ -361,7 +356,7 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        with _translate_errors(self._folder):
+        with translate_errors(self._folder):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -373,129 +368,8 @@ class Store:
 
 
 @contextmanager
-def open_store(folder: Path) -> Iterator[Store]:
-    """Open the store in `folder` for reading and writing. Creates or migrates it if needed.
-
-    Raises:
-        StoreError: the folder cannot be written, the store is damaged, or it was created by a newer cloudtrain.
-    """
-    try:
-        salt = salt_of_new_store(folder)  # before the folder is created, as in a dry run
-        make_state_folder(folder, ours=KEPT)
-        close_file(folder / FILE_NAME)  # SQLite gives the files beside the database the mode of the database
-        db = sqlite3.connect(folder / FILE_NAME, timeout=30, isolation_level=None)
-    except (OSError, sqlite3.Error) as error:
-        raise unusable(folder, error) from error
-    with _translate_errors(folder), closing(db):
-        _write_ahead(db, folder)
-        db.execute("PRAGMA synchronous = FULL")
-        migrate(_check_version(db, folder))
-        yield Store(db, folder, _identify(db, folder, salt))
-
-
-@contextmanager
-def read_store(folder: Path) -> Iterator[Store | None]:
-    """Open the store for reading without creating or writing anything. Yield None if no store exists.
-
-    Raises:
-        StoreError: the store exists but cannot be read.
-    """
-    file = folder / FILE_NAME
-    if not has_store(folder):
-        yield None
-        return
-    with _translate_errors(folder), closing(_open_to_read(file)) as opened:
-        if version_of(_check_version(opened, folder)) == 0:
-            yield None  # empty, or just being created
-            return
-        with closing(_up_to_date(opened)) as db:
-            yield Store(db, folder, _identity_at(db, _location_in(folder), salt_of_new_store(folder)).salt)
-
-
-def salt_in(folder: Path) -> str:
-    """Return the salt of the store in `folder`, or the salt that a new store would get now."""
-    with read_store(folder) as store:
-        return salt_of_new_store(folder) if store is None else store.salt
-
-
-def _open_to_read(file: Path) -> sqlite3.Connection:
-    """Open the database for reading.
-
-    If there is no write-ahead log, no process is writing to the database, and it is opened with `immutable`, so that
-    SQLite creates no log. If there is a log, SQLite needs an index file beside it. If SQLite cannot create the index,
-    for example on a read-only disk, the log is ignored.
-    """
-
-    def connect(mode: str) -> sqlite3.Connection:
-        return sqlite3.connect(f"{file.absolute().as_uri()}?{mode}", uri=True, timeout=30, isolation_level=None)
-
-    if not file.with_name(FILE_NAME + "-wal").exists():
-        return connect("immutable=1")
-    db = connect("mode=ro")
-    try:
-        version_of(db)
-    except sqlite3.OperationalError:
-        db.close()
-        return connect("immutable=1")
-    return db
-
-
-def _up_to_date(db: sqlite3.Connection) -> sqlite3.Connection:
-    """Return the database, or a migrated copy in memory if an earlier version made the database."""
-    if version_of(db) == len(MIGRATIONS):
-        return db
-    copy = sqlite3.connect(":memory:", isolation_level=None)
-    db.backup(copy)
-    migrate(copy)
-    return copy
-
-
-def _identify(db: sqlite3.Connection, folder: Path, salt_if_new: str) -> str:
-    """Return the salt of this store, and record it with the store's current location. `salt_if_new` becomes the salt of
-    a store that has none yet."""
-    location = _location_in(folder)
-    if _identity_at(db, location, salt_if_new) != _recorded_identity(db):
-        db.execute("BEGIN IMMEDIATE")
-        current = _identity_at(db, location, salt_if_new)  # check again: another process may have been faster
-        db.execute("DELETE FROM identity")
-        db.execute("INSERT INTO identity (salt, location) VALUES (?, ?)", current)
-        db.execute("COMMIT")
-    return _identity_at(db, location, salt_if_new).salt
-
-
-def _identity_at(db: sqlite3.Connection, location: str, salt_if_new: str) -> Identity:
-    recorded = _recorded_identity(db)
-    return Identity(salt_if_new, location) if recorded is None else recorded.at(location)
-
-
-def _recorded_identity(db: sqlite3.Connection) -> Identity | None:
-    found = db.execute("SELECT salt, location FROM identity").fetchone()
-    return None if found is None else Identity(*found)
-
-
-def _location_in(folder: Path) -> str:
-    try:
-        return location_of(folder / FILE_NAME)
-    except OSError:
-        return ""
-
-
-def _write_ahead(db: sqlite3.Connection, folder: Path) -> None:
-    """Switch the database to write-ahead logging. A lock on `folder` lets only one process do this at a time, because
-    SQLite does not wait for other processes during the switch.
-    """
-    if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        db.execute("PRAGMA journal_mode = WAL")
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _translate_errors(folder: Path) -> Iterator[None]:
+def translate_errors(folder: Path) -> Iterator[None]:
+    """Replace the errors of SQLite by a `StoreError` that names the store's folder."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -504,13 +378,3 @@ def _translate_errors(folder: Path) -> Iterator[None]:
             hint="free disk space, or move the folder away to start an empty store",
             code="CT961",
         ) from error
-
-
-def _check_version(db: sqlite3.Connection, folder: Path) -> sqlite3.Connection:
-    if version_of(db) > len(MIGRATIONS):
-        raise StoreError(
-            f"the run store in `{folder}` was made by a newer cloudtrain",
-            hint="pip install --upgrade cloudtrain",
-            code="CT962",
-        )
-    return db

@@ -194,7 +194,7 @@ class Driver:
         """
         from cloudtrain.lifecycle.inputs import outputs_of
         from cloudtrain.lifecycle.submission import Submission, submit_once
-        from cloudtrain.store.store import open_store
+        from cloudtrain.store.opening import open_store
 
         if time.monotonic() < self._refused_until:
             return False
@@ -345,7 +345,7 @@ class Driver:
 
     def _remember(self, name: str, status: RunStatus) -> None:
         """Record the state of a run in the store, so that lists of runs need not query its target."""
-        from cloudtrain.store.store import open_store
+        from cloudtrain.store.opening import open_store
 
         try:
             with open_store(self._state_dir) as store:
@@ -395,7 +395,7 @@ class Driver:
 
     def _keep_best(self, trials: list[Trial]) -> None:
         """Record the best trial's outputs as the outputs of the sweep, so that `run:SWEEP/model` reads them."""
-        from cloudtrain.store.store import open_store
+        from cloudtrain.store.opening import open_store
 
         best = best_of(trials, self._sweep.objective)
         try:

@@ -11,7 +11,7 @@ from cloudtrain.catalogue.cost import over
 from cloudtrain.core.states import RunRef, RunStatus
 from cloudtrain.core.trial import Trial
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.store.store import read_store
+from cloudtrain.store.opening import read_store
 from cloudtrain.sweeps.names import trials_key
 from cloudtrain.targets.registry import target_of
 

@@ -12,7 +12,7 @@ from cloudtrain.core.trial import Trial, best_of
 from cloudtrain.errors import RunNotFound, UsageError
 from cloudtrain.lifecycle.run import Run
 from cloudtrain.store.kinds import SWEEP, service_name
-from cloudtrain.store.store import read_store
+from cloudtrain.store.opening import read_store
 from cloudtrain.sweeps.names import trials_key
 from cloudtrain.sweeps.service import SweepService
 from cloudtrain.sweeps.services import tuner_named

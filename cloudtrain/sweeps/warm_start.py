@@ -16,8 +16,9 @@ from cloudtrain.lifecycle.submission import Submission, Submitted, submit_once
 from cloudtrain.settings import Settings
 from cloudtrain.store.history import Kept
 from cloudtrain.store.kinds import TUNER
+from cloudtrain.store.opening import open_store
 from cloudtrain.store.origin import origin_here
-from cloudtrain.store.store import RunRecord, open_store
+from cloudtrain.store.store import RunRecord
 from cloudtrain.sweeps.services import service_named
 from cloudtrain.targets.base import Tuner
 from cloudtrain.targets.common.compiling import run_name, submission_key

@@ -14,7 +14,7 @@ import cloudtrain as ct
 from cloudtrain.chains.order import ChainFolder
 from cloudtrain.chains.service import ChainService
 from cloudtrain.core.states import RunState
-from cloudtrain.store.store import read_store
+from cloudtrain.store.opening import read_store
 from tests.chains import dying
 from tests.chains.conftest import Cloud
 from tests.submission.kill_points import kill_points

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.catalogue.instances import instance_named
-from cloudtrain.store.store import read_store
+from cloudtrain.store.opening import read_store
 from tests.cli.conftest import Cli
 from tests.fakes.azureml import FakeAzure
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import cloudtrain as ct
 from cloudtrain.core.references import RunInput, run_input
 from cloudtrain.core.states import RunState, RunStatus
-from cloudtrain.store.store import open_store
+from cloudtrain.store.opening import open_store
 from tests.store.records import record
 
 pytestmark = pytest.mark.lifecycle

@@ -13,7 +13,7 @@ import cloudtrain as ct
 from cloudtrain.core.states import RunState
 from cloudtrain.errors import CloudtrainError, TargetError
 from cloudtrain.store import FILE_NAME
-from cloudtrain.store.store import open_store, read_store
+from cloudtrain.store.opening import open_store, read_store
 
 SOMEBODY = 54321
 """A user that this machine does not know."""

@@ -13,8 +13,9 @@ import pytest
 
 from cloudtrain.core.states import RunState, RunStatus
 from cloudtrain.errors import StoreError
+from cloudtrain.store import FILE_NAME
 from cloudtrain.store.migrations import MIGRATIONS, migrate, version_of
-from cloudtrain.store.store import FILE_NAME, open_store, read_store, salt_in
+from cloudtrain.store.opening import open_store, read_store, salt_in
 from cloudtrain.system.lock import ProcessLock
 from tests.deadlines import DEADLINE
 from tests.store.records import KEY, record
@@ -162,7 +163,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from tests.store.records import record
-from cloudtrain.store.store import open_store
+from cloudtrain.store.opening import open_store
 folder, worker = Path(sys.argv[1]), int(sys.argv[2])
 taken = []
 while len(taken) < 5:

@@ -17,7 +17,7 @@ import cloudtrain as ct
 from cloudtrain.core import targets
 from cloudtrain.errors import TargetError
 from cloudtrain.store import FILE_NAME
-from cloudtrain.store.store import open_store, read_store
+from cloudtrain.store.opening import open_store, read_store
 from cloudtrain.system.lock import ProcessLock
 from tests.deadlines import DEADLINE
 from tests.fakes.file_target import FileTarget

@@ -15,7 +15,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.store import FILE_NAME
-from cloudtrain.store.store import read_store
+from cloudtrain.store.opening import read_store
 from tests.fakes.sagemaker.server import FakeAws
 from tests.submission.test_exactly_once_sagemaker import INSTANCE, TARGET
 

@@ -17,7 +17,7 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.cli.app import run_command
 from cloudtrain.errors import MissingExtra, RunNotFound, UsageError
-from cloudtrain.store.store import read_store
+from cloudtrain.store.opening import read_store
 from cloudtrain.sweeps import study
 from cloudtrain.sweeps.folder import SweepFolder
 from cloudtrain.sweeps.service import SweepService
