@@ -5,5 +5,6 @@ proof       drafts a job file, compiles the job, compares the requests       -> 
 writing     writes the job file and its settings as text, with comments
 comparison  lists the differences between two requests, with their reasons
 
-Code that knows a service is in the folder of its target (`cloudtrain/targets/NAME/adopt`, behind `Target.adopter`).
+Code for a specific service is in the folder of the service's target (`cloudtrain/targets/NAME/adopt`, reached through
+`Target.adopter`).
 """

@@ -73,8 +73,7 @@ def run_script(script: Path, arguments: Sequence[str], *, python: str | None, ti
 
 
 def outside_folders(script: Path) -> list[Path]:
-    """Return the folders outside the script's folder that the script's text names by a path with one or two `..`, such
-    as `"../shared-scripts"`."""
+    """Return the folders that the script's text names by a path with one or two `..`, such as `"../shared-scripts"`."""
     text = script.read_text(encoding="utf-8", errors="replace") if script.is_file() else ""
     found = sorted(set(_OUTSIDE.findall(text)))
     return [script.absolute().parent / name for name in found if not (script.parent / name).is_symlink()]

@@ -20,8 +20,8 @@ class Links:
     """Follows links in a tree of known paths, as the kernel will do after unpacking."""
 
     def __init__(self, roots: Collection[str], files: Collection[str], links: Mapping[str, str]) -> None:
-        """Store the tree. `roots` are the absolute paths by which a link can name the root. `files` and the keys of
-        `links` are relative to the root."""
+        """Store the tree. `roots` are the absolute paths of the root folder, with and without links. `files` and the
+        keys of `links` are relative to the root."""
         self._roots = sorted(roots, key=len, reverse=True)
         self._files = {tuple(path.split("/")) for path in files}
         self._links = {tuple(path.split("/")): target for path, target in links.items()}

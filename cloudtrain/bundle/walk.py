@@ -72,8 +72,9 @@ def walk(
 
     Ignored folders are not read.
 
-    `declared` maps paths below `root` to descriptions. Unless an ignore file includes them, the walk leaves out these
-    paths, and the file that this process's output is redirected to, as in `cloudtrain submit job.yaml > submit.log`.
+    `declared` maps paths below `root` to descriptions. The walk leaves out these paths, unless a rule such as `!data/`
+    in an ignore file includes them. It also leaves out the file that this process's output is redirected to, as in
+    `cloudtrain submit job.yaml > submit.log`.
 
     `beside` maps names at the root of the bundle to files and folders outside `root`. With `alone`, only these are
     found.

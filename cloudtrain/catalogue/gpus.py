@@ -63,11 +63,11 @@ def same_model(written: str, own: str) -> bool:
 
 
 def has_gpu(instance: InstanceType, written: str) -> bool:
-    """Return whether the instance type has the GPU `written`. Without a memory size, every size fits: `A100` matches
-    `A100-40GB` and `A100-80GB`.
+    """Return whether the instance type has the GPU that `written` names. Without a memory size, every size fits: `A100`
+    matches `A100-40GB` and `A100-80GB`.
 
     A memory size fits if it differs by at most 2% from the size in the catalogue's GPU name, or from the size that the
-    driver shows, in GiB or in GB.
+    driver shows. The driver's size is compared in GiB and in GB.
     """
     wanted, own = read_gpu(written), read_gpu(instance.gpu)
     if not same_model(written, instance.gpu):

@@ -81,7 +81,7 @@ class ChainService(DrivenService):
         return super().has(ref) or self._target(ref).has(ref)
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Remove the order of a run. Return False if a watcher has already taken over the run or sent it."""
+        """Remove the order to start a run. Return False if a watcher has already taken over the run or sent it."""
         return super().withdraw(ref) and not self._target(ref).has(ref)
 
     def status(self, ref: RunRef) -> RunStatus:

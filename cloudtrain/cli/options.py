@@ -113,7 +113,7 @@ ProcessesPerInstance = Annotated[
         "--nproc",
         min=1,
         metavar="N",
-        help="Local target, or any target with a script: start N processes on each instance.",
+        help="Start N processes on each instance. For the local target, or with a script instead of a job file.",
     ),
 ]
 MaxRestarts = Annotated[
@@ -153,7 +153,7 @@ Emulate = Annotated[
     typer.Option(
         "--emulate",
         metavar="SERVICE",
-        help="Local: run the job as this service would, for example `sagemaker`: same paths, files and command lines.",
+        help="Run a local job with the paths, files and command lines of SERVICE, such as `sagemaker`.",
         autocompletion=complete.emulated,
         show_default=False,
     ),

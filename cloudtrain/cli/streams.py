@@ -84,8 +84,8 @@ class _Stdout(_Stderr):
     message."""
 
     def failed(self, error: OSError) -> NoReturn:
-        """Raise a broken pipe unchanged, and any other error as `OutputError`. The stream has been redirected to
-        /dev/null."""
+        """Raise a broken pipe unchanged, and any other error as `OutputError`. Called after the stream was redirected
+        to /dev/null."""
         if isinstance(error, BrokenPipeError):
             raise error
         message = f"stdout cannot be written: {error.strerror}"

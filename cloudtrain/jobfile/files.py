@@ -122,7 +122,7 @@ def _at(place: _Places, folder: Path) -> _Places:
 
 
 def _data_at(item: Input, folder: Path) -> Input:
-    """Return the input with absolute paths of the local data that targets upload. Relative paths start at `folder`."""
+    """Return the input with absolute paths for its local data, which is uploaded. Relative paths start at `folder`."""
     others = [name for name in target_names() if name != DEFAULT_TARGET]
     paths = {name: place for name in others if is_local_path(place := item.of(name)) and place is not None}
     changes = {name: _absolute(path, folder) for name, path in paths.items() if find_target(name).uploads_data}

@@ -120,8 +120,8 @@ def _target_texts(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
-    """Allow a text in place of a mapping in those fields of `model` that accept both, such as one text for all
-    targets.
+    """Let the schema allow a text in place of a mapping, for fields of `model` that accept both. Example: one instance
+    type for all targets.
     """
     for name in model.model_fields:
         shape, own = node_of_field(model, name), schema["properties"][name]

@@ -225,7 +225,9 @@ def _place(store: Store | None, row: RunRecord, wanted: RunInput) -> str:
         return place
     if place.endswith(".tar.gz"):
         raise CloudtrainError(
-            f"`{place}` is an archive, so it has no folders", hint=f"remove `{wanted.below}`", code="CT021"
+            f"`{place}` is an archive, so no folder in it can be an input",
+            hint=f"remove `{wanted.below}`",
+            code="CT021",
         )
     return place.rstrip("/") + wanted.below
 

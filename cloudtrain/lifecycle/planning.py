@@ -195,8 +195,8 @@ class PreparedJob:
 
     @cached_property
     def _requirements(self) -> str | None:
-        """The hash of the job's requirements file and all files that it installs from; None if the job names no
-        requirements file, or if the bundle has no such file that can be read.
+        """The hash of the job's requirements file and all files that the file names, such as wheels; None if the job
+        names no requirements file, or if the bundle has no such file that can be read.
         """
         file = self.job.environment.requirements
         if file is None:

@@ -53,7 +53,7 @@ class Again:
     on_bytes: ByteProgress | None = None
 
     def same(self, name: str | None) -> Submitted:
-        """Send the same request under the job's next run name. `name` is the name of another job for the new run.
+        """Send the same request under a new run name. The new run belongs to the job `name`; None: to the same job.
 
         Raises:
             UsageError: the run had secrets, which are not kept (CT973).

@@ -20,7 +20,7 @@ _SIGNATURE = re.compile(
 
 
 class Secrets(NamedTuple):
-    """Secrets that must not be kept.
+    """Secrets that must not be stored.
 
     Attributes:
         values: secret texts, which are hidden wherever they occur.

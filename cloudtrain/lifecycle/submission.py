@@ -100,8 +100,8 @@ class Submitted(NamedTuple):
 def submit_once(store: Store, submission: Submission, service_of: ServiceOf) -> Submitted:
     """Submit a job so that exactly one run exists, is in the store, and is reported.
 
-    First settles interrupted submissions of earlier commands. Then returns an earlier run of the job that the user may
-    not have seen, sends an earlier request again, or starts a new run.
+    First settles interrupted submissions of earlier commands. Then does one of three things: returns an earlier run of
+    this job, if perhaps no command has told the user about it; sends an earlier request again; or starts a new run.
 
     Raises:
         TargetError: the target refused the request or could not be reached.
@@ -175,8 +175,8 @@ def _same(store: Store, submission: Submission) -> list[RunRecord]:
     """
 
     def is_same(item: RunRecord) -> bool:
-        """Return whether a submission has the same key, submitter and store. If it is accepted, ignore the part of the
-        key that says whether the run had to wait for earlier runs.
+        """Return whether the record is of this job, submitter and store. If the record is accepted, ignore the part of
+        its key that says whether the run had to wait for earlier runs.
         """
         is_key = item.key == submission.key
         if item.stage == "accepted":

@@ -62,8 +62,8 @@ class SchemaNode:
         return None
 
     def field_names(self, tag: object = None) -> list[str]:
-        """Return the names of the fields that are allowed at this node. `tag` selects a model of a choice; without it,
-        return the fields of all its models.
+        """Return the names of the fields that are allowed at this node. If the node is one of several models,
+        `tag` selects a model. Without `tag`, return the fields of all models.
         """
         chosen = self.model(tag)
         models = [chosen] if chosen else list(self.models.values())

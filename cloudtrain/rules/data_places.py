@@ -19,7 +19,7 @@ class DataPlace(NamedTuple):
     """One location of the job's data.
 
     Attributes:
-        name: the name in messages, such as `output `model``.
+        name: the name in messages, such as "output `model`".
         word: the folder name that hints suggest for this location.
         address: the address as the request writes it.
         parts: the parts of the address. Location B is inside location A if B's parts begin with all parts of A.

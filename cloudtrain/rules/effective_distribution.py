@@ -40,9 +40,10 @@ _KIN: dict[str, tuple[type, ...]] = {
 
 
 def as_written(written: Distribution, asked: Distribution, *, options: Any = None) -> Distribution:
-    """Return the distribution of the finished request. `asked` is the distribution read from the request, `written` the
-    one in the job. If both start the same launcher, return `written` with the request's number of processes, otherwise
-    `asked`. If `options` is given, it replaces the options for mpirun.
+    """Return the distribution that the finished request starts, close to the job's own wording. `asked` is the
+    distribution read from the request, `written` the one in the job. If both start the same launcher, return `written`
+    with the request's number of processes, otherwise `asked`. If `options` is given, it replaces the options for
+    mpirun.
     """
     if not isinstance(written, _KIN[asked.type]) or not _same_launch(written, asked):
         found: Distribution = asked

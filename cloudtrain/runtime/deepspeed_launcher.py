@@ -64,7 +64,7 @@ def deepspeed_argv(arguments: Sequence[str], variables: Mapping[str, str], *, gp
     count = environment.node_count
     if count > 1 and "--autotuning" in options:
         raise SetupError(
-            f"DeepSpeed's autotuning reaches other instances through ssh, and this job has {count} instances",
+            f"DeepSpeed's autotuning needs ssh between instances, which this job of {count} instances lacks",
             hint="tune on one instance (`instance_count: 1`), then train on several with the result",
         )
     if count == 1:

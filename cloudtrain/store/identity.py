@@ -23,8 +23,8 @@ class Identity(NamedTuple):
     location: str
 
     def at(self, location: str) -> Identity:
-        """Return the identity that this store has at `location`: this identity if the location is the same, else one
-        with a new salt."""
+        """Return the identity of the store if it is at `location` now: this identity if the location is the same, else
+        one with a new salt."""
         return self if location == self.location else Identity(_hash(self.salt, location), location)
 
 

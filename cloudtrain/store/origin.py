@@ -57,7 +57,7 @@ def condition_of(text: str) -> Condition:
     found = re.fullmatch(_CONDITION, text)
     if found is None:
         hint = "write a hyperparameter, one of = != < <= > >=, and a value: `learning_rate<0.01`"
-        raise UsageError(f"`{text}` is not a comparison", hint=hint, code="CT901")
+        raise UsageError(f"`{text}` is not a condition", hint=hint, code="CT901")
     return Condition("hyperparameter", found["key"], found["operator"], found["value"])
 
 

@@ -65,7 +65,7 @@ def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, comman
             "did you mean `json`?",
         ),
         (["plan", "j.yaml", "--format", "csv"], "`csv` is not one of `text`, `json`", "use one of `aws-cli`, `az-cli`"),
-        (["ps", "--where", "epochs"], "`epochs` is not a comparison", "hint: "),
+        (["ps", "--where", "epochs"], "`epochs` is not a condition", "hint: "),
         (["logs", "last", "--rank", "two"], "`--rank`: it is not a whole number", "write for example `--rank 1`"),
         (
             ["instances", "--max-price", "much"],

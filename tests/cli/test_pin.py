@@ -101,7 +101,7 @@ def test_what_cannot_be_pinned(cli: Cli, job: str, changes: list[str], code: str
     result = cli("plan", job, "--target", "azureml", *changes, "--pin")
     assert (result.code != 0, result.out) == (True, "")
     assert "hint: " in result.err
-    assert code in result.err or "has no version" in result.err
+    assert code in result.err or "means no version" in result.err
 
 
 def test_without_the_service(cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch, fake: FakeAzure) -> None:

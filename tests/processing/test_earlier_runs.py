@@ -246,7 +246,7 @@ def test_outputs_of_a_training_job_are_one_archive_there(state_dir: Path, source
         == "use `run:train/model`, or produce `lists` with a processing job, which does not put its outputs into one archive"
     )
     message, hint = problem_of(training(source, "run:train/model/weights"), CLOUD)
-    assert message.endswith("model.tar.gz` is an archive, so it has no folders")
+    assert message.endswith("model.tar.gz` is an archive, so no folder in it can be an input")
 
 
 def test_a_run_elsewhere_that_was_last_seen_running_is_told(state_dir: Path, source: str) -> None:

@@ -58,7 +58,7 @@ def command(
             "--target",
             "-t",
             metavar="TARGET",
-            help="The target. Default: `target` in cloudtrain.toml, or the first target with a table of types.",
+            help="The target. Default: `target` in cloudtrain.toml, else the first target that lists instance types.",
             show_default=False,
             autocompletion=complete.targets,
         ),

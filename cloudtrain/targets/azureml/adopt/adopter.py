@@ -57,11 +57,12 @@ class AzureMLAdopter:
     def comparable(
         self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
-        """Return the body `request` in a form that can be compared with another body, and the fields that differ in
-        each submission. `plan` is the plan that contains the body; None for the original body.
+        """Return the body `request` in a form that can be compared with another body. Also return the fields that are
+        different in each submission, so they are not compared. `plan` is the plan that contains the body; None for the
+        original body.
 
-        Ids are completed, as the SDK sends them. The property that marks cloudtrain's runs is left out, and a fixed
-        text replaces the code's id.
+        Short ids become the full ids that the SDK sends. The property that marks cloudtrain's runs is left out, and a
+        fixed text replaces the code's id.
         """
         body: dict[str, Any] = json.loads(json.dumps(request["properties"]))
         renewed = [("name", "every run gets a name of its own")]
@@ -97,7 +98,7 @@ class AzureMLAdopter:
         self, given: Any, context: CompileContext, plan: Plan | None, renewed: list[tuple[str, str]]
     ) -> Any:
         """Return the definition of an environment that is not registered yet, or the complete id of a registered
-        environment. Add the field to `renewed` if it differs in each submission."""
+        environment. If the id is different in each submission, add its field to `renewed`."""
         if isinstance(given, Mapping):
             if not given.get("asset_version"):
                 renewed.append(("environmentId", _WHY_ENVIRONMENT))

@@ -41,7 +41,8 @@ class AzureMLView(RequestView):
     overridden_by = _OVERRIDDEN
 
     def change_script(self, subject: Subject) -> dict[str, Any]:
-        """Return `{"environment": ...}`: the job's environment, with the variables as the overrides change them."""
+        """Return a change of the job for the rules about scripts: `{"environment": ...}`, the job's environment with
+        the variables that the overrides set."""
         return {"environment": changed_variables(subject.job, self.overrides(subject).get("environmentVariables"))}
 
     def change(self, subject: Subject) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Access to blob storage through azure-storage-blob: containers and their keys.
 
-cloudtrain opens a datastore with the datastore's own secret, a signature or the account's key. If storage refuses it,
-for example because the account accepts no keys, cloudtrain uses the identity of the credentials. An expired key is
-renewed once.
+cloudtrain opens a datastore with the secret that the workspace has for it: a signature or the key of the account. If
+the storage refuses the secret, for example because the account accepts no keys, cloudtrain uses the user's own Azure
+credentials. An expired secret is renewed once.
 """
 
 from __future__ import annotations

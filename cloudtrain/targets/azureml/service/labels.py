@@ -108,7 +108,9 @@ class Labels:
             version = self._said.get(label.thing) or self.ask(client, label)
         except NotThere as error:
             hint = f"name a version: `azureml:{label.name}:1`"
-            raise TargetError(f"the workspace has no `{label.name}`, so `latest` has no version", hint=hint) from error
+            raise TargetError(
+                f"the workspace has no `{label.name}`, so `latest` means no version", hint=hint
+            ) from error
         return f"{label.thing}/versions/{version}"
 
 

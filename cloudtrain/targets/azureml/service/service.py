@@ -151,7 +151,7 @@ class AzureMLService:
     def withdraw(self, ref: RunRef) -> bool:
         """Return True if the workspace does not have the run, and False if it does.
 
-        There is no request to withdraw: an earlier request to create the run has arrived by now, or is lost.
+        Sends nothing else: an earlier request to create the run has arrived by now, or is lost.
         """
         return not self.has(ref)
 

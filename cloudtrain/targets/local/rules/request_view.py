@@ -15,8 +15,8 @@ from cloudtrain.targets.registry import target_of
 class LocalView(RequestView):
     """Lets rules read a launch specification.
 
-    With `emulate`, the overrides of the emulated service apply. Overrides that name machines are ignored, because an
-    emulated job also runs on this machine.
+    With `emulate`, the job's overrides for the emulated service apply, except those that name machines: the emulated
+    job, too, runs on this machine.
     """
 
     def __init__(self, target: str, emulated: str | None) -> None:

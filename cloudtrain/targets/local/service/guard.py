@@ -10,7 +10,8 @@ import os
 
 
 def main(arguments: list[str]) -> None:
-    """Guard the run until its supervisor is done or dead. The arguments are `RUN_DIR` and the pipe's `DESCRIPTOR`."""
+    """Wait until the run's supervisor ends. If it was killed, stop the run's processes. The arguments are `RUN_DIR` and
+    `DESCRIPTOR`, the read end of a pipe from the supervisor."""
     run_dir, descriptor = arguments[0], int(arguments[1])
     known: set[int] = set()
     with os.fdopen(descriptor, "r", encoding="ascii") as pipe:

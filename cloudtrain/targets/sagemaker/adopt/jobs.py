@@ -1,6 +1,7 @@
 """Turn a CreateTrainingJob request into a job and the target's settings: the inverse of `compile/request`.
 
-Details without a matching job field are left out; a later comparison of both requests writes them as overrides.
+Details without a matching job field are left out here. They become overrides when the request is compared with the one
+compiled from the job.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def _row(wanted: _Wanted, version: str | None, base: str | None) -> ImageEntry:
 
 
 def _newest_fitting(wanted: _Wanted, candidates: Sequence[ImageEntry]) -> str:
-    """Return the newest version in the region; if possible, one that has the wanted Python."""
+    """Return the newest version in the region that has the wanted Python. If none has it, return the newest version."""
     here = [row for row in candidates if wanted.region in row.accounts] or candidates
     fitting = [row for row in here if wanted.python in (None, *row.pythons)] or here
     return newest(row.version for row in fitting)

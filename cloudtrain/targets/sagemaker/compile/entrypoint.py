@@ -1,4 +1,4 @@
-"""Entrypoint mode: cloudtrain's launcher, which is in the bundle, reads what to start from one hyperparameter."""
+"""Entrypoint mode: one hyperparameter tells cloudtrain's launcher, which is in the bundle, what to start."""
 
 from __future__ import annotations
 

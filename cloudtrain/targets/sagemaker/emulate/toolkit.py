@@ -127,7 +127,8 @@ def _local_export(value: str) -> list[str]:
 
 
 def _sshd(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:  # noqa: ARG001
-    """Return a host without processes, because mpirun starts all ranks on the first host."""
+    """Return a host without processes, which on SageMaker runs sshd for mpirun. Here all ranks run on the first
+    host."""
     return HostLaunch((), notes=(f"{host.name} would wait for mpirun's ranks; here they all run on the first host",))
 
 

@@ -100,7 +100,8 @@ def host_command(setup: HostSetup) -> Command:
 def overwritten(
     request: Request, host: Host, container: Container, *, gpus: int, neurons: int = 0
 ) -> dict[str, tuple[str, str]]:
-    """Map each variable in the request that the toolkit overwrites to the request's value and the toolkit's value."""
+    """Return the variables of the request that the toolkit overwrites, each with the request's and the toolkit's
+    value."""
     setup = HostSetup(request, host, container, gpus=gpus, neurons=neurons)
     made = host_command(setup)
     real = {**host_environment(setup), **made.env, **made.exports}

@@ -1,8 +1,8 @@
 """Compute the argv, environment and files of a SageMaker job's containers from the request.
 
-This package covers jobs that the image's training toolkit starts, as recorded with sagemaker-training 5.1.1 and 5.1.4,
-and jobs that start cloudtrain's own launcher. The code is pure. The docstring of `cloudtrain.targets.sagemaker.launch`
-lists the modules.
+This package covers jobs that the image's training toolkit starts, and jobs that start cloudtrain's own launcher. The
+toolkit's behaviour was recorded with sagemaker-training 5.1.1 and 5.1.4. The code is pure. The docstring of
+`cloudtrain.targets.sagemaker.launch` lists the modules.
 """
 
 from __future__ import annotations

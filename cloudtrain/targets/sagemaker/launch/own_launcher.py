@@ -59,8 +59,8 @@ class PlannedHost:
 def launched_processes(request: Request, devices: Devices, known: Known = _in_the_catalogue) -> Iterator[Alike]:
     """Yield all processes of the job: first the processes that the hosts start, then the ranks of their launchers.
 
-    If several hosts start the same processes, only the first of them is computed at once. The others are computed when
-    their processes are read.
+    If several hosts start the same processes, only the processes of the first host are computed immediately. Those of
+    the other hosts are computed when they are read.
 
     Args:
         request: the body of CreateTrainingJob.

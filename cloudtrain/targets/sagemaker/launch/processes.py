@@ -155,7 +155,7 @@ def _runs(group: Sequence[Host], look: _Look, *, several: bool) -> Iterator[tupl
     """Split an instance group into runs of neighbouring hosts that start the same processes.
 
     All hosts of a group start the same processes, except the master. But if the job has several groups and parameter
-    servers, each host is a separate run, because the toolkit may fail on some hosts.
+    servers, each host forms its own run, because the toolkit may fail on some hosts.
     """
     first = look(group[0])
     if several and serves_parameters(first.setup):

@@ -115,7 +115,7 @@ def _place(subject: Subject, violation: Violation) -> Path:
 
 
 def _in_overrides(overrides: Mapping[str, Any], path: Path) -> Path:
-    """Return `path`, or the beginning of it that the overrides set; empty if they do not set the field."""
+    """Return `path`, or the shorter path of a value that the overrides set around it; empty if they do not set it."""
     value: Any = overrides
     for length, key in enumerate(path):
         if not isinstance(value, Mapping):
