@@ -35,10 +35,12 @@ test: $(VENV)/.dev
 
 test-all: test test-rest
 
-# What `test` leaves out, but for what needs an environment of its own.
+# What `test` leaves out, but for what needs an environment of its own. The last test takes a node from the cluster, so
+# it runs alone.
 test-rest: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) --durations 12 -m "slow and not ($(HEAVY) or parity or smoke)"
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 25 -m "($(HEAVY)) and not (parity or smoke)"
+	CLOUDTRAIN_TEST_ELASTIC=1 $(BIN)/python -m pytest tests/targets/slurm/test_training.py -k elastic
 
 # Without PyTorch, real processes and kills.
 test-core: $(VENV)/.dev
