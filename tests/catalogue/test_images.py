@@ -163,7 +163,7 @@ def test_every_toolkit_of_today_has_a_shell_in_between() -> None:
     """No image is known to hold sagemaker-training 5.1.3, the first without a shell; the oldest images hold none."""
     images = [resolve_image("pytorch", version, region="us-west-2") for version in versions("pytorch", "gpu")]
     assert {image.toolkit for image in images} == {None, "5.1.1"}
-    assert [image.version for image in images if not image.through_shell][-1] == "1.5.0"
+    assert [image.version for image in images if image.toolkit is None][-1] == "1.5.0"
 
 
 def test_a_library_version_is_no_pytorch_version() -> None:
@@ -242,7 +242,7 @@ def test_an_image_for_ec2_has_no_toolkit(tag: str) -> None:
     """AWS publishes each image twice; the one for EC2 starts nothing on SageMaker."""
     image = image_of_uri(f"{WEST}/{tag}")
     assert image is not None
-    assert (image.toolkit, image.through_shell) == (None, False)
+    assert image.toolkit is None
     assert "image for EC2" in (image.doubt or "")
 
 

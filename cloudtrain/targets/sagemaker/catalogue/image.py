@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from cloudtrain.targets.sagemaker.catalogue.image_data import facts, in_range, numbers, rows
+from cloudtrain.targets.sagemaker.catalogue.image_data import facts, in_range, rows
 
 SMP2_REPOSITORY = "smdistributed-modelparallel"
-
-FIRST_WITHOUT_SHELL = "5.1.3"
-"""The first version of sagemaker-training that passes arguments to the script without a shell."""
 
 
 class Image(NamedTuple):
@@ -61,11 +58,6 @@ class Image(NamedTuple):
         """Return the Python version: (3, 12) for the tag `py312`, (3,) for `py3`; empty if the address names none."""
         match = re.fullmatch(r"py(\d)(\d{0,4})", self.python)
         return tuple(int(part) for part in match.groups() if part) if match else ()
-
-    @property
-    def through_shell(self) -> bool:
-        """Return whether the toolkit passes arguments through a shell, which changes blanks, quotes and `*`."""
-        return self.toolkit is not None and numbers(self.toolkit) < numbers(FIRST_WITHOUT_SHELL)
 
 
 def describe_image(
