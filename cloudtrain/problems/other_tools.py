@@ -101,12 +101,12 @@ def _place_meant(name: str) -> str | None:
 
 
 def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
-    """Return a hint to the correct position of the field `name`, in the job or in a target's settings; None if no such
-    field exists.
+    """Return a hint to the correct position of the field `name`, in the job or in a target's settings. If no such field
+    exists, return a hint to the field of the job with almost this name; None if there is none.
     """
     home = _home(_word(name), parent, root)
     if home is None:
-        return _ACCOUNT_HINT if _is_setting(_word(name)) else None
+        return _ACCOUNT_HINT if _is_setting(_word(name)) else _nearly(_word(name), root)
     above, _, field = home.rpartition(".")
     holder = root.child(above) if above else None
     if holder is not None and holder.kind == "choice":
@@ -138,6 +138,12 @@ def _home(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
     """
     homes = [*_paths(parent), *root.field_names(), *_paths(root)]
     return next((path for path in homes if f".{path}".endswith(f".{name}")), None)
+
+
+def _nearly(name: str, root: SchemaNode) -> str | None:
+    paths = {path.rpartition(".")[2]: path for path in reversed(_paths(root))}
+    near = get_close_matches(name, paths, n=1, cutoff=0.8)
+    return f"did you mean `{paths[near[0]]}`?" if near else None
 
 
 def distribution_hint(name: str) -> str | None:

@@ -78,6 +78,7 @@ distribution: {type: smp, version: 3}
 distribution: {type: smp, version: 2, mpi_options: x}
 processes_per_instance: 4
 instance_type: ml.g5.xlarge
+instance_cuont: 2
 command: python train.py
 hyperparameters: {a: "${{inputs.q}}"}
 """
