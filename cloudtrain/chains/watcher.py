@@ -21,6 +21,7 @@ from cloudtrain.core.plan import Plan
 from cloudtrain.core.states import RunState, RunStatus
 from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetError, TargetUnreachable
 from cloudtrain.sweeps.driven import Archive, detach, woken_by
+from cloudtrain.sweeps.folder import GLANCE
 from cloudtrain.system.disk import remove_folder
 from cloudtrain.system.lock import ProcessLock
 from cloudtrain.targets.registry import service_of
@@ -61,7 +62,7 @@ def watch(folder: ChainFolder, ready: Callable[[], None], moment: Moment = lambd
     """Wait for the runs that the run in `folder` waits for, then send its request. Do nothing if another process
     already watches it. `ready` is called when the watch has begun, and `moment` at each step with the name of the
     step."""
-    lock = ProcessLock.take(folder.lock)
+    lock = ProcessLock.take(folder.lock, patience=GLANCE)
     if lock is None or not folder.specification.exists():
         return
     watcher = Watcher(folder, moment)

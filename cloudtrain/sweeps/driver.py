@@ -23,7 +23,7 @@ from cloudtrain.core.states import LogLine, Metrics, RunRef, RunState, RunStatus
 from cloudtrain.core.trial import Trial, best_of
 from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetUnreachable
 from cloudtrain.sweeps.driven import Archive, detach, woken_by
-from cloudtrain.sweeps.folder import SweepFolder
+from cloudtrain.sweeps.folder import GLANCE, SweepFolder
 from cloudtrain.sweeps.names import trial_key
 from cloudtrain.sweeps.specification import Specification
 from cloudtrain.sweeps.stopping import reason_to_stop
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
 def drive(folder: SweepFolder, ready: Callable[[], None], moment: Moment = lambda _: None) -> None:
     """Drive a sweep to its end. Do nothing if another process already drives it. `ready` is called when this
     process has taken over the sweep. `moment` is called with the name of each step, for tests."""
-    lock = ProcessLock.take(folder.lock)
+    lock = ProcessLock.take(folder.lock, patience=GLANCE)
     if lock is None or not folder.specification.exists():
         return
     before = folder.read_status() or {}

@@ -25,6 +25,10 @@ from cloudtrain.system.private import make_private_folder, open_private
 _SIZE = 4096
 """Fixed size of `status.json` in bytes. The file is rewritten in place, in one block."""
 
+GLANCE = 0.5
+"""Seconds for which a process that needs the lock of a driver tries again. A process that reads the status of a run
+holds this lock for some microseconds."""
+
 
 class DrivenFolder:
     """The folder of one run that a detached process drives: its paths, and methods to read and write its status."""

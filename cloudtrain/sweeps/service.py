@@ -15,7 +15,7 @@ from cloudtrain.core.trial import Trial, best_of
 from cloudtrain.errors import RunNotFound, TargetError, UsageError
 from cloudtrain.store import KEPT
 from cloudtrain.sweeps.driven import DrivenService
-from cloudtrain.sweeps.folder import SweepFolder
+from cloudtrain.sweeps.folder import GLANCE, SweepFolder
 from cloudtrain.sweeps.specification import Specification
 from cloudtrain.sweeps.study import Journal, lines_of, read_events, read_study
 from cloudtrain.system.detached import last_line
@@ -28,6 +28,10 @@ from cloudtrain.targets.registry import service_of
 
 _FOLLOW_EVERY = 0.2
 """Seconds between two checks of a sweep that is followed."""
+
+_LEAVING = 30.0
+"""Seconds to wait for the driver of a sweep that has ended. After the final status, the driver records the state in the
+run store, and then it releases its lock."""
 
 
 class SweepService(DrivenService, Tuner):
@@ -130,7 +134,8 @@ class SweepService(DrivenService, Tuner):
     def _extend(self, folder: SweepFolder, ref: RunRef, more: int, *, again: bool) -> None:
         from cloudtrain.sweeps.strategies import needs_optuna, require_optuna
 
-        sweep, lock = self.sweep(ref), _taken(folder.lock, ref.name)
+        sweep, has_ended = self.sweep(ref), self.status(ref).state.is_final
+        lock = _taken(folder.lock, ref.name, patience=_LEAVING if has_ended else GLANCE)
         try:
             study = read_study(folder.path)
             total = sweep.trial_count + study.extended
@@ -215,13 +220,13 @@ class SweepService(DrivenService, Tuner):
         return folder
 
 
-def _taken(path: Path, name: str) -> ProcessLock:
+def _taken(path: Path, name: str, *, patience: float = 0.0) -> ProcessLock:
     """Take the lock file `path` of the sweep `name`.
 
     Raises:
-        UsageError: another process holds the lock, so the sweep is still running.
+        UsageError: another process holds the lock for longer than `patience` seconds, so the sweep is still running.
     """
-    lock = ProcessLock.take(path)
+    lock = ProcessLock.take(path, patience=patience)
     if lock is None:
         raise UsageError(f"`{name}` is still running", hint=f"wait for it: `cloudtrain wait {name}`", code="CT993")
     return lock

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from cloudtrain.system.private import make_private_folder, open_private
+
+_PAUSE = 0.01
+"""Seconds between two attempts to take a lock."""
 
 
 class ProcessLock:
@@ -18,16 +22,21 @@ class ProcessLock:
         self._descriptor = descriptor
 
     @classmethod
-    def take(cls, path: Path) -> ProcessLock | None:
-        """Take the lock and return it, or return None if a living process holds it."""
+    def take(cls, path: Path, *, patience: float = 0.0) -> ProcessLock | None:
+        """Take the lock and return it. Return None if a living process holds it, and still holds it after `patience`
+        seconds. `is_held` holds the lock for a moment too, so pass `patience` if a false None does harm."""
         make_private_folder(path.parent)
+        deadline = time.monotonic() + patience
         while True:
             descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(descriptor)
-                return None
+                if time.monotonic() >= deadline:
+                    return None
+                time.sleep(_PAUSE)
+                continue
             if _is_at(path, descriptor):
                 return cls(path, descriptor)
             os.close(descriptor)  # the file was removed between the two calls, so no other process can find this lock

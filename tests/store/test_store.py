@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,7 @@ def test_a_broken_store_is_an_error_with_a_hint(state_dir: Path) -> None:
 
 WRITER = """
 import sys
+import threading
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from tests.store.records import record
@@ -224,6 +226,22 @@ def test_a_lock_whose_file_was_removed_meanwhile_is_none(tmp_path: Path, monkeyp
     assert third is not None
     third.release(remove=True)
     assert ProcessLock.take(path) is not None
+
+
+def test_a_lock_that_is_only_looked_at_is_not_missed(tmp_path: Path) -> None:
+    """`is_held` holds the lock for a moment; with patience this moment does not read as another holder."""
+    path = tmp_path / "a.lock"
+    path.touch()
+    looking = path.open("rb")
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    assert ProcessLock.take(path) is None
+    looked = threading.Timer(0.3, looking.close)
+    looked.start()
+    held = ProcessLock.take(path, patience=DEADLINE)
+    assert held is not None
+    assert ProcessLock.take(path, patience=0.1) is None
+    held.release()
+    looked.join()
 
 
 def test_a_full_disk_is_named(state_dir: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -24,6 +25,7 @@ from cloudtrain.sweeps.service import SweepService
 from cloudtrain.sweeps.sweep_run import SweepRun, sweep_of
 from cloudtrain.system.lock import ProcessLock
 from cloudtrain.targets.local.service.service import LocalService
+from tests.deadlines import DEADLINE
 from tests.sweeps.conftest import MakeSweep
 
 pytestmark = pytest.mark.lifecycle
@@ -232,6 +234,18 @@ def test_two_that_continue_at_once_do_not_both_add_trials(make_sweep: MakeSweep,
     turn.release()
     run.resume(2)
     assert run.wait(120).metrics["trials"] == 4
+
+
+def test_a_sweep_goes_on_although_its_driver_is_still_leaving(make_sweep: MakeSweep, state_dir: Path) -> None:
+    """A driver notes the end in the store after it has written the end, and has its lock until then."""
+    run = ended(make_sweep(trials=2))
+    leaving = ProcessLock.take(SweepFolder(state_dir, run.name).lock, patience=DEADLINE)
+    assert leaving is not None
+    release = threading.Timer(1.0, leaving.release)
+    release.start()
+    run.resume(2)
+    assert run.wait(120).metrics["trials"] == 4
+    release.join()
 
 
 def test_more_trials_than_are_drawn_at_random_need_optuna_before_they_start(

@@ -29,11 +29,10 @@ def finish(run_dir: str, known: Iterable[int] = ()) -> None:
     Raises:
         OSError: the run's folder cannot be written.
     """
-    folder, deadline = RunFolder(run_dir), time.monotonic() + _PATIENCE
-    while (lock := ProcessLock.take(Path(folder.lock))) is None:
-        if time.monotonic() > deadline:
-            return
-        time.sleep(0.01)
+    folder = RunFolder(run_dir)
+    lock = ProcessLock.take(Path(folder.lock), patience=_PATIENCE)
+    if lock is None:
+        return
     try:
         status = folder.read_status()
         if status is not None and status["state"] not in FINAL:
