@@ -12,6 +12,8 @@ import os
 import select
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 VARIABLE = "CLOUDTRAIN_HOLD_AT_STEP"
 
@@ -19,10 +21,16 @@ _PATIENCE = 600.0
 """Seconds after which the signal is no longer expected."""
 
 
-def hold_at(step: float) -> None:
-    """Wait for SIGTERM if `step` is at least the step in CLOUDTRAIN_HOLD_AT_STEP. A process waits only once."""
+@contextmanager
+def hold_at(step: float) -> Iterator[None]:
+    """Run the body, which prints the metric line of `step`. Then wait for SIGTERM if `step` is at least the step in
+    CLOUDTRAIN_HOLD_AT_STEP. A process waits only once.
+
+    A SIGTERM that arrives while the body runs counts, because the rehearsal sends it as soon as it reads the line.
+    """
     wanted = os.environ.get(VARIABLE, "")
     if not wanted.isdecimal() or step < int(wanted):
+        yield
         return
     del os.environ[VARIABLE]
     reader, writer = os.pipe()
@@ -30,8 +38,12 @@ def hold_at(step: float) -> None:
     try:
         before = signal.set_wakeup_fd(writer)
     except ValueError:  # not in the main thread, where signals are handled
+        os.close(reader)
+        os.close(writer)
+        yield
         return
     try:
+        yield
         _wait_for_sigterm(reader)
     finally:
         signal.set_wakeup_fd(before)

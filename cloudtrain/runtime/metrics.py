@@ -36,16 +36,22 @@ def report(**values: SupportsFloat) -> None:
 
             left = seconds_left(float(values["step"]), float(values["total"]))
             values = {**values, **({} if left is None else {LEFT: round(left, 1)})}
-        sys.stdout.write(format_metrics(values) + "\n")  # one write, so that lines of other processes stay outside
-        sys.stdout.flush()
-        if os.environ.get("CLOUDTRAIN_SEND_METRICS") == "azureml":
-            from .azureml_metrics import send
-
-            send({name: float(value) for name, value in values.items()})
         if "step" in values and "CLOUDTRAIN_HOLD_AT_STEP" in os.environ:
             from .holding import hold_at
 
-            hold_at(float(values["step"]))
+            with hold_at(float(values["step"])):
+                _write(values)
+        else:
+            _write(values)
+
+
+def _write(values: dict[str, SupportsFloat]) -> None:
+    sys.stdout.write(format_metrics(values) + "\n")  # one write, so that lines of other processes stay outside
+    sys.stdout.flush()
+    if os.environ.get("CLOUDTRAIN_SEND_METRICS") == "azureml":
+        from .azureml_metrics import send
+
+        send({name: float(value) for name, value in values.items()})
 
 
 def format_metrics(values: dict[str, SupportsFloat]) -> str:

@@ -61,6 +61,29 @@ def test_it_waits_at_the_first_reported_step_and_only_there() -> None:
     assert ends(process) == 0
 
 
+AT_THE_LINE = """
+import io, os
+from cloudtrain.runtime import holding
+holding._PATIENCE = 1e6
+class Told(io.TextIOWrapper):
+    def flush(self):
+        super().flush()
+        if self.last.startswith("[metrics] step=5"):
+            os.kill(os.getpid(), signal.SIGTERM)
+    def write(self, text):
+        self.last = text
+        return super().write(text)
+sys.stdout = Told(sys.stdout.detach())
+"""
+
+
+def test_a_signal_that_comes_with_the_line_is_not_missed() -> None:
+    """A rehearsal sends it as soon as it reads the line, which can be before the script waits."""
+    process = start(HANDLER + AT_THE_LINE)
+    assert process.communicate(timeout=DEADLINE)[0].split("\n")[2:4] == ["handled", "[metrics] step=10"]
+    assert process.returncode == 0
+
+
 def test_another_signal_does_not_end_it() -> None:
     """Only SIGTERM is what it waits for."""
     process = start(HANDLER + "\nsignal.signal(signal.SIGUSR1, lambda *_: print('other', flush=True))")
