@@ -37,8 +37,9 @@ def submit(cli: Cli, clean_environment: Path) -> Submit:
 
 
 def release(state_dir: Path, *names: str) -> None:
-    """Let scripts end."""
+    """Let scripts end, also of runs that are unpacking their code at this moment."""
     for name in names:
+        eventually(lambda folder=state_dir / f"runs/{name}": (folder / "unpacked").exists(), "its code is unpacked")
         (state_dir / f"runs/{name}/code/go").touch()
 
 

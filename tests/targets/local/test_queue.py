@@ -46,7 +46,8 @@ def queued(place: Place, name: str, script: str = QUICK, *, instances: int = 1, 
 
 
 def release(run: Run) -> None:
-    """Let a script end that holds its place."""
+    """Let a script end that holds its place. A run that has just started may have no folder for its code yet."""
+    eventually(lambda: (run.folder / "unpacked").exists(), "its code is unpacked")
     (run.folder / "code/go").touch()
 
 
