@@ -104,7 +104,7 @@ def test_the_dry_run_names_the_run_that_a_submit_makes(job_file: Path) -> None:
     sent = (run.directory / "launch.json").read_text()
     assert sent == plan.request_json
     assert sent == printed.removesuffix("\n")
-    run.wait(30)
+    run.wait(DEADLINE)
 
 
 def test_misspelt_targets_are_a_clear_error(job_file: Path) -> None:

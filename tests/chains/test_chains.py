@@ -15,6 +15,7 @@ import cloudtrain as ct
 from cloudtrain.cli.app import run_command
 from cloudtrain.core.states import RunState, RunStatus
 from tests.chains.conftest import Cloud
+from tests.deadlines import DEADLINE
 from tests.targets.places import eventually
 
 pytestmark = pytest.mark.lifecycle
@@ -52,7 +53,7 @@ def test_it_is_sent_when_the_other_has_succeeded(
     request = sent.show().plan["request"]
     assert request == plan.request
     cloud.end(run)
-    assert run.wait(120).state is RunState.SUCCEEDED  # the handle from before goes on
+    assert run.wait(DEADLINE).state is RunState.SUCCEEDED  # the handle from before goes on
 
 
 @pytest.mark.parametrize("how", ["failed", "was stopped"])
@@ -63,13 +64,13 @@ def test_it_ends_where_the_other_ends_badly(cloud: Cloud, first: ct.Run, source:
     cloud.end(first, "Failed") if how == "failed" else first.stop()
     if how != "failed":
         cloud.end(first, "Stopped" if cloud.target.type == "sagemaker" else "Canceled")
-    ended = second.wait(120)
+    ended = second.wait(DEADLINE)
     again = "run it again, then submit this job again"
     assert (ended.state, ended.reason) == (
         RunState.FAILED,
         f"the run `{first.name}` {how}, so nothing was sent; {again}",
     )
-    assert third.wait(120).reason == f"the run `{second.name}` failed, so nothing was sent; {again}"
+    assert third.wait(DEADLINE).reason == f"the run `{second.name}` failed, so nothing was sent; {again}"
     assert cloud.names == [first.name]
     second.remove()
     assert second.name not in [run.name for run in ct.runs()]
@@ -134,5 +135,5 @@ def test_following_leads_into_the_run(cloud: Cloud, first: ct.Run, source: Path)
     for _ in run.logs(follow=True, on_status=told):
         pass
     assert states[0] is RunState.QUEUED
-    assert run.wait(120).state is RunState.SUCCEEDED
+    assert run.wait(DEADLINE).state is RunState.SUCCEEDED
     assert cloud.names == [first.name, run.name]

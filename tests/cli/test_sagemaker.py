@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.deadlines import DEADLINE
 from tests.fakes.sagemaker.server import FakeAws
 
 pytestmark = pytest.mark.lifecycle
@@ -152,7 +153,7 @@ def test_waiting_through_an_outage(cli: Cli, fake: FakeAws, name: str, monkeypat
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     fake.jobs[name].end("Completed", at=1_700_000_000.0)
     fake.faults.close_before("DescribeTrainingJob", times=3)
-    assert cli("wait", name, "--timeout", "60s").code == 0
+    assert cli("wait", name, "--timeout", f"{DEADLINE:g}s").code == 0
 
 
 def test_a_profile_goes_with_the_run(cli: Cli, fake: FakeAws, job_file: str, clean_environment: Path) -> None:

@@ -258,14 +258,14 @@ def test_a_process_that_is_killed_in_a_request_leaves_the_service_well(fake: Fak
     started = threading.Event()
 
     def kill(request: Request) -> None:
-        assert started.wait(10)
+        assert started.wait(DEADLINE)
         process.kill()
-        process.wait(10)
+        process.wait(DEADLINE)
 
     fake.after("PUT", "/jobs/j1$", kill)
     process = subprocess.Popen(command, env={**os.environ, **fake.environ})
     started.set()
-    assert process.wait(20) == -signal.SIGKILL
+    assert process.wait(DEADLINE) == -signal.SIGKILL
     assert call("GET", "{WS}/jobs/j1").status == 200
 
 

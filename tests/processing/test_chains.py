@@ -11,6 +11,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.core.states import RunState
+from tests.deadlines import DEADLINE
 from tests.targets.places import eventually
 
 pytestmark = pytest.mark.lifecycle
@@ -67,7 +68,7 @@ def test_a_chain_of_three(here: Path) -> None:
     assert (waiting.state, waiting.reason) == (RunState.QUEUED, f"waits for {second.name}")
     assert second.status().reason == f"waits for {first.name}"
     let_go(here, first)
-    assert third.wait(120).state is RunState.SUCCEEDED
+    assert third.wait(DEADLINE).state is RunState.SUCCEEDED
     assert [line.text for line in third.logs()] == ["a b c"]
     assert second.status().started >= (first.status().ended or 0)  # type: ignore[operator]  # it has started
     assert ct.plan(use(), "local").run_name == second.name.removesuffix("1") + "2"
@@ -86,7 +87,7 @@ def test_a_run_that_does_not_succeed_cancels_those_that_wait(here: Path, how: st
         first.stop()
     else:
         os.kill(json.loads((here / f"state/runs/{first.name}/status.json").read_text())["pid"], signal.SIGKILL)
-    ended = third.wait(120)
+    ended = third.wait(DEADLINE)
     assert (ended.state, ended.reason) == (
         RunState.STOPPED,
         f"cancelled: it waited for `{second.name}`, which was stopped",
@@ -100,11 +101,11 @@ def test_one_that_waits_is_stopped(here: Path) -> None:
     first = prepare(here)
     second = ct.submit(use(), "local")
     second.stop()
-    ended = second.wait(120)
+    ended = second.wait(DEADLINE)
     assert (ended.state, ended.started) == (RunState.STOPPED, None)
     assert first.status().state is RunState.RUNNING
     let_go(here, first)
-    assert first.wait(120).state is RunState.SUCCEEDED
+    assert first.wait(DEADLINE).state is RunState.SUCCEEDED
 
 
 def test_a_killed_one_is_lost_and_starts_nothing(here: Path) -> None:
@@ -114,6 +115,6 @@ def test_a_killed_one_is_lost_and_starts_nothing(here: Path) -> None:
     os.kill(json.loads((here / f"state/runs/{second.name}/status.json").read_text())["pid"], signal.SIGKILL)
     eventually(lambda: second.status().state is RunState.LOST)
     let_go(here, first)
-    assert first.wait(120).state is RunState.SUCCEEDED
+    assert first.wait(DEADLINE).state is RunState.SUCCEEDED
     assert list(second.logs()) == []
     assert second.status().state is RunState.LOST

@@ -16,6 +16,7 @@ import cloudtrain as ct
 from cloudtrain.core.references import RunInput, run_input
 from cloudtrain.core.states import RunState, RunStatus
 from cloudtrain.store.opening import open_store
+from tests.deadlines import DEADLINE
 from tests.store.records import record
 
 pytestmark = pytest.mark.lifecycle
@@ -41,7 +42,7 @@ def prepare(make_source: Callable[..., Path]) -> Callable[..., ct.Run]:
         source = make_source({"prep.py": PREPARE.format(code=code)}, name=f"{name}-{code}")
         job = ct.TrainingJob(name=name, source_dir=str(source), entry_point="prep.py", outputs={"Lists": {}}, **changes)
         started = ct.submit(job, "local")
-        started.wait(60)
+        started.wait(DEADLINE)
         return started
 
     return run
@@ -70,7 +71,7 @@ def test_what_a_run_wrote_is_the_next_ones_input(prepare: Callable[..., ct.Run])
     assert plan.request["processes"][0]["argv"][-1] == f"cat {where}/deep/names.txt"
     assert plan.notes == (f"input `data`: `run:prep/output/Lists` is `{where}`, written by `{first.name}`",)
     second = ct.submit(use("run:prep/output/Lists"), "local")
-    assert second.wait(60).state is RunState.SUCCEEDED
+    assert second.wait(DEADLINE).state is RunState.SUCCEEDED
     assert [line.text for line in second.logs()] == ["a b c"]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
+from tests.deadlines import DEADLINE
 
 pytestmark = pytest.mark.lifecycle
 
@@ -69,7 +70,7 @@ def job(data: Path, make_source: Callable[..., Path]) -> Callable[..., ct.Proces
 
 def finished(job: ct.ProcessingJob, instances: int = 4) -> ct.Run:
     run = ct.submit(job, ct.Local(instance_count=instances))
-    run.wait(60)
+    run.wait(DEADLINE)
     return run
 
 
@@ -118,7 +119,7 @@ def test_an_input_that_is_gone_at_the_start_is_the_reason(job: Callable[..., ct.
     """The shards are dealt when the run starts, so what is wrong with the data is the run's reason."""
     gone = {"raw": {"local": str(tmp_path / "gone"), "shard": True}}
     run = ct.submit(job(inputs=gone), "local", ignore=["LO101"])
-    status = run.wait(60)
+    status = run.wait(DEADLINE)
     assert status.state is ct.RunState.FAILED
     assert "could not prepare the run" in (status.reason or "")
     assert "gone" in (status.reason or "")
@@ -134,7 +135,7 @@ def test_the_plan_is_what_runs(job: Callable[..., ct.ProcessingJob]) -> None:
     assert [process.env["CLOUDTRAIN_INPUT_RAW"] for process in plan.processes] == [link["path"] for link in links]
     assert plan.request_json == ct.plan(job(), target).request_json
     run = ct.submit(job(), target)
-    run.wait(60)
+    run.wait(DEADLINE)
     assert run.directory is not None
     assert json.loads((run.directory / "launch.json").read_text()) == plan.request
 

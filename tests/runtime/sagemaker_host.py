@@ -86,7 +86,7 @@ class Host:
         )
         return self
 
-    def wait(self, timeout: float = 120) -> int:
+    def wait(self, timeout: float = DEADLINE) -> int:
         assert self.process is not None
         try:
             self.out, self.err = self.process.communicate(timeout=timeout)

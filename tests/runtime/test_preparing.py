@@ -12,6 +12,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain import runtime
+from tests.deadlines import DEADLINE
 
 SCRIPT = """
 import os, sys, time
@@ -41,7 +42,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 def test_of_four_processes_one_prepares(tmp_path: Path) -> None:
     """All four then read the same."""
     asking = [start(tmp_path) for _ in range(4)]
-    said = [process.communicate(timeout=120)[0].splitlines()[-1] for process in asking]
+    said = [process.communicate(timeout=DEADLINE)[0].splitlines()[-1] for process in asking]
     assert said == ["whole"] * 4
     assert (tmp_path / "count").read_text() == "x"
 
@@ -53,7 +54,7 @@ def test_after_a_kill_the_next_one_prepares_anew(tmp_path: Path) -> None:
     assert first.stdout.readline() == "making\n"
     first.send_signal(signal.SIGKILL)
     first.communicate()
-    out, _ = start(tmp_path).communicate(timeout=120)
+    out, _ = start(tmp_path).communicate(timeout=DEADLINE)
     assert out == "making\nwhole\n"
     assert [path.name for path in (tmp_path / "data").iterdir() if path.is_dir()] == ["tokens"]
 

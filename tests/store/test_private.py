@@ -14,6 +14,7 @@ from cloudtrain.core.states import RunState
 from cloudtrain.errors import CloudtrainError, TargetError
 from cloudtrain.store import FILE_NAME
 from cloudtrain.store.opening import open_store, read_store
+from tests.deadlines import DEADLINE
 
 SOMEBODY = 54321
 """A user that this machine does not know."""
@@ -50,7 +51,7 @@ def submit(make_source: Callable[..., Path], **job: object) -> ct.Run:
     (source / "tool.sh").chmod(0o755)
     fields = {"environment": {"variables": {"TOKEN": "secret"}}} | job
     run = ct.submit(ct.TrainingJob(name="private", source_dir=str(source), entry_point="train.py", **fields))
-    assert run.wait(timeout=60).state is RunState.SUCCEEDED
+    assert run.wait(DEADLINE).state is RunState.SUCCEEDED
     return run
 
 

@@ -14,6 +14,7 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.cli.app import run_command
 from cloudtrain.sweeps.sweep_run import sweep_of
+from tests.deadlines import DEADLINE
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.sagemaker.runner import packed
 from tests.fakes.sagemaker.server import FakeAws
@@ -110,7 +111,7 @@ def test_a_sweep_that_is_driven_from_here(
     assert driver.startswith("cloudtrain, on this machine: ")
     assert "one address" in driver
     run = sweep_of(ct.submit(sweep, cloud.target, online=False))
-    status = run.wait(240)
+    status = run.wait(DEADLINE)
     assert (status.state, status.reason) == (ct.RunState.SUCCEEDED, None)
     names = [f"{run.name}-t{number:03d}" for number in (1, 2, 3)]
     assert [(item.run, item.values["lr"], item.value) for item in run.trials()] == [

@@ -58,7 +58,7 @@ def submitted(sweep: ct.Sweep) -> SweepRun:
 def ended(sweep: ct.Sweep) -> SweepRun:
     """The sweep, submitted on this machine, when it has ended."""
     run = submitted(sweep)
-    run.wait(120)
+    run.wait(DEADLINE)
     return run
 
 
@@ -188,7 +188,7 @@ def test_more_trials(make_sweep: MakeSweep) -> None:
         run.resume()
     run.resume(2)
     assert run.status().metrics["trials"] == 4
-    assert run.wait(120).state is ct.RunState.SUCCEEDED
+    assert run.wait(DEADLINE).state is ct.RunState.SUCCEEDED
     assert len(run.trials()) == 4
 
 
@@ -200,7 +200,7 @@ def test_stop_ends_every_trial(make_sweep: MakeSweep, tmp_path: Path) -> None:
         if line.text.startswith("trial 2 started"):
             break
     run.stop()
-    assert run.wait(120).state is ct.RunState.STOPPED
+    assert run.wait(DEADLINE).state is ct.RunState.STOPPED
     assert [trial.state for trial in run.trials()] == [ct.RunState.STOPPED] * 2
 
 
@@ -233,7 +233,7 @@ def test_two_that_continue_at_once_do_not_both_add_trials(make_sweep: MakeSweep,
         run.resume(2)
     turn.release()
     run.resume(2)
-    assert run.wait(120).metrics["trials"] == 4
+    assert run.wait(DEADLINE).metrics["trials"] == 4
 
 
 def test_a_sweep_goes_on_although_its_driver_is_still_leaving(make_sweep: MakeSweep, state_dir: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_sweep_goes_on_although_its_driver_is_still_leaving(make_sweep: MakeSw
     release = threading.Timer(1.0, leaving.release)
     release.start()
     run.resume(2)
-    assert run.wait(120).metrics["trials"] == 4
+    assert run.wait(DEADLINE).metrics["trials"] == 4
     release.join()
 
 
@@ -258,7 +258,7 @@ def test_more_trials_than_are_drawn_at_random_need_optuna_before_they_start(
         run.resume(9)
     assert run.status().state is ct.RunState.SUCCEEDED
     run.resume(1)
-    assert run.wait(120).metrics["trials"] == 3
+    assert run.wait(DEADLINE).metrics["trials"] == 3
 
 
 def test_an_array_from_the_command_line(
@@ -351,7 +351,7 @@ def test_trials_of_a_run_that_is_no_sweep(make_sweep: MakeSweep) -> None:
     run = ct.submit(make_sweep().job, "local")
     with pytest.raises(UsageError, match="is not a sweep"):
         sweep_of(run)
-    run.wait(120)
+    run.wait(DEADLINE)
 
 
 def test_a_removed_sweep_takes_its_trials_along(make_sweep: MakeSweep, state_dir: Path) -> None:
@@ -397,7 +397,7 @@ def test_a_full_disk_ends_a_sweep_with_a_sentence(
         f"the sweep's folder cannot be written: No space left on device; run `cloudtrain continue {run.name}`"
     )
     run.resume()
-    assert run.wait(120).state is ct.RunState.SUCCEEDED
+    assert run.wait(DEADLINE).state is ct.RunState.SUCCEEDED
     assert len(run.trials()) == 3
 
 

@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.deadlines import DEADLINE
+
 BENCH = Path(__file__).parents[2] / "bench" / "gpu.py"
 
 
@@ -56,7 +58,7 @@ def test_the_memory_estimate_of_gpt2_is_the_sum_of_its_parts() -> None:
 def test_parts_come_to_their_figures(parts: list[str], tmp_path: Path) -> None:
     """Rehearsed on the CPU: the table, the JSON and the trace are there, and nothing is NOT MET."""
     command = [sys.executable, str(BENCH), "--rehearse", "--only", *parts]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "bench-gpu.json").read_text())
     assert result["rehearsed"]
@@ -68,7 +70,7 @@ def test_parts_come_to_their_figures(parts: list[str], tmp_path: Path) -> None:
 def test_a_part_that_fails_is_a_line_and_an_exit_code(tmp_path: Path) -> None:
     """Out of time before it begins: the others are still told."""
     command = [sys.executable, str(BENCH), "--rehearse", "--only", "digits", "--minutes", "0.01"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 1
     assert "not run: out of time" in done.stdout
 

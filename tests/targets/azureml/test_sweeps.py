@@ -15,6 +15,7 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.cli.app import run_command
 from cloudtrain.sweeps.sweep_run import SweepRun, sweep_of
+from tests.deadlines import DEADLINE
 from tests.fakes.azureml import FakeAzure
 from tests.targets.azureml.place import INSTANCE, TARGET
 
@@ -132,7 +133,7 @@ def test_the_end(fake: FakeAzure, run: SweepRun, capsys: pytest.CaptureFixture[s
     assert len(fake.received("POST", "/cancel")) == 1
     assert run.status().state is ct.RunState.STOPPING
     fake.jobs[run.name].end("Canceled")
-    status = run.wait(120)
+    status = run.wait(DEADLINE)
     assert (status.state, status.cost, status.billable_seconds) == (ct.RunState.STOPPED, None, None)
     assert run_command(["continue", run.name, "--trials", "3"]) == 2
     said = capsys.readouterr().err

@@ -14,6 +14,7 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.cli.app import run_command
 from cloudtrain.sweeps.sweep_run import SweepRun, sweep_of
+from tests.deadlines import DEADLINE
 from tests.fakes.sagemaker.runner import packed
 from tests.fakes.sagemaker.server import FakeAws
 from tests.targets.sagemaker.place import ROLE
@@ -152,7 +153,7 @@ def test_the_end(fake: FakeAws, submitted: SweepRun) -> None:
     submitted.stop()
     assert len(fake.operations("StopHyperParameterTuningJob")) == 1
     fake.jobs[submitted.name].end("Stopped")
-    assert submitted.wait(120).state is ct.RunState.STOPPED
+    assert submitted.wait(DEADLINE).state is ct.RunState.STOPPED
 
 
 def ended(fake: FakeAws, run: SweepRun, *values: float) -> None:
