@@ -9,6 +9,7 @@ their modes from the script's umask, but the folders above them stay closed.
 # ruff: noqa: PTH101, PTH102, PTH108, PTH112, PTH116, PTH120, PTH208
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -124,14 +125,19 @@ def require_own(path: str | os.PathLike[str], status: os.stat_result | None = No
 
 
 def close_file(path: str | os.PathLike[str]) -> None:
-    """Make an existing file private, or create an empty private file.
+    """Make an existing file private, or create an empty private file. Links are not followed.
+
+    An existing file is not opened. If a process closes any descriptor of a file, it loses all its POSIX locks on the
+    file, and SQLite holds such locks on an open database.
 
     Raises:
-        OSError: the file cannot be made, or belongs to another user.
+        OSError: the file cannot be made, is a link, or belongs to another user.
     """
-    descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
     try:
-        if os.fstat(descriptor).st_mode & UMASK:
-            os.fchmod(descriptor, 0o600)
-    finally:
-        os.close(descriptor)
+        os.close(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        mode = os.lstat(path).st_mode
+        if stat.S_ISLNK(mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path)) from None
+        if mode & UMASK:
+            os.chmod(path, 0o600)

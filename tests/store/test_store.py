@@ -17,6 +17,7 @@ from cloudtrain.errors import StoreError
 from cloudtrain.store import FILE_NAME
 from cloudtrain.store.migrations import MIGRATIONS, migrate, version_of
 from cloudtrain.store.opening import open_store, read_store, salt_in
+from cloudtrain.store.store import Store
 from cloudtrain.system.lock import ProcessLock
 from tests.deadlines import DEADLINE
 from tests.store.records import KEY, record
@@ -242,6 +243,46 @@ def test_a_lock_that_is_only_looked_at_is_not_missed(tmp_path: Path) -> None:
     assert ProcessLock.take(path, patience=0.1) is None
     held.release()
     looked.join()
+
+
+ANOTHER = """
+import sys
+from pathlib import Path
+from cloudtrain.store.opening import open_store
+from tests.store.test_store import put
+with open_store(Path(sys.argv[1])) as store:
+    put(store, sys.argv[2])
+"""
+
+
+def put(store: Store, name: str) -> None:
+    """Record a run with that name."""
+    lock = store.reserve(record(name=name, key=name))
+    assert lock is not None
+    lock.release(remove=True)
+
+
+def test_a_store_that_a_process_opens_twice_keeps_its_locks(state_dir: Path) -> None:
+    """Without them, another process takes itself for the last one, and removes the log that later changes go to."""
+
+    def put_elsewhere(name: str) -> None:
+        command = [sys.executable, "-c", ANOTHER, str(state_dir), name]
+        subprocess.run(command, check=True, cwd=Path(__file__).parents[2])
+
+    with open_store(state_dir) as store:
+        put(store, "one-1")
+    with open_store(state_dir) as store:
+        put(store, "two-1")
+        with open_store(state_dir):
+            pass
+        put_elsewhere("three-1")
+        put(store, "four-1")
+        put_elsewhere("five-1")
+        put_elsewhere("six-1")
+        put(store, "seven-1")
+    with read_store(state_dir) as after:
+        assert after is not None
+        assert len(after.newest()) == 7
 
 
 def test_a_full_disk_is_named(state_dir: Path) -> None:
