@@ -10,7 +10,7 @@ from pathlib import Path
 from cloudtrain.chains.order import ChainFolder, Order
 from cloudtrain.core.plan import Plan, Upload
 from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunState, RunStatus
-from cloudtrain.errors import RunNotFound, UsageError
+from cloudtrain.errors import RunNotFound, TargetError, UsageError
 from cloudtrain.store import KEPT
 from cloudtrain.sweeps.driven import DrivenService
 from cloudtrain.system.private import make_private_folder, make_state_folder
@@ -130,10 +130,15 @@ class ChainService(DrivenService):
     def stop(self, ref: RunRef) -> None:
         """Stop the run. If it is still waiting, end the wait, so that nothing is sent."""
         waiting = self.waiting(ref)
-        if waiting is None:
+        if waiting is not None and (not waiting.state.is_final or waiting.state is RunState.LOST):
+            try:
+                self.ask_to_stop(self.folder(ref.name))
+            except TargetError:
+                if self.waiting(ref) is not None:
+                    raise
+            waiting = self.waiting(ref)
+        if waiting is None:  # it was sent, perhaps at this moment
             self._target(ref).stop(ref)
-        elif not waiting.state.is_final or waiting.state is RunState.LOST:
-            self.ask_to_stop(self.folder(ref.name))
 
     def resume(self, ref: RunRef) -> None:
         """Start the watcher of a run again.

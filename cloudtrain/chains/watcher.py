@@ -8,7 +8,6 @@ this store shows whether the target may already have the run.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 import time
@@ -20,7 +19,7 @@ from cloudtrain.chains.service import ChainService
 from cloudtrain.core.plan import Plan
 from cloudtrain.core.states import RunState, RunStatus
 from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetError, TargetUnreachable
-from cloudtrain.sweeps.driven import Archive, detach, woken_by
+from cloudtrain.sweeps.driven import Archive, detach, sleep_until_woken, woken_by
 from cloudtrain.sweeps.folder import GLANCE
 from cloudtrain.system.disk import remove_folder
 from cloudtrain.system.lock import ProcessLock
@@ -206,7 +205,5 @@ class Watcher:
         return _Ended(RunState.FAILED, reason)
 
     def _sleep(self) -> None:
-        select.select([self._wake], [], [], self._pause)
-        with suppress(BlockingIOError):
-            os.read(self._wake, 64)
+        sleep_until_woken(self._wake, self._pause)
         self._pause = min(self._pause * 1.5, watch_interval() * _SLOWEST)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import sys
@@ -95,7 +96,6 @@ class DrivenService(Service):
         Raises:
             TargetError: the folder cannot be written, or the driver cannot start.
         """
-        found = folder.read_status() or {}
         try:
             os.close(open_private(folder.stop, os.O_WRONLY | os.O_CREAT))
             if not folder.is_driven:
@@ -103,8 +103,10 @@ class DrivenService(Service):
                 return
         except OSError as error:
             raise self._unwritable(error) from error
-        with suppress(ProcessLookupError):
-            os.kill(found["pid"], signal.SIGTERM)
+        pid = (folder.read_status() or {}).get("pid")
+        if pid:  # a driver that is starting has not written its own yet; it will see the file
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
 
     def _unwritable(self, error: OSError) -> TargetError:
         hint = f"free disk space, or set CLOUDTRAIN_STATE_DIR to another folder (now `{self.state_dir}`)"
@@ -179,3 +181,11 @@ def woken_by(number: signal.Signals) -> int:
     signal.signal(number, lambda _number, _frame: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     return reader
+
+
+def sleep_until_woken(wake: int, seconds: float) -> None:
+    """Sleep for `seconds`, or until a signal arrives at `wake`, the file descriptor from `woken_by`. Each signal ends
+    only one sleep."""
+    select.select([wake], [], [], seconds)
+    with suppress(BlockingIOError):
+        os.read(wake, 64)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import select
 import signal
 import sys
 import time
@@ -22,7 +21,7 @@ from cloudtrain.core.plan import Plan
 from cloudtrain.core.states import LogLine, Metrics, RunRef, RunState, RunStatus
 from cloudtrain.core.trial import Trial, best_of
 from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetUnreachable
-from cloudtrain.sweeps.driven import Archive, detach, woken_by
+from cloudtrain.sweeps.driven import Archive, detach, sleep_until_woken, woken_by
 from cloudtrain.sweeps.folder import GLANCE, SweepFolder
 from cloudtrain.sweeps.names import trial_key
 from cloudtrain.sweeps.specification import Specification
@@ -62,6 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
 def drive(folder: SweepFolder, ready: Callable[[], None], moment: Moment = lambda _: None) -> None:
     """Drive a sweep to its end. Do nothing if another process already drives it. `ready` is called when this
     process has taken over the sweep. `moment` is called with the name of each step, for tests."""
+    wake = woken_by(signal.SIGTERM)  # before the status tells anyone whom to signal
     lock = ProcessLock.take(folder.lock, patience=GLANCE)
     if lock is None or not folder.specification.exists():
         return
@@ -78,7 +78,7 @@ def drive(folder: SweepFolder, ready: Callable[[], None], moment: Moment = lambd
     settings = load_settings()
     try:
         specification = Specification.from_json(json.loads(folder.specification.read_bytes()))
-        Driver(folder, specification, settings, started, moment).drive()
+        Driver(folder, specification, settings, started, moment).drive(wake)
     except OSError as error:
         reason = f"the sweep's folder cannot be written: {error.strerror}; run `cloudtrain continue {folder.name}`"
         folder.write_status(RunState.FAILED, reason, started=started, metrics=_metrics_left(folder))
@@ -125,21 +125,21 @@ class Driver:
         self._to_stop: dict[int, str] = {}
         self._refused_until = 0.0
 
-    def drive(self) -> None:
-        """Start and watch trials until every trial has ended.
+    def drive(self, wake: int) -> None:
+        """Start and watch trials until every trial has ended. A byte from the file descriptor `wake` ends a pause
+        between two checks of the trials.
 
         Raises:
             OSError: the journal cannot be written.
         """
         pause = _FIRST_PAUSE
-        wake = woken_by(signal.SIGTERM)
         while True:
             happened = self._step()
             study = self._journal.study
             if not study.open and not self._next_number():
                 break
             pause = _FIRST_PAUSE if happened else min(pause * 1.5, _LONGEST_PAUSE[self._specification.where.is_paid])
-            select.select([wake], [], [], pause)
+            sleep_until_woken(wake, pause)
         self._end()
 
     def _step(self) -> bool:

@@ -26,8 +26,8 @@ _SIZE = 4096
 """Fixed size of `status.json` in bytes. The file is rewritten in place, in one block."""
 
 GLANCE = 0.5
-"""Seconds for which a process that needs the lock of a driver tries again. A process that reads the status of a run
-holds this lock for some microseconds."""
+"""Seconds for which a process that needs a lock of this folder tries again. A process that reads the status of a run
+holds each lock for some microseconds."""
 
 
 class DrivenFolder:
@@ -50,6 +50,11 @@ class DrivenFolder:
     def is_driven(self) -> bool:
         """Whether a driver process is alive."""
         return is_held(self.lock)
+
+    @property
+    def is_continuing(self) -> bool:
+        """Whether a command is starting the driver again."""
+        return is_held(self.turn)
 
     def write_status(self, state: RunState, reason: str | None, *, started: float, **more: Any) -> None:
         """Replace the status. `reason` explains the state, `started` is the run's start in seconds since the epoch, and

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from cloudtrain.core.plan import Plan, Upload
 from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunState, RunStatus
@@ -68,19 +69,16 @@ class SweepService(DrivenService, Tuner):
     def status(self, ref: RunRef) -> RunStatus:
         """Return the status of the sweep. If its driver has died, the sweep is `lost` until `cloudtrain continue`, but
         its trials keep running."""
-        folder = self._known(ref)
-        found = folder.read_status() or {}
+        folder, found, is_lost = self.folder(ref.name), self._read_status(ref), False
+        while not (is_lost or RunState(found["state"]).is_final or folder.is_continuing or folder.is_driven):
+            before, found = found, self._read_status(ref)  # it may have ended, or been continued, meanwhile
+            is_lost = found == before
         state, reason = RunState(found["state"]), found["reason"]
-        if not state.is_final and not folder.is_driven:
-            found = folder.read_status() or {}  # it may have ended between the two lines
-            state, reason = RunState(found["state"]), found["reason"]
-            if not state.is_final:
-                state = RunState.LOST
-                reason = (
-                    f"its driver has died, but trials keep running; restart it with `cloudtrain continue {ref.name}`"
-                )
-                said = last_line(folder.log)
-                reason += f" (its last message: {said})" if said else ""
+        if is_lost:
+            state = RunState.LOST
+            reason = f"its driver has died, but trials keep running; restart it with `cloudtrain continue {ref.name}`"
+            said = last_line(folder.log)
+            reason += f" (its last message: {said})" if said else ""
         metrics = {name: float(value) for name, value in (found.get("metrics") or {}).items()}
         return RunStatus(state, reason, found["started"], found["ended"], metrics=metrics, created=found["started"])
 
@@ -124,7 +122,8 @@ class SweepService(DrivenService, Tuner):
             MissingExtra: Optuna is not installed, and one of the trials needs it.
         """
         folder = self._known(ref)
-        turn = _taken(folder.turn, ref.name)  # until the driver is there: two at once would both add their trials
+        # Held until the driver is there, because two commands at once would both add their trials.
+        turn = _taken(folder.turn, ref.name, patience=GLANCE)
         try:
             self._extend(folder, ref, more, again=again)
             self._start(folder)
@@ -161,7 +160,8 @@ class SweepService(DrivenService, Tuner):
                 journal.write("again" if again else "extended", trials=failed if again else more)
                 journal.close()
             metrics = {**(before.get("metrics") or {}), "trials": total + more}
-            folder.write_status(RunState.PENDING, None, started=before.get("started") or time.time(), metrics=metrics)
+            started = before.get("started") or time.time()
+            folder.write_status(RunState.PENDING, None, started=started, metrics=metrics, pid=0)
         except OSError as error:
             raise self._unwritable(error) from error
         finally:
@@ -214,10 +214,19 @@ class SweepService(DrivenService, Tuner):
         return SweepFolder(self.state_dir, name)
 
     def _known(self, ref: RunRef) -> SweepFolder:
-        folder = self.folder(ref.name)
-        if folder.read_status() is None:
+        self._read_status(ref)
+        return self.folder(ref.name)
+
+    def _read_status(self, ref: RunRef) -> dict[str, Any]:
+        """Return the status in the sweep's folder.
+
+        Raises:
+            RunNotFound: the sweep does not exist.
+        """
+        found = self.folder(ref.name).read_status()
+        if found is None:
             raise RunNotFound(f"there is no sweep `{ref.name}` on this machine", hint="`cloudtrain ps` lists the runs")
-        return folder
+        return found
 
 
 def _taken(path: Path, name: str, *, patience: float = 0.0) -> ProcessLock:

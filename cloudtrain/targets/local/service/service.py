@@ -217,7 +217,8 @@ class LocalService:
             if self._has(entry.name):
                 found.append((started, entry.name))
         for _, name in sorted(found, reverse=True):
-            yield ListedRun(self._ref(name), self.status(self._ref(name)))
+            with suppress(RunNotFound):  # removed meanwhile
+                yield ListedRun(self._ref(name), self.status(self._ref(name)))
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
         """Yield folders with the run's code: first its code folders, then the bundle, unpacked below `scratch`."""
@@ -280,8 +281,15 @@ def _is_taken_over(folder: RunFolder) -> bool:
 
 
 def _read(folder: RunFolder) -> dict[str, Any]:
+    """Return the status in a run's folder.
+
+    Raises:
+        RunNotFound: the run was removed.
+    """
     status = folder.read_status()
-    assert status is not None, "a status is replaced, never removed"
+    if status is None:
+        name = Path(folder.path).name
+        raise RunNotFound(f"this machine has no run `{name}`", hint="`cloudtrain ps` lists the runs")
     return status
 
 
