@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
+from cloudtrain.chains.service import ChainService
 from cloudtrain.cli.app import run_command
 from cloudtrain.core.states import RunState, RunStatus
 from tests.chains.conftest import Cloud
@@ -86,6 +87,21 @@ def test_one_that_waits_is_stopped(cloud: Cloud, first: ct.Run, source: Path) ->
     assert cloud.names == [first.name]
     assert run_command(["rerun", run.name]) == 2
     assert run_command(["download", run.name, "model/"]) == 2
+
+
+def test_a_stop_that_meets_the_sending_stops_the_run(
+    cloud: Cloud, first: ct.Run, source: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks a watcher that has just sent the run and has not looked again."""
+    run = cloud.submit(cloud.reader(source, first.name))
+    cloud.end(first)
+    eventually(lambda: run.name in cloud.names)
+    eventually(lambda: not (state_dir / "chains" / run.name).exists())
+    waited, waiting = [RunStatus(RunState.QUEUED)], ChainService.waiting
+    monkeypatch.setattr(ChainService, "waiting", lambda self, ref: waited.pop() if waited else waiting(self, ref))
+    run.stop()
+    assert not waited
+    assert run.status().state in (RunState.STOPPING, RunState.STOPPED)
 
 
 def test_one_without_its_watcher_says_what_to_type(

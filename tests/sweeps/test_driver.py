@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from cloudtrain.cli.app import run_command
 from cloudtrain.errors import MissingExtra, RunNotFound, UsageError
 from cloudtrain.store.opening import read_store
 from cloudtrain.sweeps import study
+from cloudtrain.sweeps.driven import sleep_until_woken
 from cloudtrain.sweeps.folder import SweepFolder
 from cloudtrain.sweeps.service import SweepService
 from cloudtrain.sweeps.sweep_run import SweepRun, sweep_of
@@ -202,6 +204,42 @@ def test_stop_ends_every_trial(make_sweep: MakeSweep, tmp_path: Path) -> None:
     run.stop()
     assert run.wait(DEADLINE).state is ct.RunState.STOPPED
     assert [trial.state for trial in run.trials()] == [ct.RunState.STOPPED] * 2
+
+
+def test_stop_right_after_submit(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    """The driver has told its process id, and has not read its specification yet."""
+    (tmp_path / "src" / "train.py").write_text("import time\ntime.sleep(600)\n")
+    run = submitted(make_sweep(trials=5, parallel=2))
+    run.stop()
+    assert run.wait(DEADLINE).state is ct.RunState.STOPPED
+
+
+def test_a_signal_ends_one_sleep_only() -> None:
+    """Otherwise a driver that was asked to stop would ask for its trials without a pause until they have ended."""
+    reader, writer = os.pipe2(os.O_NONBLOCK)
+    os.write(writer, bytes([signal.SIGTERM]))
+    sleep_until_woken(reader, DEADLINE)
+    assert select.select([reader], [], [], 0)[0] == []
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_sweep_that_is_being_continued_is_not_lost(make_sweep: MakeSweep, state_dir: Path) -> None:
+    """Its driver is starting, and another command looks. A stop signals nobody then; the driver finds the file."""
+    run = ended(make_sweep(trials=2))
+    folder = SweepFolder(state_dir, run.name)
+    turn = ProcessLock.take(folder.turn, patience=DEADLINE)
+    assert turn is not None
+    folder.write_status(ct.RunState.PENDING, None, started=1.0, pid=0)
+    assert run.status().state is ct.RunState.PENDING
+    driver = ProcessLock.take(folder.lock, patience=DEADLINE)
+    assert driver is not None
+    run.stop()
+    assert folder.stop.exists()
+    driver.release()
+    assert run.status().state is ct.RunState.PENDING
+    turn.release()
+    assert run.status().state is ct.RunState.LOST
 
 
 def test_stop_ends_the_trials_of_a_driver_that_was_killed(
