@@ -54,6 +54,17 @@ def use(of: str = "prep", **fields: object) -> ct.TrainingJob:
     return ct.TrainingJob(**{**words, **fields})  # type: ignore[arg-type]  # as a file would have them
 
 
+def test_a_run_that_waits_keeps_its_code(here: Path) -> None:
+    """`prune` removes archives after a day, and the other run may need longer."""
+    first = prepare(here)
+    second = ct.submit(use(), "local")
+    eventually(lambda: (here / f"state/runs/{second.name}/unpacked").exists())
+    for archive in (here / "state/bundles").rglob("*.tar.gz"):
+        archive.unlink()
+    let_go(here, first)
+    assert second.wait(DEADLINE).state is RunState.SUCCEEDED
+
+
 def test_a_chain_of_three(here: Path) -> None:
     """Each waits for the one before it, says so, and starts by itself. The same job has the same name afterwards."""
     first = prepare(here)

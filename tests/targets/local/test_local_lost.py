@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -264,3 +265,14 @@ def test_supervisor_that_cannot_start(place: Place, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("cloudtrain.targets.local.service.own_processes._BOOT", "raise SystemExit('no way')")
     with pytest.raises(TargetError, match="no way"):
         place.submit("")
+
+
+def test_a_run_that_is_removed_while_runs_are_listed(place: Place) -> None:
+    """The list goes on without it."""
+    older, newer = place.submit("", name="older-1"), place.submit("", name="newer-1")
+    older.wait()
+    newer.wait()
+    listed = iter(place.service.runs())
+    assert next(listed).ref.name == "newer-1"
+    shutil.rmtree(older.folder)
+    assert list(listed) == []

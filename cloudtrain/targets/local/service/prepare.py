@@ -113,7 +113,7 @@ def make_folders(spec: LaunchSpecification, logs: str, *, umask: int) -> None:
 
 
 def make_files(spec: LaunchSpecification) -> None:
-    """Make the files and links that the processes expect. Only emulations and sharded processing jobs need them.
+    """Make the files and links that the processes of an emulation expect.
 
     Raises:
         OSError: a file or link cannot be made.
@@ -128,7 +128,17 @@ def make_files(spec: LaunchSpecification) -> None:
         if link.shard is None:
             os.makedirs(os.path.dirname(link.path), exist_ok=True)
             os.symlink(link.target, link.path)
-        else:
+
+
+def link_shares(spec: LaunchSpecification) -> None:
+    """Link each instance's share of the input files. The inputs must be complete, so the runs that write them must have
+    ended.
+
+    Raises:
+        OSError: an input cannot be read, or a link cannot be made.
+    """
+    for link in spec.links or ():
+        if link.shard is not None:
             from cloudtrain.runtime.shards import link_share
 
             link_share(link.path, link.target, *link.shard)

@@ -154,16 +154,17 @@ class Supervisor:
     # queued
 
     def _wait(self) -> bool:
-        """Unpack the code, then wait for GPUs or slots. Return False if the run is asked to stop. The code is unpacked
-        first, so that the bundle may be removed while the run waits, and the run then starts at once."""
+        """Unpack the code, then wait for other runs, and for GPUs or slots. Return False if the run is asked to stop.
+        The code is unpacked first, so that the bundle may be removed while the run waits, and the run starts at once.
+        """
         if self._not_queued is not None:
             raise CannotStart(self._not_queued)
+        self._prepare()
         if self.spec.after:
             if not self._wait_for_runs():
                 return False
             if self.spec.queue is not None:
                 self._stand_in_queue()
-        self._prepare()
         for name in _SOON:
             import_module(f"{__package__}.{name}")
         if self._place is None:
@@ -210,6 +211,10 @@ class Supervisor:
 
         if not self.is_queued:
             self._prepare()
+        try:
+            prepare.link_shares(self.spec)
+        except Exception as error:
+            raise CannotStart(f"could not prepare the run: {_words(error)}") from error
         from cloudtrain.targets.local.service.failures import Deaths
         from cloudtrain.targets.local.service.output import Output
         from cloudtrain.targets.local.service.ranks import Exits, RankTable
