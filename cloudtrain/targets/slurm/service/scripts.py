@@ -104,12 +104,13 @@ for name in "$@"; do
   printf '@run %s\n@job %s\n' "$name" "$id"
   [ -n "$id" ] || continue
   printf '@sent %s\n' "$(stat --format=%Y "$run/job.sh" 2>/dev/null)"
-  [ ! -e "$run/stop" ] || printf '@stop\n'
-  sed 's/^/@note /' "$run/journal" 2>/dev/null
+  # Before the journal, which is complete when the job has ended.
   row=$(queue "$id" 2>/dev/null) || {
     said=$(queue "$id" 2>&1 >/dev/null)
     case "$said" in *"Invalid job id"*) row= ;; *) echo "$said" >&2; exit 1 ;; esac
   }
+  [ ! -e "$run/stop" ] || printf '@stop\n'
+  sed 's/^/@note /' "$run/journal" 2>/dev/null
   case "$row" in
     "$name|"*) printf '@queue %s\n' "$row" ;;
     *) sacct --noheader --parsable2 --allocations --duplicates --jobs="$id" --starttime=1970-01-01 \
