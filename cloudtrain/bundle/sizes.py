@@ -24,8 +24,8 @@ def largest_files(sizes: Mapping[str, int], count: int) -> list[str]:
 
 
 def size_hint(sizes: Mapping[str, int]) -> str:
-    """Return a hint with a line for the ignore file. The line leaves out the largest file or folder at the root. If the
-    largest file has more than half of that size, the line leaves out only this file."""
+    """Return a hint with a line for the ignore file. The line excludes the largest file or folder at the root. If one
+    file makes up more than half of that folder, the line excludes only this file. `sizes` maps paths to bytes."""
     totals: Counter[str] = Counter()
     for path, size in sizes.items():
         top, slash, _ = path.partition("/")

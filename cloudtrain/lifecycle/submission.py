@@ -341,8 +341,8 @@ def _settle(store: Store, service_of: ServiceOf, record: RunRecord) -> Recovered
 
 
 def _withdraw(service: Service, record: RunRecord) -> bool:
-    """Withdraw the request for a run. Return whether the request can no longer create a run. It cannot if another
-    user's run has the name.
+    """Withdraw the request for a run. Return True if the request can never create a run from now on. That is also so if
+    another user's run has the name, because names are unique.
     """
     try:
         return service.withdraw(record.ref)

@@ -114,7 +114,11 @@ def rehearse(whole: Run, options: RehearsalOptions, *, on_stage: OnStage = lambd
         TargetError: a run failed, or the script ended before the signal arrived.
     """
     if whole.directory is None:
-        raise UsageError(f"`{whole.name}` did not run on this machine", hint="rehearse its job file", code="CT905")
+        raise UsageError(
+            f"`{whole.name}` did not run on this machine",
+            hint="give `rehearse` the job file; it then runs the job on this machine first",
+            code="CT905",
+        )
     _must_succeed(whole)
     reports = whole.metrics()
     metrics = _choose_metrics(whole, reports, options.metrics)

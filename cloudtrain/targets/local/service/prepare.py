@@ -54,7 +54,7 @@ class Ports:
             self._sockets.append(held)
             found: int = held.getsockname()[1]
             return found
-        raise AssertionError("the kernel always finds a free port for port 0")
+        raise AssertionError("not reached: if port 0 is requested, the kernel chooses a free port")
 
 
 def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str], gpus: Sequence[str] = ()) -> str:
