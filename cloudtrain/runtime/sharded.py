@@ -334,5 +334,5 @@ class _Unpickler(pickle.Unpickler):
 def _forgery_error(folder: Path, what: str) -> SetupError:
     return SetupError(
         f"the checkpoint `{folder}` holds data that this script never saves: {what}",
-        hint="remove this checkpoint: the job then resumes from an earlier one; other tools could run code that it holds",
+        hint="remove this checkpoint: other tools could run code that it holds; the job resumes from an earlier one",
     )
