@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
-from cloudtrain.targets.local.service.prepare import Ports
+import os
+import random
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+_RANGE = range(20_000, 32_768)
+"""Below the ports that Linux takes for outgoing connections."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports that are free, and that no outgoing connection takes meanwhile."""
-    ports = Ports([str(number) for number in range(count)])
-    ports.release()
-    return list(ports.numbers.values())
+    """Different ports that are free, and that neither an outgoing connection nor a test beside this one takes
+    meanwhile.
+    """
+    own = _own(os.environ)
+    found: list[int] = []
+    with ExitStack() as held:
+        for number in random.sample(own, len(own)):
+            probe = held.enter_context(socket.socket())
+            try:
+                probe.bind(("127.0.0.1", number))
+            except OSError:  # somebody listens there
+                continue
+            found.append(number)
+            if len(found) == count:
+                return found
+    raise AssertionError(f"{len(found)} of {count} ports are free in {own}")
 
 
 def free_port() -> int:
     """One of them."""
     return free_ports(1)[0]
+
+
+def _own(variables: Mapping[str, str]) -> range:
+    """The share of this worker of pytest-xdist (`gw0`, ...), which releases a port long before its program listens."""
+    count = int(variables.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    number = int(variables.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    size = len(_RANGE) // count
+    return _RANGE[number * size : (number + 1) * size]

@@ -61,9 +61,8 @@ def test_a_dry_run_changes_nothing(argv: tuple[str, ...], job_file: Path, clean_
         result = dry_run(argv[0], str(job_file), *argv[1:])
         assert result.returncode == 0, result.stderr
         assert result.stderr.splitlines()[-1] == "[]"
-        ct.submit(ct.TrainingJob(name="other", source_dir=str(job_file.parent), entry_point="train.py"), "local").wait(
-            30
-        )
+        other = ct.TrainingJob(name="other", source_dir=str(job_file.parent), entry_point="train.py")
+        ct.submit(other, "local").wait(DEADLINE)
 
 
 @pytest.mark.parametrize("argv", [("submit", "--dry-run"), ("plan",), ("check", "--offline")])

@@ -14,7 +14,7 @@ import cloudtrain as ct
 from cloudtrain.rehearsal.rehearse import RehearsalOptions, rehearse, run_whole
 from cloudtrain.scripts import script_names, script_path
 from tests.cli.conftest import Cli
-from tests.deadlines import DEADLINE
+from tests.deadlines import DEADLINE, GRACE
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "training-scripts.md").read_text("utf-8")
@@ -108,7 +108,7 @@ def test_the_example_keeps_to_the_contract(tmp_path: Path) -> None:
     assert [ct.plan(job, target).errors for target in TARGETS.values()] == [(), (), ()]
 
     def on(processes: int) -> ct.Local:
-        return ct.Local(launcher="fork", instance_count=1, processes_per_instance=processes)
+        return ct.Local(launcher="fork", instance_count=1, processes_per_instance=processes, grace_period=GRACE)
 
     rehearsal = rehearse(run_whole(job, lambda one: ct.submit(one, on(2))), RehearsalOptions(at_step=80))
     assert (rehearsal.verdict.kind, rehearsal.left, rehearsal.comparison.saved_at) == ("same", "saved", 80)

@@ -6,6 +6,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.rehearsal.rehearse import Rehearsal, RehearsalOptions, rehearse, run_whole
+from tests.deadlines import GRACE
 
 pytestmark = pytest.mark.torch
 
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.torch
 def rehearsal_of(name: str, at_step: int, **hyperparameters: object) -> Rehearsal:
     """Of the script, small, with SIGTERM at that step."""
     job = ct.bundled_job(name, [f"hyperparameters.{key}={value}" for key, value in hyperparameters.items()])
-    target = ct.Local(launcher="fork", processes_per_instance=2)
+    target = ct.Local(launcher="fork", processes_per_instance=2, grace_period=GRACE)
     return rehearse(run_whole(job, lambda one: ct.submit(one, target)), RehearsalOptions(at_step=at_step))
 
 

@@ -174,8 +174,8 @@ def test_who_does_not_leave_is_killed_after_the_grace_period(tmp_path: Path) -> 
     """SIGKILL follows SIGTERM, not at once and not never."""
     process = start(tmp_path, DEAF, "--grace-period", "0.5")
     wait_for(tmp_path / "logs/instance_0/fork/attempt_0/0/stdout.log")
-    (tmp_path / "go").touch()
     started = time.monotonic()
+    (tmp_path / "go").touch()
     _, said = process.communicate(timeout=DEADLINE)
     assert time.monotonic() - started >= 0.5
     assert "rank 0 ended with exit code -9" in said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 import cloudtrain
 from tests.deadlines import DEADLINE
+from tests.ports import free_port
 
 pytestmark = pytest.mark.torch
 
@@ -23,17 +23,10 @@ runtime.destroy_process_group()
 """
 
 
-def free_port() -> str:
-    """A port of this machine that nobody has now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
-def start(folder: Path, rank: int, world: int, port: str, **variables: str) -> subprocess.Popen[str]:
+def start(folder: Path, rank: int, world: int, port: int, **variables: str) -> subprocess.Popen[str]:
     """One rank, as a launcher by hand starts it."""
     env = os.environ | {
-        "PYTHONPATH": str(Path(cloudtrain.__file__).parents[1]), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+        "PYTHONPATH": str(Path(cloudtrain.__file__).parents[1]), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
         "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank), "CLOUDTRAIN_PATIENCE": "3", **variables,
     }  # fmt: skip
     return subprocess.Popen(
@@ -43,9 +36,10 @@ def start(folder: Path, rank: int, world: int, port: str, **variables: str) -> s
 
 def test_ranks_that_do_not_come_are_named(tmp_path: Path) -> None:
     """Of four ranks only 0 comes: it says within its patience who is missing, in words and without a traceback."""
-    out, errors = start(tmp_path, 0, 4, free_port()).communicate(timeout=DEADLINE)
+    started = start(tmp_path, 0, 4, free_port(), CLOUDTRAIN_PATIENCE="10")  # it has to arrive itself within it
+    out, errors = started.communicate(timeout=DEADLINE)
     assert out == ""
-    assert "error: ranks 1, 2, 3 did not arrive within 3 s; 1 of 4 processes have arrived" in errors
+    assert "error: ranks 1, 2, 3 did not arrive within 10 s; 1 of 4 processes have arrived" in errors
     assert "hint: read the logs of the missing ranks" in errors
     assert "Traceback" not in errors
 

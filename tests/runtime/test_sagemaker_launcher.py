@@ -6,8 +6,10 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.runtime import SetupError
+from cloudtrain.runtime.sagemaker_launcher import network
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
 from cloudtrain.runtime.sagemaker_launcher.failure import LIMIT, failure_text
-from cloudtrain.runtime.sagemaker_launcher.network import wait_for_name
 from cloudtrain.targets.sagemaker.service.lines import Writer, lines_of
 from tests.deadlines import DEADLINE
 from tests.ports import free_ports
@@ -394,9 +396,19 @@ def test_reason_fits(said: str, code: int) -> None:
     assert 0 < len(failure_text("process", code, said)) <= LIMIT
 
 
-def test_a_host_that_never_comes() -> None:
+def test_a_host_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that does not resolve is waited for, said once, and given up in words."""
     told: list[str] = []
+    now = [0.0]  # a clock that only sleep moves, and no resolver that may take its time
+
+    def unknown(*_: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(network, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     with pytest.raises(SetupError, match="has no address after"):
-        wait_for_name("algo-1.invalid", tell=told.append, patience=0.5)
+        network.wait_for_name("algo-1.invalid", tell=told.append, patience=0.5)
     assert told == ["waiting for the host `algo-1.invalid`"]

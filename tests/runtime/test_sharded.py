@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import shutil
-import socket
 import subprocess
 import sys
 import zipfile
@@ -20,6 +19,7 @@ import pytest
 from cloudtrain import runtime
 from cloudtrain.runtime import atomic, blocks, sharded
 from tests.deadlines import DEADLINE
+from tests.ports import free_port
 
 pytestmark = pytest.mark.torch
 
@@ -151,12 +151,9 @@ runtime.destroy_process_group()
 def start_ranks(count: int, instances: int, what: str) -> None:
     """As many processes, shared out to instances that are simulated by what a launcher says to each."""
     each = count // instances
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     Path("reader.py").write_text(READER)
     usual = {"PATH": "/usr/bin:/bin", "HOME": ".", "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    usual |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    usual |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
     started = []
     for rank in range(count):
         place = {"RANK": rank, "LOCAL_RANK": rank % each, "LOCAL_WORLD_SIZE": each, "GROUP_RANK": rank // each}

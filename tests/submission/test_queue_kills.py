@@ -11,6 +11,7 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.errors import TargetError
 from cloudtrain.store import FILE_NAME
+from tests.deadlines import DEADLINE
 from tests.submission.kill_points import kill_points
 from tests.targets.local.dying_queue import BOOT
 from tests.targets.places import eventually
@@ -61,10 +62,13 @@ def test_all_points(folder: Path, state_dir: Path, monkeypatch: pytest.MonkeyPat
     first = ct.submit(job("first"), QUEUE)
     submit_dying(monkeypatch, POINTS=str(folder / "points"))
     third = ct.submit(job("third"), QUEUE)
+    points_file = folder / "points"
+    # it may still be unpacking its code, and would not sleep if its place were free by then
+    eventually(lambda: points_file.exists() and "before sleep" in points_file.read_text(), "it sleeps")
     (folder / "go").touch()
     assert [str(run.wait().state) for run in (first, third)] == ["succeeded"] * 2
-    eventually(lambda: (folder / "points").read_text().endswith("after leave\n"))
-    points = (folder / "points").read_text().splitlines()
+    eventually(lambda: points_file.read_text().endswith("after leave\n"))
+    points = points_file.read_text().splitlines()
     assert {point.partition(" ")[2] for point in points} == {
         "write_status", "enter", "leave", "sleep", "wake", "write", "launch", "answer", "start_guard"
     }  # fmt: skip
@@ -82,7 +86,7 @@ def test_killed_at(point: int, folder: Path, state_dir: Path, monkeypatch: pytes
     assert str(first.wait().state) == "succeeded"
     assert str(third.wait().state) == "succeeded"
     ct.recover()
-    known = {run.name: str(run.wait(600).state) for run in ct.runs()}
+    known = {run.name: str(run.wait(DEADLINE).state) for run in ct.runs()}
     mine = {name: state for name, state in known.items() if name.startswith("dies")}
     assert list(mine) == statuses(state_dir, "dies")
     assert set(mine.values()) <= {"lost", "succeeded"}

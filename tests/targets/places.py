@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +31,27 @@ def eventually(condition: Callable[[], Any], what: str = "", deadline: float = D
         assert time.monotonic() < end, f"not within {deadline} s: {what or condition}"
         time.sleep(0.02)
     return value
+
+
+def process_with(processes: Callable[[], list[psutil.Process]], variable: str, value: str) -> psutil.Process:
+    """The first of the processes that has this variable in its environment."""
+    return _first(processes, lambda process: process.environ().get(variable) == value, f"{variable}={value}")
+
+
+def _first(
+    processes: Callable[[], list[psutil.Process]], is_it: Callable[[psutil.Process], bool], what: str
+) -> psutil.Process:
+    """Processes come and go while one looks, and one that has just been started may not be known by its looks yet."""
+
+    def look() -> psutil.Process | None:
+        for process in processes():
+            with suppress(psutil.Error):
+                if is_it(process):
+                    return process
+        return None
+
+    found: psutil.Process = eventually(look, what)
+    return found
 
 
 @contextmanager
@@ -88,10 +110,14 @@ class Run:
     def ours(self, module: str) -> psutil.Process:
         """The run's `supervisor` or `guard`."""
         name = f"cloudtrain.targets.local.service.{module}"
-        return next(process for process in self.processes() if name in process.cmdline())
+        return _first(self.processes, lambda process: name in process.cmdline(), name)
 
     def rank_process(self, rank: int) -> psutil.Process:
-        return next(process for process in self.processes() if process.environ().get("RANK") == str(rank))
+        return self.process_with("RANK", str(rank))
+
+    def process_with(self, variable: str, value: str) -> psutil.Process:
+        """The process of the run that has this variable in its environment."""
+        return process_with(self.processes, variable, value)
 
     def nothing_is_left(self) -> bool:
         """Whether no process of the run lives any more, or will soon after its last status."""
@@ -159,3 +185,17 @@ class Place:
             for process in run.processes():
                 with suppress(psutil.NoSuchProcess):  # it ended by itself
                     process.send_signal(signal.SIGKILL)
+
+
+def digits_that_wait(place: Place) -> Path:
+    """The bundled script, which trains when there is a file `go` in the run's folder: processes that stay as long as a
+    test looks at them.
+    """
+    source = place.root / "src/digits_ddp"
+    shutil.copytree(Path(__file__).parents[2] / "training_scripts/digits_ddp", source)
+    script, first = source / "train.py", "started = time.perf_counter()\n"
+    text = script.read_text()
+    assert text.count(first) == 1
+    waits = "while not Path(os.environ['CLOUDTRAIN_RUN_DIR'], 'go').exists():\n    time.sleep(0.02)\n"
+    script.write_text(text.replace(first, waits + first))
+    return source

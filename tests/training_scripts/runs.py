@@ -21,6 +21,7 @@ from cloudtrain.runtime import parse_metrics
 from cloudtrain.scripts import copy_script
 from tests.deadlines import DEADLINE
 from tests.ports import free_port
+from tests.targets.places import process_with
 
 REPOSITORY = Path(__file__).parents[2]
 FIVE_DECIMALS = 5e-6
@@ -155,8 +156,7 @@ def kill_rank(rank: int) -> Disturb:
 
 def rank_of(launcher: psutil.Process, rank: int, variable: str = "RANK") -> psutil.Process:
     """The process below a launcher that was started as this rank."""
-    children = launcher.children(recursive=True)
-    return next(child for child in children if child.environ().get(variable) == str(rank))
+    return process_with(lambda: launcher.children(recursive=True), variable, str(rank))
 
 
 def kill_all(pid: int) -> None:

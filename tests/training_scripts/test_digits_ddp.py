@@ -13,7 +13,7 @@ import pytest
 
 from tests.deadlines import DEADLINE
 from tests.ports import free_port
-from tests.training_scripts.runs import Run, assert_same_losses, check_out, lines_of, run, start, terminate
+from tests.training_scripts.runs import Run, assert_same_losses, check_out, lines_of, rank_of, run, start, terminate
 
 pytestmark = pytest.mark.torch
 
@@ -107,8 +107,7 @@ def test_a_killed_rank_is_started_again_from_the_last_checkpoint(script: Path, a
     for line in lines_of(process):
         found.add(line)
         if not killed and max(found.losses, default=0) >= 30:
-            ranks = psutil.Process(process.pid).children()
-            next(rank for rank in ranks if rank.environ().get("RANK") == "1").kill()
+            rank_of(psutil.Process(process.pid), 1).kill()
             killed = True
     assert process.wait(timeout=DEADLINE) == 0
     errors = (tmp_path / "stderr.txt").read_text()

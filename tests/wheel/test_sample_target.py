@@ -16,6 +16,7 @@ import psutil  # noqa: TID253 - the test kills processes
 import pytest
 import yaml
 
+from tests.deadlines import DEADLINE
 from tests.targets.places import eventually
 from tests.wheel.conftest import ROOT, build, run
 
@@ -252,9 +253,11 @@ def test_a_run_whose_processes_were_killed_is_lost(project: Project) -> None:
     name = project("submit", "second.yaml", "--detach").stdout.strip()
     eventually(lambda: "trained" in project("logs", name).stdout)
     found = [one for one in psutil.process_iter(["cmdline"]) if any(name in word for word in one.info["cmdline"] or ())]
-    for process in [child for one in found for child in (one, *_children(one))]:
+    killed = [child for one in found for child in (one, *_children(one))]
+    for process in killed:
         with suppress(psutil.NoSuchProcess):
             process.kill()
+    psutil.wait_procs(killed, timeout=DEADLINE)  # a killed process is there until the kernel has ended it
     assert json.loads(project("status", name, "--json").stdout)["state"] == "lost"
     assert project("logs", name).stdout.count("trained") == 1
 

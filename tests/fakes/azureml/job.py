@@ -72,12 +72,12 @@ class Job:
         if status not in STATES:
             raise ValueError(f"the service has no status {status}")
         now = time.time() if at is None else at
-        self.status = status
         self.history.append((status, now))
         if status == "Running" and self.started is None:
             self.started = now
         if status in FINAL:
             self.ended = now
+        self.status = status  # last: whoever sees it in another thread finds the times too
 
     def end(self, status: str, *, error: str | Json | None = None, at: float | None = None) -> None:
         """The last status; an error is a message, or the whole `{"code", "message", ...}`."""

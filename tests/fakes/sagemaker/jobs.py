@@ -49,17 +49,18 @@ class Job:
         if self.transitions and "EndTime" not in self.transitions[-1]:
             self.transitions[-1]["EndTime"] = now
         self.transitions.append({"Status": phase, "StartTime": now, "StatusMessage": message or phase})
-        self.secondary, self.changed = phase, now
+        self.changed = now
         if phase == "Training" and self.started is None:
             self.started = now
+        self.secondary = phase  # last: whoever sees it in another thread finds the times too
 
     def end(self, status: str, secondary: str | None = None, *, at: float | None = None, **more: Any) -> None:
         """The last status."""
         self.enter(secondary or status, at=at)
-        self.status = status
         self.more |= more
         self.ended = self.changed if self.started is not None else None
         self.transitions[-1]["EndTime"] = self.changed
+        self.status = status
 
     def describe(self) -> Answer:
         body = {key: value for key, value in self.request.items() if key != "Tags"}

@@ -293,7 +293,7 @@ def test_two_uploads_of_the_same_code_at_once(fake: FakeAzure, service: AzureMLS
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(DEADLINE)
     assert results == [True, True]
     assert len(fake.assets.names("codes")) == 1
 

@@ -19,7 +19,7 @@ from cloudtrain.launch.loopback import loopback_variables
 from cloudtrain.targets.azureml.launch.job import Body, processes, service_layout
 from tests.compile.test_azureml_emulation import OWN, WORKSPACE, azureml_request
 from tests.deadlines import GRACE
-from tests.targets.places import Place, Run, eventually
+from tests.targets.places import Place, Run, digits_that_wait, eventually
 
 pytestmark = pytest.mark.lifecycle
 
@@ -54,11 +54,7 @@ def emulate(
 
 def process_of(run: Run, rank: int) -> psutil.Process:
     """The process that is this rank, as the service names it."""
-    name = f"rank_{rank}"
-    return eventually(  # type: ignore[no-any-return]
-        lambda: next((each for each in run.processes() if each.environ().get("AZUREML_PROCESS_NAME") == name), None),
-        name,
-    )
+    return run.process_with("AZUREML_PROCESS_NAME", f"rank_{rank}")
 
 
 def as_on_azure(env: dict[str, str], run: Run, instance: int) -> dict[str, str]:
@@ -83,10 +79,10 @@ def as_on_azure(env: dict[str, str], run: Run, instance: int) -> dict[str, str]:
 @pytest.mark.parametrize("distribution", ["torch", "mpi"])
 def test_digits_ddp_on_two_instances(place: Place, distribution: str) -> None:
     """The bundled job trains under PyTorch's and under MPI's variables, and those are the launch view's."""
-    changes = ["resources.instance_count=2", "hyperparameters.epochs=2", "hyperparameters.step_delay=0.05"]
+    changes = ["resources.instance_count=2", "hyperparameters.epochs=2"]
     job = ct.bundled_job("digits_ddp", [*changes, f"distribution.type={distribution}"])
     target = ct.Local(emulate="azureml", instance_count=2, processes_per_instance=1)
-    source, account = Path(__file__).parents[3] / "training_scripts/digits_ddp", place.account(target)
+    source, account = digits_that_wait(place), place.account(target)
     tree = scan(source)
     plan = place.compile(job, target, CompileContext("digits-1", tree.identity, account))
     place.service.upload(plan, tree)
@@ -94,6 +90,7 @@ def test_digits_ddp_on_two_instances(place: Place, distribution: str) -> None:
     run.wait_for_line("processes=2 device=cpu backend=gloo")
     seen = [process_of(run, rank) for rank in range(2)]
     variables, commands = [process.environ() for process in seen], [process.cmdline() for process in seen]
+    (run.folder / "go").touch()
     status = run.wait()
     assert status.state is RunState.SUCCEEDED, status
     assert status.metrics["test_accuracy"] > 0.5

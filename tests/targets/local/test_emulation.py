@@ -15,7 +15,7 @@ from cloudtrain.core.states import RunState
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
 from tests.compile.test_emulation import OWN, sagemaker_request
 from tests.deadlines import GRACE
-from tests.targets.places import Place, Run
+from tests.targets.places import Place, Run, digits_that_wait
 
 pytestmark = pytest.mark.lifecycle
 
@@ -56,12 +56,9 @@ def test_digits_ddp_on_two_hosts(place: Place) -> None:
     """The bundled job trains on two emulated hosts, and its processes live in the environment of the launch view."""
     from cloudtrain.targets.sagemaker.launch import job as container
 
-    job = ct.bundled_job(
-        "digits_ddp",
-        ["resources.instance_count=2", "hyperparameters.epochs=2", "hyperparameters.step_delay=0.05"],
-    )
+    job = ct.bundled_job("digits_ddp", ["resources.instance_count=2", "hyperparameters.epochs=2"])
     target = ct.Local(emulate="sagemaker", instance_count=2, processes_per_instance=1)
-    source, account = Path(__file__).parents[3] / "training_scripts/digits_ddp", place.account(target)
+    source, account = digits_that_wait(place), place.account(target)
     tree = scan(source)
     plan = place.compile(job, target, CompileContext("digits-1", tree.identity, account))
     place.service.upload(plan, tree)
@@ -69,6 +66,7 @@ def test_digits_ddp_on_two_hosts(place: Place) -> None:
     run.wait_for_line("processes=2 device=cpu backend=gloo")
     seen = [run.rank_process(rank) for rank in range(2)]
     variables, commands = [process.environ() for process in seen], [process.cmdline() for process in seen]
+    (run.folder / "go").touch()
     status = run.wait()
     assert status.state is RunState.SUCCEEDED, status
     assert status.metrics["test_accuracy"] > 0.5

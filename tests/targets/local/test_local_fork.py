@@ -23,6 +23,14 @@ pytestmark = pytest.mark.torch
 SHORT = {"epochs": 6}
 DIGITS = (Path(__file__).parents[3] / "training_scripts" / "digits_ddp" / "train.py").read_text()
 
+WAITS_FOR_ITS_DEATH = DIGITS.replace(
+    "    done = step + 1\n",
+    "    done = step + 1\n"
+    "    if (done, group.rank, os.environ['TORCHELASTIC_RESTART_COUNT']) == (50, 1, '0'):\n"
+    "        time.sleep(3600)\n",
+)
+"""The digits whose rank 1 is there to be killed, however late that is; rank 0 waits for its gradients."""
+
 
 def forked(instances: int = 2, **more: int) -> ct.Local:
     """Two ranks on each of some simulated instances."""
@@ -175,8 +183,8 @@ def test_a_killed_rank_resumes_from_the_last_checkpoint(
     """kill -9 of a rank with `max_restarts`: all ranks go on from the last checkpoint, and the losses are those of the
     run that was never interrupted."""
     target = ct.Local(launcher=launcher, instance_count=1, processes_per_instance=2, max_restarts=1)
-    hyperparameters = SHORT | {"step_delay": 0.01, "checkpoint_every": 10}
-    run = place.submit(DIGITS, distribution=ct.Torch(), target=target, hyperparameters=hyperparameters)
+    hyperparameters = SHORT | {"checkpoint_every": 10}
+    run = place.submit(WAITS_FOR_ITS_DEATH, distribution=ct.Torch(), target=target, hyperparameters=hyperparameters)
     eventually(lambda: max(losses(run), default=0) >= 30, "step 30")
     (process_of(run, 1) if launcher == "fork" else run.rank_process(1)).kill()
     status = run.wait()

@@ -51,7 +51,7 @@ def test_killed_supervisor_and_guard(place: Place) -> None:
     guard.kill()
     supervisor.kill()
     eventually(lambda: len(run.processes()) == 3, "only the script and its children are left")
-    assert run.status.state is RunState.LOST
+    eventually(lambda: run.status.state is RunState.LOST, "the run is lost")
     assert run.nothing_is_left()
 
 

@@ -108,18 +108,24 @@ def test_who_finishes_a_lost_run_reads_no_pattern(tmp_path: Path) -> None:
 
 TRAIN = """\
 import os, pathlib, time
-kept = pathlib.Path(os.environ["CLOUDTRAIN_CHECKPOINT_DIR"], "step")
+kept, whole = pathlib.Path(os.environ["CLOUDTRAIN_CHECKPOINT_DIR"], "step"), pathlib.Path(WHOLE)
 first = int(kept.read_text()) + 1 if kept.exists() else 1
 for step in range(first, 9):
+    part = kept.with_name("part")
+    part.write_text(str(step))
+    part.rename(kept)  # before the line after which SIGTERM may come
     print(f"step {step} loss: {1 / step:.4f}", flush=True)
-    kept.write_text(str(step))
-    time.sleep(0.15)
+    if step == 4 and whole.exists():  # the interrupted run: SIGTERM finds it here, however late it comes
+        whole.unlink()
+        time.sleep(3600)
+whole.touch()
 """
 
 
 def test_an_ordinary_script_is_rehearsed(tmp_path: Path) -> None:
     """Its curve is what the patterns read: interrupted, resumed and compared without a change to the script."""
-    whole = run_whole(job(tmp_path, TRAIN, LOSS), lambda wanted: ct.submit(wanted))
+    script = TRAIN.replace("WHOLE", repr(str(tmp_path / "whole")))
+    whole = run_whole(job(tmp_path, script, LOSS), lambda wanted: ct.submit(wanted))
     found = rehearse(whole, RehearsalOptions())
     assert (found.verdict.kind, found.comparison.metrics, found.comparison.compared) == ("same", ("train:loss",), 8)
     assert found.comparison.resumed_at == found.comparison.stopped_at + 1

@@ -26,7 +26,7 @@ time.sleep(3600)
 """
 
 IGNORES = (
-    "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(3600)"
+    "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(3600)"
 )
 
 PREEMPTED = """\
@@ -53,10 +53,11 @@ def test_script_may_save(place: Place) -> None:
 
 def test_state_while_stopping(place: Place) -> None:
     """Between the request and the end the run is `stopping`."""
-    run = place.submit(IGNORES, target=ct.Local(grace_period=1))
+    run = place.submit(IGNORES.replace("time.sleep(3600)", "while not os.path.exists('go'): time.sleep(0.02)"))
     run.wait_for_line("up")
     run.service.stop(run.ref)
     eventually(lambda: run.status.state is RunState.STOPPING, "stopping")
+    (run.folder / "code/go").touch()
     assert run.wait().state is RunState.STOPPED
 
 
@@ -115,7 +116,7 @@ def test_sigterm_from_outside(place: Place) -> None:
     """SIGTERM from somebody else, after which the script saves and leaves, is a stop and no success."""
     run = place.submit(PREEMPTED)
     run.wait_for_line("up")
-    child = next(process for process in run.processes() if process.environ().get("CLOUDTRAIN_RUN_NAME"))
+    child = run.process_with("CLOUDTRAIN_RUN_NAME", run.ref.name)
     os.kill(child.pid, signal.SIGTERM)
     status = run.wait()
     assert status.state is RunState.STOPPED
