@@ -32,7 +32,7 @@ PACKAGES = ("slurm-wlm", "slurmdbd", "munge", "mariadb-server")
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch")
 ACCOUNTING = ("slurmdbd", "mariadbd", "mariadb-install-db")
 
-_PATIENCE = 60.0
+_PATIENCE = 600.0
 """Seconds that a daemon may take to answer."""
 
 _DBD_CONF = """\

@@ -28,6 +28,9 @@ FIVE_DECIMALS = 5e-6
 SAME_GRADIENT = 1e-3
 """As a share of its norm. Gradients grow apart as training does, a missing exchange is seen at once."""
 
+HOLD = "CLOUDTRAIN_HOLD_AT_STEP"
+"""The step at which rank 0 waits for SIGTERM. From torchrun it comes also when another rank has died."""
+
 Disturb = Callable[[psutil.Process], None]
 """Does something to a run, given the process that was started."""
 
@@ -129,6 +132,8 @@ def run(
     **variables: str,
 ) -> Run:
     """Run to the end in `folder`; `disturb` is called once the loss of step `at` is reported."""
+    if disturb is terminate:  # however late this process reads the line, the run has not gone on
+        variables[HOLD] = str(at)
     result, process = Run(), start(folder, *command, **variables)
     for line in lines_of(process, deadline):
         result.add(line)
@@ -165,6 +170,21 @@ def kill_all(pid: int) -> None:
     for each in [process, *process.children(recursive=True)]:
         with suppress(psutil.NoSuchProcess):  # it ended by itself
             each.kill()
+
+
+HELD_ONCE = f"""
+import os, runpy
+if os.environ["TORCHELASTIC_RESTART_COUNT"] != "0":
+    del os.environ["{HOLD}"]
+runpy.run_path(__file__.replace("held_once", "train"), run_name="__main__")
+"""
+
+
+def held_once(script: Path) -> Path:
+    """The same script where `HOLD` is for the first attempt only: ranks that a launcher has started again go on."""
+    wrapper = script.with_name("held_once.py")
+    wrapper.write_text(HELD_ONCE)
+    return wrapper
 
 
 Edit = tuple[str, str, str]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.deadlines import DEADLINE
-from tests.training_scripts.runs import Run, assert_same_losses, check_out, kill_rank, run, terminate
+from tests.training_scripts.runs import HOLD, Run, assert_same_losses, check_out, held_once, kill_rank, run, terminate
 
 pytestmark = pytest.mark.torch
 
@@ -113,8 +113,9 @@ def test_two_processes_of_which_one_is_killed_count_as_one_does(
 ) -> None:
     """`kill -9` of rank 1 with `--max-restarts 1`, then to the end: the losses and the images counted of one process
     that was left alone."""
-    command = [*TWO, "--max-restarts", "1", script, *SMALL, "--checkpoint_every", "5"]
-    found = run(tmp_path, *command, CLOUDTRAIN_INPUT_CIFAR=str(archive), disturb=kill_rank(1), at=11)
+    command = [*TWO, "--max-restarts", "1", held_once(script), *SMALL, "--checkpoint_every", "5"]
+    variables = {"CLOUDTRAIN_INPUT_CIFAR": str(archive), HOLD: "11"}
+    found = run(tmp_path, *command, disturb=kill_rank(1), at=11, **variables)
     assert found.exit_code == 0, found.errors
     assert len(found.resumed_from) == 1
     assert found.resumed_from[0] >= 10

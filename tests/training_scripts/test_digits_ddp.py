@@ -13,7 +13,17 @@ import pytest
 
 from tests.deadlines import DEADLINE
 from tests.ports import free_port
-from tests.training_scripts.runs import Run, assert_same_losses, check_out, lines_of, rank_of, run, start, terminate
+from tests.training_scripts.runs import (
+    HOLD,
+    Run,
+    assert_same_losses,
+    check_out,
+    held_once,
+    kill_rank,
+    run,
+    start,
+    terminate,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -97,23 +107,12 @@ def test_stopped_twice_it_goes_on_with_2_processes_and_then_with_1(script: Path,
 
 def test_a_killed_rank_is_started_again_from_the_last_checkpoint(script: Path, alone: Run, tmp_path: Path) -> None:
     """`kill -9` of rank 1 under `torchrun --max-restarts 1`: all ranks come back and lose no more than 10 steps."""
-    import psutil
-
-    arguments = ["--step_delay", "0.01", "--checkpoint_every", "10"]
-    process = start(
-        tmp_path, *TORCHRUN, "--standalone", "--max-restarts", "1", "--nproc-per-node", "2", script, *arguments
-    )
-    found, killed = Run(), False
-    for line in lines_of(process):
-        found.add(line)
-        if not killed and max(found.losses, default=0) >= 30:
-            rank_of(psutil.Process(process.pid), 1).kill()
-            killed = True
-    assert process.wait(timeout=DEADLINE) == 0
-    errors = (tmp_path / "stderr.txt").read_text()
-    resumed_from = [int(line.split()[-1]) for line in errors.splitlines() if "resumed from step" in line]
-    assert len(resumed_from) == 1
-    assert resumed_from[0] >= 20
+    command = [*TORCHRUN, "--standalone", "--max-restarts", "1", "--nproc-per-node", "2", held_once(script)]
+    variables = {HOLD: "30"}
+    found = run(tmp_path, *command, "--checkpoint_every", "10", disturb=kill_rank(1), at=30, **variables)
+    assert found.exit_code == 0, found.errors
+    assert len(found.resumed_from) == 1
+    assert found.resumed_from[0] >= 20
     assert_same_losses(found, alone, at_least=47)
 
 

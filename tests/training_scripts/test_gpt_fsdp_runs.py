@@ -15,7 +15,16 @@ import psutil  # noqa: TID253 - tests may start slowly
 import pytest
 
 from tests.training_scripts import runs
-from tests.training_scripts.runs import FIVE_DECIMALS, Run, assert_same_losses, check_out, forks, terminate
+from tests.training_scripts.runs import (
+    FIVE_DECIMALS,
+    HOLD,
+    Run,
+    assert_same_losses,
+    check_out,
+    forks,
+    held_once,
+    terminate,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -111,9 +120,9 @@ def test_a_run_goes_on_in_any_layout_on_any_number_of_processes(script: Path, al
 def test_after_a_kill_it_goes_on_from_what_was_written_meanwhile(script: Path, alone: Run, tmp_path: Path) -> None:
     """`kill -9` of rank 1 while checkpoints are written by a thread: the ranks come back at the newest whole one."""
     found = run(
-        script, tmp_path, forks(2, "--max-restarts", "1"),
-        *SMALL, "--async_checkpoints", "--checkpoint_every", "2", "--keep", "2", "--step_delay", "0.05",
-        disturb=kill_rank_1, at=9,
+        held_once(script), tmp_path, forks(2, "--max-restarts", "1"),
+        *SMALL, "--async_checkpoints", "--checkpoint_every", "2", "--keep", "2",
+        disturb=kill_rank_1, at=9, **{HOLD: "9"},
     )  # fmt: skip
     assert found.exit_code == 0, found.errors
     assert len(found.resumed_from) == 1

@@ -12,7 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.training_scripts.runs import FIVE_DECIMALS, Run, assert_same_losses, check_out, kill_rank, run, terminate
+from tests.training_scripts.runs import (
+    FIVE_DECIMALS,
+    HOLD,
+    Run,
+    assert_same_losses,
+    check_out,
+    held_once,
+    kill_rank,
+    run,
+    terminate,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -63,8 +73,8 @@ def test_stopped_it_goes_on_with_other_stages_replicas_and_schedule(script: Path
     other = ["--replicas", "2", "--schedule", "interleaved", "--microbatches", "4", "--balance", "memory"]
     second = run(
         tmp_path,
-        *TORCHRUN, "4", "--max-restarts", "1", script, *SMALL, *other, "--checkpoint_every", "5",
-        disturb=kill_rank(1), at=stopped_at + 7,
+        *TORCHRUN, "4", "--max-restarts", "1", held_once(script), *SMALL, *other, "--checkpoint_every", "5",
+        disturb=kill_rank(1), at=stopped_at + 7, **{HOLD: str(stopped_at + 7)},
     )  # fmt: skip
     assert second.exit_code == 0, second.errors
     resumed = [int(step) for step in re.findall(r"resumed from step (\d+)\n", second.errors)]

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.runtime import SetupError, parse_metrics
 from tests.deadlines import DEADLINE
+from tests.training_scripts.runs import HOLD
 
 FOLDER = Path(__file__).parents[2] / "training_scripts" / "resnet_model_parallel"
 SCRIPT = FOLDER / "train.py"
@@ -243,11 +244,12 @@ TRAINING = "--model resnet14 --image_size 32 --batch 12 --split_size 4 --steps 1
 
 def lines_of(folder: Path, *command: str | Path, stop_at: int | None = None) -> Iterator[str]:
     """The output of a run that ends well, as it comes; with `stop_at`, SIGTERM once that step is reported."""
+    held = {} if stop_at is None else {HOLD: str(stop_at)}  # it does not go on before the signal
     with (folder / "stderr.txt").open("w") as errors:
         process = subprocess.Popen(
             list(map(str, command)),
             cwd=folder,
-            env=environment(folder),
+            env=environment(folder) | held,
             text=True,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -318,6 +318,20 @@ def test_other_settings_and_other_files_are_prepared_anew(parts: Any, raw: Path,
     assert outcomes(200) == ["there", "made"]
 
 
+SIGNALS_ITSELF = """
+import builtins, os, runpy
+say = print
+
+def then_signal(*words, **options):
+    say(*words, **options)
+    builtins.print = say
+    os.kill(os.getpid(), {number})
+
+builtins.print = then_signal  # all six volumes take less time than a signal from another process may take
+runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
 @pytest.mark.lifecycle
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
 def test_killed_or_stopped_it_goes_on_where_it_was(
@@ -325,18 +339,15 @@ def test_killed_or_stopped_it_goes_on_where_it_was(
 ) -> None:
     """Interrupted after the first volume, and run again: what was there stays, and the result is byte for byte that of
     a preparation that was never interrupted. A stop leaves with exit code 0 and a marker."""
-    command = [sys.executable, "-u", str(FOLDER / "prepare.py"), "--raw", str(raw), "--workers", "1"]
-    with subprocess.Popen(
-        [*command, "--spacing", f"{MM},{MM},{MM}"], cwd=tmp_path, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, env={"PATH": os.environ["PATH"]},
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        first = process.stdout.readline().partition(":")[0]
-        process.send_signal(number)
-        rest = process.stdout.read().splitlines()
+    script = tmp_path / "signals_itself.py"
+    script.write_text(SIGNALS_ITSELF.format(script=str(FOLDER / "prepare.py"), number=int(number)))
+    interrupted = subprocess.run(
+        [sys.executable, script, "--raw", raw, "--workers", "1", "--spacing", f"{MM},{MM},{MM}"], cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(FOLDER)}, text=True, capture_output=True, timeout=DEADLINE,
+    )  # fmt: skip
+    (first,) = said(interrupted)
     stopped = number == signal.SIGTERM
-    assert len(rest) < 6
-    assert process.returncode == (0 if stopped else -number)
+    assert interrupted.returncode == (0 if stopped else -number), interrupted.stderr
     assert (tmp_path / "checkpoint" / "preempted").exists() == stopped
 
     done = prepare(tmp_path, raw, "--workers", "1")
@@ -348,25 +359,38 @@ def test_killed_or_stopped_it_goes_on_where_it_was(
     assert found == contents(prepared[0].folder)
 
 
+LOSES_A_WORKER_LATER = """
+import os, runpy, signal
+from concurrent.futures import ProcessPoolExecutor
+submit, given_out = ProcessPoolExecutor.submit, []
+
+def then_stop(pool, *call):
+    given_out.append(submit(pool, *call))
+    for pid in pool._processes:
+        os.kill(pid, signal.SIGSTOP)  # each has a volume at most, however quick it is
+    if len(given_out) == 6:
+        os.kill(next(iter(pool._processes)), signal.SIGKILL)
+    return given_out[-1]
+
+if __name__ == "__main__":
+    ProcessPoolExecutor.submit = then_stop
+    runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
 @pytest.mark.lifecycle
 def test_a_worker_that_is_killed_is_told(raw: Path, tmp_path: Path) -> None:
     """As for want of memory: the volumes that are not prepared are named, and the next run prepares them."""
-    import psutil
-
-    command = [sys.executable, "-u", str(FOLDER / "prepare.py"), "--raw", str(raw), "--workers", "2"]
-    environment = {"PATH": os.environ["PATH"]}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        worker = None
-        while worker is None and process.poll() is None:
-            children = psutil.Process(process.pid).children()
-            worker = next((child for child in children if "spawn_main" in " ".join(child.cmdline())), None)
-        assert worker is not None
-        worker.kill()
-        output = process.stdout.read()
-    assert process.returncode == 1
-    named = re.findall(r"^(\S+): a worker was killed, perhaps for its memory", output, re.MULTILINE)
-    assert 1 <= len(named) <= 6
+    script = tmp_path / "loses_a_worker_later.py"
+    script.write_text(LOSES_A_WORKER_LATER.format(script=str(FOLDER / "prepare.py")))
+    done = subprocess.run(
+        [sys.executable, script, "--raw", raw, "--workers", "2"],
+        cwd=tmp_path, env={"PATH": os.environ["PATH"], "PYTHONPATH": str(FOLDER)}, text=True, capture_output=True,
+        timeout=DEADLINE,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    named = re.findall(r"^(\S+): a worker was killed, perhaps for its memory", done.stdout, re.MULTILINE)
+    assert 4 <= len(named) <= 6
     again = said(prepare(tmp_path, raw, "--workers", "1"))
     assert all("became" in again[name] for name in named)
 
@@ -659,7 +683,8 @@ def stopped_by_sigterm(folder: Path, step: int, *arguments: str, **more: str) ->
     with (folder / "errors.txt").open("w") as errors:
         process = subprocess.Popen(
             [*TORCHRUN, str(FOLDER / "train.py"), *arguments],
-            cwd=folder, env=variables(**more), text=True, stdout=subprocess.PIPE, stderr=errors,
+            cwd=folder, env=variables(**more, CLOUDTRAIN_HOLD_AT_STEP=str(step)),  # it waits for the signal
+            text=True, stdout=subprocess.PIPE, stderr=errors,
         )  # fmt: skip
     lines = []
     assert process.stdout is not None

@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,11 +107,15 @@ def main() -> int:
     lost_at = back_at = None
     sizes: list[int] = []
     losses: dict[int, float] = {}
+    heard = time.monotonic()
     while here[0].process.poll() is None or not lines.empty():
         try:
-            number, line = lines.get(timeout=PATIENCE)
+            number, line = lines.get(timeout=1)  # instance 0 may end without another line
         except queue.Empty:
-            break
+            if time.monotonic() - heard > PATIENCE:
+                break
+            continue
+        heard = time.monotonic()
         if found := re.search(r"processes=(\d+) ", line):
             sizes.append(int(found[1]))
             print(f"instance {number}: {line}", flush=True)

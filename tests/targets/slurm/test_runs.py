@@ -52,9 +52,8 @@ def test_stop_lets_every_rank_save(site: Site) -> None:
     assert run.status.state in (RunState.STOPPING, RunState.STOPPED)
     assert run.wait().state is RunState.STOPPED
     assert [file.name for file in site.service.download(run.ref, "model", site.root / "got")] == ["saved"]
-    assert command(site.environ, "sacct", "-X", "-n", "-P", f"--jobs={run.job}", "--format=State").startswith(
-        "CANCELLED"
-    )
+    accounted = ["sacct", "-X", "-n", "-P", f"--jobs={run.job}", "--format=State"]
+    eventually(lambda: command(site.environ, *accounted).startswith("CANCELLED"), "it is accounted as cancelled")
 
 
 def test_stop_kills_after_the_grace_period(site: Site) -> None:
@@ -71,7 +70,7 @@ def test_stop_kills_after_the_grace_period(site: Site) -> None:
 @pytest.mark.slow
 def test_time_limit(site: Site) -> None:
     """A job that reaches its time limit may save before, and has failed for that reason."""
-    run = site.submit(SAVING, name="limit-1", max_runtime="1m", settings={"grace_period": 10})
+    run = site.submit(SAVING, name="limit-1", max_runtime="2m", settings={"grace_period": 30})
     status = run.wait()
     assert (status.state, status.reason) == (RunState.FAILED, "the time limit was reached")
     assert (Path(site.shared) / "runs" / "limit-1" / "model" / "saved").exists()
@@ -109,10 +108,13 @@ def test_mpi(site: Site, plug_in: str) -> None:
 
 def test_parameter_servers(site: Site) -> None:
     """Every task of a TensorFlow job has its place in one cluster, and the servers end when the chief has."""
-    script = (
-        "import json, os, time\nconfig = json.loads(os.environ['TF_CONFIG'])\n"
+    script = (  # the chief ends when the others have printed, because its end stops them
+        "import json, os, time\nfrom cloudtrain.runtime import model_dir\n"
+        "config = json.loads(os.environ['TF_CONFIG'])\n"
         "print(config['task']['type'], config['task']['index'], len(config['cluster']['ps']), flush=True)\n"
+        "(model_dir() / config['task']['type']).touch()\n"
         "if config['task']['type'] == 'ps':\n    time.sleep(3600)\n"
+        "while config['task']['type'] == 'chief' and len(list(model_dir().iterdir())) < 3:\n    time.sleep(0.05)\n"
     )
     distribution = {"type": "tensorflow", "strategy": "parameter_server", "parameter_servers": 1}
     run = site.submit(script, name="servers-1", resources=TWO, distribution=distribution)

@@ -89,7 +89,7 @@ def test_preempted_and_resumed(site: Site) -> None:
     whole = digits(site, "whole-1", epochs=4)
     whole.wait()
     settings = {"spot_partition": "train", "grace_period": 30, "extra_sbatch": ("--nodelist=n1,n2",)}
-    run = digits(site, "spot-1", epochs=4, delay=0.1, spot={}, settings=settings)
+    run = digits(site, "spot-1", epochs=4, delay=0.35, spot={}, settings=settings)
     run.wait_for_line("step=20 ")
     taker = ["sbatch", "--partition=urgent", "--nodelist=n1,n2", "--nodes=2", "--exclusive", "--output=/dev/null"]
     command(site.environ, *taker, "--wrap=sleep 1")
