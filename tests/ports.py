@@ -6,7 +6,7 @@ import os
 import random
 import socket
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 _RANGE = range(20_000, 32_768)
 """Below the ports that Linux takes for outgoing connections."""
@@ -20,15 +20,14 @@ def free_ports(count: int) -> list[int]:
     found: list[int] = []
     with ExitStack() as held:
         for number in random.sample(own, len(own)):
-            probe = held.enter_context(socket.socket())
-            try:
-                probe.bind(("127.0.0.1", number))
-            except OSError:  # somebody listens there
-                continue
-            found.append(number)
             if len(found) == count:
-                return found
-    raise AssertionError(f"{len(found)} of {count} ports are free in {own}")
+                break
+            probe = held.enter_context(socket.socket())
+            with suppress(OSError):  # somebody listens there
+                probe.bind(("127.0.0.1", number))
+                found.append(number)
+    assert len(found) == count, f"{len(found)} of {count} ports are free in {own}"
+    return found
 
 
 def free_port() -> int:
