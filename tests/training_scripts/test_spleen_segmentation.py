@@ -378,16 +378,21 @@ if __name__ == "__main__":
 """
 
 
+def prepared_by(text: str, tmp_path: Path, raw: Path) -> subprocess.CompletedProcess[str]:
+    """What the preparation in this script says, with two workers."""
+    script = tmp_path / "loses_a_worker.py"
+    script.write_text(text)
+    return subprocess.run(
+        [sys.executable, script, "--raw", raw, "--workers", "2"],
+        cwd=tmp_path, env={"PATH": os.environ["PATH"], "PYTHONPATH": str(FOLDER)}, text=True, capture_output=True,
+        timeout=DEADLINE, check=False,
+    )  # fmt: skip
+
+
 @pytest.mark.lifecycle
 def test_a_worker_that_is_killed_is_told(raw: Path, tmp_path: Path) -> None:
     """As for want of memory: the volumes that are not prepared are named, and the next run prepares them."""
-    script = tmp_path / "loses_a_worker_later.py"
-    script.write_text(LOSES_A_WORKER_LATER.format(script=str(FOLDER / "prepare.py")))
-    done = subprocess.run(
-        [sys.executable, script, "--raw", raw, "--workers", "2"],
-        cwd=tmp_path, env={"PATH": os.environ["PATH"], "PYTHONPATH": str(FOLDER)}, text=True, capture_output=True,
-        timeout=DEADLINE,
-    )  # fmt: skip
+    done = prepared_by(LOSES_A_WORKER_LATER.format(script=str(FOLDER / "prepare.py")), tmp_path, raw)
     assert done.returncode == 1, done.stderr
     named = re.findall(r"^(\S+): a worker was killed, perhaps for its memory", done.stdout, re.MULTILINE)
     assert 4 <= len(named) <= 6
@@ -424,13 +429,7 @@ if __name__ == "__main__":
 def test_a_worker_that_is_killed_before_all_is_given_out_is_told(raw: Path, tmp_path: Path, late: bool) -> None:
     """The pool takes nothing more then, every volume is named, and nobody waits for the workers that are left: these
     leave SIGTERM to their parent. The first volume may have been prepared by then."""
-    script = tmp_path / "loses_a_worker.py"
-    script.write_text(LOSES_A_WORKER.format(script=str(FOLDER / "prepare.py"), late=late))
-    done = subprocess.run(
-        [sys.executable, script, "--raw", raw, "--workers", "2"],
-        cwd=tmp_path, env={"PATH": os.environ["PATH"], "PYTHONPATH": str(FOLDER)}, text=True, capture_output=True,
-        timeout=DEADLINE,
-    )  # fmt: skip
+    done = prepared_by(LOSES_A_WORKER.format(script=str(FOLDER / "prepare.py"), late=late), tmp_path, raw)
     assert done.returncode == 1, done.stderr
     assert done.stderr == ""
     named = re.findall(r"^\S+: a worker was killed, perhaps for its memory", done.stdout, re.MULTILINE)
