@@ -12,8 +12,10 @@ the gradients that it should have, or the script refuses with one sentence. Any 
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -22,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,21 +139,26 @@ def interpreter_of(version: str) -> Path:
     return environment(f".venv-torch-{short}", (REQUIREMENTS,), torch, rest, ["--no-deps", "monai==1.6.1"])
 
 
+def free_port() -> int:
+    """Return a port below those that Linux takes for outgoing connections: the cell beside this one makes hundreds."""
+    while True:
+        with socket.socket() as probe, suppress(OSError):  # somebody listens there
+            probe.bind(("127.0.0.1", 20_000 + secrets.randbelow(12_000)))
+            return int(probe.getsockname()[1])
+
+
 def run(python: Path, cell: Cell) -> dict[tuple[str, str], tuple[str, str]]:
     """Map (script, way) to verdict and output."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    launch = ["-u", "-m", "cloudtrain.runtime.fork_launcher", "--master-port", port]
+    launch = ["-u", "-m", "cloudtrain.runtime.fork_launcher", "--master-port", str(free_port())]
     launch += ["--processes-per-instance", str(cell.processes)]
-    command = [
-        str(python),
-        *(launch if cell.processes > 1 else []),
-        str(SCRIPTS / cell.script),
-        *cell.arguments.split(),
-    ]
     name = cell.script.removesuffix("/train.py").removesuffix(".py").replace("/", ", ")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as logs:
+        command = [
+            str(python),
+            *([*launch, "--log-dir", logs] if cell.processes > 1 else []),
+            str(SCRIPTS / cell.script),
+            *cell.arguments.split(),
+        ]
         usual = {key: value for key, value in os.environ.items() if not key.startswith(("CLOUDTRAIN_", "PYTEST_"))}
         started = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, start_new_session=True,
@@ -162,6 +170,10 @@ def run(python: Path, cell: Cell) -> dict[tuple[str, str], tuple[str, str]]:
             os.killpg(started.pid, signal.SIGKILL)  # the launcher and its ranks
             output, errors = started.communicate()
             errors += f"\nkilled after {DEADLINE} s"
+        # Each rank has a file of its own: gloo of PyTorch 2.8 prints to stdout, and ranks that share it tear each
+        # other's lines.
+        output += "".join(file.read_text() for file in sorted(Path(logs).rglob("stdout.log")))
+        errors += "".join(file.read_text() for file in sorted(Path(logs).rglob("stderr.log")))
     found = dict(cell.read(output)) if started.returncode == 0 else {}
     if not found:
         refusal = re.search(r"^error: (.*)$", errors, re.MULTILINE)
@@ -227,8 +239,10 @@ def main() -> int:
     good = all(is_good(verdict) for found in columns.values() for verdict in found.values())
     if options.write:
         PAGE.write_text(page(columns))
-    elif tuple(options.versions) == VERSIONS and PAGE.read_text() != page(columns):
+    elif tuple(options.versions) == VERSIONS and PAGE.read_text() != (found := page(columns)):
         print("docs/torch-versions.md says something else; run `python tools/test_torch.py --write`", file=sys.stderr)
+        changed = difflib.unified_diff(PAGE.read_text().splitlines(), found.splitlines(), lineterm="", n=0)
+        print("\n".join(changed), file=sys.stderr)
         return 1
     return 0 if good else 1
 
