@@ -120,7 +120,8 @@ class Sent:
         yield "target", self.ref.target + (f", with {json.dumps(settings, ensure_ascii=False)}" if settings else "")
         yield "source", "\n".join(self._source()) or "in no git repository"
         size = sum(not file.path.startswith("cloudtrain/") for file in kept.files)
-        yield "code", f"{size:,} {'file' if size == 1 else 'files'}, bundle {kept.bundle}"
+        runtime = " and cloudtrain's runtime" if size < len(kept.files) else ""
+        yield "code", f"{size:,} {'file' if size == 1 else 'files'}{runtime}, bundle {kept.bundle}"
 
     def _source(self) -> Iterator[str]:
         kept = self.kept
