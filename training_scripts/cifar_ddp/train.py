@@ -222,6 +222,7 @@ loader = DataLoader(
     multiprocessing_context="fork" if config.workers else None,
     worker_init_fn=runtime.leave_stops_to_the_parent,
     pin_memory=on_gpu,
+    generator=torch.Generator(),  # else it would draw from the random states that a checkpoint has restored
 )
 
 started = time.perf_counter()

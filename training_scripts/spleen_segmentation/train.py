@@ -264,6 +264,7 @@ loader = DataLoader(
     multiprocessing_context="fork" if config.workers else None,
     worker_init_fn=runtime.leave_stops_to_the_parent,
     pin_memory=on_gpu,
+    generator=torch.Generator(),  # else it would draw from the random states that a checkpoint has restored
 )
 
 seconds, started = 0.0, time.perf_counter()
