@@ -23,15 +23,15 @@ def tell_setup_errors() -> None:
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         if not isinstance(error, SetupError):
             before(kind, error, traceback)
-        elif _speaks():
+        elif not error.on_every_rank or _speaks():
             error.tell()
 
     sys.excepthook = hook
 
 
 def _speaks() -> bool:
-    """Return whether this process reports an uncaught SetupError. All processes of an instance find the same error, so
-    only the first process of each instance reports it.
+    """Return whether this process reports a SetupError that all processes of its instance find. Only the first process
+    of each instance does.
     """
     try:
         return detect_environment().local_rank == 0
