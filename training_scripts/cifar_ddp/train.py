@@ -248,6 +248,7 @@ for step, (pixels, labels) in enumerate(loader, start=first_step):
         epoch = done / batches.steps_per_epoch
         figures = {"loss": total / config.global_batch, "gradient_norm": gradient_norm()}
         runtime.report(step=done, total=last_step, epoch=epoch, **figures, learning_rate=learning_rate_at(step))
+        runtime.check_finite(done, **figures)
     optimizer.zero_grad()
     if done % batches.steps_per_epoch == 0:
         counts = confusion()

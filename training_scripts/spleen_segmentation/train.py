@@ -288,6 +288,7 @@ for step, (images, labels) in enumerate(loader, start=first_step):
         epoch = done * config.global_batch / len(train)
         figures = {"loss": whole / config.global_batch, "gradient_norm": gradient_norm()}
         runtime.report(step=done, total=config.steps, epoch=epoch, **figures, learning_rate=learning_rate_at(step))
+        runtime.check_finite(done, **figures)
     optimizer.zero_grad()
     if done % config.evaluate_every == 0 and done < config.steps:
         seconds += time.perf_counter() - started
