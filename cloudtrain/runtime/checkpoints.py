@@ -31,6 +31,7 @@ from .errors import SetupError
 from .notices import notice
 from .process_group import any_rank, from_every, from_main, wait_for_all
 from .steps import whole_step
+from .uncaught import loaded
 
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
 _REFUSED = re.compile(r"Unsupported (?:global: GLOBAL|class) (\S+)")
@@ -181,6 +182,7 @@ class Checkpoints:
         saved = self.agree()
         if saved is None:
             return None
+        loaded[:] = [saved.path]
         return Loaded(_read_state(saved.path, map_location), saved.step)
 
     def _all(self) -> list[Saved]:
