@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .environment import detect_environment as detect_environment
     from .errors import SetupError as SetupError
     from .hyperparameters import arguments as arguments
+    from .metrics import check_finite as check_finite
     from .metrics import format_metrics as format_metrics
     from .metrics import parse_metrics as parse_metrics
     from .metrics import report as report
@@ -58,6 +59,7 @@ _HOME = {
     "detect_environment": "environment",
     "SetupError": "errors",
     "arguments": "hyperparameters",
+    "check_finite": "metrics",
     "format_metrics": "metrics",
     "parse_metrics": "metrics",
     "report": "metrics",

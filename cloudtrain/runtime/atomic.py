@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
+from .errors import SetupError
+
 MANIFEST = "checkpoint.json"
 
 ASIDE = ".writing-"
@@ -64,13 +66,18 @@ class CheckedFile:
         self._file = file
         self._crc = 0
         self.size = 0
+        self.failure: OSError | None = None
 
     def write(self, data: Any) -> int:
         """Write all of `data` (any bytes-like object). Return the number of bytes written."""
         view = memoryview(data)
         self._crc = zlib.crc32(view, self._crc)
         self.size += view.nbytes
-        return self._file.write(view)
+        try:
+            return self._file.write(view)
+        except OSError as error:
+            self.failure = error
+            raise
 
     def flush(self) -> None:
         """Hand buffered data to the operating system."""
@@ -82,11 +89,32 @@ class CheckedFile:
         return {"size": self.size, "crc32": f"{self._crc:08x}"}
 
 
+@contextlib.contextmanager
+def original_error(file: Any) -> Iterator[None]:
+    """Raise the OSError that `file` met, such as a full disk. torch raises another error, which does not name it."""
+    try:
+        yield
+    except Exception:
+        if file.failure is not None:
+            raise file.failure from None
+        raise
+
+
+def save_error(folder: Path, error: OSError, *, on_every_rank: bool = False) -> SetupError:
+    """Return the error for a checkpoint that could not be written."""
+    hint = "make room, or keep fewer checkpoints; the job then resumes from the newest whole one"
+    if isinstance(error, (FileNotFoundError, FileExistsError)):
+        hint = "if another run saves there, too, give each run a folder of its own"
+    message = f"no checkpoint can be written to `{folder}`: {error.strerror or error}"
+    return SetupError(message, hint=hint, on_every_rank=on_every_rank)
+
+
 def write_checked(path: Path, write: Callable[[BinaryIO], None]) -> dict[str, Any]:
     """Create the file `path`, fill it by calling `write`, and sync it to disk. Return its entry for the manifest."""
     with path.open("wb") as file:
         checked = CheckedFile(file)
-        write(cast(BinaryIO, checked))
+        with original_error(checked):
+            write(cast(BinaryIO, checked))
         file.flush()
         os.fsync(file.fileno())
     return checked.entry

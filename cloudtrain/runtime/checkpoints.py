@@ -18,18 +18,20 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, SupportsIndex
 
 from . import plain_pickle
-from .atomic import ASIDE, entries, file_names, is_whole, publish, read_manifest, write_checked
+from .atomic import ASIDE, entries, file_names, is_whole, publish, read_manifest, save_error, write_checked
 from .directories import checkpoint_dir
 from .environment import detect_environment
 from .errors import SetupError
 from .notices import notice
 from .process_group import any_rank, from_every, from_main, wait_for_all
 from .steps import whole_step
+from .uncaught import loaded
 
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
 _REFUSED = re.compile(r"Unsupported (?:global: GLOBAL|class) (\S+)")
@@ -72,16 +74,18 @@ class Checkpoints:
         tensors.
 
         Raises:
-            SetupError: the state holds an object that `load` would refuse; older checkpoints are kept.
+            SetupError: the state holds an object that `load` would refuse, or the checkpoint cannot be written, for
+            example because the disk is full; older checkpoints are kept.
         """
         if not detect_environment().is_main:
             return None
         step = whole_step(step)
-        aside = self._make_aside(step)
         name, write = (_TORCH, _torch_save) if "torch" in sys.modules else (_PICKLE, plain_pickle.dump)
-        files = {name: write_checked(aside / name, lambda file: write(state, file))}
-        _read_state(aside, "cpu", only_check=True)
-        return self._publish(aside, step, files)
+        with self._writing():
+            aside = self._make_aside(step)
+            files = {name: write_checked(aside / name, lambda file: write(state, file))}
+            _read_state(aside, "cpu", only_check=True)
+            return self._publish(aside, step, files)
 
     def save_sharded(self, write: Callable[[Path], object], step: SupportsIndex) -> Path | None:
         """Save a checkpoint to which every rank writes its part. `write(folder)` is called on all ranks with one shared
@@ -94,7 +98,11 @@ class Checkpoints:
         `sharded.write_shards` does. The ranks divide all other files among themselves and read each one once to compute
         its checksums.
         """
-        step, environment = whole_step(step), detect_environment()
+        with self._writing():
+            return self._save_sharded(write, whole_step(step))
+
+    def _save_sharded(self, write: Callable[[Path], object], step: int) -> Path | None:
+        environment = detect_environment()
         aside = self._make_aside(step) if environment.is_main else self.directory / f"{ASIDE}{step}"
         wait_for_all()
         known = write(aside)
@@ -174,12 +182,21 @@ class Checkpoints:
         saved = self.agree()
         if saved is None:
             return None
+        loaded[:] = [saved.path]
         return Loaded(_read_state(saved.path, map_location), saved.step)
 
     def _all(self) -> list[Saved]:
         """Return all checkpoints in the folder, whole or torn, newest first. Only their folders' names are read."""
         found = [_parse(path) for path in self.directory.iterdir()] if self.directory.is_dir() else []
         return sorted((saved for saved in found if saved is not None), reverse=True)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Turn errors of the file system into a SetupError."""
+        try:
+            yield
+        except OSError as error:
+            raise save_error(self.directory, error) from None
 
     def _make_aside(self, step: int) -> Path:
         self.directory.mkdir(parents=True, exist_ok=True)

@@ -6,12 +6,15 @@ import sys
 
 
 class SetupError(Exception):
-    """The process cannot train with its environment, arguments or data. `hint` tells the user what to type or set."""
+    """The process cannot train with its environment, arguments or data. `hint` tells the user what to type or set.
+    `on_every_rank` is False for an error that one process may meet alone, which that process then reports itself.
+    """
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, on_every_rank: bool = True) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.on_every_rank = on_every_rank
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"

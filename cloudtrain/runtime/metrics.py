@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
 from typing import SupportsFloat
+
+from .errors import SetupError
 
 PREFIX = "[metrics]"
 
@@ -43,6 +46,21 @@ def report(**values: SupportsFloat) -> None:
                 _write(values)
         else:
             _write(values)
+
+
+def check_finite(step: float, **values: SupportsFloat) -> None:
+    """Check that the training has not diverged. Call it on every rank with the same values, for example the norm of the
+    gradient, before you save a checkpoint: otherwise checkpoints of a diverged training replace the good ones.
+
+    Raises:
+        SetupError: a value is infinite or not a number.
+    """
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise SetupError(
+                f"`{name}` is {float(value)} at step {step}: the training has diverged",
+                hint="lower the learning rate, and run it again: it resumes from the newest checkpoint",
+            )
 
 
 def _write(values: dict[str, SupportsFloat]) -> None:

@@ -13,13 +13,14 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .atomic import BlockChecksums, blocks_of, read_manifest
+from .atomic import BlockChecksums, blocks_of, original_error, read_manifest, save_error
 from .blocks import Block, TornError, read_blocks
 from .errors import SetupError
 from .process_group import any_rank
@@ -39,6 +40,9 @@ _ALLOWED = frozenset(
 )  # fmt: skip
 """The types in torch's metadata, beside numbers, texts and torch's data types (2.6 to 2.13)."""
 
+
+_OTHER_MODEL = re.compile("Size mismatch between saved|Missing key in checkpoint")
+"""How torch says that a tensor has another shape or is not there (2.6 to 2.13)."""
 
 _WORTH_A_THREAD = 1 << 20
 """Bytes from which on it pays to compute the checksum in another thread."""
@@ -60,23 +64,41 @@ class CheckedStream:
         self._syncing: Future[None] | None = None
         self._synced = 0
         self.size = 0
+        self.failure: OSError | None = None
 
     def write(self, data: Any) -> int:
         """Write all of `data`. Return the number of bytes."""
         view = memoryview(data).cast("B")
         self.size += view.nbytes
+        try:
+            self._write(view)
+        except OSError as error:
+            self.failure = error
+            raise
+        return view.nbytes
+
+    def _write(self, view: memoryview) -> None:
         if view.nbytes < _WORTH_A_THREAD:
             self._checksums.update(view)
             self._file.write(view)
         else:
             checking = self._beside.submit(self._checksums.update, view)
-            self._file.write(view)
-            checking.result()  # from here on the memory is the caller's again
+            try:
+                self._file.write(view)
+            finally:
+                checking.result()  # from here on the memory is the caller's again
         if self.size - self._synced > _SYNCED_AT_ONCE and (self._syncing is None or self._syncing.done()):
+            self._check_sync()
             self._file.flush()
             self._syncing = self._disk.submit(os.fsync, self._file.fileno())
             self._synced = self.size
-        return view.nbytes
+
+    def _check_sync(self) -> None:
+        """Raise the error of the newest sync. The system reports an error of the disk to one sync only, so a later sync
+        of the same file would succeed.
+        """
+        if self._syncing is not None:
+            self._syncing.result()
 
     def tell(self) -> int:
         """Return the number of bytes written."""
@@ -86,6 +108,7 @@ class CheckedStream:
         """Finish writing. Return the file's length and checksums."""
         self._beside.shutdown()
         self._disk.shutdown()
+        self._check_sync()
         return self._checksums.entry
 
     def __getattr__(self, name: str) -> Any:
@@ -96,6 +119,9 @@ def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> d
     """Write this rank's part of `state` into `folder`. Every rank must call it. The ranks communicate through `group`.
 
     Returns a mapping from name to length and checksums for the files that this rank has written.
+
+    Raises:
+        SetupError: a rank could not write its part, for example because the disk is full.
     """
     import torch.distributed.checkpoint
     from torch.distributed.checkpoint import filesystem
@@ -112,7 +138,8 @@ def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> d
             with Path(path).open("wb") as file:
                 checked = CheckedStream(file)
                 try:
-                    yield checked
+                    with original_error(checked):
+                        yield checked
                 finally:
                     written[Path(path).name] = checked.finish()
 
@@ -124,8 +151,14 @@ def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> d
     writer = filesystem.FileSystemWriter(folder, sync_files=True)
     writer.fs = Hashing()
     dcp: Any = torch.distributed.checkpoint  # what it exports, it does not export explicitly
-    with _without_crc():
-        dcp.save(state, storage_writer=writer, process_group=group)
+    try:
+        with _without_crc():
+            dcp.save(state, storage_writer=writer, process_group=group)
+    except dcp.api.CheckpointException as error:
+        for failure, _ in error.failures.values():  # the same on every rank
+            if isinstance(failure, OSError):
+                raise save_error(folder, failure, on_every_rank=True) from None
+        raise
     return written
 
 
@@ -193,6 +226,12 @@ def read_shards(state: dict[str, Any], folder: Path) -> None:
         dcp.load(state, storage_reader=Reader(folder), planner=Planner())
     except dcp.api.CheckpointException as error:
         causes = [failure for failure, _ in error.failures.values()]
+        other = next((cause for cause in causes if _OTHER_MODEL.match(str(cause))), None)
+        if other is not None:
+            raise SetupError(
+                f"the checkpoint `{folder}` is of another model: {other}",
+                hint="give the options with which it was saved, or remove the checkpoints to start from the beginning",
+            ) from None
         for kind in (SetupError, TornError):
             for cause in causes:
                 if isinstance(cause, kind):

@@ -9,29 +9,38 @@ from .errors import SetupError
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
+
+loaded: list[Path] = []
+"""The checkpoint that this process has loaded, if any."""
 
 
 def tell_setup_errors() -> None:
-    """Show uncaught SetupErrors as messages from now on. Other errors go to the previous `sys.excepthook`. Repeated
-    calls have no effect.
+    """Show uncaught SetupErrors as messages from now on, and that a loaded checkpoint is of another model. Other errors
+    go to the previous `sys.excepthook`. Repeated calls have no effect.
     """
     before = sys.excepthook
     if before.__module__ == __name__:
         return
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if loaded and str(error).startswith("Error(s) in loading state_dict"):  # torch's words
+            error = SetupError(
+                f"{error}\n(loaded: the checkpoint `{loaded[-1]}`)",
+                hint="give the options with which it was saved, or remove the checkpoints to start from the beginning",
+            )
         if not isinstance(error, SetupError):
             before(kind, error, traceback)
-        elif _speaks():
+        elif not error.on_every_rank or _speaks():
             error.tell()
 
     sys.excepthook = hook
 
 
 def _speaks() -> bool:
-    """Return whether this process reports an uncaught SetupError. All processes of an instance find the same error, so
-    only the first process of each instance reports it.
+    """Return whether this process reports a SetupError that all processes of its instance find. Only the first process
+    of each instance does.
     """
     try:
         return detect_environment().local_rank == 0

@@ -68,6 +68,12 @@ def test_a_schedule_is_only_torchs_in_a_script_that_pipelines(make_source: Calla
     assert found(make_source, "local", "CT208", SHARDED, **pytorch("2.3")) == []
 
 
+def test_smp_may_stand_beside_newer_names() -> None:
+    """Its images end at PyTorch 2.0; the bundled script that can use it has a job file without errors."""
+    job = ct.load_job(Path(__file__).parents[2] / "training_scripts" / "pipeline_gpt" / "job_smp.yaml")
+    assert [finding for finding in ct.plan(job, target=CLOUDS["sagemaker"]).findings if finding.level == "error"] == []
+
+
 @pytest.mark.parametrize("target", CLOUDS)
 def test_a_demonstration_is_not_sent_to_a_paid_machine_unnoticed(make_source: Callable[..., Path], target: str) -> None:
     """The tag of the bundled job files warns on the clouds, not here; without the tag there is nothing to say."""

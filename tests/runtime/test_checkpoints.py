@@ -49,6 +49,14 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "new").load() == (STATE, 3)
 
 
+def test_two_runs_in_one_folder_are_told_so(tmp_path: Path) -> None:
+    """The other run clears away what this one is writing, as it would what a killed run has left."""
+    with pytest.raises(SetupError, match="no checkpoint can be written to") as caught:
+        Checkpoints(tmp_path).save_sharded(lambda _: Checkpoints(tmp_path).save(STATE, 4), 3)
+    assert "give each run a folder of its own" in str(caught.value.hint)
+    assert saved_steps(tmp_path) == ["000001-step-4"]
+
+
 def test_only_rank_0_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every rank calls `save`; the others write nothing."""
     monkeypatch.setenv("RANK", "1")

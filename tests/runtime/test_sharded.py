@@ -82,6 +82,34 @@ def test_what_was_written_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["small"]["bias"].tolist() == [2, 2, 2]
 
 
+@pytest.mark.parametrize("change", [{"weights": 5}, {"more": 5}])
+def test_a_checkpoint_of_another_model_is_refused_in_a_sentence(change: dict[str, int]) -> None:
+    """A tensor has another shape, or is not there."""
+    import torch
+
+    path, state = saved(), state_of(0.0)
+    state |= {name: torch.zeros(size) for name, size in change.items()}
+    with pytest.raises(runtime.SetupError, match=r"step-2` is of another model: .*(weights|more)"):
+        sharded.read_shards(state, path)
+
+
+def test_an_error_of_the_disk_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system tells it to one sync only, which here is an early one, beside the writing."""
+    sync, told = os.fsync, []
+
+    def once(handle: int) -> None:
+        told.append(handle)
+        if len(told) == 1:
+            raise OSError(28, "No space left on device")
+        sync(handle)
+
+    monkeypatch.setattr(sharded, "_SYNCED_AT_ONCE", 1000)
+    monkeypatch.setattr(os, "fsync", once)
+    with pytest.raises(runtime.SetupError, match="No space left on device"):
+        saved()
+    assert [path.name for path in Path("checkpoint").iterdir()] == [".writing-2"]
+
+
 @pytest.mark.parametrize("place", ["start", "middle", "end"])
 def test_a_byte_that_changed_is_seen(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     """By who verifies, and by who reads: the older checkpoint is taken, and with none there is no training on a half."""

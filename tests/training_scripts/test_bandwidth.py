@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -77,6 +78,7 @@ node-1:31:40 [0] NCCL INFO Using network Socket
         (NO_DEVICE, "EFA", "because libfabric finds no EFA device (in a container: is /dev/infiniband given to it?)."),
         (TCP_PROVIDER, "EFA", "because libfabric chose the provider tcp;ofi_rxm."),
         (INFINIBAND, "InfiniBand", "InfiniBand is used (NCCL's network is IB, 3 cards)."),
+        (INFINIBAND.replace("network IB", "network IBext_v10"), "InfiniBand", "InfiniBand is used"),
         (DISABLED, "InfiniBand", "InfiniBand is NOT used, although this instance type has it: NCCL's network is Socket, "
          "because NCCL_IB_DISABLE=1 forbids it."),
         (NO_PLUGIN, "", "No RDMA is used (NCCL's network is Socket): "),
@@ -95,9 +97,10 @@ def test_without_nccl_or_a_second_instance_there_is_no_log_to_read(network: Any)
 
 
 def test_the_logs_of_several_processes_are_read(network: Any, tmp_path: Path) -> None:
-    """The first that names a network."""
-    (tmp_path / "nccl_log_a_1").write_text("nothing\n")
-    (tmp_path / "nccl_log_b_2").write_text(EFA)
+    """The newest that names a network, and not one of an earlier run in the folder."""
+    for minute, (name, log) in enumerate([("a_1", NO_PLUGIN), ("b_2", EFA), ("c_3", "nothing\n")]):
+        (tmp_path / f"nccl_log_{name}").write_text(log)
+        os.utime(tmp_path / f"nccl_log_{name}", (60 * minute, 60 * minute))
     assert network.read_logs(tmp_path).cards == 16
     assert network.read_logs(tmp_path / "none") == network.Found()
 

@@ -116,6 +116,17 @@ def test_a_killed_rank_is_started_again_from_the_last_checkpoint(script: Path, a
     assert_same_losses(found, alone, at_least=47)
 
 
+def test_a_checkpoint_of_another_network_is_refused_without_a_traceback(script: Path, tmp_path: Path) -> None:
+    """A forgotten folder of an earlier run: the message has the shapes, and says what to do."""
+    assert run(tmp_path, sys.executable, script, "--epochs", "1").exit_code == 0
+    found = run(tmp_path, sys.executable, script, "--epochs", "2", "--hidden", "64")
+    assert found.exit_code == 1
+    assert "error: Error(s) in loading state_dict for Sequential" in found.errors
+    assert "(loaded: the checkpoint `checkpoint/000001-step-23`)" in found.errors
+    assert "remove the checkpoints to start from the beginning" in found.errors
+    assert "Traceback" not in found.errors
+
+
 def test_without_scikit_learn_it_says_what_to_install(script: Path, tmp_path: Path) -> None:
     """The data comes with scikit-learn; its absence is one line and a hint."""
     (tmp_path / "sklearn.py").write_text("")  # a module of that name without data

@@ -82,6 +82,49 @@ def test_files_that_cannot_be_learned_from_are_refused(data: Any, tmp_path: Path
     assert caught.value.hint
 
 
+def test_a_token_further_on_is_refused_when_it_is_read(data: Any, tmp_path: Path) -> None:
+    """Files are not read whole at the start; the process that meets the token reports it, whatever its rank."""
+    (tmp_path / "a.bin").write_bytes(bytes(2 << 17) + tokens(600, 199, "uint16"))
+    (tmp_path / "val.bin").write_bytes(bytes(400))
+    learned, _ = data.read_corpus(tmp_path, 10, 256)
+    with pytest.raises(SetupError, match="holds the token 798, and `--vocabulary` is 256") as caught:
+        learned.batch([0, learned.windows - 1])
+    assert not caught.value.on_every_rank
+
+
+def test_an_empty_file_has_no_windows(data: Any, tmp_path: Path) -> None:
+    """It is no reason to stop."""
+    for name in ("a.txt", "b.bin", "c_val.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "d.txt").write_text("a" * 300)
+    learned, held_out = data.read_corpus(tmp_path, 10, 256)
+    assert (learned.tokens, held_out.tokens) == (270, 30)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_held_out"),
+    [
+        *(("fineweb_val_000000.bin", True), ("val.bin", True), ("TinyStories-valid.txt", True), ("test2.txt", True)),
+        *(("interval.txt", False), ("latest.txt", False), ("medieval_greatest.txt", False)),
+    ],
+)
+def test_a_word_of_the_name_says_what_is_held_out(data: Any, tmp_path: Path, name: str, is_held_out: bool) -> None:
+    """A word, not a part of one."""
+    (tmp_path / name).write_bytes(b"a\0" * 300 if name.endswith("bin") else b"a" * 300)
+    (tmp_path / "book.txt").write_text("b" * 300)
+    _, held_out = data.read_corpus(tmp_path, 10, 256)
+    assert held_out.tokens == (300 if is_held_out else 60)
+
+
+def test_the_held_out_loss_does_not_depend_on_the_parts(script: Path, text: Path, tmp_path: Path) -> None:
+    """Three windows in one part, or in two of two and one."""
+    options = ["--steps", "0", "--evaluate_windows", "3", "--accumulate"]
+    losses = [
+        trained(script, tmp_path / parts, text, [sys.executable], *options, parts).last("test_loss") for parts in "12"
+    ]
+    assert losses[0] == pytest.approx(losses[1], abs=2e-6)
+
+
 def test_an_empty_folder_is_refused(data: Any, tmp_path: Path) -> None:
     """It says what may lie there."""
     with pytest.raises(SetupError, match="there is no text in"):

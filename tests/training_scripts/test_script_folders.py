@@ -42,6 +42,14 @@ def test_the_job_file_is_a_valid_job(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_job_of_seconds_is_not_sent_to_a_cloud_unnoticed(folder: Path) -> None:
+    """Only the large jobs, and that for a library of one cloud, are without the tag that warns."""
+    jobs = {path.name: yaml.safe_load(path.read_text("utf-8")) for path in folder.glob("job*.yaml")}
+    untagged = {name for name, job in jobs.items() if job.get("tags") != {"size": "toy"}}
+    assert "job_gpu.yaml" in untagged <= {"job_gpu.yaml", "job_gpu_7b.yaml", "job_smp.yaml"}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_the_job_names_an_instance_type_on_both_clouds(folder: Path) -> None:
     """The same job file runs on all three targets."""
     job = TrainingJob(**yaml.safe_load((folder / "job.yaml").read_text("utf-8")))

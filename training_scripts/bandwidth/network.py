@@ -55,7 +55,7 @@ class Found:
         """Return whether messages bypass the kernel."""
         if self.name in ("AWS Libfabric", "Libfabric"):
             return self.provider.startswith("efa")
-        return self.name in ("IB", "IBext", "IBext_v7", "IBext_v8", "IBext_v9")
+        return self.name == "IB" or self.name.startswith("IBext")  # of the plugin, with its version, as IBext_v10
 
 
 _USES = re.compile(r"Using network ([\w ]+?)\s*$")
@@ -91,8 +91,9 @@ def read_log(lines: Iterable[str]) -> Found:
 
 
 def read_logs(folder: Path) -> Found:
-    """Return the result of the first log of this instance's processes that names a network."""
-    found = [read_log(path.read_text(errors="replace").splitlines()) for path in sorted(folder.glob("nccl_log_*"))]
+    """Return the result of the newest log that names a network. Earlier runs in the same folder have left theirs."""
+    paths = sorted(folder.glob("nccl_log_*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    found = [read_log(path.read_text(errors="replace").splitlines()) for path in paths]
     return next((one for one in found if one.name), found[0] if found else Found())
 
 

@@ -142,10 +142,11 @@ for count, seconds, size in step_seconds(device, config.width, config.layers, co
     )
     runtime.report(step=count, efficiency=speed_up / count)
 
-say(f"\nprojected: {gradients / 1e6:.1f} MB of gradients, {latency * 1e6:.0f} us for a message, nothing hidden")
-say(f"{'processes':>9} " + " ".join(f"{rate:>6g} Gb/s" for rate in NETWORKS))
-for count, efficiencies in projected(alone, gradients, latency, [2, 8, 32, 128]):
-    say(f"{count:>9} " + " ".join(f"{efficiency:>11.1%}" for efficiency in efficiencies))
+if latency:  # else no all-reduce was measured
+    say(f"\nprojected: {gradients / 1e6:.1f} MB of gradients, {latency * 1e6:.0f} us for a message, nothing hidden")
+    say(f"{'processes':>9} " + " ".join(f"{rate:>6g} Gb/s" for rate in NETWORKS))
+    for count, efficiencies in projected(alone, gradients, latency, [2, 8, 32, 128]):
+        say(f"{count:>9} " + " ".join(f"{efficiency:>11.1%}" for efficiency in efficiencies))
 
 if group.is_main:
     result = {"processes": n, "instances": place.node_count, "backend": group.backend, "network": verdict, "rows": rows}

@@ -222,6 +222,7 @@ loader = DataLoader(
     multiprocessing_context="fork" if config.workers else None,
     worker_init_fn=runtime.leave_stops_to_the_parent,
     pin_memory=on_gpu,
+    generator=torch.Generator(),  # else it would draw from the random states that a checkpoint has restored
 )
 
 started = time.perf_counter()
@@ -247,6 +248,7 @@ for step, (pixels, labels) in enumerate(loader, start=first_step):
         epoch = done / batches.steps_per_epoch
         figures = {"loss": total / config.global_batch, "gradient_norm": gradient_norm()}
         runtime.report(step=done, total=last_step, epoch=epoch, **figures, learning_rate=learning_rate_at(step))
+        runtime.check_finite(done, **figures)
     optimizer.zero_grad()
     if done % batches.steps_per_epoch == 0:
         counts = confusion()

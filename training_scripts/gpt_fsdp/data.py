@@ -4,13 +4,15 @@ whole.
     text/*.bin      tokens as uint16 or uint32: headerless (nanoGPT, uint16), or behind llm.c's header of 1,024 bytes
     text/*.txt      text; its bytes are the tokens
 
-Files whose names say `val` or `test` are held out; without one, the last tenth of every file is. A window is `context`
-tokens and the one after them. Windows do not overlap, and their order differs in every epoch. The number of windows
-used so far, the *position*, determines the windows of the next step; the checkpoint holds it.
+Files with the word `val`, `valid`, `validation` or `test` in their names are held out; without one, the last tenth of
+every file is. A window is `context` tokens and the one after them. Windows do not overlap, and their order differs in
+every epoch. The number of windows used so far, the *position*, determines the windows of the next step; the checkpoint
+holds it.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,7 +31,7 @@ HEADER_BYTES = 1024
 MAGIC = {20240520: np.uint16, 20240801: np.uint32}
 """Maps the first number of llm.c's header to the type of the tokens; the third number is their count."""
 
-HELD_OUT = ("val", "test")
+HELD_OUT = re.compile(r"(?<![a-z])(val|valid|validation|test)(set|data)?(?![a-z])")  # and not `interval`, `latest`
 
 Batch = tuple[Tensor, Tensor]
 
@@ -61,6 +63,7 @@ class Corpus:
 
     parts: tuple[Tokens, ...]
     context: int
+    vocabulary: int
 
     @property
     def tokens(self) -> int:
@@ -84,6 +87,8 @@ class Corpus:
     def batch(self, numbers: Sequence[int]) -> Batch:
         """Return inputs and expected outputs, (count, context) each."""
         rows = np.stack([self.window(number) for number in numbers]).astype(np.int64)
+        if rows.max() >= self.vocabulary:
+            raise vocabulary_error(self.parts[0].path.parent, int(rows.max()), self.vocabulary)
         windows = torch.from_numpy(rows)
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 
@@ -112,13 +117,13 @@ def read_corpus(folder: Path, context: int, vocabulary: int) -> tuple[Corpus, Co
     )
     if not paths:
         raise SetupError(f"there is no text in `{folder}`", hint="put `*.txt`, or `*.bin` from prepare.py, there")
-    files = [opened(path) for path in paths]
+    files = [file for file in map(opened, paths) if file.of]  # an empty file cannot be mapped
     learned = [file for file in files if not _is_held_out(file.path)]
     kept = [file for file in files if _is_held_out(file.path)]
     if not kept:
         kept = [Tokens(f.path, f.kind, f.offset, f.of - f.of // 10, f.of // 10) for f in learned]
         learned = [Tokens(f.path, f.kind, f.offset, 0, f.of - f.of // 10) for f in learned]
-    corpora = Corpus(tuple(learned), context), Corpus(tuple(kept), context)
+    corpora = Corpus(tuple(learned), context, vocabulary), Corpus(tuple(kept), context, vocabulary)
     for name, corpus in zip(("learn from", "hold out"), corpora, strict=True):
         if not corpus.windows:
             raise SetupError(
@@ -127,15 +132,23 @@ def read_corpus(folder: Path, context: int, vocabulary: int) -> tuple[Corpus, Co
             )
     largest = max(int(file.read(0, min(file.of, 1 << 16)).max(initial=0)) for file in files)
     if largest >= vocabulary:
-        raise SetupError(
-            f"`{folder}` holds the token {largest}, and `--vocabulary` is {vocabulary}",
-            hint=f"give at least `--vocabulary {largest + 1}`; GPT-2's tokens need 50304",
-        )
+        raise vocabulary_error(folder, largest, vocabulary)
     return corpora
 
 
+def vocabulary_error(folder: Path, token: int, vocabulary: int) -> SetupError:
+    """Return the error for a token that the model does not have. The start of each file is checked at once, the rest in
+    the process that reads it.
+    """
+    return SetupError(
+        f"`{folder}` holds the token {token}, and `--vocabulary` is {vocabulary}",
+        hint=f"give at least `--vocabulary {token + 1}`; GPT-2's tokens need 50304",
+        on_every_rank=False,
+    )
+
+
 def _is_held_out(path: Path) -> bool:
-    return any(word in path.stem.lower() for word in HELD_OUT)
+    return HELD_OUT.search(path.stem.lower()) is not None
 
 
 def opened(path: Path) -> Tokens:

@@ -165,7 +165,8 @@ class Spread:
         parts = self.config.accumulate
         with self._logits_in_parts(), torch.compiler.set_stance("force_eager"):
             pairs = zip(inputs.chunk(parts), following.chunk(parts), strict=True)
-            return torch.stack([whole(self._loss(part, target)) for part, target in pairs]).mean()
+            sums = [whole(self._loss(part, target)) * len(part) for part, target in pairs]  # the last may be smaller
+            return torch.stack(sums).sum() / len(inputs)
 
     def _loss(self, inputs: Tensor, following: Tensor) -> Tensor:
         is_cast = self.config.precision == "bf16" and self.config.layout not in SHARDED  # else FSDP2 casts

@@ -247,6 +247,12 @@ if first_step:
     runtime.notice(f"resumed from step {first_step}")
     first_position = saving.progress["windows"]
 
+
+def save(step: int) -> None:
+    runtime.check_finite(step, gradient_norm=whole(norm))
+    saving.save(step)
+
+
 meter = Meter(spread.shape, device, group.world_size, is_bf16=config.precision == "bf16")
 profile = runtime.StepProfile(config.profile)
 started = time.perf_counter()
@@ -259,18 +265,19 @@ for step in range(first_step, config.steps):
     if done % config.report_every == 0 or done == first_step + 1:
         figures = {"loss": mean_over_processes(loss), "gradient_norm": whole(norm)}
         runtime.report(step=done, total=config.steps, **figures, **meter.window())
+        runtime.check_finite(done, **figures)
     if config.evaluate_every and done % config.evaluate_every == 0:
         runtime.report(step=done, held_out_loss=held_out_loss(spread))
         meter.restart()
     saving.progress = {"windows": first_position + (done - first_step) * config.global_batch}
     saving.poll()
     if config.checkpoint_every and (done % config.checkpoint_every == 0 or done == config.steps):
-        saving.save(done)
+        save(done)
         meter.restart()
     if config.step_delay:
         time.sleep(config.step_delay)
     if runtime.should_stop() and done < config.steps:
-        saving.save(done)
+        save(done)
         saving.wait()
         runtime.exit_preempted(done)
 

@@ -244,6 +244,7 @@ if saved := checkpoints.load_sharded(read):
 
 def save(step: int) -> None:
     """Let every process write its part of the state. Only one replica writes a part that several hold."""
+    runtime.check_finite(step, gradient_norm=norm)
     state = state_by_name(runtime.random_states())
     checkpoints.save_sharded(lambda folder: write_shards(state, folder), step)
 
@@ -268,6 +269,7 @@ for step in range(first_step, config.steps):
     done = step + 1
     if done % config.report_every == 0 or done == first_step + 1:
         runtime.report(step=done, total=config.steps, loss=mean_of(loss), gradient_norm=norm)
+        runtime.check_finite(done, gradient_norm=norm)
     if done % config.checkpoint_every == 0 or done == config.steps:
         save(done)
     if config.step_delay:

@@ -264,6 +264,7 @@ loader = DataLoader(
     multiprocessing_context="fork" if config.workers else None,
     worker_init_fn=runtime.leave_stops_to_the_parent,
     pin_memory=on_gpu,
+    generator=torch.Generator(),  # else it would draw from the random states that a checkpoint has restored
 )
 
 seconds, started = 0.0, time.perf_counter()
@@ -287,6 +288,7 @@ for step, (images, labels) in enumerate(loader, start=first_step):
         epoch = done * config.global_batch / len(train)
         figures = {"loss": whole / config.global_batch, "gradient_norm": gradient_norm()}
         runtime.report(step=done, total=config.steps, epoch=epoch, **figures, learning_rate=learning_rate_at(step))
+        runtime.check_finite(done, **figures)
     optimizer.zero_grad()
     if done % config.evaluate_every == 0 and done < config.steps:
         seconds += time.perf_counter() - started

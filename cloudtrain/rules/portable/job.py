@@ -120,9 +120,12 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
 
     `environment.version` is the PyTorch version of the image. FSDP2 (`fully_shard`) was added in 2.6, pipelining in
     2.4, and its zero-bubble schedules in 2.5 and 2.6. With an older version, the script fails with an ImportError after
-    the machines have started.
+    the machines have started. Jobs for `smp`, version 1, are not checked: their images end at 2.0, so what a script has
+    of these names is for its runs without `smp`.
     """
-    environment = subject.job.environment
+    environment, distribution = subject.job.environment, subject.job.distribution
+    if distribution.type == "smp" and distribution.version == 1:
+        return
     version = _torch_version(environment.version) if environment.framework == "pytorch" else None
     if version is None or version >= torch_names.NEWEST or not subject.where.is_paid:
         return
