@@ -46,7 +46,7 @@ def input_is_missing(subject: Subject) -> Iterator[Fault]:
 
 @rule("LO102", Level.ERROR)
 def interpreter_is_missing(subject: Subject) -> Iterator[Fault]:
-    """The Python interpreter for the run does not exist.
+    """The Python interpreter for the run does not exist or cannot be executed.
 
     `--python` (or `ct.Local(python=...)`) names the interpreter that runs the script: a path, `conda:NAME` for a conda
     environment, or `uv` for the uv environment of the project that contains the working directory.
@@ -59,7 +59,10 @@ def interpreter_is_missing(subject: Subject) -> Iterator[Fault]:
         name = python.removeprefix("conda:")
         yield Fault(f"the conda environment `{name}` does not exist", "`conda env list` shows your environments")
     elif python is not None and shutil.which(python) is None:
-        yield Fault(f"the interpreter `{python}` does not exist", f"use this one: `--python {sys.executable}`")
+        problem = "is a folder" if os.path.isdir(python) else why_missing(python) or "is not an executable file"  # noqa: PTH112
+        inside = os.path.join(python, "bin", "python")  # noqa: PTH118
+        use = inside if shutil.which(inside) else sys.executable
+        yield Fault(f"the interpreter `{python}` {problem}", f"use this one: `--python {use}`")
 
 
 @rule("LO103", Level.ERROR)
