@@ -149,3 +149,12 @@ def test_selected_lines(cli: Cli, scripted: Path, job: str) -> None:
         result = cli("logs", name, *wrong)
         assert result.code == 2
         assert "Traceback" not in result.err
+
+
+def test_a_rank_without_output(cli: Cli, scripted: Path, job: str) -> None:
+    """A rank that the run does not have is answered in words, on stderr."""
+    fate(scripted, lines=LINES)
+    name = submitted(cli)
+    result = cli("logs", name, "--rank", "7")
+    assert (result.code, result.out, result.err) == (0, "", f"`{name}` has no output of rank 7\n")
+    assert cli("logs", name, "--rank", "1").err == ""
