@@ -172,17 +172,23 @@ def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
 
 
 @rule("LO203", Level.NOTICE)
-def restarts_without_torchrun(subject: Subject) -> Iterator[Fault]:
-    """`--max-restarts` has no effect, because the job's launcher cannot restart ranks.
+def option_without_effect(subject: Subject) -> Iterator[Fault]:
+    """`--max-restarts` or `--processes-per-instance` has no effect with the job's distribution.
 
     Only torchrun and `--launcher fork` restart the ranks after one of them fails. With another launcher, the job ends
-    with its first failure.
+    with its first failure. The distribution `none` starts one process on each instance.
     """
     if subject.target.max_restarts and _specification(subject).launcher not in ("torchrun", "fork"):
         yield Fault(
             f"`--max-restarts {subject.target.max_restarts}` has no effect: `{subject.job.distribution.type}` "
             "does not start through torchrun",
             "leave out `--max-restarts`",
+        )
+    count = subject.target.processes_per_instance or 1
+    if count > 1 and subject.job.distribution.type == "none":
+        yield Fault(
+            f"`--processes-per-instance {count}` has no effect: `none` starts one process on each instance",
+            "start them through torchrun: `--set distribution.type=torch`",
         )
 
 
