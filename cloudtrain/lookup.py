@@ -106,7 +106,7 @@ def runs(
     from cloudtrain.store.origin import Condition, condition_of
 
     conditions = [Condition("tag", key, "=", value) for key, value in (tags or {}).items()]
-    conditions += [condition_of(text) for text in where]
+    conditions += [condition_of(text) for text in ([where] if isinstance(where, str) else where)]
     if conditions and target is not None:
         hint = "remove the target, because only this machine stores tags and hyperparameters of its runs"
         raise UsageError("runs on a target cannot be selected by tags or hyperparameters", hint=hint, code="CT902")
