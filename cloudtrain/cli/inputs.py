@@ -66,7 +66,7 @@ def job_or_script(
 
     script = Path(job)
     if not script.is_file():
-        beside = sorted(map(str, script.parent.glob("*.py")))[:20] if script.parent.is_dir() else ()
+        beside = sorted(str(file) for file in script.parent.glob("*.py") if file.is_file())[:20]
         hint = did_you_mean(job, beside) or "name a Python file or a job file"
         raise UsageError(f"there is no script `{job}`", hint=hint, code="CT903")
     changes = [*_changes(instances, processes_per_instance, gpu), *(overrides or ())]
