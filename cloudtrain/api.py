@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from cloudtrain.core.job import BUNDLED, TrainingJob
 from cloudtrain.core.plan import Plan
-from cloudtrain.errors import (
-    CloudtrainError,
-    UsageError,
-)
+from cloudtrain.errors import CloudtrainError, UsageError, shortened
 from cloudtrain.jobfile.files import anchored
 from cloudtrain.lifecycle.planning import PlaceOf, PreparedJob, prepare_job
 from cloudtrain.settings import Settings, load_settings
@@ -123,7 +120,7 @@ def plan(
         JobError: the target does not support a field of the job; the hint names an alternative.
         TargetUnavailable: the target cannot be used from this machine.
     """
-    settings = load_settings(job.folder)
+    settings = _settings_of(job)
     prepared = _prepare(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
     return _next_plan(prepared, settings)
 
@@ -143,7 +140,7 @@ def check(
     With `online=None` the target is asked only if you have credentials for it; with `online=False`, never. The other
     arguments are as in `plan`.
     """
-    settings = load_settings(job.folder)
+    settings = _settings_of(job)
     prepared = _prepare(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
     compiled = _next_plan(prepared, settings)
     wanted = prepared.can_check if online is None else online
@@ -203,7 +200,7 @@ def submit(
     from cloudtrain.store.opening import open_store
     from cloudtrain.store.origin import origin_here
 
-    settings = load_settings(job.folder)
+    settings = _settings_of(job)
     if queue is not None or priority is not None:
         from cloudtrain.lifecycle.queue import queued_settings
 
@@ -293,7 +290,7 @@ def upload(
     """
     from cloudtrain.lifecycle.sending import stop_on_errors
 
-    settings = load_settings(job.folder)
+    settings = _settings_of(job)
     prepared = _prepare(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
     compiled = _next_plan(prepared, settings)
     is_here = target_of(compiled.target).run_folder(compiled.run_name, settings.state_dir) is not None
@@ -316,7 +313,7 @@ def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = 
     """
     from cloudtrain.targets.base import PinsVersions
 
-    settings = load_settings(job.folder)
+    settings = _settings_of(job)
     own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
     service, inner = service_of(own.type, settings), cast("AnyJob", getattr(job, "job", job))
     if not isinstance(service, PinsVersions):
@@ -327,6 +324,18 @@ def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = 
     if pinned is inner:
         raise UsageError("the job contains no label `NAME@latest`", hint="remove `--pin`", code="CT987")
     return pinned if inner is job else job.model_copy(update={"job": pinned})
+
+
+def _settings_of(job: AnyJob | Sweep) -> Settings:
+    """Return the settings of the job's project, or of the working directory.
+
+    Raises:
+        UsageError: the value is no job, for example the name of a job file.
+    """
+    if not hasattr(job, "folder"):
+        file = shortened(str(job)) if isinstance(job, str | Path) else "job.yaml"
+        raise UsageError(f"`{type(job).__name__}` is not a job", hint=f'read a job file first: `ct.load_job("{file}")`')
+    return load_settings(job.folder)
 
 
 def _prepare(job: AnyJob | Sweep, target: AnyTarget, settings: Settings, **words: Any) -> PreparedJob | PreparedSweep:

@@ -176,9 +176,15 @@ class PreflightError(CloudtrainError):
 
     exit_code = 2
 
-    def __init__(self, message: str, *, findings: Sequence[object], hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, findings: Sequence[object], hint: str | None = None, errors: Sequence[str] = ()
+    ) -> None:
         super().__init__(message, hint=hint)
         self.findings = tuple(findings)
+        self._errors = tuple(errors)
+
+    def __str__(self) -> str:
+        return "\n\n".join([self.message, *self._errors, f"hint: {self.hint}"])
 
 
 class MissingExtra(CloudtrainError, ImportError):

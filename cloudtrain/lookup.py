@@ -32,7 +32,8 @@ def run(name: str) -> Run:
 
     `last` is the newest run that was submitted from the working directory or for a job file in it; runs of this
     terminal take precedence. Without such a run, `last` is the newest run of this terminal, else the newest run of all.
-    In these two cases the `elsewhere` of the returned run holds the folder that the run was submitted from.
+    In these two cases, and for another terminal's run from a folder inside the working directory, the `elsewhere` of
+    the returned run holds the folder that the run was submitted from.
 
     A reference such as `sagemaker://eu-west-1/name` also attaches to a run that this machine did not submit.
 
@@ -106,7 +107,7 @@ def runs(
     from cloudtrain.store.origin import Condition, condition_of
 
     conditions = [Condition("tag", key, "=", value) for key, value in (tags or {}).items()]
-    conditions += [condition_of(text) for text in where]
+    conditions += [condition_of(text) for text in ([where] if isinstance(where, str) else where)]
     if conditions and target is not None:
         hint = "remove the target, because only this machine stores tags and hyperparameters of its runs"
         raise UsageError("runs on a target cannot be selected by tags or hyperparameters", hint=hint, code="CT902")
@@ -210,13 +211,16 @@ def run_of_record(row: RunRecord, settings: Settings, **words: Any) -> Run:
 
 def _last(store: Store) -> tuple[list[RunRecord], str | None]:
     """Return a list with the run that `last` means, and the folder that the run was submitted from. The list is empty
-    if no run exists. The folder is None if `last` means a run of the working directory."""
+    if no run exists. The folder is None if `last` means a run of the working directory, or one of this terminal from a
+    folder inside it."""
     from cloudtrain.store.origin import origin_here
 
     here = origin_here(Path.cwd())
     found = store.newest_from(here)
     if found is not None:
-        return [found], None
+        origin = store.origin_of(found.name)
+        is_ours = here.folder in (origin.folder, origin.project) or here.terminal == origin.terminal
+        return [found], None if is_ours else origin.folder
     others = [record for record in (store.newest_in(here.terminal), *store.newest(limit=1)) if record is not None]
     return others[:1], store.origin_of(others[0].name).folder if others else None
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, TextIO
 
 from cloudtrain.cli.failures import EXIT_INTERRUPTED
@@ -63,6 +63,11 @@ def print_logs(
     try:
         if not follow:
             lines = selected()
+            if selection == EVERY_LINE:
+                first = list(islice(lines, 1))
+                lines = chain(first, lines)
+                if not first:
+                    say(_without_output(run, rank, instance))
             _write(lines if tail is None else deque(lines, maxlen=min(tail, sys.maxsize)), form, sys.stdout)
             return 0
         skipped = 0 if tail is None else max(0, sum(1 for _ in selected()) - tail)
@@ -75,6 +80,12 @@ def print_logs(
     except KeyboardInterrupt:
         goes_on(run)
         return EXIT_INTERRUPTED
+
+
+def _without_output(run: Run, rank: int | None, instance: int | None) -> str:
+    words = [f"of rank {rank}"] if rank is not None else []
+    words += [f"of instance {instance}"] if instance is not None else []
+    return " ".join([f"`{run.name}` has no output", *words, *(() if run.state.is_final else ("yet",))])
 
 
 class _QueueNews:

@@ -84,14 +84,15 @@ class Command(TyperCommand):
         Raises:
             UsageError: `words` contains such an option.
         """
-        own = {name for param in self.params for name in param.opts if name.startswith("--") and len(name) > 3}
+        own = {name for param in self.params for name in (*param.opts, *param.secondary_opts) if name[0] == "-"}
         typed = [word.partition("=")[0] for word in words]
         found = [name for name in typed if name in own]
         if not found or not Path(script).is_file():
             return
         text = Path(script).read_text(encoding="utf-8", errors="replace")
         for name in found:
-            if not re.search(rf"\b{name[2:].replace('-', '[-_]')}\b", text):
+            known = rf"\b{name[2:].replace('-', '[-_]')}\b" if name.startswith("--") else rf"[\"']{name}[\"']"
+            if not re.search(known, text):
                 message = f"`{name}` comes after `{script}`, which has no such option"
                 hint = f"write `{name}` before `{script}`, or add `--` after `{script}` to pass it to the script"
                 raise UsageError(message, hint=hint, code="CT902")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.core.targets import DEFAULT_TARGET
-from cloudtrain.errors import UsageError
+from cloudtrain.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from cloudtrain.core.plan import Plan
@@ -66,7 +66,9 @@ def job_or_script(
 
     script = Path(job)
     if not script.is_file():
-        raise UsageError(f"there is no script `{job}`", hint="name a Python file or a job file", code="CT903")
+        beside = sorted(str(file) for file in script.parent.glob("*.py") if file.is_file())[:20]
+        hint = did_you_mean(job, beside) or "name a Python file or a job file"
+        raise UsageError(f"there is no script `{job}`", hint=hint, code="CT903")
     changes = [*_changes(instances, processes_per_instance, gpu), *(overrides or ())]
     if processes_per_instance is not None and not any(item.startswith("distribution.type=") for item in changes):
         _require_distribution(script)

@@ -33,7 +33,7 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
     say(f"`{run.name}` {word}{_after(status)}" + (f": {values}" if values else ""))
     work = _working_files(run)
     fetched = _downloads_of(run, status, has_work=bool(work))
-    fetch = typed("cloudtrain", "download", run.name, fetched)
+    fetch = typed("cloudtrain", "download", run.name, fetched) if fetched else ""
     if work:
         copy = "" if fetched == "work/" else f"; {typed('cloudtrain', 'download', run.name, 'work/')} copies them"
         say(_words_of(work) + copy)
@@ -41,7 +41,7 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
         fetch = f", {typed('cloudtrain', 'download', run.name, 'model/')}" if "best_trial" in status.metrics else ""
         say(f"next: {typed('cloudtrain', 'trials', run.name)}{fetch}")
     else:
-        say(f"next: {typed('cloudtrain', 'logs', run.name)}, {fetch}")
+        say(f"next: {typed('cloudtrain', 'logs', run.name)}{fetch and f', {fetch}'}")
 
 
 def _of_sweep(status: RunStatus) -> str:
@@ -134,12 +134,15 @@ def _words_of(work: Mapping[str, Path]) -> str:
 
 
 def _downloads_of(run: Run, status: RunStatus, *, has_work: bool) -> str:
-    """Return the folder to suggest for download: the checkpoint, the model, an output, or the working files."""
+    """Return the folder to suggest for download: the checkpoint, the model, an output, or the working files; empty
+    where a run of this machine wrote no file."""
     written = run.written
     stopped = status.state is RunState.STOPPED
     wanted = "checkpoint" if stopped else "model" if not written or "model" in written else next(iter(written))
     if has_work and not _has_files(written.get(wanted, "")):
         return "work/"
+    if Path(folder := written.get(wanted, "")).is_dir() and not _has_files(folder):
+        wanted = next((name for name, place in written.items() if _has_files(place)), "")
     return f"{wanted}/" if wanted in ("checkpoint", "model") else wanted
 
 

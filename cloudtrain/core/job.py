@@ -18,7 +18,7 @@ from cloudtrain.core.per_target import OVERRIDES, per_target, value_for
 from cloudtrain.core.references import reference_problems
 from cloudtrain.core.resources import Named, NamedInput, Resources
 from cloudtrain.core.units import Duration
-from cloudtrain.errors import Problem, dotted
+from cloudtrain.errors import Problem, UsageError, dotted
 from cloudtrain.problems.names import JOB_NAME, MAX_JOB_NAME, PLACE_NAME
 from cloudtrain.problems.source import KeyProblem, MissingProblem
 
@@ -277,11 +277,14 @@ class TrainingJob(FromFile):
             fields: fields of the job, which replace those that the script and its arguments determine.
 
         Raises:
-            UsageError: the script does not exist, or is not a Python file.
+            UsageError: the script does not exist or is not a Python file, or the arguments are one text.
             JobError: a field is wrong.
         """
         from cloudtrain.core.script import fields_of_script
 
+        if isinstance(arguments, str):
+            hint = f"write `{arguments.split()!r}`"
+            raise UsageError("the arguments of a script are a list of texts, not one text", hint=hint)
         return cls(**fields_of_script(Path(script), [str(word) for word in arguments], Path.cwd()) | fields)
 
     if TYPE_CHECKING:

@@ -159,6 +159,7 @@ def _read(path: Path) -> str:
 
 def _job_files(folder: Path) -> list[str]:
     try:
-        return [entry.name for entry in folder.iterdir() if entry.suffix.lower() in SUFFIXES and entry.is_file()]
+        files = [entry.name for entry in folder.iterdir() if entry.suffix.lower() in SUFFIXES and entry.is_file()]
     except OSError:
         return []
+    return [name for name in files if not name.endswith(".schema.json")]  # `cloudtrain init` writes one for editors

@@ -63,13 +63,22 @@ def override(data: Data, overrides: Sequence[str], model: type[BaseModel] = Trai
             parts, written = _split(text)
             path, found = _apply(data, parts, written, model)
         except _Refused as error:
-            problems.append(replace(error.problem, file=origin))
+            problems.append(replace(_for_script(error.problem, text, model), file=origin))
             continue
         for old in [old for old in texts if old[: len(path)] == path]:
             del texts[old]
         origins = {old: text for old, text in origins.items() if old[: len(path)] != path} | {path: origin}
         texts |= {(*path, *inner): value for inner, value in found.texts.items()}
     return data, Changes(origins, texts, tuple(problems))
+
+
+def _for_script(problem: Problem, text: str, model: type[BaseModel]) -> Problem:
+    """Return the problem with a hint about hyperparameters, if the override names no field: `epochs=3`."""
+    if model is not TrainingJob or not (problem.hint or "").startswith("use one of"):
+        return problem
+    if problem.code != "CT010" or not re.fullmatch(r"[\w-]+=[\w.+-]{1,40}", text):
+        return problem
+    return replace(problem, hint=f"for an option of your script, write `--set hyperparameters.{text}`")
 
 
 def _split(text: str) -> tuple[list[str], str]:

@@ -10,6 +10,7 @@ from typing import Any
 from cloudtrain.core.job import TrainingJob
 from cloudtrain.core.script import fields_of_script
 from cloudtrain.documents.document import Positions, Unreadable, read_document
+from cloudtrain.documents.scalars import read_scalar
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.jobfile.files import anchored
 from cloudtrain.jobfile.overrides import override
@@ -49,7 +50,14 @@ def yaml_text(data: dict[str, Any]) -> str:
 
     import yaml
 
-    text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    class Dumper(yaml.SafeDumper):
+        """PyYAML's writer, which would leave `1e-3` unquoted: text in YAML 1.1, but a number in YAML 1.2."""
+
+    def quoted_text(dumper: Any, text: str) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, None if read_scalar(text) == text else "'")
+
+    Dumper.add_representer(str, quoted_text)
+    text: str = yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True)
     try:
         if text.replace("\n", "").isprintable() and read_document(text, "yaml").data == data:
             return text

@@ -21,6 +21,7 @@ from cloudtrain.errors import JobError, Problem
 from cloudtrain.jobfile.files import anchored
 from cloudtrain.rules.data_places import declared_places
 from cloudtrain.settings import Settings
+from cloudtrain.system.paths import links_to
 from cloudtrain.targets.base import Account, Service, Target
 from cloudtrain.targets.common.compiling import run_name, submission_key, without_literals
 from cloudtrain.targets.registry import service_of, target_of
@@ -415,7 +416,7 @@ def _resolve_run_inputs(
 
 def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str]:
     """Find the paths inside the source folder that are not code: inputs, outputs and checkpoints of the job on this
-    machine, and the state folder. Map each path to a description for messages.
+    machine, links that lead to them, and the state folder. Map each path to a description for messages.
 
     A path is left out if it contains code that the job names, such as its entry point.
     """
@@ -424,18 +425,22 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
     named = (job.entry_point, environment.requirements, environment.conda_file, environment.build)
     code = [os.path.normpath(name) for name in (*named, *(job.command or "").split()) if name]
     root = os.path.realpath(source)
-    places = {
-        f"{place.name} of the job": "/" + "/".join(place.parts[1:]) for place in declared_places(view, DEFAULT_TARGET)
-    }
+    declared = [(f"{place.name} of the job", place.address) for place in declared_places(view, DEFAULT_TARGET)]
     for name, item in job.inputs.items():
         paths = {place for target in target_names() if is_local_path(place := item.of(target))}
-        places |= {f"input `{name}` of the job": os.path.realpath(str(path)) for path in paths}
-    places["cloudtrain's own state"] = os.path.realpath(state_dir)
+        declared += [(f"input `{name}` of the job", str(path)) for path in paths]
+    declared.append(("cloudtrain's own state", str(state_dir)))
     found: dict[str, str] = {}
-    for what, place in places.items():
-        path = os.path.relpath(place, root)
-        if path != "." and not path.startswith("..") and not any(f"{name}/".startswith(f"{path}/") for name in code):
-            found[path] = what
+    for what, address in declared:
+        place = os.path.realpath(address)
+        # A link into the code, on the way to the data, is code.
+        ends = {link: f"{os.path.realpath(link)}/" for link in links_to(address)}
+        links = (link for link, end in ends.items() if end.startswith(f"{place}/") or not end.startswith(f"{root}/"))
+        for each in (place, *links):
+            path = os.path.relpath(each, root)
+            is_code = any(f"{name}/".startswith(f"{path}/") for name in code)
+            if path != "." and not path.startswith("..") and not is_code:
+                found[path] = what
     return found
 
 

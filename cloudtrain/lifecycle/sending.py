@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.core.plan import Plan
+from cloudtrain.core.plan import Finding, Plan
 from cloudtrain.errors import PreflightError
 
 
@@ -17,5 +17,11 @@ def stop_on_errors(plan: Plan) -> None:
         raise PreflightError(
             f"{count} check{'s' if count > 1 else ''} found an error, so nothing was sent",
             findings=plan.findings,
+            errors=[_text_of(error) for error in plan.errors],
             hint=f"`cloudtrain explain {code}` explains it, and `--ignore {code}` ignores it",
         )
+
+
+def _text_of(finding: Finding) -> str:
+    hint = f"\n  hint: {finding.hint}" if finding.hint else ""
+    return f"{finding.message} [{finding.code}]{hint}"

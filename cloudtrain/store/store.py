@@ -273,8 +273,9 @@ class Store:
         """Return the newest run that was submitted from the folder of `origin` or a folder inside it, or for a job file
         in these folders. Return None if no such run exists.
 
-        A run from the same terminal as `origin` takes precedence over newer runs from other terminals. A finished
-        rehearsal is returned only if no other run matches.
+        A run from the same terminal as `origin` takes precedence over newer runs from other terminals, and of these a
+        run from the folder itself over newer runs from the folders inside it. A finished rehearsal is returned only if
+        no other run matches.
         """
         here, below = (
             origin.folder,
@@ -284,9 +285,11 @@ class Store:
             f"""
             NATURAL JOIN origins
             WHERE folder = ? OR (folder >= ? AND folder < ?) OR project = ? OR (project >= ? AND project < ?)
-            ORDER BY {_OLD_REHEARSAL}, terminal = ? AND terminal != '' DESC, seq DESC LIMIT 1
+            ORDER BY {_OLD_REHEARSAL},
+                CASE WHEN terminal = ? AND terminal != '' THEN 0 WHEN folder = ? OR project = ? THEN 1 ELSE 2 END,
+                seq DESC LIMIT 1
             """,
-            (here, *below, here, *below, origin.terminal),
+            (here, *below, here, *below, origin.terminal, here, here),
         )
         return found[0] if found else None
 

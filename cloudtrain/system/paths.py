@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -24,6 +25,22 @@ def why_missing(path: str) -> str | None:
     except ValueError:
         return "is not a path: it has a NUL character in it"
     return None
+
+
+def links_to(path: str) -> Iterator[str]:
+    """Yield each link that the system follows to reach an absolute path, from the first to the last."""
+    here, rest = os.sep, path.split("/")[::-1]
+    for _ in range(10_000):  # two links can lead to each other
+        if not rest:
+            return
+        item = os.path.normpath(os.path.join(here, rest.pop()))  # noqa: PTH118
+        if os.path.islink(item):  # noqa: PTH114
+            yield item
+            target = os.readlink(item)  # noqa: PTH115
+            rest += target.split("/")[::-1]
+            here = os.sep if os.path.isabs(target) else here  # noqa: PTH117
+        else:
+            here = item
 
 
 def is_root(path: str) -> bool:

@@ -40,7 +40,8 @@ def rule_named(code: str) -> Rule:
         hint = f"`cloudtrain explain {code.upper()}` explains how to correct it"
         raise UsageError(f"`{code.upper()}` is an error code, and errors cannot be ignored", hint=hint)
     near = did_you_mean(code.upper(), registered) if len(code) > 3 else None
-    raise UsageError(f"the rule `{shortened(code)}` does not exist", hint=near or "see `cloudtrain explain`")
+    hint = near if near and near.startswith("did you mean") else "`cloudtrain explain` lists all codes"
+    raise UsageError(f"the rule `{shortened(code)}` does not exist", hint=hint)
 
 
 def subject_of(

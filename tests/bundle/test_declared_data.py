@@ -47,6 +47,24 @@ def test_declared_places_are_no_code(source: Path, path: str) -> None:
     assert code_of(entry_point="train.py", **places) != declared
 
 
+@pytest.mark.parametrize("target", ["{outside}", "real", "again"])
+def test_declared_links_are_no_code(source: Path, target: str) -> None:
+    """A declared place may be a link, or lie below a link, that leads to another disk or to a folder of the code."""
+    fill(source.parent / "outside", "train/a.bin")
+    fill(source, "real/train/a.bin", "pkg/util.py")
+    (source / "again").symlink_to(source.parent / "outside")
+    (source / "link").symlink_to(target.format(outside=source.parent / "outside"))
+    (source / "code").symlink_to("pkg")
+    inputs = {"all": {"local": "src/link"}, "part": {"local": "src/again/train"}, "code": {"local": "src/code/data"}}
+    plan = ct.plan(ct.TrainingJob(name="job", source_dir="src", entry_point="train.py", inputs=inputs), "local")
+    assert {finding.code for finding in plan.findings} <= {"LO101"}  # `src/code/data` does not exist
+    (source / "pkg/util.py").write_text("another text")
+    changed = code_of(entry_point="train.py", inputs=inputs)
+    assert changed != plan.uploads[0].sha256
+    fill(source, "real/train/b.bin")
+    assert (code_of(entry_point="train.py", inputs=inputs) == changed) is (target == "real")
+
+
 def test_declared_data_is_of_any_size(source: Path) -> None:
     """A file that no bundle may hold is no finding where the job declares it, and an error elsewhere."""
     with (source / "data/train/huge.bin").open("wb") as file:

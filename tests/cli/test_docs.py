@@ -6,6 +6,7 @@ import runpy
 from pathlib import Path
 
 from cloudtrain.cli.app import COMMANDS
+from tests.cli.conftest import Cli
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -19,3 +20,13 @@ def test_page_is_up_to_date() -> None:
         assert f"### cloudtrain {name}\n" in text
     for code in (0, 1, 2, 3, 4, 70, 130, 141):
         assert f"| {code} | " in text
+
+
+def test_the_mistakes_of_the_readme(cli: Cli, clean_environment: Path) -> None:
+    """The README shows what `check` prints for a file with five mistakes."""
+    lines = (REPOSITORY / "README.md").read_text().split("$ cloudtrain check job.yaml\n")[1].partition("```")[0]
+    (clean_environment / "job.yaml").write_text(
+        "name: cifar10 ddp\nentry_pont: train.py\ndistribution: {type: torhc}\nresources:\n  instance_count: two\n"
+        'hyperparameters: {data: "${{inputs.train}}"}\n'
+    )
+    assert cli("check", "job.yaml").err.split() == lines.split()

@@ -117,6 +117,19 @@ def test_a_near_file_is_offered_with_its_folder(cli: Cli, job: str, clean_enviro
     assert cli("plan", "jobs/digits.YAML", "--set", "source_dir=..").code == 0
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("jbo.yaml", "job.yaml"), ("x.yaml", "job.yaml"), ("tran.py", "train.py")]
+)
+def test_a_missing_file_has_a_neighbour(cli: Cli, clean_environment: Path, typed: str, meant: str) -> None:
+    """The hint names the files that a submit takes, and not the editor's schema that `init` writes beside them."""
+    (clean_environment / "train.py").touch()
+    assert cli("init").code == 0
+    result = cli("submit", typed)
+    assert result.code == 2
+    assert f"`{meant}`" in result.err
+    assert "schema" not in result.err
+
+
 LONG = "a" * 300
 
 

@@ -37,7 +37,7 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.lifecycle
 def test_last_is_of_this_folder_and_terminal(project: Path, tmp_path: Path, clean_environment: Path) -> None:
     """Another terminal's newer run in the same folder is not this terminal's `last`; a third terminal's `last` is the
-    newest of the folder; from another folder `stop last` stops nothing that nobody named."""
+    newest of the folder; from another folder, or one above, `stop last` stops nothing that nobody named."""
     os.chdir(project)
     first = ct.submit(ct.load_job("job.yaml"))
     second = in_another_terminal(
@@ -52,6 +52,8 @@ def test_last_is_of_this_folder_and_terminal(project: Path, tmp_path: Path, clea
         assert refused.returncode == 2
         assert f"`{second}`, from `{project}`" in " ".join(refused.stderr.split())
         assert f"`cloudtrain stop {second}`" in refused.stderr
+        above = in_another_terminal(tmp_path, "stop", "last")  # such as a new terminal in the home folder
+        assert (above.returncode, f"`cloudtrain stop {second}`" in above.stderr) == (2, True)
         assert not ct.run(second).state.is_final
         assert in_another_terminal(project, "stop", "last", "--wait").returncode == 0
         assert ct.run(second).state.is_final
@@ -149,3 +151,12 @@ def test_selected_lines(cli: Cli, scripted: Path, job: str) -> None:
         result = cli("logs", name, *wrong)
         assert result.code == 2
         assert "Traceback" not in result.err
+
+
+def test_a_rank_without_output(cli: Cli, scripted: Path, job: str) -> None:
+    """A rank that the run does not have is answered in words, on stderr."""
+    fate(scripted, lines=LINES)
+    name = submitted(cli)
+    result = cli("logs", name, "--rank", "7")
+    assert (result.code, result.out, result.err) == (0, "", f"`{name}` has no output of rank 7\n")
+    assert cli("logs", name, "--rank", "1").err == ""

@@ -81,6 +81,19 @@ def test_an_environment_that_is_not_there(cli: Cli, project: Path, python: str, 
     assert hint in said
 
 
+def test_a_folder_is_no_interpreter(cli: Cli, project: Path) -> None:
+    """The hint names the interpreter in the folder of an environment; `check` has the option, too."""
+    environment_at(project / "mine")
+    result = cli("check", "job.yaml", "--python", "./mine")
+    said = " ".join(result.out.split())
+    assert (result.code, "/mine` is a folder [LO102]" in said) == (2, True)
+    assert "/mine/bin/python`" in said
+    (project / "mine.txt").touch()
+    assert "/mine.txt` is not an executable file [LO102]" in " ".join(
+        cli("check", "job.yaml", "--python", "./mine.txt").out.split()
+    )
+
+
 @pytest.mark.lifecycle
 def test_a_relative_path_in_the_settings_file(cli: Cli, project: Path) -> None:
     """It is relative to the working directory, while the script runs in the folder of its code."""

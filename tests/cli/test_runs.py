@@ -371,6 +371,19 @@ def test_the_end_names_what_a_script_wrote_beside_its_code(cli: Cli, clean_envir
     assert cli("download", name, "work/", "--to", "here").out.split() == ["here/log.txt", "here/out/last.pt"]
 
 
+def test_the_end_offers_no_download_of_nothing(cli: Cli, clean_environment: Path) -> None:
+    """A run that wrote no file has nothing to download; who tries is told where a script saves its model."""
+    (clean_environment / "train.py").write_text("print('hello')")
+    (clean_environment / "job.yaml").write_text("name: plain\nsource_dir: .\nentry_point: train.py\n")
+    result = cli("submit", "job.yaml")
+    assert "`cloudtrain logs plain-" in result.err
+    assert "download" not in result.err
+    nothing = cli("download", "last", "model/")
+    assert (nothing.code, nothing.out) == (1, "")
+    assert "wrote no files to `model/`\n" in nothing.err
+    assert "runtime.model_dir()" in nothing.err
+
+
 def test_outputs_are_copied_together(cli: Cli, clean_environment: Path) -> None:
     """`download outputs/` copies each declared output into its own folder, and nothing of the model."""
     script = (

@@ -44,9 +44,12 @@ def test_arguments_are_hyperparameters(cli: Cli, script: str, clean_environment:
     expected = {"epochs": 3, "lr": "1e-3", "momentum": 0.9, "shift": -1, "target": "cat"}
     assert (job.entry_point, job.hyperparameters) == (script, expected)
     assert (job.name, job.distribution.type) == (clean_environment.name, "torch")
+    assert "\n  lr: '1e-3'\n" in Path("saved.yaml").read_text()
 
 
-@pytest.mark.parametrize("words", [["--dry-run"], ["--lr", "1", "--instances=4"], ["--upload-only", "x"]])
+@pytest.mark.parametrize(
+    "words", [["--dry-run"], ["--lr", "1", "--instances=4"], ["--upload-only", "x"], ["-d"], ["--lr", "1", "-t", "x"]]
+)
 def test_an_option_of_the_command_after_the_script_is_refused(cli: Cli, script: str, words: list[str]) -> None:
     """With `--dry-run` behind a script that knows no such option a job would be sent. `--` gives it to the script."""
     name = next(word for word in words if word not in ("--lr", "1", "x")).partition("=")[0]

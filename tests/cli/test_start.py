@@ -85,6 +85,17 @@ def test_init_keeps_a_name_that_looks_like_a_number(cli: Cli) -> None:
     assert ct.load_job("job.yaml").name == "2024"
 
 
+@pytest.mark.parametrize(("file", "better"), [("job.toml", "job.yaml"), ("big", "big.yaml"), ("jobs", "jobs/job.yaml")])
+def test_init_writes_yaml(cli: Cli, clean_environment: Path, file: str, better: str) -> None:
+    """Any other file could not be read as a job afterwards; the hint does what it says."""
+    (clean_environment / "jobs").mkdir()
+    result = cli("init", file, "--force")
+    assert (result.code, result.out) == (2, "")
+    assert f"`cloudtrain init {better}`" in result.err
+    assert cli("init", better).code == 0
+    assert ct.load_job(better)
+
+
 def test_init_says_what_is_wrong_with_a_name(cli: Cli) -> None:
     """A name that no job may have is refused before the file is written."""
     result = cli("init", "--name", "not a name!")

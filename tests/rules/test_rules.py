@@ -252,6 +252,13 @@ def test_fewer_tasks_of_tensorflow_are_told(
     assert [(item.message, item.hint) for item in found] == ([told] if message else [])
 
 
+def test_processes_that_nothing_starts_are_told(make_source: Callable[..., Path]) -> None:
+    """`--nproc 2` on a job without a distribution is no silent single process."""
+    (finding,) = check(Case(target=ct.Local(processes_per_instance=2)), make_source)
+    assert (finding.code, "--set distribution.type=torch" in str(finding.hint)) == ("LO203", True)
+    assert not check(Case(target=ct.Local(processes_per_instance=1)), make_source)
+
+
 def test_checkpoints_do_not_go_to_a_file(make_source: Callable[..., Path]) -> None:
     """The file itself is named."""
     found = check(Case({"checkpoint": {"local": "/dev/null"}}), make_source)

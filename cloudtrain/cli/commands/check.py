@@ -28,6 +28,8 @@ def command(
     json: options.Json = False,
     instances: options.Instances = None,
     processes_per_instance: options.ProcessesPerInstance = None,
+    python: options.Python = None,
+    build_environment: options.BuildEnvironment = None,
     emulate: options.Emulate = None,
     gpu: options.Gpu = None,
     save_job: options.SaveJob = None,
@@ -65,6 +67,8 @@ def command(
             job=job,
             instance_count=instances,
             processes_per_instance=processes_per_instance,
+            python=python,
+            build_environment=build_environment,
             emulate=emulate,
         )
         if pin:

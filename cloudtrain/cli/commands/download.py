@@ -49,7 +49,10 @@ def command(
     else:
         print_lines(map(str, files))
     if not files:
-        say(f"`{run.name}` wrote no files{f' to `{path}`' if path else ''} yet")
+        yet = "" if run.state.is_final else " yet"
+        say(f"`{run.name}` wrote no files{f' to `{path}`' if path else ''}{yet}")
         if path and run.working_files:
             say(f"the files in its working folder: {typed('cloudtrain', 'download', run.name, 'work/')}")
+        elif path.strip("/") == "model" and not yet:
+            say("save the model in `runtime.model_dir()`, the folder that $CLOUDTRAIN_MODEL_DIR names")
         raise typer.Exit(1)

@@ -74,6 +74,12 @@ def command(
     from cloudtrain.cli.terminal import print_lines, say, typed
     from cloudtrain.errors import UsageError
 
+    if path.is_dir():
+        hint = f"{typed('cloudtrain', 'init', str(path / 'job.yaml'))} writes a job file there"
+        raise UsageError(f"`{path}` is a folder", hint=hint)
+    if path.suffix.lower() not in (".yaml", ".yml"):
+        hint = f"type {typed('cloudtrain', 'init', str(path.with_suffix('.yaml')))}"
+        raise UsageError(f"`cloudtrain init` writes YAML, but `{path}` does not end in `.yaml`", hint=hint)
     if path.exists() and not force:
         raise UsageError(
             f"`{path}` already exists", hint=f"{typed('cloudtrain', 'init', str(path), '--force')} replaces it"

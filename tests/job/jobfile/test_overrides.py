@@ -118,6 +118,8 @@ WRONG: list[tuple[str, str, str, str | None]] = [
     ("resources.instance_cout=2", "resources.instance_cout", "`instance_cout` is not a field of `resources`",
      "did you mean `instance_count`?"),
     ("num_nodes=2", "num_nodes", "`num_nodes` is not a field of a job", "did you mean `resources.instance_count`?"),
+    ("steps=3", "steps", "`steps` is not a field of a job",
+     "for an option of your script, write `--set hyperparameters.steps=3`"),
     ("distribution.foo.x=2", "distribution.foo", "`foo` is not a field of `distribution`",
      "use one of `launch`, `mpi_options`, `processes_per_instance`, `type`"),
     ("distribution.type=torhc", "distribution.type", "`torhc` is not a distribution", "did you mean `torch`?"),

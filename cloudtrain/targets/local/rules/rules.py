@@ -46,7 +46,7 @@ def input_is_missing(subject: Subject) -> Iterator[Fault]:
 
 @rule("LO102", Level.ERROR)
 def interpreter_is_missing(subject: Subject) -> Iterator[Fault]:
-    """The Python interpreter for the run does not exist.
+    """The Python interpreter for the run does not exist or cannot be executed.
 
     `--python` (or `ct.Local(python=...)`) names the interpreter that runs the script: a path, `conda:NAME` for a conda
     environment, or `uv` for the uv environment of the project that contains the working directory.
@@ -59,7 +59,10 @@ def interpreter_is_missing(subject: Subject) -> Iterator[Fault]:
         name = python.removeprefix("conda:")
         yield Fault(f"the conda environment `{name}` does not exist", "`conda env list` shows your environments")
     elif python is not None and shutil.which(python) is None:
-        yield Fault(f"the interpreter `{python}` does not exist", f"use this one: `--python {sys.executable}`")
+        problem = "is a folder" if os.path.isdir(python) else why_missing(python) or "is not an executable file"  # noqa: PTH112
+        inside = os.path.join(python, "bin", "python")  # noqa: PTH118
+        use = inside if shutil.which(inside) else sys.executable
+        yield Fault(f"the interpreter `{python}` {problem}", f"use this one: `--python {use}`")
 
 
 @rule("LO103", Level.ERROR)
@@ -169,17 +172,23 @@ def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
 
 
 @rule("LO203", Level.NOTICE)
-def restarts_without_torchrun(subject: Subject) -> Iterator[Fault]:
-    """`--max-restarts` has no effect, because the job's launcher cannot restart ranks.
+def option_without_effect(subject: Subject) -> Iterator[Fault]:
+    """`--max-restarts` or `--processes-per-instance` has no effect with the job's distribution.
 
     Only torchrun and `--launcher fork` restart the ranks after one of them fails. With another launcher, the job ends
-    with its first failure.
+    with its first failure. The distribution `none` starts one process on each instance.
     """
     if subject.target.max_restarts and _specification(subject).launcher not in ("torchrun", "fork"):
         yield Fault(
             f"`--max-restarts {subject.target.max_restarts}` has no effect: `{subject.job.distribution.type}` "
             "does not start through torchrun",
             "leave out `--max-restarts`",
+        )
+    count = subject.target.processes_per_instance or 1
+    if count > 1 and subject.job.distribution.type == "none":
+        yield Fault(
+            f"`--processes-per-instance {count}` has no effect: `none` starts one process on each instance",
+            "start them through torchrun: `--set distribution.type=torch`",
         )
 
 
