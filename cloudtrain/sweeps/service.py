@@ -161,7 +161,8 @@ class SweepService(DrivenService, Tuner):
                 journal.close()
             metrics = {**(before.get("metrics") or {}), "trials": total + more}
             started = before.get("started") or time.time()
-            folder.write_status(RunState.PENDING, None, started=started, metrics=metrics, pid=0)
+            since = time.time() if RunState(before["state"]).is_final else before.get("since")
+            folder.write_status(RunState.PENDING, None, started=started, since=since, metrics=metrics, pid=0)
         except OSError as error:
             raise self._unwritable(error) from error
         finally:

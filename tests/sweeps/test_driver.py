@@ -194,6 +194,31 @@ def test_more_trials(make_sweep: MakeSweep) -> None:
     assert len(run.trials()) == 4
 
 
+def test_max_runtime_says_which_trials_are_left_and_begins_again(
+    make_sweep: MakeSweep, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep that ran out of time says so, and `continue` starts the trials that are left."""
+
+    def start(_: SweepService, folder: SweepFolder) -> None:
+        command = [sys.executable, "-c", NURSERY, str(state_dir)]
+        subprocess.run(command, input=json.dumps([folder.name, "told"]) + "\n", text=True, check=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SweepService, "_start", start)
+        run = submitted(make_sweep(trials=2, max_runtime="1h"))
+    long_ago = time.time() - 7200
+    SweepFolder(state_dir, run.name).write_status(ct.RunState.RUNNING, None, started=long_ago, since=long_ago)
+    run.resume()
+    status = run.wait(DEADLINE)
+    assert (status.state, len(run.trials())) == (ct.RunState.SUCCEEDED, 1)
+    assert status.reason == (
+        f"1 trial was not started, because `max_runtime` had passed; `cloudtrain continue {run.name}` starts it"
+    )
+    run.resume()
+    status = run.wait(DEADLINE)
+    assert (status.state, status.reason, len(run.trials())) == (ct.RunState.SUCCEEDED, None, 2)
+
+
 def test_stop_ends_every_trial(make_sweep: MakeSweep, tmp_path: Path) -> None:
     """And no other is started."""
     (tmp_path / "src" / "train.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
