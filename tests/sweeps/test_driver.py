@@ -323,6 +323,8 @@ def test_stop_ends_the_trials_of_a_driver_that_was_killed(
         time.sleep(0.05)
     assert run_command(["wait", run.name]) == 1
     assert f"`cloudtrain trials {run.name}` lists its trials" in " ".join(capsys.readouterr().err.split())
+    assert run_command(["rm", run.name]) == 2
+    assert f"`cloudtrain stop {run.name} --wait` ends them" in capsys.readouterr().err
     assert run_command(["stop", run.name, "--wait"]) == 0
     assert f"`{run.name}` is stopped" in capsys.readouterr().err
     assert [run.trial(number).status().state for number in (1, 2)] == [ct.RunState.STOPPED] * 2
