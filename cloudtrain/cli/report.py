@@ -26,6 +26,9 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
     if status.state in (RunState.FAILED, RunState.LOST):
         _report_failure(run, status)
         return
+    if status.state is RunState.STOPPED and status.started is None and status.reason and not run.is_sweep:
+        say(f"`{run.name}` was stopped: {status.reason}")
+        return  # no process has started, so there is nothing to read or download
     from cloudtrain.render.status import metrics_text
 
     values = _of_sweep(status) if run.is_sweep else metrics_text(metrics or status.metrics)

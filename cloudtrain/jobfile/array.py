@@ -7,6 +7,7 @@ from typing import Any
 
 from cloudtrain.core.job import TrainingJob
 from cloudtrain.core.sweep import Sweep
+from cloudtrain.documents.document import Unreadable, read_document
 from cloudtrain.documents.scalars import read_scalar
 from cloudtrain.errors import UsageError
 from cloudtrain.jobfile.parse import JobFile
@@ -36,7 +37,30 @@ def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
         if name in search:
             hint = f"write all values in one option: `--each {_FIELD}{name}=1,2,3`"
             raise UsageError(f"`--each` names `{name}` twice", hint=hint, code="CT902")
-        search[name] = [read_scalar(value.strip()) for value in values.split(",")]
+        search[name] = _values(text, values)
     name = file.job.name
     sweep = Sweep(name=name, job=file.job, search=search, strategy="grid", parallel=parallel)
     return file._replace(sweep=sweep.from_folder(file.job.folder), inner=file)
+
+
+def _values(text: str, written: str) -> list[Any]:
+    """Return the values that are `written` in `text`, the argument of one `--each`. With brackets or quotes, they are
+    read as a YAML list, so that `[1, 2]` is one value.
+
+    Raises:
+        UsageError: a value is empty, or the YAML is not valid.
+    """
+    if any(sign in written for sign in "[{\"'"):
+        try:
+            document = read_document(f"[{written}]", "yaml")
+            problem = next(iter(document.problems), None)
+        except Unreadable as error:
+            problem = error.problem
+        if problem is None:
+            return list(document.data)
+        raise UsageError(f"`--each {text}`: {problem.message}", hint=problem.hint, code="CT902")
+    pieces = [piece.strip() for piece in written.split(",")]
+    if "" in pieces:
+        hint = "remove the comma; an empty text is written `''`"
+        raise UsageError(f"`--each {text}` has an empty value", hint=hint, code="CT902")
+    return [read_scalar(piece) for piece in pieces]

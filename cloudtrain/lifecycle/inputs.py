@@ -206,6 +206,8 @@ def _place(store: Store | None, row: RunRecord, wanted: RunInput) -> str:
     place = places.get(wanted.what.lower())
     if not places and row.key.startswith((SWEEP, TUNER)):
         hint = f"name the run of a trial, `run:RUN/model`: `cloudtrain trials {row.name}` lists them"
+        if not RunState(row.state).is_final:
+            hint = f"wait for it: `cloudtrain wait {row.name}`; or {hint}"
         raise CloudtrainError(f"the best trial of the sweep `{row.name}` is not known", hint=hint, code="CT021")
     if place is None and "outputs" in places:
         raise CloudtrainError(

@@ -67,8 +67,9 @@ def drive(folder: SweepFolder, ready: Callable[[], None], moment: Moment = lambd
         return
     before = folder.read_status() or {}
     started = before.get("started") or time.time()
+    since = before.get("since") or started
     try:
-        folder.write_status(RunState.RUNNING, None, started=started, metrics=before.get("metrics") or {})
+        folder.write_status(RunState.RUNNING, None, started=started, since=since, metrics=before.get("metrics") or {})
     except OSError as error:
         sys.stderr.write(f"the sweep's folder cannot be written: {error}\n")
         return
@@ -78,7 +79,7 @@ def drive(folder: SweepFolder, ready: Callable[[], None], moment: Moment = lambd
     settings = load_settings()
     try:
         specification = Specification.from_json(json.loads(folder.specification.read_bytes()))
-        Driver(folder, specification, settings, started, moment).drive(wake)
+        Driver(folder, specification, settings, started, since, moment).drive(wake)
     except OSError as error:
         reason = f"the sweep's folder cannot be written: {error.strerror}; run `cloudtrain continue {folder.name}`"
         folder.write_status(RunState.FAILED, reason, started=started, metrics=_metrics_left(folder))
@@ -103,6 +104,7 @@ class Driver:
         specification: Specification,
         settings: Settings,
         started: float,
+        since: float,
         moment: Moment,
     ) -> None:
         self._folder = folder
@@ -111,6 +113,7 @@ class Driver:
         self._state_dir = folder.path.parents[1]
         self._settings = settings
         self._started = started
+        self._since = since
         self._moment = moment
         self._account = specification.account(settings.environ, self._state_dir)
         self._context = _Context(settings.environ, self._state_dir)
@@ -170,7 +173,7 @@ class Driver:
         if number > self._sweep.trial_count + study.extended or self._folder.stop.exists():
             return 0
         limit = self._sweep.max_runtime
-        if limit is not None and time.time() - self._started > limit:
+        if limit is not None and time.time() - self._since > limit:
             return 0
         return 0 if self._hopeless() is not None else number
 
@@ -369,7 +372,7 @@ class Driver:
         }
         if best is not None and self._sweep.objective is not None:
             metrics |= {"best_trial": best.number, self._sweep.objective.metric: best.value or 0.0}
-        self._folder.write_status(state, reason, started=self._started, metrics=metrics)
+        self._folder.write_status(state, reason, started=self._started, since=self._since, metrics=metrics)
 
     def _end(self) -> None:
         """Write the final state of the sweep, and the reason for it."""
@@ -388,10 +391,22 @@ class Driver:
             state, reason = RunState.FAILED, f"no trial has a value of `{self._sweep.objective.metric}`{why}"
         elif failed:
             reason = f"{len(failed)} of {len(trials)} trials failed; trial {failed[0].number}: {failed[0].reason}"
+        if state is not RunState.STOPPED and self._hopeless() is None and (late := self._late()) is not None:
+            reason = late if reason is None else f"{reason}; {late}"
         self._moment("before end")
         self._keep_best(trials)
         self._write_status(state, reason)
         self._remember(self._folder.name, RunStatus(state, reason, self._started, time.time()))
+
+    def _late(self) -> str | None:
+        """Return a sentence about the trials that were not started because of `max_runtime`; None if there are none."""
+        study = self._journal.study
+        rest = self._sweep.trial_count + study.extended - len(study.trials)
+        if not rest:
+            return None
+        were, them = ("s were", "them") if rest > 1 else (" was", "it")
+        again = f"`cloudtrain continue {self._folder.name}` starts {them}"
+        return f"{rest} trial{were} not started, because `max_runtime` had passed; {again}"
 
     def _keep_best(self, trials: list[Trial]) -> None:
         """Record the best trial's outputs as the outputs of the sweep, so that `run:SWEEP/model` reads them."""

@@ -34,6 +34,8 @@ _LEAVING = 30.0
 """Seconds to wait for the driver of a sweep that has ended. After the final status, the driver records the state in the
 run store, and then it releases its lock."""
 
+_MORE = "submit another sweep with more values"
+
 
 class SweepService(DrivenService, Tuner):
     """The service for the sweeps that this machine drives. Trials are runs on their target, and their files are
@@ -138,19 +140,19 @@ class SweepService(DrivenService, Tuner):
         try:
             study = read_study(folder.path)
             total = sweep.trial_count + study.extended
-            if sweep.strategy == "grid" and total + more > sweep.space.grid_size:
-                left = sweep.space.grid_size - total
-                hint = f"write `--trials {left}`" if left > 0 else "submit another sweep with more values"
+            left = sweep.space.grid_size - total if sweep.strategy == "grid" else 10
+            adds = f"`cloudtrain continue {ref.name} --trials {min(10, left)}` adds trials" if left > 0 else _MORE
+            if sweep.strategy == "grid" and more > left:
+                hint = f"write `--trials {left}`" if left > 0 else _MORE
                 raise UsageError(f"the grid has only {sweep.space.grid_words} combinations", hint=hint, code="CT993")
             before = folder.read_status() or {}
             failed = [trial.number for trial in study.trials.values() if trial.has_failed]
             is_over = RunState(before["state"]).is_final and not study.open
             if again and not failed:
-                hint = f"`cloudtrain continue {ref.name}` continues the sweep; `--trials 10` adds ten trials"
-                raise UsageError(f"no trial of `{ref.name}` has failed", hint=hint, code="CT067")
+                more_words = adds if len(study.trials) >= total else f"`cloudtrain continue {ref.name}` starts the rest"
+                raise UsageError(f"no trial of `{ref.name}` has failed", hint=more_words, code="CT067")
             if not more and not again and is_over and len(study.trials) >= total:
-                hint = f"`cloudtrain continue {ref.name} --trials 10` adds ten trials"
-                hint += f"; `cloudtrain rerun {ref.name}` repeats the failed trials" if failed else ""
+                hint = adds + (f"; `cloudtrain rerun {ref.name}` repeats the failed trials" if failed else "")
                 raise UsageError(f"all {total} trials of `{ref.name}` have ended", hint=hint, code="CT993")
             if needs_optuna(sweep, total + more):
                 require_optuna(instead="")
@@ -161,7 +163,8 @@ class SweepService(DrivenService, Tuner):
                 journal.close()
             metrics = {**(before.get("metrics") or {}), "trials": total + more}
             started = before.get("started") or time.time()
-            folder.write_status(RunState.PENDING, None, started=started, metrics=metrics, pid=0)
+            since = time.time() if RunState(before["state"]).is_final else before.get("since")
+            folder.write_status(RunState.PENDING, None, started=started, since=since, metrics=metrics, pid=0)
         except OSError as error:
             raise self._unwritable(error) from error
         finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf, isfinite
 from statistics import median
 
 from cloudtrain.core.sweep import Objective, Sweep
@@ -19,7 +20,8 @@ _KEPT = 3
 
 
 def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
-    """Return why the trial should stop now; None if it should continue."""
+    """Return why the trial should stop now; None if it should continue. A trial that has reported only NaN and
+    infinite values so far continues."""
     objective, step = sweep.objective, len(trial.reports)
     if objective is None or step == 0:
         return None
@@ -40,10 +42,11 @@ def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str |
 def _below_median(objective: Objective, trial: Trial, others: Sequence[Trial]) -> str | None:
     step = len(trial.reports)
     averages = [sum(other.reports[:step]) / step for other in others if len(other.reports) >= step]
+    averages = [average for average in averages if isfinite(average)]
     if not averages:
         return None
     own, middle = _best(objective, trial.reports), median(averages)
-    if not objective.better(middle, own):
+    if not (isfinite(own) and objective.better(middle, own)):
         return None
     return f"its best {objective.metric}, {own:.4g}, was worse than the median of the others, {middle:.4g}"
 
@@ -55,7 +58,7 @@ def _beyond_slack(objective: Objective, slack: float, trial: Trial, others: Sequ
         return None
     own, best = _best(objective, trial.reports), _best(objective, found)
     allowed = best - abs(best) * slack if objective.goal == "maximize" else best + abs(best) * slack
-    if not objective.better(allowed, own):
+    if not (isfinite(own) and objective.better(allowed, own)):
         return None
     return f"its best {objective.metric}, {own:.4g}, was outside the slack around the best, {best:.4g}"
 
@@ -72,7 +75,7 @@ def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
         own = _best(objective, trial.reports[:rung])
         rivals = [_best(objective, other.reports[:rung]) for other in others if len(other.reports) >= rung]
         better = sum(objective.better(rival, own) for rival in rivals)
-        if len(rivals) + 1 >= _KEPT and better >= max(1, (len(rivals) + 1) // _KEPT):
+        if isfinite(own) and len(rivals) + 1 >= _KEPT and better >= max(1, (len(rivals) + 1) // _KEPT):
             return f"not among the best third after {rung} report{'s' if rung > 1 else ''}"
     return None
 
@@ -88,4 +91,6 @@ def _rungs(least: int, most: int) -> list[int]:
 
 
 def _best(objective: Objective, values: Sequence[float]) -> float:
-    return max(values) if objective.goal == "maximize" else min(values)
+    """Return the best of the values. NaN and infinite values count as the worst."""
+    finite = [value for value in values if isfinite(value)]
+    return max(finite, default=-inf) if objective.goal == "maximize" else min(finite, default=inf)

@@ -23,6 +23,7 @@ from typing import Any
 from cloudtrain.core.states import LogLine, RunState
 from cloudtrain.core.sweep import Objective
 from cloudtrain.core.trial import Trial, best_of
+from cloudtrain.errors import TargetError
 from cloudtrain.system.private import open_private
 
 FILE_NAME = "study.jsonl"
@@ -109,12 +110,23 @@ class Journal:
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
-    """Return the events in a sweep's journal, without an incomplete last line."""
+    """Return the events in a sweep's journal, without an incomplete last line.
+
+    Raises:
+        TargetError: a line of the journal is damaged.
+    """
+    file, events = folder / FILE_NAME, list[dict[str, Any]]()
     try:
-        content = (folder / FILE_NAME).read_bytes()
+        content = file.read_bytes()
     except FileNotFoundError:
         return []
-    return [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()]
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
+        try:
+            events.append(json.loads(line))
+        except ValueError as error:
+            message = f"line {number} of the sweep's journal is damaged: {error}"
+            raise TargetError(message, hint=f"restore or remove the line in `{file}`", code="CT994") from error
+    return events
 
 
 def read_study(folder: Path) -> Study:

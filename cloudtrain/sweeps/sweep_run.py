@@ -113,7 +113,7 @@ class SweepRun(Run):
             UsageError: the sweep is still running, cannot have more trials, or could cost more than `max_cost`.
             TargetError: the target refused or could not be reached.
         """
-        self._keep_budget(trials)
+        self._keep_budget(trials, "add fewer trials, or submit another sweep")
         if isinstance(self._service, SweepService):
             self._service.resume(self.ref, trials)
             self.status()
@@ -139,7 +139,7 @@ class SweepRun(Run):
 
         return run_of(continue_sweep(self._row, self.show().kept, self._settings, self._service, trials, report))
 
-    def _keep_budget(self, more: int) -> None:
+    def _keep_budget(self, more: int, hint: str) -> None:
         with read_store(self._settings.state_dir) as store:
             kept = None if store is None else store.kept(self.name)
         budget = None if kept is None else kept.job.get("max_cost")
@@ -152,7 +152,7 @@ class SweepRun(Run):
         if cost is not None and cost.left is not None and cost.spent + cost.left > budget:
             most = cost.spent + cost.left
             message = f"with {more} more trials the sweep can cost ${most:,.2f}, and `max_cost` is ${budget:,.2f}"
-            raise UsageError(message, hint="add fewer trials, or submit another sweep", code="CT062")
+            raise UsageError(message, hint=hint, code="CT062")
 
     def rerun(
         self,
@@ -168,8 +168,8 @@ class SweepRun(Run):
         """Repeat the trials that failed or were cut off, with the same values.
 
         Raises:
-            UsageError: no trial has failed, the sweep is still running, a service's tuner runs it, or `overrides` or
-                `name` is given.
+            UsageError: no trial has failed, the sweep is still running, a service's tuner runs it, it could cost more
+                than `max_cost`, or `overrides` or `name` is given.
         """
         if overrides or name is not None:
             hint = "submit the sweep's file with `--set`, or rerun one trial by the name of its run"
@@ -177,6 +177,8 @@ class SweepRun(Run):
         if not isinstance(self._service, SweepService):
             hint = f"rerun one trial by the name of its run: `cloudtrain trials {self.name}` lists the names"
             raise UsageError("a service's tuner cannot repeat trials", hint=hint, code="CT067")
+        again = sum(trial.has_failed and bool(trial.run) for trial in self.trials())
+        self._keep_budget(again, "rerun single trials by the names of their runs, or submit another sweep")
         self._service.resume(self.ref, again=True)
         self.status()
         if on_run is not None:
@@ -227,7 +229,9 @@ class SweepRun(Run):
         with read_store(self._settings.state_dir) as store:
             rows = [] if store is None else store.of_sweep(trials_key(self.name))
         trials = [Run(row, self._settings) for row in rows]
-        trials.sort(key=lambda trial: trial.state.is_final)  # a trial that still runs refuses first
+        if any(not trial.state.is_final for trial in trials):  # its driver is dead, and they run on
+            hint = f"`cloudtrain stop {self.name} --wait` ends them"
+            raise UsageError(f"trials of `{self.name}` are running, so it cannot be removed", hint=hint, code="CT939")
         for trial in trials:
             trial.remove()
         folder = self.directory
@@ -240,7 +244,8 @@ class SweepRun(Run):
         best = self.best
         if best is None:
             hint = f"name the run of a trial: `cloudtrain trials {self.name}` lists the runs"
-            raise UsageError(f"`{self.name}` has no best trial yet", hint=hint, code="CT992")
+            why = "has no objective, so no trial is the best" if self.objective is None else "has no best trial yet"
+            raise UsageError(f"`{self.name}` {why}", hint=hint, code="CT992")
         return self.trial(best.number).download(path, destination)
 
     @property

@@ -92,6 +92,21 @@ def test_a_hyperparameter_is_given_values_once(cli: Cli, written: Any) -> None:
     assert (result.code, "a sweep has at most 10,000 trials" in " ".join(result.err.split())) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ("[1, 2],[3]", "hidden: [1, 2], [3]"),
+        ("'a,b',''", "hidden=a,b\n"),
+        ("1,,2", "has an empty value"),
+        ("[1,2", "not valid YAML"),
+    ],
+)
+def test_a_value_of_an_array_may_hold_commas(cli: Cli, written: Any, values: str, shown: str) -> None:
+    """Brackets and quotes hold a value together. An empty value is refused, because it may be a slip."""
+    result = cli("plan", "job.yaml", "--each", f"hyperparameters.hidden={values}")
+    assert shown in result.out + result.err
+
+
 @pytest.mark.parametrize("variable", ["CLOUDTRAIN_TRUST", "AWS_CONFIG_FILE", "AZURE_CONFIG_DIR"])
 def test_the_home_of_nobody(
     cli: Cli, written: Any, variable: str, clean_environment: Path, monkeypatch: pytest.MonkeyPatch

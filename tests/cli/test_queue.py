@@ -76,7 +76,9 @@ def test_a_day_in_the_queue(cli: Cli, submit: Submit, state_dir: Path) -> None:
     assert cli("ps", "--state", "queued").out.count("queued") == 3
     gone = cli("queue", "drop", urgent)
     assert gone.err == f"`{urgent}` was dropped before it started\n"
-    assert cli("wait", urgent).code == 1
+    waited = cli("wait", urgent)
+    words = f"`{urgent}` was stopped: stopped on request while it was queued; nothing had started"
+    assert (waited.code, " ".join(waited.err.split())) == (1, words)
     assert json.loads(cli("status", urgent, "--json").out)["state"] == "stopped"
 
     started = cli("queue", "drop", first)
@@ -110,6 +112,15 @@ def test_the_setting(cli: Cli, job: str) -> None:
     assert plan["request"]["queue"]["priority"] == 3
     assert "queue" not in json.loads(cli("plan", job, "--no-queue", "--format", "json").out)["request"]
     assert cli("submit", job).code == 0
+
+
+def test_a_state_folder_that_is_none(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named; it is no defect."""
+    monkeypatch.setenv("CLOUDTRAIN_STATE_DIR", "/dev/null")
+    result = cli("queue")
+    assert result.code != 0
+    assert result.err.startswith("error: the queue cannot be read")
+    assert "CLOUDTRAIN_STATE_DIR" in result.err
 
 
 @pytest.mark.parametrize(

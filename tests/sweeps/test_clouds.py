@@ -132,3 +132,31 @@ def test_a_sweep_that_is_driven_from_here(
     assert sorted(row["name"] for row in json.loads(capsys.readouterr().out)) == sorted([run.name, *names])
     assert run_command(["logs", run.name, "--trial", "3"]) == 0
     assert "acc=0.5" in capsys.readouterr().out
+
+
+def test_failed_trials_run_again_only_within_max_cost(
+    make_source: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the failed trials have cost counts."""
+    with FakeAws() as fake:
+        for name, value in fake.environ.items():
+            monkeypatch.setenv(name, value)
+        fake.jobs.on_create = lambda job: job.end("Failed", FailureReason="boom", BillableTimeInSeconds=3600)
+        sweep = ct.Sweep(
+            name="tune",
+            job={
+                "source_dir": str(make_source({"train.py": "print(1)\n"})),
+                "entry_point": "train.py",
+                "resources": {"instance_type": {"sagemaker": "ml.g5.xlarge"}},
+                "environment": {"framework": "pytorch", "version": "2.8"},
+                "max_runtime": "1h",
+            },
+            search={"lr": [0.01, 0.1]},
+            strategy="grid",
+            max_cost=4.0,
+        )
+        run = sweep_of(ct.submit(sweep, SAGEMAKER, online=False))
+        assert run.wait(DEADLINE).state is ct.RunState.FAILED
+        assert run_command(["rerun", run.name]) == 2
+        assert "with 2 more trials the sweep can cost $5.64, and `max_cost` is $4.00" in capsys.readouterr().err
+        assert len(fake.operations("CreateTrainingJob")) == 2

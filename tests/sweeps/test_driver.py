@@ -194,6 +194,72 @@ def test_more_trials(make_sweep: MakeSweep) -> None:
     assert len(run.trials()) == 4
 
 
+def test_a_damaged_journal_is_named(make_sweep: MakeSweep, capsys: pytest.CaptureFixture[str]) -> None:
+    """With its line and its path; nothing is started from what is left of it."""
+    run = ended(make_sweep(trials=1))
+    assert run.directory is not None
+    with (run.directory / "study.jsonl").open("a") as file:
+        file.write("{\n")
+    for command in (["status"], ["trials"], ["logs"], ["continue", "--trials", "1"]):
+        assert run_command([command[0], run.name, *command[1:]]) not in (0, 70)
+        said = " ".join(capsys.readouterr().err.split())
+        assert "of the sweep's journal is damaged" in said
+        assert "[CT994]" in said
+
+
+def test_a_whole_grid_has_no_more_trials(make_sweep: MakeSweep) -> None:
+    """The hint never proposes more trials than the grid has combinations."""
+    run = ended(make_sweep(search={"rate": [0.1, 0.2, 0.3]}, strategy="grid", trials=2))
+    for ask in (run.resume, run.rerun):
+        with pytest.raises(UsageError) as refused:
+            ask()
+        assert refused.value.hint == f"`cloudtrain continue {run.name} --trials 1` adds trials"
+    run.resume(1)
+    run.wait(DEADLINE)
+    for ask in (run.resume, run.rerun, lambda: run.resume(1)):
+        with pytest.raises(UsageError) as refused:
+            ask()
+        assert refused.value.hint == "submit another sweep with more values"
+
+
+def test_the_best_trial_is_known_at_the_end(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    """An input from a sweep that is running says to wait for the sweep."""
+    (tmp_path / "src" / "train.py").write_text("import time\ntime.sleep(600)\n")
+    sweep = make_sweep()
+    run = submitted(sweep)
+    job = sweep.job.replace(inputs={"model": ct.Input(local=f"run:{run.name}/model")})
+    with pytest.raises(ct.JobError) as refused:
+        ct.plan(job, "local")
+    run.stop()
+    assert (refused.value.problems[0].hint or "").startswith(f"wait for it: `cloudtrain wait {run.name}`; or ")
+    run.wait(DEADLINE)
+
+
+def test_max_runtime_says_which_trials_are_left_and_begins_again(
+    make_sweep: MakeSweep, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep that ran out of time says so, and `continue` starts the trials that are left."""
+
+    def start(_: SweepService, folder: SweepFolder) -> None:
+        command = [sys.executable, "-c", NURSERY, str(state_dir)]
+        subprocess.run(command, input=json.dumps([folder.name, "told"]) + "\n", text=True, check=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SweepService, "_start", start)
+        run = submitted(make_sweep(trials=2, max_runtime="1h"))
+    long_ago = time.time() - 7200
+    SweepFolder(state_dir, run.name).write_status(ct.RunState.RUNNING, None, started=long_ago, since=long_ago)
+    run.resume()
+    status = run.wait(DEADLINE)
+    assert (status.state, len(run.trials())) == (ct.RunState.SUCCEEDED, 1)
+    assert status.reason == (
+        f"1 trial was not started, because `max_runtime` had passed; `cloudtrain continue {run.name}` starts it"
+    )
+    run.resume()
+    status = run.wait(DEADLINE)
+    assert (status.state, status.reason, len(run.trials())) == (ct.RunState.SUCCEEDED, None, 2)
+
+
 def test_stop_ends_every_trial(make_sweep: MakeSweep, tmp_path: Path) -> None:
     """And no other is started."""
     (tmp_path / "src" / "train.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
@@ -257,6 +323,8 @@ def test_stop_ends_the_trials_of_a_driver_that_was_killed(
         time.sleep(0.05)
     assert run_command(["wait", run.name]) == 1
     assert f"`cloudtrain trials {run.name}` lists its trials" in " ".join(capsys.readouterr().err.split())
+    assert run_command(["rm", run.name]) == 2
+    assert f"`cloudtrain stop {run.name} --wait` ends them" in capsys.readouterr().err
     assert run_command(["stop", run.name, "--wait"]) == 0
     assert f"`{run.name}` is stopped" in capsys.readouterr().err
     assert [run.trial(number).status().state for number in (1, 2)] == [ct.RunState.STOPPED] * 2

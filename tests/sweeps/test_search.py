@@ -99,6 +99,24 @@ def test_the_bandit_rule() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stop_early": {"median": {"after": 1}}},
+        {"stop_early": {"bandit": {"slack": 0.1}}},
+        {"strategy": "hyperband", "hyperband": {"min": 1, "max": 9}},
+    ],
+)
+@pytest.mark.parametrize("goal", ["maximize", "minimize"])
+def test_a_nan_is_the_worst_value(fields: dict[str, Any], goal: str) -> None:
+    """A weak trial is stopped also if it, or a rival, has reported NaN before. NaN alone stops no trial."""
+    sweep, sign, nan = sweep_of(objective={goal: "acc"}, **fields), 1 if goal == "maximize" else -1, float("nan")
+    others = [running(2, nan, *[5.0 * sign] * 8), running(4, *[6.0 * sign] * 9), running(6, nan, nan, 7.0 * sign)]
+    assert reason_to_stop(sweep, running(8, nan, *[1.0 * sign] * 7), others) is not None
+    assert reason_to_stop(sweep, running(8, nan, *[9.0 * sign] * 7), others) is None
+    assert reason_to_stop(sweep, running(8, nan, nan, nan), others) is None
+
+
 def test_hyperband() -> None:
     """Of nine trials two thirds are stopped at the first level, and none goes on beyond the last."""
     sweep = sweep_of(strategy="hyperband", hyperband={"min": 1, "max": 9})

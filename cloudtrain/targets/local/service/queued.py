@@ -27,9 +27,16 @@ def standing(run_dir: str) -> dict[str, Any]:
 
 
 def listed(state_dir: str, ref_of: Callable[[str], RunRef]) -> Iterator[QueuedRun]:
-    """Yield the runs that hold GPUs or slots, then the waiting runs, both in queue order."""
+    """Yield the runs that hold GPUs or slots, then the waiting runs, both in queue order.
+
+    Raises:
+        TargetError: the queue cannot be read.
+    """
     queue = Queue(state_dir)
-    order = queue.read()
+    try:
+        order = queue.read()
+    except OSError as error:
+        raise TargetError(f"the queue cannot be read: {error}", hint=_elsewhere(state_dir)) from error
     order.forget(queue.is_over)
     for held in order.held:
         yield QueuedRun(ref_of(held.run), None, "", _has(held), held.priority, held.since)
@@ -72,9 +79,14 @@ def _change(state_dir: str, how: Callable[[Order], bool]) -> Order | None:
     try:
         order = Queue(state_dir).change(change)
     except OSError as error:
-        hint = f"make room, or move the state folder: CLOUDTRAIN_STATE_DIR (now `{state_dir}`)"
-        raise TargetError(f"the queue cannot be written: {error}", hint=hint) from error
+        raise TargetError(
+            f"the queue cannot be written: {error}", hint=f"make room, or {_elsewhere(state_dir)}"
+        ) from error
     return None if done else order
+
+
+def _elsewhere(state_dir: str) -> str:
+    return f"move the state folder: CLOUDTRAIN_STATE_DIR (now `{state_dir}`)"
 
 
 def _refuse(order: Order, run: str) -> None:
