@@ -215,6 +215,7 @@ def test_one_process_needs_no_horovod(alone: Run) -> None:
     assert "`horovod` is not installed: training in one process, without Horovod" in alone.errors
     assert alone.lines[0] == "processes=1 device=cpu images=1438 of 8 x 8 pixels"
     assert sorted(alone.accuracies) == [23, 46, 69, 92]
+    assert alone.last("total") == 92
     assert alone.accuracies[92] >= 0.95
     assert alone.lines[-1].startswith(f"test accuracy {alone.accuracies[92]:.4f} after 92 steps")
 

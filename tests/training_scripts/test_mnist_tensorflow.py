@@ -353,6 +353,7 @@ def test_one_process_learns_the_digits(alone: Run) -> None:
     assert alone.accuracies[230] >= 0.95
     assert alone.lines[-1].startswith(f"test accuracy {alone.accuracies[230]:.4f} after 230 steps")
     assert alone.losses[10] > 1.0 > 0.2 > alone.losses[230]
+    assert sum(" total=230 " in line for line in alone.lines) == len(alone.losses)
 
 
 @needs_tensorflow

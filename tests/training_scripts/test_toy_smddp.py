@@ -59,6 +59,7 @@ def test_one_and_two_processes_learn_the_same_and_a_resumed_run_too(tmp_path: Pa
     alone = run(tmp_path / "alone", sys.executable, FOLDER / "train.py")
     assert alone.exit_code == 0, alone.errors
     assert alone.accuracies[100] > 0.9
+    assert alone.last("total") == 100
     assert (tmp_path / "alone" / "model" / "model.pt").is_file()
 
     half = run(tmp_path / "half", *TORCHRUN, FOLDER / "train.py", "--steps", "50")

@@ -211,7 +211,7 @@ for step in range(first_step, last_step):
         dist.all_reduce(loss_sum)
         whole = engine.get_global_grad_norm()  # before clipping; of fp32 at stage 0 DeepSpeed keeps none
         figures = {"loss": loss_sum / batches.global_batch, "gradient_norm": norm if whole is None else whole}
-        runtime.report(step=done, **figures, learning_rate=engine.get_lr()[0])
+        runtime.report(step=done, total=last_step, **figures, learning_rate=engine.get_lr()[0])
     if done % batches.steps_per_epoch == 0:
         runtime.report(step=done, epoch=done // batches.steps_per_epoch, test_accuracy=accuracy())
     if done % config.checkpoint_every == 0 or done == last_step:

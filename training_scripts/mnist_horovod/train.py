@@ -194,7 +194,7 @@ for step in range(first_step, last_step):
     batch_loss, asked_to_stop = hvd.allreduce(said, op=hvd.Sum, name="said").tolist()
     if done % config.report_every == 0 or done == first_step + 1:
         norm = torch.stack([parameter.grad.norm() for parameter in network.parameters()]).norm()
-        runtime.report(step=done, epoch=done / steps_per_epoch, loss=batch_loss, gradient_norm=norm)
+        runtime.report(step=done, total=last_step, epoch=done / steps_per_epoch, loss=batch_loss, gradient_norm=norm)
     optimizer.zero_grad()
     if position == 0:
         runtime.report(step=done, epoch=epoch, test_accuracy=test_accuracy())

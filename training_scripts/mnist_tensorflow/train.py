@@ -223,7 +223,7 @@ if newest := tf.train.latest_checkpoint(str(folder)):
 def after(done: int, loss: float, accuracy: float | None) -> None:
     """After one or several steps, report, evaluate and save. Both training loops call it."""
     if done % config.report_every == 0 or has_servers:
-        runtime.report(step=done, epoch=done / steps_per_epoch, loss=loss)
+        runtime.report(step=done, total=last_step, epoch=done / steps_per_epoch, loss=loss)
     if accuracy is not None:
         runtime.report(step=done, epoch=done // steps_per_epoch, test_accuracy=accuracy)
     if done % config.checkpoint_every == 0 or done == last_step:

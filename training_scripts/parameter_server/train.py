@@ -169,7 +169,9 @@ else:  # the same worker, in a thread of this process
     threading.Thread(target=work, args=arguments, daemon=True).start()
 
 handle = {
-    "report": lambda step, content: runtime.report(step=step, epoch=step / digits.batches_per_epoch, **content),
+    "report": lambda step, content: runtime.report(
+        step=step, total=last_update, epoch=step / digits.batches_per_epoch, **content
+    ),
     "evaluate": lambda step, weights: runtime.report(step=step, test_accuracy=digits.accuracy(weights)),
     "save": lambda step, state: checkpoints.save(state, step),
 }

@@ -216,7 +216,7 @@ for step in range(first_step, config.steps):
 
     done = step + 1
     if done % config.report_every == 0 or done == first_step + 1:
-        runtime.report(step=done, epoch=done / steps_per_epoch, loss=pipeline.shared(loss))
+        runtime.report(step=done, total=config.steps, epoch=done / steps_per_epoch, loss=pipeline.shared(loss))
     if done % config.checkpoint_every == 0 or done == config.steps:
         save(done)
     if config.step_delay:

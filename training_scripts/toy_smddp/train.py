@@ -88,7 +88,7 @@ for step in range(resumed.step if resumed else 0, config.steps):
     if done % 10 == 0 or done == config.steps:
         dist.all_reduce(loss := loss.detach())
         norm = torch.stack([parameter.grad.norm() for parameter in layer.parameters()]).norm()
-        runtime.report(step=done, loss=loss, gradient_norm=norm)
+        runtime.report(step=done, total=config.steps, loss=loss, gradient_norm=norm)
     optimizer.zero_grad()
     if config.step_delay:
         time.sleep(config.step_delay)
