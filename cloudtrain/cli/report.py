@@ -37,7 +37,8 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
     fetched = _downloads_of(run, status, has_work=bool(work))
     fetch = typed("cloudtrain", "download", run.name, fetched) if fetched else ""
     if work:
-        copy = "" if fetched == "work/" else f"; {typed('cloudtrain', 'download', run.name, 'work/')} copies them"
+        them = "it" if len(work) == 1 else "them"
+        copy = "" if fetched == "work/" else f"; {typed('cloudtrain', 'download', run.name, 'work/')} copies {them}"
         say(_words_of(work) + copy)
     if run.is_sweep:
         fetch = f", {typed('cloudtrain', 'download', run.name, 'model/')}" if "best_trial" in status.metrics else ""

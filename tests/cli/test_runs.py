@@ -416,6 +416,7 @@ def test_outputs_are_copied_together(cli: Cli, clean_environment: Path) -> None:
     assert (both.code, sorted(both.out.split())) == (0, ["all/plots/made", "all/scores/made"])
     assert (clean_environment / "all/scores/made").read_text() == "OUTPUT_SCORES"
     assert cli("download", "last", "outputs/plots", "--to", "one").out == "one/made\n"
+    assert "hint: did you mean `outputs/plots`?" in cli("download", "last", "plots").err
 
 
 def test_outputs_of_a_job_with_a_model_alone(cli: Cli, clean_environment: Path) -> None:
