@@ -33,12 +33,15 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
 
     values = _of_sweep(status) if run.is_sweep else metrics_text(metrics or status.metrics)
     word = "was stopped" if status.state is RunState.STOPPED else str(status.state)
+    if status.state is RunState.STOPPED and status.started is None and status.reason:
+        values = status.reason  # such as the run that it waited for
     say(f"`{run.name}` {word}{_after(status)}" + (f": {values}" if values else ""))
     work = _working_files(run)
     fetched = _downloads_of(run, status, has_work=bool(work))
     fetch = typed("cloudtrain", "download", run.name, fetched) if fetched else ""
     if work:
-        copy = "" if fetched == "work/" else f"; {typed('cloudtrain', 'download', run.name, 'work/')} copies them"
+        them = "it" if len(work) == 1 else "them"
+        copy = "" if fetched == "work/" else f"; {typed('cloudtrain', 'download', run.name, 'work/')} copies {them}"
         say(_words_of(work) + copy)
     if run.is_sweep:
         fetch = f", {typed('cloudtrain', 'download', run.name, 'model/')}" if "best_trial" in status.metrics else ""

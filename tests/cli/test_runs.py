@@ -384,6 +384,25 @@ def test_the_end_offers_no_download_of_nothing(cli: Cli, clean_environment: Path
     assert "runtime.model_dir()" in nothing.err
 
 
+def test_the_end_of_a_run_that_never_started_says_why(cli: Cli, clean_environment: Path) -> None:
+    """The run that it waited for failed; following it says so, without a second command."""
+    (clean_environment / "first.py").write_text(
+        "import os, time\nwhile not os.path.exists(os.environ['GO']):\n    time.sleep(0.05)\nraise SystemExit(3)\n"
+    )
+    (clean_environment / "train.py").write_text("print('hello')")
+    go = clean_environment / "go"
+    first = f"name: first\nentry_point: first.py\nenvironment: {{variables: {{GO: {go}}}}}\n"
+    (clean_environment / "first.yaml").write_text(first)
+    second = "name: second\nentry_point: train.py\ninputs: {d: {local: 'run:first/model'}}\n"
+    (clean_environment / "second.yaml").write_text(second)
+    name = cli("submit", "first.yaml", "--detach").out.strip()
+    assert cli("submit", "second.yaml", "--detach").code == 0
+    go.touch()
+    ended = cli("wait", "last")
+    assert ended.code == 1
+    assert f"was stopped: cancelled: it waited for `{name}`, which failed" in " ".join(ended.err.split())
+
+
 def test_outputs_are_copied_together(cli: Cli, clean_environment: Path) -> None:
     """`download outputs/` copies each declared output into its own folder, and nothing of the model."""
     script = (
@@ -397,6 +416,7 @@ def test_outputs_are_copied_together(cli: Cli, clean_environment: Path) -> None:
     assert (both.code, sorted(both.out.split())) == (0, ["all/plots/made", "all/scores/made"])
     assert (clean_environment / "all/scores/made").read_text() == "OUTPUT_SCORES"
     assert cli("download", "last", "outputs/plots", "--to", "one").out == "one/made\n"
+    assert "hint: did you mean `outputs/plots`?" in cli("download", "last", "plots").err
 
 
 def test_outputs_of_a_job_with_a_model_alone(cli: Cli, clean_environment: Path) -> None:

@@ -183,6 +183,7 @@ def test_doctor_finds_a_broken_settings_file(cli: Cli, clean_environment: Path) 
     assert result.code == 2
     assert "cloudtrain.toml:1:" in result.out
     assert "not valid TOML" in " ".join(result.out.split())
+    assert result.out.count("error: ") == 1  # although it stops several examinations
 
 
 @pytest.mark.usefixtures("_torch_is_known")

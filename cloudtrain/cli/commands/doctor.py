@@ -28,11 +28,14 @@ def command(json: options.Json = False) -> None:
         rows = [
             (finding.subject, Span(finding.level, LEVEL_STYLE[finding.level]), finding.message) for finding in findings
         ]
-        hints = [
-            Notice(finding.level, f"{finding.subject}: {finding.message}", hint=finding.hint)
-            for finding in findings
-            if finding.hint and finding.level != "ok"
+        hints: dict[tuple[str, str, str], list[str]] = {}  # a mistake in the settings stops several examinations
+        for finding in findings:
+            if finding.hint and finding.level != "ok":
+                hints.setdefault((finding.level, finding.message, finding.hint), []).append(finding.subject)
+        notices = [
+            Notice(level, message if len(subjects) > 1 else f"{subjects[0]}: {message}", hint=hint)
+            for (level, message, hint), subjects in hints.items()
         ]
-        show(Document([Table(("WHAT", "LEVEL", "FOUND"), rows), *hints]), sys.stdout)
+        show(Document([Table(("WHAT", "LEVEL", "FOUND"), rows), *notices]), sys.stdout)
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(2)

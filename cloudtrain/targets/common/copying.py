@@ -65,7 +65,8 @@ def _find(wanted: str, known: Mapping[str, Places]) -> list[Path]:
         name, rest = "/".join(parts[:length]), parts[length:]
         if name in known and ".." not in rest:
             return [place.joinpath(*rest) for place in known[name]]
-    raise UsageError(f"`{wanted}` is not a result of the run", hint=did_you_mean(wanted, known), code="CT935")
+    hint = f"did you mean `outputs/{wanted}`?" if f"outputs/{parts[0]}" in known else did_you_mean(wanted, known)
+    raise UsageError(f"`{wanted}` is not a result of the run", hint=hint, code="CT935")
 
 
 def _instead(known: Mapping[str, Places], chosen: Mapping[str, Files]) -> str:
