@@ -12,7 +12,8 @@ from cloudtrain.adoption.launches import Launch, is_launch_line, read_launch_lin
 from cloudtrain.adoption.proof import Adoption, adopt_original
 from cloudtrain.adoption.sources import STDIN, originals_of_document, parsed_text, text_of
 from cloudtrain.core.adoption import Original
-from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.documents.document import Unreadable
+from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, shortened
 
 SCRIPTS = (".py", ".ipynb")
 
@@ -55,11 +56,24 @@ def adopt(
             hint = "remove `--static`: cloudtrain runs nothing for other sources"
             raise UsageError(f"`{source}` is neither a script nor a notebook", hint=hint, code="CT981")
         return adopt_statically(Path(source), Path(folder))
-    launched = launch_of(str(source))
-    if launched is not None:
-        return adopt_launch(*launched)
-    found = originals_of(str(source), arguments, execute=execute, python=python, time_limit=time_limit)
-    return adopt_original(chosen(found, job), Path(folder))
+    try:
+        launched = launch_of(str(source))
+        if launched is not None:
+            return adopt_launch(*launched)
+        found = originals_of(str(source), arguments, execute=execute, python=python, time_limit=time_limit)
+        return adopt_original(chosen(found, job), Path(folder))
+    except CloudtrainError:
+        raise
+    except _WRONG_TYPES as error:  # no service has accepted a document in a file
+        if is_script(str(source)) or "://" in str(source):
+            raise
+        message = f"`{shortened(str(source))}` holds a value that is not valid there: {error}"
+        hint = "correct the value, or adopt a job that the service has accepted"
+        raise UsageError(message, hint=hint, code="CT981") from error
+
+
+_WRONG_TYPES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, Unreadable)
+"""What a value raises whose type is not that of its field, such as a list in the place of a name."""
 
 
 def launch_of(source: str) -> tuple[Launch, str] | None:

@@ -30,7 +30,7 @@ def cells_of(notebook: Path) -> list[str]:
         data = json.loads(read_bytes(notebook, _MOST))
         cells = [cell for cell in data["cells"] if cell.get("cell_type") == "code"]
         return [_plain("".join(cell.get("source", ""))) for cell in cells]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, Unreadable):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, Unreadable):
         raise UsageError(f"`{notebook}` is not a notebook", hint="name an `.ipynb` file", code="CT981") from None
 
 

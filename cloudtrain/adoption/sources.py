@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 from cloudtrain.core.adoption import Original
 from cloudtrain.documents.document import Unreadable, read_document
+from cloudtrain.documents.limits import MAX_BYTES, MAX_DIGITS
 from cloudtrain.documents.reading import read_text
 from cloudtrain.errors import UsageError
 from cloudtrain.targets.registry import all_targets
@@ -45,15 +48,38 @@ def text_of(source: str) -> tuple[str, str | None]:
     Raises:
         UsageError: the file cannot be read.
     """
-    if source == STDIN:
-        return sys.stdin.read(), str(Path.cwd())
     try:
+        if source == STDIN:
+            return _text_on_stdin(), str(Path.cwd())
         return read_text(source), os.path.dirname(os.path.abspath(source))  # noqa: PTH100, PTH120
     except Unreadable as error:
-        raise UsageError(f"`{source}`: {error.problem.message}", hint=error.problem.hint, code="CT981") from None
+        raise UsageError(f"{_name(source)}: {error.problem.message}", hint=error.problem.hint, code="CT981") from None
     except OSError as error:
         hint = "name a plain file that you may read"
-        raise UsageError(f"`{source}` cannot be read: {error.strerror}", hint=hint, code="CT981") from None
+        raise UsageError(f"{_name(source)} cannot be read: {error.strerror}", hint=hint, code="CT981") from None
+
+
+def _text_on_stdin() -> str:
+    """Return the text on stdin.
+
+    Raises:
+        OSError: stdin is closed, or holds more than `MAX_BYTES`.
+        Unreadable: the text is not UTF-8.
+    """
+    if sys.stdin is None:
+        raise OSError(None, "it is closed")
+    content = sys.stdin.buffer.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise OSError(None, f"it holds more than {MAX_BYTES >> 20} MiB")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        message = f"it is not UTF-8 text: byte 0x{content[error.start]:02x}"
+        raise Unreadable(message, "convert it to UTF-8", code="CT001") from None
+
+
+def _name(source: str) -> str:
+    return "the text on stdin" if source == STDIN else f"`{source}`"
 
 
 def parsed_text(text: str, source: str) -> Any:
@@ -63,12 +89,13 @@ def parsed_text(text: str, source: str) -> Any:
     Raises:
         UsageError: the text is neither JSON nor YAML.
     """
-    name = "the text on stdin" if source == STDIN else f"`{source}`"
+    name = _name(source)
     form = _FORMATS.get(Path(source).suffix.lower())
     if form is None:
         form = "json" if text.lstrip("\ufeff \t\r\n")[:1] in ("{", "[") else "yaml"
     try:
         document = read_document(text, "json" if form == "json" else "yaml")
+        _whole_characters(document.data)
     except Unreadable as error:
         place = f" (line {error.problem.line})" if error.problem.line else ""
         raise UsageError(
@@ -81,9 +108,28 @@ def parsed_text(text: str, source: str) -> Any:
     import yaml
 
     try:
-        return _plain(yaml.safe_load(text))
-    except yaml.YAMLError as error:
+        if _LONG_CLOCK.search(text):
+            raise ValueError("a number in base 60 has too many digits")
+        return _plain(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError) as error:
         raise UsageError(f"{name} is not valid YAML: {error}", hint="correct this line", code="CT981") from None
+
+
+_LONG_CLOCK = re.compile(r"(?::[0-5]?[0-9]){150}")
+"""YAML 1.1 reads `1:30` as 90, in a time that grows with the square of the length."""
+
+
+def _whole_characters(data: Any) -> None:
+    """Refuse half of a surrogate pair, which JSON can hold and no file can.
+
+    Raises:
+        Unreadable: a text holds one.
+    """
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start].encode("unicode_escape").decode()
+        raise Unreadable(f"`{half}` is half of a character", "write the character itself", code="CT015") from None
 
 
 def _plain(value: Any) -> Any:
@@ -92,11 +138,13 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
+    if isinstance(value, int) and value.bit_length() > 3 * MAX_DIGITS:
+        raise ValueError("a number has too many digits")
     return value if value is None or isinstance(value, str | bool | int | float) else str(value)
 
 
 def _refuse_unknown(source: str, data: Any) -> None:
-    name = "the text on stdin" if source == STDIN else f"`{source}`"
+    name = _name(source)
     if isinstance(data, Mapping) and "name" in data and ("entry_point" in data or "source_dir" in data):
         hint = f"run `cloudtrain plan {source}`"
         raise UsageError(f"{name} is already a cloudtrain job file", hint=hint, code="CT981")

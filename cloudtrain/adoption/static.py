@@ -7,17 +7,19 @@ is kept as its source text.
 from __future__ import annotations
 
 import ast
-import warnings
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 from cloudtrain.adoption.comparison import Comparison, Difference
 from cloudtrain.adoption.notebooks import cells_of
 from cloudtrain.adoption.proof import Adoption, moved, settled
+from cloudtrain.adoption.sources import text_of
 from cloudtrain.adoption.writing import job_yaml, settings_toml
 from cloudtrain.core.adoption import Original, StaticCall, Unknown
-from cloudtrain.documents.reading import read_text
+from cloudtrain.documents.python_text import parse_python
 from cloudtrain.errors import UsageError
 from cloudtrain.targets.registry import all_targets
 
@@ -29,7 +31,11 @@ def adopt_statically(script: Path, place: Path) -> Adoption:
     Raises:
         UsageError: the text is not Python, or no call in the text creates a job.
     """
-    calls = list(calls_in(script))
+    try:
+        calls = list(calls_in(script))
+    except RecursionError:
+        hint = "run the script by leaving out `--static`"
+        raise UsageError(f"`{script}` is nested too deeply to be read", hint=hint, code="CT981") from None
     kind = f"the text of {script.name}"
     for target in all_targets():
         found = target.draft_of_calls(calls)
@@ -61,12 +67,10 @@ def calls_in(script: Path) -> Iterator[StaticCall]:
     """
     notebook = script.suffix == ".ipynb"
     names: dict[str, Any] = {}
-    for cell in cells_of(script) if notebook else [read_text(script)]:
+    for cell in cells_of(script) if notebook else [text_of(str(script))[0]]:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                tree = ast.parse(cell)
-        except (SyntaxError, ValueError, RecursionError) as error:
+            tree = parse_python(cell)
+        except SyntaxError as error:
             if notebook:
                 continue
             hint = "name a Python 3 script"
@@ -158,7 +162,7 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Name) and isinstance(names.get(node.id), Unknown):
         return names[node.id]
     try:
-        return _known(node, names)
+        return _of_sensible_size(_known(node, names))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, ZeroDivisionError, OverflowError):
         return Unknown(ast.unparse(node))
 
@@ -189,7 +193,7 @@ def _known(node: ast.expr, names: Mapping[str, Any]) -> Any:
         left, right = _plain(_known(node.left, names)), _plain(_known(node.right, names))
         if isinstance(node.op, ast.Mult) and not (isinstance(left, int | float) and isinstance(right, int | float)):
             raise ValueError("`*` is supported only between numbers")
-        return left + right if isinstance(node.op, ast.Add) else left * right
+        return _of_sensible_size(left + right if isinstance(node.op, ast.Add) else left * right)
     if isinstance(node, ast.Subscript):
         return _sure(_known(node.value, names)[_known(node.slice, names)])
     if isinstance(node, ast.Call):
@@ -202,8 +206,35 @@ def _called(node: ast.Call, names: Mapping[str, Any]) -> Any:
     if isinstance(node.func, ast.Name) and node.func.id == "dict" and len(arguments) < 2:
         return {**(_sure(arguments[0]) if arguments else {}), **keywords}
     if isinstance(node.func, ast.Attribute) and node.func.attr == "format":
-        return _plain(_known(node.func.value, names)).format(*map(_plain, arguments), **keywords)
+        text = _plain(_known(node.func.value, names))
+        if any(_UNSAFE.search(f"{name}:{form}") for _, name, form, _ in Formatter().parse(text) if name is not None):
+            raise ValueError("a field reads an attribute, or is very wide")
+        return text.format(*map(_plain, arguments), **{name: _plain(value) for name, value in keywords.items()})
     return StaticCall(_dotted(node.func, names), arguments, keywords)
+
+
+_UNSAFE = re.compile(r"^[^:]*[.\[]|[0-9]{4}|\{")
+"""A field of `str.format` that reads an attribute or an item, or whose width has four digits or is computed."""
+
+_MOST = 10_000
+"""The most characters and elements of a value. A few lines can double a value many times."""
+
+
+def _of_sensible_size(value: Any) -> Any:
+    """Return the value.
+
+    Raises:
+        ValueError: the value is larger than `_MOST`.
+    """
+    size, waiting = 0, [value]
+    while waiting:
+        one = waiting.pop()
+        size += len(one) if isinstance(one, str) else one.bit_length() if isinstance(one, int) else 1
+        if size > _MOST:
+            raise ValueError("the value is too large")
+        inner = (*one.arguments, *one.keywords.values()) if isinstance(one, StaticCall) else one
+        waiting += inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list | tuple) else ()
+    return value
 
 
 def _sure(value: Any) -> Any:

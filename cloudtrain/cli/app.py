@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -87,18 +88,30 @@ class LazyGroup(TyperGroup):
             sections.setdefault(entry.section, []).append((name, entry.summary))
         write_sections(formatter, sections, spacing=4)
 
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command. A broken pipe and Ctrl-C become exit codes without Typer's own messages."""
-        from cloudtrain.cli.failures import EXIT_INTERRUPTED, EXIT_PIPE
-        from cloudtrain.cli.streams import discard
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse as Typer does, and print `--help` and `--version`, with cloudtrain's exit codes."""
+        with _our_exit_codes():
+            return super().parse_args(ctx, args)
 
-        try:
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command with cloudtrain's exit codes."""
+        with _our_exit_codes():
             return super().invoke(ctx)
-        except BrokenPipeError:
-            discard(sys.stdout)
-            raise typer.Exit(EXIT_PIPE) from None
-        except KeyboardInterrupt:
-            raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+@contextmanager
+def _our_exit_codes() -> Iterator[None]:
+    """Turn a broken pipe and Ctrl-C into exit codes without Typer's own messages."""
+    from cloudtrain.cli.failures import EXIT_INTERRUPTED, EXIT_PIPE
+    from cloudtrain.cli.streams import discard
+
+    try:
+        yield
+    except BrokenPipeError:
+        discard(sys.stdout)
+        raise typer.Exit(EXIT_PIPE) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def load_command(name: str) -> Any:

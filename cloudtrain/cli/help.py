@@ -89,7 +89,12 @@ class Command(TyperCommand):
         found = [name for name in typed if name in own]
         if not found or not Path(script).is_file():
             return
-        text = Path(script).read_text(encoding="utf-8", errors="replace")
+        from cloudtrain.documents.reading import read_bytes
+
+        try:
+            text = read_bytes(script).decode("utf-8", "replace")
+        except OSError:  # reported when the job is made
+            return
         for name in found:
             known = rf"\b{name[2:].replace('-', '[-_]')}\b" if name.startswith("--") else rf"[\"']{name}[\"']"
             if not re.search(known, text):

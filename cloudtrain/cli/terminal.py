@@ -72,7 +72,7 @@ def _finite(value: Any) -> Any:
 def width_of(stream: TextIO) -> int | None:
     """Return `COLUMNS` if it is set, else the columns of the terminal; None if the stream is not a terminal."""
     given = os.environ.get("COLUMNS", "")
-    if given.isdecimal() and int(given) > 0:
+    if given.isdecimal() and len(given) < 7 and int(given) > 0:
         return int(given)
     try:
         return os.get_terminal_size(stream.fileno()).columns or None

@@ -104,10 +104,11 @@ def distribution_of(script: Path) -> str | None:
         UsageError: the script cannot be read, or is not a Python file.
     """
     from cloudtrain.documents.document import Unreadable
+    from cloudtrain.documents.python_text import parse_python
     from cloudtrain.documents.reading import read_text
 
     try:
-        tree = ast.parse(read_text(script))
+        tree = parse_python(read_text(script))
     except OSError as error:
         raise UsageError(
             f"`{script}` cannot be read: {error.strerror}",
@@ -116,11 +117,9 @@ def distribution_of(script: Path) -> str | None:
         ) from None
     except Unreadable as error:
         raise UsageError(f"`{script}`: {error.problem.message}", hint=error.problem.hint, code="CT903") from None
-    except (SyntaxError, ValueError, RecursionError) as error:
-        line = getattr(error, "lineno", None)
-        hint = f"look at line {line}" if line else "name a Python script"
-        message = getattr(error, "msg", None) or str(error)
-        raise UsageError(f"`{script}` is not Python: {message}", hint=hint, code="CT903") from None
+    except SyntaxError as error:
+        hint = f"look at line {error.lineno}" if error.lineno else "name a Python script"
+        raise UsageError(f"`{script}` is not Python: {error.msg}", hint=hint, code="CT903") from None
     imported = _imports(tree)
     return next((distribution for name, distribution in _LIBRARIES.items() if name in imported), None)
 

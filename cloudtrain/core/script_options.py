@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from cloudtrain.documents.python_text import parse_python
+
 _FILLS = frozenset(("add_argument", "add_argument_group", "add_mutually_exclusive_group"))
 _READS = "parse_args"
 _HARMLESS = frozenset((_READS, "set_defaults", "get_default", "error", "exit", "print_help", "print_usage"))
@@ -21,8 +23,8 @@ def options_of_script(text: str) -> frozenset[str] | None:
     passes the parser to no function, and calls `parse_args()` at module level or in a function that is called by name.
     """
     try:
-        return frozenset(_read(ast.parse(text)))
-    except (_NotCertain, SyntaxError, ValueError, RecursionError):
+        return frozenset(_read(parse_python(text)))
+    except (_NotCertain, SyntaxError, RecursionError):
         return None
 
 

@@ -44,6 +44,8 @@ def read_bytes(path: str | Path, most: int = MAX_BYTES, accept: Accept | None = 
         if accept is not None:
             accept(Path(path), status)
         content = file.read(most + 1)
+    if content is None:
+        raise NoPlainFile(None, "reading it has to wait", str(path))
     if len(content) > most:  # a file in /proc reports that it is empty
         raise _too_large(path, most)
     return content

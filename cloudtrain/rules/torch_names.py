@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from cloudtrain.documents.python_text import parse_python
+
 Version = tuple[int, int]
 
 FIRST_VERSION: dict[tuple[str, str], Version] = {
@@ -33,8 +35,8 @@ def too_new(source: bytes, version: Version) -> Iterator[tuple[str, Version]]:
     if b"torch.distributed" not in source:
         return
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
+        tree = parse_python(source)
+    except SyntaxError:
         return
     for module, name in sorted(set(_imports(tree))):
         first = FIRST_VERSION.get((module, name), (0, 0))

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -69,3 +73,61 @@ def test_a_source_that_cannot_be_read(cli: Cli, source: str) -> None:
     found = cli("adopt", source)
     assert found.code == 2
     assert "hint: " in found.err
+
+
+WRONG = {
+    "a truth value": "a: !!bool x\n",
+    "a day that no month has": "a: 2026-02-30\n",
+    "a number in base 60": f"a: {'1:' * 100_000}1\n",
+    "a long number": f"name: a\nrun: torchrun train.py\nnum_nodes: {'9' * 4000}\n",
+    "half of a character": '{"TrainingJobName": "\\ud800"}',
+    "a name that is none": "name: true\nrun: torchrun --nproc_per_node=8 train.py\nresources: {}\n",
+}
+
+
+@pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
+def test_a_value_that_yaml_or_json_cannot_hold(cli: Cli, clean_environment: Path, text: str) -> None:
+    """Whatever notices it, the document is named."""
+    name = "source.json" if text.startswith("{") else "source.yaml"
+    Path(name).write_text(text)
+    found = cli("adopt", name)
+    assert (found.code, found.out) == (2, "")
+    assert f"`{name}`" in found.err
+    assert "[CT981]" in found.err
+
+
+def _replaced(data: object, value: object) -> Iterator[object]:
+    """Yield the data with each of its values, one after the other, replaced."""
+    for key in list(data) if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ():
+        for inner in (value, *_replaced(data[key], value)):  # type: ignore[index]
+            copied = data.copy()  # type: ignore[attr-defined]
+            copied[key] = inner
+            yield copied
+
+
+@pytest.mark.parametrize("value", [True, [], "\ud800", {"a": {"b": [1]}}], ids=["truth", "list", "half", "mapping"])
+@pytest.mark.parametrize("original", [SAGEMAKER["pt_torchdist"], next(iter(AZUREML.values()))], ids=["SM", "AZ"])
+def test_a_value_of_another_type(cli: Cli, clean_environment: Path, original: object, value: object) -> None:
+    """In each place of a request: a job, or an error that names the document."""
+    codes = set()
+    for changed in _replaced(original, value):
+        Path("request.json").write_text(json.dumps(changed))
+        found = cli("adopt", "request.json")
+        assert found.code in (0, 1, 2), found.err
+        assert found.code != 2 or "[CT" in found.err, found.err
+        codes.add(found.code)
+    assert 2 in codes
+
+
+@pytest.mark.parametrize(
+    ("redirection", "said"), [("<&-", "it is closed"), ("</dev/zero", "more than 4 MiB"), ("<bytes", "is not UTF-8")]
+)
+def test_stdin(clean_environment: Path, redirection: str, said: str) -> None:
+    """Closed, endless, or no text."""
+    Path("bytes").write_bytes(b"\xff")
+    line = f"exec {sys.executable} -m cloudtrain adopt - {redirection}"
+    environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False, env=environ)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: the text on stdin")
+    assert said in done.stderr

@@ -175,6 +175,33 @@ def test_no_draft(text: str, code: str, tmp_path: Path) -> None:
     assert caught.value.code == code
 
 
+@pytest.mark.parametrize(
+    "value", ["number", "text", "values", '"{:>99999999999}".format("x")', '"{:>{}}".format("x", 9999999999)']
+)
+def test_a_value_that_a_few_lines_make_huge(value: str, tmp_path: Path) -> None:
+    """It is left to the user, as any other value that the text does not show; in a list, its elements are."""
+    lines = ["number, text, values = 2, 'a', [1]"]
+    lines += ["number = number * number; text = text + text; values = [values, values]"] * 60
+    script = ESTIMATOR.replace('{"epochs": 3,', f'{{"epochs": {value},')
+    assert script != ESTIMATOR
+    found = drafted("\n".join([*lines, script]), tmp_path)
+    assert ("epochs" in found.job.hyperparameters) == (value == "values")
+    assert len(found.job_text) < 100_000
+
+
+def test_a_format_reads_no_attributes(tmp_path: Path) -> None:
+    """Otherwise a text reaches the variables of cloudtrain's own modules."""
+    script = ESTIMATOR.replace('{"epochs": 3,', '{"epochs": "{a.__init__.__globals__}".format(a=Other()),')
+    found = drafted(script, tmp_path)
+    assert "epochs" not in found.job.hyperparameters
+
+
+def test_calls_in_calls_in_calls(tmp_path: Path) -> None:
+    """A text that Python can parse, but that nobody has written."""
+    with pytest.raises(ct.CloudtrainError, match="nested too deeply"):
+        drafted(f"x = a{'.b()' * 900}\n", tmp_path)
+
+
 def test_the_command(cli: Cli, tmp_path: Path) -> None:
     """It asks nothing, prints a job file, and says that it is a draft; other sources have no text to read."""
     (tmp_path / "job.py").write_text(TRAINER)

@@ -300,6 +300,44 @@ def test_a_file_of_2_gib(cli: Cli, job: str, clean_environment: Path, name: str)
     assert "[CT" in err
 
 
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no files that look plain and cannot be read")
+@pytest.mark.parametrize("place", ["/proc/self/mem", "/proc/kmsg"])
+@pytest.mark.parametrize(
+    "command",
+    ["plan x.yaml", "plan x.toml", "plan x.py", "plan x.py --gpu H100:8", "adopt x.json", "adopt x.py --static"],
+)
+def test_a_file_that_only_looks_plain(cli: Cli, clean_environment: Path, command: str, place: str) -> None:
+    """Its reading fails, or waits for more."""
+    arguments = command.split()
+    (clean_environment / arguments[1]).symlink_to(place)
+    result = cli(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert f"`{arguments[1]}` cannot be read" in result.err
+
+
+DEEP = {"unary": f"x = {'-' * 200_000}1\n", "zero": "x = '\0'\n"}
+
+
+@pytest.mark.parametrize("command", ["plan x.py", "adopt x.py --static"])
+@pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
+def test_a_script_that_python_cannot_parse(cli: Cli, clean_environment: Path, command: str, text: str) -> None:
+    """Its parser gives up in several ways, all of which mean that it is not Python."""
+    (clean_environment / "x.py").write_text(text)
+    result = cli(*command.split())
+    assert (result.code, result.out) == (2, "")
+    assert "`x.py` is not Python: " in result.err
+    assert cli("init", "job.yaml", "--script", "x.py").code == 0  # it only guesses
+
+
+@pytest.mark.parametrize("columns", ["9" * 5000, "9" * 4000, "9" * 30, "-1", "0", "many", "²"])
+def test_a_senseless_number_of_columns(cli: Cli, job: str, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts as none."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    expected = cli("plan", job)
+    monkeypatch.setenv("COLUMNS", columns)
+    assert cli("plan", job) == expected
+
+
 @pytest.mark.parametrize("form", ["python", "aws-cli", "request"])
 def test_unknown_groups_are_named_in_every_form(cli: Cli, job: str, form: str) -> None:
     """A distribution over a group that the job does not have is no defect of the export."""
@@ -372,10 +410,11 @@ def test_what_an_sdk_has_no_word_for_is_named(
     assert said in " ".join(result.err.split())
 
 
-def test_a_reader_that_goes_away_is_silent() -> None:
+@pytest.mark.parametrize("arguments", [["explain", "--json"], ["--help"], ["--version"]], ids=" ".join)
+def test_a_reader_that_goes_away_is_silent(arguments: list[str]) -> None:
     """`cloudtrain explain | head -1`: no complaint, exit code 141."""
     with subprocess.Popen(
-        [sys.executable, "-m", "cloudtrain", "explain", "--json"],
+        [sys.executable, "-m", "cloudtrain", *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2],
     ) as process:  # fmt: skip
         assert process.stdout is not None

@@ -187,6 +187,20 @@ def test_the_hint_for_a_folder_with_a_space_can_be_typed(
     assert f"chmod go-w '{folder}/cloudtrain.toml'" in err
 
 
+@pytest.mark.parametrize(
+    "content", ["[" * 20_000, json.dumps(WORKSPACE | {"resource_group": "\ud800"}), "9" * 5000, "\0"]
+)
+def test_a_config_that_cannot_be_read(cli: Cli, found: Path, content: str) -> None:
+    """It names no workspace."""
+    if found.name != "config.json":
+        pytest.skip("about config.json")
+    found.write_text(content)
+    code, _, err = plan(cli)
+    assert code == 2
+    assert "a defect" not in err
+    assert json.loads(plan(cli, "--json")[1])["settings"] == []
+
+
 def test_a_config_of_another_program_is_nobodys_business(cli: Cli, found: Path) -> None:
     """Many programs have a `config.json`; only one that names a workspace would be obeyed. And nobody asks for it where
     the settings name the workspace."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cloudtrain.documents.reading import read_bytes
 from cloudtrain.system.trust import read_trusted
 from cloudtrain.targets.azureml.az import az_folder, az_subscriptions
 from cloudtrain.targets.azureml.settings import AzureML
@@ -106,15 +107,15 @@ def _config(folder: Path) -> tuple[Path | None, dict[str, str]]:
     """
     for place in (folder, *folder.parents):
         for file in (place / ".azureml" / "config.json", place / "config.json"):
-            if file.is_file() and file.stat().st_size <= _LONGEST and (found := _workspace_in(_bytes_of(file))):
+            if file.is_file() and (found := _workspace_in(_bytes_of(file))):
                 return file, found
     return None, {}
 
 
 def _bytes_of(file: Path) -> bytes:
     try:
-        return file.read_bytes()
-    except OSError:
+        return read_bytes(file, _LONGEST)
+    except OSError:  # also a longer file
         return b""
 
 
@@ -122,7 +123,8 @@ def _workspace_in(content: bytes) -> dict[str, str]:
     """Return the workspace settings of a `config.json` if they are complete; otherwise an empty dict."""
     try:
         names = json.loads(content.decode("utf-8-sig"))
-    except ValueError:
+        json.dumps(names, ensure_ascii=False).encode()  # half of a character cannot be sent
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(names, Mapping):
         return {}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.core.adoption import Original
-from cloudtrain.documents.document import Unreadable
+from cloudtrain.documents.document import Unreadable, read_document
 from cloudtrain.documents.reading import read_text
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.targets.azureml.compile.distributions import camel
@@ -268,8 +268,10 @@ def _environment_file(path: str, folder: str | None) -> dict[str, Any]:
 
     place = os.path.join(folder or ".", path)  # noqa: PTH118
     try:
-        data = yaml.safe_load(read_text(place))
-    except (OSError, Unreadable, yaml.YAMLError):
+        text = read_text(place)
+        read_document(text, "yaml")  # it refuses deep nesting, and aliases that multiply
+        data = yaml.safe_load(text)
+    except (OSError, Unreadable, yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError):
         hint = "create the file at that path, or mend its YAML"
         raise UsageError(f"the environment file `{place}` cannot be read", hint=hint, code="CT981") from None
     found, beside = _mapping(data), os.path.dirname(path)  # noqa: PTH120
