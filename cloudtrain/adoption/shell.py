@@ -215,6 +215,9 @@ class _Reader:
             self.at = self._find("`", start + 1) + 1
             return [text[start : self.at]], True
         following = text[start + 1 : start + 2]
+        if following == "'":
+            self.at = self._find("'", start + 2) + 1
+            return [text[start : self.at]], True
         if following == "(":
             self.at = self._closing(start + 1, "(", ")")
             raw = text[start : self.at]

@@ -257,6 +257,7 @@ def test_a_line_is_read_as_a_shell_reads_it(line: str) -> None:
 SHELL_LOSSES = {
     "torchrun train.py --lr $LR --out run_$(date +%F)": {"$LR", "run_$(date +%F)"},
     "torchrun --nproc-per-node $N train.py": {"--nproc-per-node"},
+    "torchrun train.py --mark $'\\t'": {"$'\\t'"},
     "python -m torch.distributed.launch --nproc_per_node 4 train.py": {"--local-rank"},
     "accelerate launch --use_fsdp --gpu_ids 0,1 train.py": {"--use-fsdp", "--gpu-ids"},
     "deepspeed --bind_cores_to_rank train.py": {"--bind-cores-to-rank"},
