@@ -12,6 +12,7 @@ from cloudtrain.adoption.launches import Launch, read_launch, tool_of
 from cloudtrain.adoption.shell import Command, Open, Value, commands_of
 from cloudtrain.adoption.wrappers import SHORT, unwrapped
 from cloudtrain.errors import UsageError
+from cloudtrain.rules.portable.job import LAUNCHER_VARIABLES
 from cloudtrain.targets.registry import all_targets
 
 _DIRECTIVE = "#SBATCH"
@@ -20,9 +21,6 @@ _SETUP = re.compile(r"(module|ml|source|\.|conda|mamba|micromamba|spack|ulimit)\
 
 _HARMLESS = frozenset("set shopt echo printf true : hostname date nvidia-smi pwd wait exit trap sleep [ [[ tee".split())
 """Commands that change nothing for the launch line, unless they write a file or decide what runs."""
-
-_MEETING = frozenset("MASTER_ADDR MASTER_PORT NODE_RANK RANK WORLD_SIZE LOCAL_RANK".split())
-"""Variables that only connect the processes. cloudtrain sets them itself."""
 
 _NODES = frozenset({"SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SKYPILOT_NUM_NODES"})
 _GPUS = frozenset({"SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", "SKYPILOT_NUM_GPUS_PER_NODE"})
@@ -254,11 +252,12 @@ def _settle_variables(launch: Launch, *, has_setup: bool) -> None:
     """Take the variables whose values only a shell knows out of the launch. Those that a line of bash can set again
     become lines of `setup`."""
     for name, value in [*launch.variables.items()]:
+        if name in LAUNCHER_VARIABLES:
+            del launch.variables[name]  # cloudtrain sets it itself
+            continue
         if not isinstance(value, Open):
             continue
         del launch.variables[name]
-        if name in _MEETING:
-            continue
         if has_setup and '"' not in re.sub(r"\$\([^)]*\)", "", value) and "\n" not in value:
             launch.setup.append(f'export {name}="{value}"')
         else:

@@ -281,7 +281,7 @@ ARRAYS = """\
 #SBATCH --nodes=2-4
 #SBATCH --ntasks-per-node=8 --gpus-per-task=a100:1 --gres=nvme:1
 #SBATCH hetjob
-export PATH=/opt/bin:$PATH MASTER_ADDR=$(hostname) HF_TOKEN=$(cat ~/.token)
+export PATH=/opt/bin:$PATH MASTER_ADDR=$(hostname) MASTER_PORT=29500 HF_TOKEN=$(cat ~/.token)
 export A=1 B="two words"
 DISTRIBUTED=(
     --nproc_per_node 8   # the GPUs
