@@ -14,6 +14,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _PARAMETER = re.compile(r"([A-Za-z_]\w*)(?:\[([@*]|\d+)\])?(?::?-(.*))?", re.DOTALL)
 _REDIRECTION = re.compile(r"(?:\d*|&)(<<<|<<-?|>>|<>|[<>])(&?)")
+_PLAIN = re.compile(r'[^"\\$`]+')
 _SEPARATORS = ("&&", "||", ";;", "|&", ";", "&", "|", "(", ")", "\n")
 _KEYWORDS = frozenset("if then elif else while until do { } fi done ! time exec nohup command".split())
 _DECLARATIONS = frozenset("export declare local readonly typeset".split())
@@ -203,8 +204,9 @@ class _Reader:
             elif letter in "$`":
                 values, unknown = self._expanded()
             else:
-                values, unknown = [letter], False
-                self.at += 1
+                plain = _PLAIN.match(self.text, self.at)
+                values, unknown = [plain[0] if plain else letter], False
+                self.at += len(values[0])
             words = [*words[:-1], words[-1] + (values or [""])[0], *values[1:]]
             is_open = is_open or unknown
 

@@ -330,7 +330,7 @@ def test_processes_that_srun_starts() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["A=x\n" + "A=$A$A\n" * 60 + "torchrun $A", "torchrun $(", 'torchrun "', "${" * 5000, "A=(" * 5000, "((((" * 9000]
+    "text", ["A=x\n" + "A=$A$A\n" * 60 + "torchrun $A", "torchrun $(", "echo '" + "a" * (1 << 20), 'echo "' + "a" * (1 << 20), 'torchrun "', "${" * 5000, "A=(" * 5000, "((((" * 9000]
 )  # fmt: skip
 def test_a_hostile_batch_script(text: str, cli: Cli) -> None:
     """An error with a hint, at once."""
