@@ -7,8 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cloudtrain.adoption.launch_jobs import adopt_launch
-from cloudtrain.adoption.launched import is_batch_script, is_task_file, read_batch_script, read_task_file
-from cloudtrain.adoption.launches import Launch, is_launch_line, read_launch_line
+from cloudtrain.adoption.launched import (
+    is_batch_script,
+    is_launch_line,
+    is_task_file,
+    read_batch_script,
+    read_launch_line,
+    read_task_file,
+)
+from cloudtrain.adoption.launches import Launch
 from cloudtrain.adoption.proof import Adoption, adopt_original
 from cloudtrain.adoption.sources import STDIN, originals_of_document, parsed_text, text_of
 from cloudtrain.core.adoption import Original
@@ -59,7 +66,7 @@ def adopt(
     try:
         launched = launch_of(str(source))
         if launched is not None:
-            return adopt_launch(*launched)
+            return adopt_launch(*launched, Path(folder))
         found = originals_of(str(source), arguments, execute=execute, python=python, time_limit=time_limit)
         return adopt_original(chosen(found, job), Path(folder))
     except CloudtrainError:
@@ -85,7 +92,7 @@ def launch_of(source: str) -> tuple[Launch, str] | None:
     """
     try:
         return _launch_of(source)
-    except (ValueError, TypeError, AttributeError, IndexError) as error:
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         hint = 'adopt the launch line alone: `cloudtrain adopt "torchrun ... train.py"`'
         raise UsageError(
             f"the launch line in `{source[:80]}` cannot be read: {error}", hint=hint, code="CT981"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from cloudtrain.adoption.comparison import Comparison, Difference, shown_path
@@ -16,19 +17,24 @@ from cloudtrain.core.script import job_name_from, read_hyperparameters
 from cloudtrain.jobfile import parse_job
 from cloudtrain.targets.common.compiling import hyperparameter_argv
 
+FILL_IN = "FILL-IN"
+"""Stands for a value that the user adds."""
 
-def adopt_launch(launch: Launch, kind: str) -> Adoption:
+SECRET = "it looks like a secret, so it is not copied: write its location into `environment.secrets`"
+
+
+def adopt_launch(launch: Launch, kind: str, place: Path) -> Adoption:
     """Convert a launch line to a job, and compare the two: machines, processes, script, arguments. `kind` describes the
-    source in the job file's first comment.
+    source in the job file's first comment. `place` is the folder that the job file will be in.
 
     Raises:
         JobError: no job can express the line.
     """
-    fields, comments = _fields(launch)
-    head = [f"Adopted from {kind}."]
+    _take_secrets_out(launch, _parsed(*_fields(launch, place)))
+    fields, comments = _fields(launch, place)
+    head = [f"Adopted from {kind}.", *launch.notes]
     text = job_yaml(fields, comments, head)
-    job = parse_job(text, format="yaml", file="job.yaml")
-    assert isinstance(job, TrainingJob)
+    job = _parsed(fields, comments)
     differences = [
         Difference(shown_path(path), theirs, ours, "a job passes arguments as `--name value`, sorted by name")
         for path, theirs, ours in paths_that_differ(_asked(launch), _started(job))
@@ -38,16 +44,43 @@ def adopt_launch(launch: Launch, kind: str) -> Adoption:
     return Adoption(launch.target, kind, job, launch.settings, Comparison(tuple(differences)), text, settings, fields)
 
 
-def _fields(launch: Launch) -> tuple[dict[str, Any], dict[tuple[str | int, ...], str]]:
+def _parsed(fields: dict[str, Any], comments: dict[tuple[str | int, ...], str]) -> TrainingJob:
+    job = parse_job(job_yaml(fields, comments), format="yaml", file="job.yaml")
+    assert isinstance(job, TrainingJob)
+    return job
+
+
+def _take_secrets_out(launch: Launch, job: TrainingJob) -> None:
+    """Replace what looks like a secret in the launch, and list it without its value."""
+    from cloudtrain.rules.portable.value import secret_values
+
+    for found in secret_values(job):
+        launch.lost[shown_path(found.path)] = SECRET
+        if found.path[:2] == ("environment", "variables"):
+            del launch.variables[str(found.path[2])]
+        launch.program = [word.replace(found.value, FILL_IN) for word in launch.program]
+
+
+def _source_dir(launch: Launch, place: Path) -> str:
+    """Return the folder of the code, relative to the job file. A launch line and a batch script start in the folder
+    where the user types them, which may be another folder than the script's."""
+    source, program = launch.source_dir or ".", launch.program[0]
+    here = os.path.exists(os.path.join(source, program))  # noqa: PTH110, PTH118
+    path = os.path.join("." if here else launch.folder, source)  # noqa: PTH118
+    moved = os.path.relpath(path, place)
+    return source if os.path.isabs(source) or moved == os.path.normpath(source) else moved  # noqa: PTH117
+
+
+def _fields(launch: Launch, place: Path) -> tuple[dict[str, Any], dict[tuple[str | int, ...], str]]:
     comments: dict[tuple[str | int, ...], str] = {}
     program, arguments = launch.program[0], launch.program[1:]
     stem = program.rpartition(".")[2] if launch.is_module else PurePosixPath(program).stem
-    job: dict[str, Any] = {"name": job_name_from(launch.name or stem), "source_dir": launch.source_dir or "."}
-    hyperparameters = None if launch.is_module else read_hyperparameters(arguments)
+    job: dict[str, Any] = {"name": job_name_from(launch.name or stem), "source_dir": _source_dir(launch, place)}
+    hyperparameters = None if launch.is_module or launch.is_command else read_hyperparameters(arguments)
     if hyperparameters is not None and [*hyperparameter_argv(hyperparameters)] != arguments:
         hyperparameters = None  # another order or another spelling, which may matter to the script
     if hyperparameters is None:
-        job["command"] = shlex.join(["python", *(["-m"] if launch.is_module else []), program, *arguments])
+        job["command"] = shlex.join(_words(launch))
     else:
         job["entry_point"] = program
         job |= {"hyperparameters": hyperparameters} if hyperparameters else {}
@@ -71,14 +104,17 @@ def _fields(launch: Launch) -> tuple[dict[str, Any], dict[tuple[str | int, ...],
 
 
 def _asked(launch: Launch) -> dict[str, Any]:
-    words = ["python", *(["-m"] if launch.is_module else []), *launch.program]
     return {
-        "words": words,
+        "words": _words(launch),
         "instances": launch.instances,
         "processes": launch.processes if launch.distribution else None,
         "variables": launch.variables,
         "max_runtime": launch.max_runtime,
     }
+
+
+def _words(launch: Launch) -> list[str]:
+    return [*([] if launch.is_command else ["python"]), *(["-m"] if launch.is_module else []), *launch.program]
 
 
 def _started(job: TrainingJob) -> dict[str, Any]:

@@ -1,26 +1,26 @@
-"""Parsers of files that contain a launch line: Slurm's batch scripts and SkyPilot's task files."""
+"""Parsers of launch lines, and of files that contain one: Slurm's batch scripts and SkyPilot's task files."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cloudtrain.adoption.launches import Launch, is_launch_line, read_launch_line
+from cloudtrain.adoption.launches import Launch, read_launch, tool_of
+from cloudtrain.adoption.shell import Command, Open, Value, commands_of
+from cloudtrain.adoption.wrappers import SHORT, unwrapped
 from cloudtrain.errors import UsageError
+from cloudtrain.rules.portable.job import LAUNCHER_VARIABLES
 from cloudtrain.targets.registry import all_targets
 
 _DIRECTIVE = "#SBATCH"
-_ASSIGNED = re.compile(r"(export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
-_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
-_SHORT = {
-    "N": "nodes", "J": "job-name", "t": "time", "p": "partition", "A": "account", "q": "qos", "C": "constraint",
-    "G": "gpus", "c": "cpus-per-task", "n": "ntasks", "o": "output", "e": "error", "w": "nodelist", "x": "exclude",
-    "D": "chdir", "a": "array", "d": "dependency", "L": "licenses",
-}  # fmt: skip
 _SETUP = re.compile(r"(module|ml|source|\.|conda|mamba|micromamba|spack|ulimit)\s|eval \"\$\((conda|micromamba) ")
 """Beginnings of lines that prepare the shell for the launch line."""
+
+_HARMLESS = frozenset("set shopt echo printf true : hostname date nvidia-smi pwd wait exit trap sleep [ [[ tee".split())
+"""Commands that change nothing for the launch line, unless they write a file or decide what runs."""
 
 _NODES = frozenset({"SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SKYPILOT_NUM_NODES"})
 _GPUS = frozenset({"SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", "SKYPILOT_NUM_GPUS_PER_NODE"})
@@ -38,20 +38,79 @@ def read_batch_script(text: str, folder: str) -> Launch:
         UsageError: the script has no launch line, or several.
     """
     options = _directives(text)
-    nodes = options.get("nodes", "1").rpartition("-")[2]
-    gpus = _last_number(options.get("gpus-per-node") or options.get("gpus-per-task") or options.get("gres") or "")
-    known = dict.fromkeys(_NODES, nodes) | {name: str(gpus) for name in _GPUS if gpus}
+    components = [name for name in options if name.startswith("#")]
+    given = {name: value for name, value in options.items() if name not in components}
+    tasks = _tasks(given)
+    nodes = given.get("nodes", "").rpartition("-")[2]
+    lost = _settle_gpus(given, int(nodes) if nodes.isdecimal() else 1, tasks)
+    gpus = _last_number(given.get("gpus-per-node", ""))
+    known: dict[str, Value] = {}
+    known.update(dict.fromkeys(_NODES, nodes or "1"), **{name: str(gpus) for name in _GPUS if gpus})
+    known |= {f"SLURM_{name.upper().replace('-', '_')}": given[name] for name in _TASK_COUNTS if given.get(name)}
     launch = _launch_in(text, known, folder, has_setup=True)
+    _share_tasks(launch, given)
     launch.tool = "sbatch"
-    launch.instances = int(nodes) if nodes.isdecimal() else launch.instances
-    launch.gpus, launch.name = gpus, options.get("job-name")
-    launch.max_runtime = _seconds(options.get("time", ""))
+    launch.folder = folder
+    if "-" in given.get("nodes", ""):
+        launch.lost["--nodes"] = "a job has a fixed number of instances, so the larger number was used"
+    launch.lost |= lost | dict.fromkeys(components, "a job has one kind of instance; write a job for each part")
+    launch.gpus, launch.name = gpus, given.get("job-name")
+    launch.max_runtime = _seconds(given.get("time", ""))
+    options = given
     for target in all_targets():
         found = target.batch_settings(options, launch.setup)
         if found is not None:
             launch.target, launch.settings, launch.settings_head = target.name, found.settings, found.head
             launch.lost |= found.lost
     return launch
+
+
+_TASK_COUNTS = ("ntasks", "ntasks-per-node", "cpus-per-task")
+
+
+def _tasks(options: Mapping[str, str]) -> int:
+    """Return the number of tasks on each node."""
+    total, each, nodes = (options.get(name, "") for name in ("ntasks", "ntasks-per-node", "nodes"))
+    if each.isdecimal():
+        return int(each)
+    return max(1, int(total) // int(nodes)) if total.isdecimal() and nodes.isdecimal() and int(nodes) else 1
+
+
+def _settle_gpus(options: dict[str, str], nodes: int, tasks: int) -> dict[str, str]:
+    """Write the GPUs of a node as `gpus-per-node`, however the script asks for them. Return what is lost."""
+    items = options.pop("gres", "").split(",")
+    found = next((item.partition(":")[2] or "1" for item in items if item.split(":")[0] == "gpu"), "")
+    others = [item for item in items if item and item.split(":")[0] != "gpu"]
+    factor, each = 1, options.get("gpus-per-node") or found
+    if not each and options.get("gpus-per-task"):
+        factor, each = tasks, options["gpus-per-task"]
+    total = _last_number(options.get("gpus", ""))
+    if not each and total and not total % nodes:
+        each = options.pop("gpus").replace(str(total), str(total // nodes))
+    options.pop("gpus-per-task", None)
+    kind, _, count = each.partition("(")[0].rpartition(":")
+    if count.isdecimal():
+        options["gpus-per-node"] = f"{kind}:{int(count) * factor}" if kind else f"{int(count) * factor}"
+    return {"--gres": f"a job asks only for GPUs, not for {', '.join(others)}"} if others else {}
+
+
+def _share_tasks(launch: Launch, given: Mapping[str, str]) -> None:
+    """Set the instances and the processes that `sbatch` and `srun` ask for."""
+    options = {**given, **(launch.srun or {})}
+    tasks, nodes = _tasks(options), options.get("nodes", "").rpartition("-")[2]
+    total = options.get("ntasks", "")
+    if nodes.isdecimal():
+        launch.instances = int(nodes)
+    elif total.isdecimal() and "ntasks-per-node" in options:
+        launch.instances = max(1, int(total) // tasks)
+    elif total.isdecimal() and launch.srun is not None and not launch.distribution:
+        tasks = int(total)
+    if launch.srun is not None and launch.tool == "python" and tasks > 1:
+        launch.distribution, launch.processes = {"type": "torch"}, tasks
+        launch.lost["srun"] = (
+            f"srun starts {tasks} processes on each node, which find their rank in SLURM_PROCID. In the job, torchrun "
+            "starts them, and they find it in RANK and LOCAL_RANK"
+        )
 
 
 def _directives(text: str) -> dict[str, str]:
@@ -69,8 +128,11 @@ def _directives(text: str) -> dict[str, str]:
         while words:
             word = words.pop(0)
             name, _, value = word[2:].partition("=")
+            if not word.startswith("-"):
+                options[f"#SBATCH {word}"] = ""
+                continue
             if not word.startswith("--"):
-                name, value = _SHORT.get(word[1:2], word[1:2]), word[2:]
+                name, value = SHORT.get(word[1:2], word[1:2]), word[2:]
             if not value and "=" not in word and words and not words[0].startswith("-"):
                 value = words.pop(0)
             options[name] = value
@@ -96,16 +158,22 @@ def read_task_file(data: Mapping[str, Any], folder: str) -> Launch:
     assert isinstance(resources, Mapping)
     model, count = _accelerators(resources.get("accelerators"))
     nodes = int(data.get("num_nodes") or 1)
-    known = {name: str(nodes) for name in _NODES} | {name: str(count) for name in _GPUS if count}
+    envs = {str(key): value for key, value in (data.get("envs") or {}).items()}
+    known: dict[str, Value] = {name: str(value) for name, value in envs.items() if value is not None}
+    known |= {name: str(nodes) for name in _NODES} | {name: str(count) for name in _GPUS if count}
     launch = _launch_in(data["run"], known, folder)
+    launch.folder = folder
     launch.tool, launch.instances, launch.name = "SkyPilot", nodes, data.get("name")
     launch.gpu, launch.gpus = model, count
     launch.spot = bool(resources.get("use_spot"))
-    launch.variables |= {str(key): str(value) for key, value in (data.get("envs") or {}).items()}
+    launch.variables |= {name: str(value) for name, value in envs.items() if value is not None}
+    launch.lost |= {f"envs.{name}": "it has no value: set it in the job file" for name in envs if envs[name] is None}
+    _lose_rest(launch, data, resources)
     image = str(resources.get("image_id") or "")
     launch.image = image.removeprefix("docker:") if image.startswith("docker:") else None
     workdir = data.get("workdir")
-    launch.source_dir = workdir if isinstance(workdir, str) else None
+    if isinstance(workdir, str):
+        launch.source_dir = os.path.join(workdir, launch.source_dir) if launch.source_dir else workdir  # noqa: PTH118
     why = {
         "setup": "list the packages that it installs in `environment.requirements`, or use an image",
         "file_mounts": "write each storage path of data under `inputs`",
@@ -116,36 +184,110 @@ def read_task_file(data: Mapping[str, Any], folder: str) -> Launch:
     return launch
 
 
-def _launch_in(text: str, known: Mapping[str, str], folder: str, *, has_setup: bool = False) -> Launch:
-    variables, exported, lines = dict(known), dict[str, str](), list[str]()
-    for line in text.replace("\\\n", " ").splitlines():
-        line = line.strip()
-        match = _ASSIGNED.fullmatch(line)
-        if match and "$(" not in match[3] and "`" not in match[3]:
-            value = _expanded(" ".join(shlex.split(match[3], comments=True)), variables)
-            variables[match[2]] = value
-            if match[1]:
-                exported[match[2]] = value
-        elif line and not line.startswith("#"):
-            lines.append(_expanded(line, variables))
-    found = [line for line in lines if is_launch_line(line)]
+def is_launch_line(text: str) -> bool:
+    """Return whether a text has a launch command that cloudtrain knows."""
+    try:
+        return any(unwrapped(command.words).words for command in commands_of(text))
+    except (ValueError, RecursionError):
+        return False
+
+
+def read_launch_line(text: str) -> Launch:
+    """Return the training that a launch line starts.
+
+    Raises:
+        UsageError: the line starts no script, or several.
+    """
+    launch = _launch_in(text, {}, ".")
+    _share_tasks(launch, {})
+    return launch
+
+
+def _launch_in(text: str, known: Mapping[str, Value], folder: str, *, has_setup: bool = False) -> Launch:
+    commands = commands_of(text, known)
+    found = [(command, line) for command in commands if (line := unwrapped(command.words)).words]
+    trained = [(command, line) for command, line in found if tool_of(line.words) != ("python", 1)]
+    found = trained if len(found) > 1 and trained else found  # a script may also prepare its data with Python
     if len(found) != 1:
         what = f"{len(found)} launch lines" if found else "no launch line"
         hint = 'adopt the line alone: `cloudtrain adopt "torchrun ... train.py"`'
         raise UsageError(f"cloudtrain needs exactly one launch line, and found {what}", hint=hint, code="CT981")
-    launch = read_launch_line(found[0], folder)
-    launch.variables = exported | launch.variables
-    before = lines[: lines.index(found[0])] if has_setup else []
-    launch.setup = [line for line in before if _SETUP.match(line)]
-    lines = [line for line in lines if line not in (*found, *launch.setup)]
-    others = [line for line in lines if not re.match(r"(set|echo|cd|nodes|head)\b|.*\$\(", line)]
-    if others:
-        launch.lost["other lines"] = f"the job does not run these lines: {'; '.join(others)[:200]}"
+    command, line = found[0]
+    launch = read_launch(line.words, folder)
+    launch.srun, launch.lost = line.srun, {**line.lost, **launch.lost}
+    launch.variables = {**command.exported, **command.assigned, **line.variables, **launch.variables}
+    before = commands[: commands.index(command)]
+    _settle_variables(launch, has_setup=has_setup)
+    if has_setup:
+        launch.setup = [_shown(one) for one in before if _SETUP.match(one.text)] + launch.setup
+    launch.lost |= {
+        word[:80]: "only a running shell knows the value: write it into the job file"
+        for word in launch.program
+        if isinstance(word, Open)
+    }
+    _change_folder(launch, before)
+    others = [
+        one for one in commands if one is not command and not (has_setup and one in before and _SETUP.match(one.text))
+    ]
+    texts = [one.text for one in others if not _is_harmless(one)]
+    if texts:
+        launch.lost["other lines"] = f"the job does not run these lines: {'; '.join(texts)[:200]}"
     return launch
 
 
-def _expanded(text: str, variables: Mapping[str, str]) -> str:
-    return _VARIABLE.sub(lambda match: variables.get(match[1] or match[2], match[0]), text)
+def _shown(command: Command) -> str:
+    """Return a command with its known variables replaced. What only the shell knows stays as written."""
+    if all(re.fullmatch(r"[\w./:=@+-]+", word) for word in command.words):
+        return " ".join(command.words)
+    return command.text
+
+
+def _is_harmless(command: Command) -> bool:
+    name = command.words[0]
+    decides = re.match(r"(if|elif|while|until|for|case)\b", command.text) or re.search(r"[^&\d]>|<<", command.text)
+    return name == "cd" or (name in _HARMLESS and (command.after_pipe or not decides))
+
+
+def _settle_variables(launch: Launch, *, has_setup: bool) -> None:
+    """Take the variables whose values only a shell knows out of the launch. Those that a line of bash can set again
+    become lines of `setup`."""
+    for name, value in [*launch.variables.items()]:
+        if name in LAUNCHER_VARIABLES:
+            del launch.variables[name]  # cloudtrain sets it itself
+            continue
+        if not isinstance(value, Open):
+            continue
+        del launch.variables[name]
+        if has_setup and '"' not in re.sub(r"\$\([^)]*\)", "", value) and "\n" not in value:
+            launch.setup.append(f'export {name}="{value}"')
+        else:
+            launch.lost[f"${name}"] = f"only a running shell knows `{value[:80]}`: write the value into the job file"
+
+
+def _change_folder(launch: Launch, before: Sequence[Command]) -> None:
+    """Let the code start in the folder to which the lines before the launch line change."""
+    for command in before:
+        if command.words[0] != "cd" or len(command.words) != 2:
+            continue
+        folder = command.words[1]
+        if not isinstance(folder, Open):
+            launch.source_dir = os.path.join(launch.source_dir or "", folder)  # noqa: PTH118
+        elif "SLURM_SUBMIT_DIR" not in folder and "$0" not in folder and "BASH_SOURCE" not in folder:
+            launch.lost[f"cd {folder}"[:80]] = "only a running shell knows the folder: write it into `source_dir`"
+
+
+_TASK_KEYS = frozenset({"name", "run", "num_nodes", "resources", "envs", "setup", "file_mounts", "secrets", "volumes"})
+
+
+def _lose_rest(launch: Launch, data: Mapping[str, Any], resources: Mapping[str, Any]) -> None:
+    """List what no field of a job says."""
+    why = "a job has no field for this; settings of the target may have one"
+    image = str(resources.get("image_id") or "")
+    said = {"accelerators", "use_spot", *(["image_id"] if image.startswith("docker:") else [])}
+    launch.lost |= {f"resources.{name}": why for name in resources if name not in said}
+    launch.lost |= {str(name): why for name in data if name not in _TASK_KEYS and name != "workdir"}
+    if not isinstance(data.get("workdir"), str | None):
+        launch.lost["workdir"] = "clone the repository, and name its folder as `source_dir`"
 
 
 def _accelerators(given: Any) -> tuple[str | None, int | None]:

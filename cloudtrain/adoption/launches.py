@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +13,6 @@ from cloudtrain.core.targets import DEFAULT_TARGET
 from cloudtrain.documents.document import Unreadable
 from cloudtrain.documents.reading import read_text
 from cloudtrain.errors import UsageError
-
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
 @dataclass
@@ -25,6 +23,8 @@ class Launch:
     program: list[str] = field(default_factory=list)
     """The script and its arguments; after `-m` a module and its arguments."""
     is_module: bool = False
+    is_command: bool = False
+    """Whether the program is a command of its own, not a Python script."""
     distribution: dict[str, Any] = field(default_factory=dict)
     instances: int = 1
     processes: int | None = None
@@ -36,58 +36,41 @@ class Launch:
     gpu: str | None = None
     max_runtime: int | None = None
     source_dir: str | None = None
+    folder: str = "."
+    """The folder in which relative paths of the code start."""
     spot: bool = False
     image: str | None = None
     setup: list[str] = field(default_factory=list)
     """Lines before the launch line that prepare the shell."""
+    notes: list[str] = field(default_factory=list)
+    """Comments for the top of the job file."""
+    srun: dict[str, str] | None = None
+    """The options of `srun` by their long names; None if `srun` does not start the program."""
     target: str = DEFAULT_TARGET
     """The target that `settings` belongs to."""
     settings: dict[str, Any] = field(default_factory=dict)
     settings_head: tuple[str, ...] = ()
 
 
-def is_launch_line(text: str) -> bool:
-    """Return whether a text begins with a launch command that cloudtrain knows."""
-    try:
-        words = _without_variables(shlex.split(text))[1]
-    except ValueError:
-        return False
-    return bool(words) and _tool_of(words) is not None
-
-
-def read_launch_line(text: str, folder: str = ".") -> Launch:
-    """Return the training that a launch line starts. Relative paths of files in the line start in `folder`.
+def read_launch(words: Sequence[str], folder: str = ".") -> Launch:
+    """Return the training that the words of a command start. Relative paths of files start in `folder`.
 
     Raises:
-        UsageError: the text is not a shell command, or starts no script.
+        UsageError: the command starts no script.
     """
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise _wrong(f"`{text[:80]}` is not a shell line: {error}", "close the quotes") from None
-    variables, words = _without_variables(words)
-    if words[:1] == ["srun"]:
-        words = _after_options(words[1:], _SRUN_FLAGS)
-    tool = _tool_of(words) if words else None
-    if tool is None:
-        shown = words[0] if words else text[:80]
-        hint = "give a line that begins with `torchrun`, `accelerate launch`, `deepspeed`, `mpirun` or `python`"
-        raise _wrong(f"`{shown}` starts no training that cloudtrain knows", hint)
+    tool = tool_of(words)
+    assert tool is not None, "the caller has looked"
     name, skip = tool
     launch = _READERS[name](words[skip:], folder)
-    launch.variables = {**variables, **launch.variables}
     if not launch.program:
         raise _wrong(f"the `{name}` line names no script", "add the script and its arguments")
     return launch
 
 
-def _tool_of(words: Sequence[str]) -> tuple[str, int] | None:
-    """Return the name of a line's launcher, and how many words name it; None if cloudtrain does not know the
-    launcher."""
-    first = os.path.basename(words[0])  # noqa: PTH119
-    if first == "srun":
-        rest = _after_options(words[1:], _SRUN_FLAGS)
-        return ("srun", 1) if rest and _tool_of(rest) else None
+def tool_of(words: Sequence[str]) -> tuple[str, int] | None:
+    """Return the name of a command's launcher, and how many words name it; None if cloudtrain does not know the
+    launcher, or if Python starts no script."""
+    first = os.path.basename(words[0]) if words else ""  # noqa: PTH119
     if first in ("torchrun", "deepspeed", "mpirun", "mpiexec", "horovodrun"):
         return ("mpirun" if first == "mpiexec" else first), 1
     if first == "accelerate" and words[1:2] == ["launch"]:
@@ -95,30 +78,28 @@ def _tool_of(words: Sequence[str]) -> tuple[str, int] | None:
     if first == "torchx" and words[1:2] == ["run"]:
         return "torchx", 2
     if re.fullmatch(r"python[0-9.]*", first):
-        module = words[2] if words[1:2] == ["-m"] and len(words) > 2 else ""
+        skip = 1 + _python_options(words[1:])
+        option = words[skip] if skip < len(words) else ""
+        module = words[skip + 1] if option == "-m" and skip + 1 < len(words) else ""
         if module in ("torch.distributed.run", "torch.distributed.launch"):
-            return "torchrun", 3
-        if module == "accelerate.commands.launch":
-            return "accelerate", 3
-        return "python", 1
+            return module.rpartition(".")[2].replace("run", "torchrun"), skip + 2
+        if module in ("accelerate.commands.launch", "deepspeed.launcher.runner"):
+            return module.partition(".")[0], skip + 2
+        is_tool = module in _PYTHON_TOOLS or (option.startswith("-") and option != "-m")
+        return None if is_tool else ("python", skip)
     return None
 
 
-def _without_variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the variables that are set before a command, and the command."""
-    variables = {}
-    rest = list(words)
-    while rest and (match := _ASSIGNMENT.fullmatch(rest[0])):
-        variables[match[1]] = match[2]
-        rest.pop(0)
-    return variables, rest
+_PYTHON_TOOLS = frozenset({"pip", "venv", "nltk.downloader", "spacy", "ensurepip"})
+"""Modules that prepare a machine for training."""
 
 
-_SRUN_FLAGS = frozenset({"-l", "--label", "--exclusive", "--unbuffered", "-u", "--overlap", "--kill-on-bad-exit"})
-
-
-def _after_options(words: Sequence[str], flags: frozenset[str]) -> list[str]:
-    return _options(words, flags)[1]
+def _python_options(words: Sequence[str]) -> int:
+    """Return how many words are options of Python that change nothing for a script."""
+    count = 0
+    while count < len(words) and re.fullmatch(r"-[uOBEIsW]+|-X|-W\S+|-X\S+", words[count]):
+        count += 2 if words[count] in ("-W", "-X") else 1
+    return count
 
 
 def _options(words: Sequence[str], flags: frozenset[str]) -> tuple[dict[str, list[str]], list[str]]:
@@ -146,12 +127,12 @@ def _count(options: dict[str, list[str]], *names: str) -> int | None:
     return None
 
 
-def _lost(options: dict[str, list[str]], known: frozenset[str], why: str) -> dict[str, str]:
+def _lost(options: dict[str, list[str]], known: Set[str], why: str) -> dict[str, str]:
     return {name: why for name in options if name not in known}
 
 
 _TORCH_FLAGS = frozenset({"--standalone", "-m", "--module", "--no-python", "--run-path", "--use-env"})
-_TORCH_KNOWN = _TORCH_FLAGS | {
+_TORCH_KNOWN = (_TORCH_FLAGS - {"--run-path"}) | {
     "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port", "--rdzv-backend",
     "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--role", "--tee", "-t", "--redirects", "-r", "--log-dir",
     "--local-addr", "--start-method", "--monitor-interval", "--local-ranks-filter",
@@ -161,15 +142,18 @@ _TORCH_KNOWN = _TORCH_FLAGS | {
 def _torchrun(words: Sequence[str], folder: str) -> Launch:  # noqa: ARG001 - as the other readers
     options, program = _options(words, _TORCH_FLAGS)
     launch = Launch("torchrun", program, is_module=bool({"-m", "--module"} & options.keys()))
+    launch.is_command = "--no-python" in options
     nodes = (options.get("--nnodes") or ["1"])[0]
     low, colon, high = nodes.partition(":")
     launch.instances = int(high if colon else low) if (high if colon else low).isdecimal() else 1
     if colon and low != high:
         launch.lost["--nnodes"] = "a job has a fixed number of instances, so the larger number was used"
     elif not nodes.isdecimal() and not colon:
-        launch.lost["--nnodes"] = f"`{nodes}` is known only at run time: set `resources.instance_count`"
+        launch.lost["--nnodes"] = _known_later(nodes, "resources.instance_count")
     count = (options.get("--nproc-per-node") or ["1"])[0]
     launch.processes = int(count) if count.isdecimal() else None
+    if launch.processes is None and count not in ("gpu", "auto"):
+        launch.lost["--nproc-per-node"] = _known_later(count, "distribution.processes_per_instance")
     launch.lost |= _lost(options, _TORCH_KNOWN, "a job has no field for this option of torchrun")
     if "--max-restarts" in options:
         launch.lost["--max-restarts"] = "it is a setting of the local target: `cloudtrain submit --max-restarts N`"
@@ -177,41 +161,93 @@ def _torchrun(words: Sequence[str], folder: str) -> Launch:  # noqa: ARG001 - as
     return launch
 
 
+def _known_later(text: str, name: str) -> str:
+    return f"`{text}` is known only at run time: set `{name}`"
+
+
+def _torch_launch(words: Sequence[str], folder: str) -> Launch:
+    launch = _torchrun(words, folder)
+    if not any(word in ("--use-env", "--use_env") for word in words):
+        launch.lost["--local-rank"] = (
+            "torch.distributed.launch passes the argument to the script; let the script read the variable LOCAL_RANK"
+        )
+    return launch
+
+
 _ACCELERATE_FLAGS = frozenset(
-    {"--multi-gpu", "--cpu", "--use-deepspeed", "--use-fsdp", "-m", "--module", "--debug", "-q", "--quiet", "--tpu"}
+    "--multi-gpu --cpu --use-cpu --use-deepspeed --use-fsdp --use-megatron-lm --use-xpu --use-mps-device --mps "
+    "--use-parallelism-config --use-tp --downcast-bf16 --same-network --enable-cpu-affinity --no-python --tpu "
+    "--tpu-use-cluster --tpu-use-sudo --dynamo-use-fullgraph --dynamo-use-dynamic --dynamo-use-regional-compilation "
+    "-m --module --debug -q --quiet".split()
 )
+_ACCELERATE_CONFIGS = (
+    "fsdp_config", "deepspeed_config", "dynamo_config", "parallelism_config", "megatron_lm_config", "fp8_config",
+    "mpirun_config", "use_cpu", "downcast_bf16", "enable_cpu_affinity", "debug", "dynamo_backend", "tpu_name",
+)  # fmt: skip
+_OWN_VARIABLES = "accelerate passes this to the script in its own variables: set these, or use accelerate's API"
+_GPU_IDS = "cloudtrain uses all GPUs of an instance, or `processes_per_instance` of them"
 
 
 def _accelerate(words: Sequence[str], folder: str) -> Launch:
     options, program = _options(words, _ACCELERATE_FLAGS)
     config = _yaml(os.path.join(folder, options["--config-file"][0])) if "--config-file" in options else {}  # noqa: PTH118
+    if "SAGEMAKER" in str(config.get("compute_environment", "")):
+        hint = "run the line, then adopt the job that it has created: `cloudtrain adopt sagemaker://REGION/NAME`"
+        raise _wrong(f"`{options['--config-file'][0]}` starts the script on SageMaker, not on this machine", hint)
     launch = Launch("accelerate", program, is_module=bool({"-m", "--module"} & options.keys()))
+    launch.is_command = "--no-python" in options
     launch.instances = _count(options, "--num-machines") or int(config.get("num_machines") or 1)
     total = _count(options, "--num-processes") or config.get("num_processes")
     launch.processes = max(1, int(total) // launch.instances) if total else None
+    for name in ("--num-machines", "--num-processes"):
+        if (value := (options.get(name) or ["1"])[0]) and not value.isdecimal():
+            launch.lost[name] = _known_later(
+                value, "resources.instance_count" if "machines" in name else "distribution.processes_per_instance"
+            )
+    if total and int(total) % launch.instances:
+        launch.lost["--num-processes"] = (
+            f"{total} processes cannot be shared out evenly among {launch.instances} instances"
+        )
+    if threads := _count(options, "--num-cpu-threads-per-process"):
+        launch.variables["OMP_NUM_THREADS"] = str(threads)  # which is what accelerate does with it
+    if (gpus := (options.get("--gpu-ids") or [config.get("gpu_ids") or "all"])[0]) != "all":
+        launch.lost["--gpu-ids"] = f"{_GPU_IDS}, not {gpus}"
     precision = (options.get("--mixed-precision") or [config.get("mixed_precision") or "no"])[0]
     if precision != "no":
         launch.variables["ACCELERATE_MIXED_PRECISION"] = str(precision)
-    kind = str(config.get("distributed_type", "")).upper()
+    kind = str(config.get("distributed_type") or ("NO" if "distributed_type" in config else "")).upper()
     deepspeed = "--use-deepspeed" in options or kind == "DEEPSPEED"
     launch.distribution = {"type": "deepspeed"} if deepspeed else {"type": "torch"}
     if kind == "NO" and (launch.processes or 1) == 1:
         launch.distribution, launch.processes = {}, None
-    for name in ("fsdp_config", "deepspeed_config", "dynamo_config", "parallelism_config", "megatron_lm_config"):
-        if config.get(name):
-            launch.lost[name] = (
-                "accelerate passes this to the script in its own variables: set these, or use accelerate's API"
-            )
-    known = _ACCELERATE_FLAGS | {
-        "--config-file", "--num-machines", "--num-processes", "--mixed-precision", "--machine-rank",
-        "--main-process-ip", "--main-process-port", "--rdzv-backend", "--same-network", "--gpu-ids",
-        "--num-cpu-threads-per-process",
+    for name in _ACCELERATE_CONFIGS:
+        if str(config.get(name) or "no").lower() != "no":
+            launch.lost[name] = _OWN_VARIABLES
+    if kind in ("FSDP", "MEGATRON_LM", "DEEPSPEED") and not config.get(f"{kind.lower()}_config"):
+        launch.lost["distributed_type"] = _OWN_VARIABLES
+    launch.lost |= {
+        name: _OWN_VARIABLES
+        for name in options
+        if re.match(
+            r"--(use-|fsdp|deepspeed|zero|offload|dynamo|megatron|parallelism|cpu$|tpu|debug|downcast|enable-cpu)", name
+        )
+    }
+    known = launch.lost.keys() | {
+        "--multi-gpu", "--same-network", "-m", "--module", "-q", "--quiet", "--no-python", "--config-file",
+        "--num-machines", "--num-processes", "--mixed-precision", "--machine-rank", "--main-process-ip",
+        "--main-process-port", "--rdzv-backend", "--gpu-ids", "--num-cpu-threads-per-process",
     }  # fmt: skip
     launch.lost |= _lost(options, known, "a job has no field for this option of accelerate")
     return launch
 
 
-_DEEPSPEED_FLAGS = frozenset({"--module", "--no-python", "--no-local-rank", "--force-multi", "--enable-each-rank-log"})
+_DEEPSPEED_FLAGS = frozenset(
+    "--module --no-python --no-local-rank --force-multi --no-ssh --no-ssh-check --save-pid --bind-cores-to-rank "
+    "--elastic-training --enable-elastic-training -v -h".split()
+)
+_LOCAL_RANK = (
+    "The deepspeed launcher passes `--local_rank` to the script; cloudtrain does not. The variable LOCAL_RANK has it."
+)
 
 
 def _deepspeed(words: Sequence[str], folder: str) -> Launch:
@@ -220,10 +256,18 @@ def _deepspeed(words: Sequence[str], folder: str) -> Launch:
     hosts = _hosts(os.path.join(folder, options[name][0])) if (name := _first(options, "--hostfile", "-H")) else []  # noqa: PTH118
     launch.instances = _count(options, "--num-nodes") or len(hosts) or 1
     launch.processes = _count(options, "--num-gpus") or (hosts[0] if hosts else None)
+    launch.is_command = "--no-python" in options
+    if not {"--no-local-rank", "--no-python"} & options.keys():
+        launch.notes.append(_LOCAL_RANK)
+    for name, field_name in (("--num-nodes", "instance_count"), ("--num-gpus", "gpus_per_instance")):
+        if name in options and not options[name][0].isdecimal():
+            launch.lost[name] = _known_later(options[name][0], f"resources.{field_name}")
+    if len({*hosts}) > 1:
+        launch.lost["--hostfile"] = "the hosts have different numbers of slots, but the instances of a job are alike"
     for option in ("--include", "-i", "--exclude", "-e"):
         if option in options:
-            launch.lost[option] = "cloudtrain uses all GPUs of an instance, or `processes_per_instance` of them"
-    known = _DEEPSPEED_FLAGS | {
+            launch.lost[option] = _GPU_IDS
+    known = (_DEEPSPEED_FLAGS - {"--bind-cores-to-rank", "--elastic-training", "--enable-elastic-training"}) | {
         "--num-nodes", "--num-gpus", "--hostfile", "-H", "--master-port", "--master-addr", "--launcher",
         "--include", "-i", "--exclude", "-e",
     }  # fmt: skip
@@ -242,6 +286,11 @@ def _hosts(file: str) -> list[int]:
 
 
 _MPI_FLAGS = frozenset({"--allow-run-as-root", "--oversubscribe", "--tag-output", "-v", "--verbose", "--bind-to-none"})
+_MPI_LOST_FLAGS = frozenset(
+    "--gloo --mpi --jsrun --report-bindings --display-map --display-allocation --nooversubscribe --bycore --byslot "
+    "--bynode --bind-to-core --bind-to-socket --timestamp-output --disable-cache --autotune --no-stall-check "
+    "--log-hide-timestamp --merge-stderr-to-stdout --stream-output".split()
+)
 
 
 def _mpirun(words: Sequence[str], folder: str) -> Launch:
@@ -263,16 +312,22 @@ def _mpirun(words: Sequence[str], folder: str) -> Launch:
         elif name == "--mca" and len(rest) > 1:
             extra += ["--mca", rest.pop(0), rest.pop(0)]
         elif word not in _MPI_FLAGS:
-            value = rest.pop(0) if rest and not rest[0].startswith("-") and "=" not in word else ""
+            flag = name in _MPI_LOST_FLAGS or "=" in word
+            value = rest.pop(0) if rest and not rest[0].startswith("-") and not flag else ""
             launch.lost[word] = f"write `{f'{word} {value}'.strip()}` into `distribution.options` where it is needed"
     launch.instances = len(slots) or (total // launch.processes if total and launch.processes else 1)
     launch.processes = launch.processes or (total // launch.instances if total else slots[0] if slots else None)
+    if total and launch.processes and total != launch.processes * launch.instances:
+        each = f"{launch.instances} instances with {launch.processes} processes each"
+        launch.lost["-np"] = f"{total} processes are not {each}: correct `resources` and `distribution`"
     if extra:
         launch.distribution["options"] = shlex.join(extra)
     if rest and re.fullmatch(r"python[0-9.]*", os.path.basename(rest[0])):  # noqa: PTH119
-        rest.pop(0)
+        rest = rest[1 + _python_options(rest[1:]) :]
         launch.is_module = rest[:1] == ["-m"]
         rest = rest[1:] if launch.is_module else rest
+    else:
+        launch.is_command = True
     launch.program = rest
     return launch
 
@@ -284,7 +339,7 @@ def _horovodrun(words: Sequence[str], folder: str) -> Launch:
 
 
 def _torchx(words: Sequence[str], folder: str) -> Launch:  # noqa: ARG001 - as the other readers
-    _, rest = _options(words, frozenset({"--dryrun", "--wait", "--log", "--tee_logs"}))
+    given, rest = _options(words, frozenset({"--dryrun", "--wait", "--log", "--tee-logs"}))
     if not rest or rest[0] != "dist.ddp":
         hint = "print the torchrun line with `torchx run --dryrun`, and adopt that line"
         raise _wrong("cloudtrain knows only torchx's component `dist.ddp`", hint)
@@ -301,21 +356,20 @@ def _torchx(words: Sequence[str], folder: str) -> Launch:  # noqa: ARG001 - as t
     launch.program = [*start[:1], *program]
     known = frozenset({"-j", "--name", "--env", "--script", "-m"})
     launch.lost |= _lost(options, known, "a job has no field for this option of torchx")
+    for name in ("-cfg", "--scheduler-args"):
+        if name in given:
+            launch.lost[name] = "write the scheduler's options as settings of the target in cloudtrain.toml"
     return launch
 
 
 def _python(words: Sequence[str], folder: str) -> Launch:  # noqa: ARG001 - as the other readers
     is_module = list(words[:1]) == ["-m"]
-    rest = list(words[1:] if is_module else words)
-    while rest and rest[0] in ("-u", "-O", "-B"):
-        rest.pop(0)
-    if rest and rest[0].startswith("-") and not is_module:
-        raise _wrong(f"`python {rest[0]}` starts no script", "name the script")
-    return Launch("python", rest, is_module=is_module)
+    return Launch("python", list(words[1:] if is_module else words), is_module=is_module)
 
 
 _READERS: dict[str, Callable[[Sequence[str], str], Launch]] = {
     "torchrun": _torchrun,
+    "launch": _torch_launch,
     "accelerate": _accelerate,
     "deepspeed": _deepspeed,
     "mpirun": _mpirun,

@@ -60,7 +60,8 @@ def run_script(script: Path, arguments: Sequence[str], *, python: str | None, ti
         place = Path(name)
         for folder in ("hooks", "hooks/uploads", "home", "tmp"):
             (place / folder).mkdir()
-        work = _copy_of(script.absolute().parent, place / "above" / "above" / "work")
+        title = script.absolute().parent.name or "work"  # Azure's SDK names the experiment after this folder
+        work = _copy_of(script.absolute().parent, place / "above" / "above" / title)
         for outside in outside_folders(script):
             if outside.is_dir():
                 _copy_of(outside, work / os.path.relpath(outside, script.absolute().parent))
@@ -215,7 +216,7 @@ def _has_mark(process: Any, mark: str) -> bool:
 def _captured(place: Path, work: Path, script: Path, code: int | None, time_limit: float) -> Captured:
     try:
         text = read_bytes(place / "hooks" / "captured.json", _MOST_CAPTURED).decode()
-        for copy in {str(work), os.path.realpath(work)}:  # the script's own folder
+        for copy in (json.dumps(one)[1:-1] for one in {str(work), os.path.realpath(work)}):  # the script's own folder
             text = text.replace(f"{copy}/", "./").replace(copy, ".")
         data = json.loads(text)
         return Captured(str(data["target"]), data["record"], dict(_uploads(place / "hooks")), _failed(place / "hooks"))

@@ -13,12 +13,14 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from cloudtrain.adoption.comparison import Comparison, Difference
+from cloudtrain.adoption.comparison import Comparison, Difference, shown_path
+from cloudtrain.adoption.launch_jobs import FILL_IN
 from cloudtrain.adoption.notebooks import cells_of
 from cloudtrain.adoption.proof import Adoption, moved, settled
 from cloudtrain.adoption.sources import text_of
 from cloudtrain.adoption.writing import job_yaml, settings_toml
 from cloudtrain.core.adoption import Original, StaticCall, Unknown
+from cloudtrain.core.job import TrainingJob
 from cloudtrain.documents.python_text import parse_python
 from cloudtrain.errors import UsageError
 from cloudtrain.targets.registry import all_targets
@@ -44,6 +46,7 @@ def adopt_statically(script: Path, place: Path) -> Adoption:
         draft, unknown = found
         origin = Original(target.name, {}, "", kind, folder=str(script.absolute().parent))
         draft = moved(draft, origin, place)
+        unknown = {**unknown, **_take_secrets_out(draft.job, settled(draft))}
         job = settled(draft)
         why = "the value is not a literal in the text"
         differences = [Difference(path, text, draft.comments.get((path,), ""), why) for path, text in unknown.items()]
@@ -56,6 +59,19 @@ def adopt_statically(script: Path, place: Path) -> Adoption:
         return Adoption(target.name, kind, job, draft.settings, comparison, written, text, draft.job, is_draft=True)
     hint = "run the script by leaving out `--static`, or adopt the request of a job that it has created"
     raise UsageError(f"no call in `{script}` creates a job that cloudtrain recognizes", hint=hint, code="CT976")
+
+
+def _take_secrets_out(fields: dict[str, Any], job: TrainingJob) -> dict[str, str]:
+    """Take what looks like a secret out of a job's fields. Return the paths of the values, each with a placeholder."""
+    from cloudtrain.rules.portable.value import secret_values
+
+    paths = [found.path for found in secret_values(job)]
+    for path in paths:
+        holder = fields
+        for part in path[:-1]:
+            holder = holder[part]  # type: ignore[index]  # the job was read from these fields
+        holder[path[-1]] = FILL_IN  # type: ignore[index]
+    return {shown_path(path): "(a secret, which is not copied)" for path in paths}
 
 
 def calls_in(script: Path) -> Iterator[StaticCall]:

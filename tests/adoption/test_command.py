@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,3 +132,30 @@ def test_stdin(clean_environment: Path, redirection: str, said: str) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: the text on stdin")
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("HyperParameters", [1]), ("ResourceConfig", "x"), ("Tags", {"a": 1}), ("InputDataConfig", [{"ChannelName": "a"}, "y"])],
+)  # fmt: skip
+def test_a_malformed_request(cli: Cli, name: str, value: Any) -> None:
+    """The wrong field is named; it is no defect of cloudtrain."""
+    request = {
+        "TrainingJobName": "a",
+        "RoleArn": "r",
+        "OutputDataConfig": {},
+        "AlgorithmSpecification": {},
+        name: value,
+    }
+    Path("request.json").write_text(json.dumps(request))
+    found = cli("adopt", "request.json")
+    assert found.code == 2
+    assert f"`{name}" in found.err
+    assert "hint: " in found.err
+
+
+def test_a_malformed_tuning_job(cli: Cli) -> None:
+    """Refused, whatever is wrong."""
+    for broken in ({"TrainingJobDefinition": 5}, {"TrainingJobDefinitions": [{"HyperParameterRanges": [1]}]}):
+        Path("request.json").write_text(json.dumps({"HyperParameterTuningJobName": "a", **broken}))
+        assert cli("adopt", "request.json").code == 2

@@ -232,3 +232,146 @@ def test_a_launch_line_on_the_command_line(cli: Cli) -> None:
     assert found.code == 0
     assert "processes_per_instance: 4" in found.out
     assert "cloudtrain.toml" not in found.out
+
+
+SHELL_LINES: dict[str, dict[str, Any]] = {
+    "torchrun train.py --lr 1 2>&1 | tee log  # a comment": {"hyperparameters": {"lr": 1}, "command": None},
+    "cd src && OMP_NUM_THREADS=8 nohup torchrun train.py &": {"variables": {"OMP_NUM_THREADS": "8"}},
+    "torchrun --no-python ./a.out x": {"command": "./a.out x"},
+    "mpirun -np 4 ./a.out --x 1": {"command": "./a.out --x 1", "processes": 4},
+    "python3 -u -m torch.distributed.run --nproc-per-node 4 train.py": {"type": "torch", "processes": 4},
+    "/usr/bin/srun -N2 -K bash -c 'torchrun --nproc-per-node 4 train.py'": {"instances": 2, "processes": 4},
+    "accelerate launch --same_network --num_processes 8 train.py": {"entry_point": "train.py", "processes": 8},
+    "env A=1 torchrun train.py 'a b' '$HOME'": {"command": "python train.py 'a b' '$HOME'"},
+}
+
+
+@pytest.mark.parametrize("line", SHELL_LINES)
+def test_a_line_is_read_as_a_shell_reads_it(line: str) -> None:
+    """Redirections, comments and other commands are no arguments of the script."""
+    found = ct.adopt(line)
+    assert found.differences == ()
+    assert {name: value for name, value in shape(found.job).items() if name in SHELL_LINES[line]} == SHELL_LINES[line]
+
+
+SHELL_LOSSES = {
+    "torchrun train.py --lr $LR --out run_$(date +%F)": {"$LR", "run_$(date +%F)"},
+    "torchrun --nproc-per-node $N train.py": {"--nproc-per-node"},
+    "torchrun train.py --mark $'\\t'": {"$'\\t'"},
+    "python -m torch.distributed.launch --nproc_per_node 4 train.py": {"--local-rank"},
+    "accelerate launch --use_fsdp --gpu_ids 0,1 train.py": {"--use-fsdp", "--gpu-ids"},
+    "deepspeed --bind_cores_to_rank train.py": {"--bind-cores-to-rank"},
+    "srun -N 2 --container-image=x torchrun train.py": {"--container-image"},
+    "srun --ntasks-per-node 4 python train.py": {"srun"},
+    "mpirun -np 6 --npernode 4 python train.py": {"-np"},
+    "uv run torchrun train.py": {"uv run"},
+    "make data && torchrun train.py": {"other lines"},
+    "torchx run -cfg partition=a dist.ddp -j 1x2 --script train.py": {"-cfg"},
+}
+
+
+@pytest.mark.parametrize("line", SHELL_LOSSES)
+def test_what_a_line_leaves_to_the_shell_is_a_difference(line: str) -> None:
+    """A value that only a running shell knows, and a wrapper of the launcher, are named."""
+    assert {item.path for item in ct.adopt(line).differences} == SHELL_LOSSES[line]
+
+
+ARRAYS = """\
+#!/bin/bash
+#SBATCH --nodes=2-4
+#SBATCH --ntasks-per-node=8 --gpus-per-task=a100:1 --gres=nvme:1
+#SBATCH hetjob
+export PATH=/opt/bin:$PATH MASTER_ADDR=$(hostname) MASTER_PORT=29500 HF_TOKEN=$(cat ~/.token)
+export A=1 B="two words"
+DISTRIBUTED=(
+    --nproc_per_node 8   # the GPUs
+    --nnodes $SLURM_NNODES
+    --master_addr $MASTER_ADDR
+)
+ARGS="--lr 0.1 --epochs ${EPOCHS:-3} --world $((SLURM_NNODES * 8))"
+cat > ds.json <<EOF
+torchrun other.py
+EOF
+if [ -d data ]; then cp -r $(pwd)/data /scratch; fi
+python prepare.py
+cd src
+OMP_NUM_THREADS=$SLURM_NTASKS_PER_NODE torchrun "${DISTRIBUTED[@]}" pretrain.py $ARGS > log
+export AFTER=1
+"""
+
+
+def test_arrays_and_conditions_of_a_batch_script() -> None:
+    """What the shell makes of the script is the job; every line that the job does not run is listed."""
+    Path("job.sh").write_bytes(ARRAYS.replace("\n", "\r\n").encode())
+    found = ct.adopt("job.sh")
+    assert shape(found.job) == {
+        "entry_point": None, "command": "python pretrain.py --lr 0.1 --epochs 3 --world 32", "hyperparameters": {},
+        "type": "torch", "processes": 8, "instances": 4,
+        "variables": {"A": "1", "B": "two words", "OMP_NUM_THREADS": "8"},
+    }  # fmt: skip
+    assert (found.job.source_dir, found.job.resources.gpus_per_instance) == ("src", 8)
+    assert found.settings["gpu_type"] == "a100"
+    assert found.settings["setup"] == ['export PATH="/opt/bin:$PATH"', 'export HF_TOKEN="$(cat ~/.token)"']
+    lost = {item.path: item.reason for item in found.differences}
+    assert lost.keys() == {"--nodes", "--gres", "#SBATCH hetjob", "other lines"}
+    assert lost["other lines"].endswith(
+        "cat > ds.json <<EOF; if [ -d data ]; then cp -r $(pwd)/data /scratch; python prepare.py"
+    )
+
+
+def test_processes_that_srun_starts() -> None:
+    """A rank for each task, and a word about the launcher."""
+    Path("job.sh").write_text(
+        "#!/bin/bash\n#SBATCH --nodes=4 --ntasks-per-node=4 --gres=gpu:4\nsrun python -u train.py\n"
+    )
+    found = ct.adopt("job.sh")
+    assert [item.path for item in found.differences] == ["srun"]
+    assert (shape(found.job)["type"], shape(found.job)["processes"], shape(found.job)["instances"]) == ("torch", 4, 4)
+
+
+@pytest.mark.parametrize(
+    "text", ["A=x\n" + "A=$A$A\n" * 60 + "torchrun $A", "torchrun $(", "echo '" + "a" * (1 << 20), 'echo "' + "a" * (1 << 20), 'torchrun "', "${" * 5000, "A=(" * 5000, "((((" * 9000]
+)  # fmt: skip
+def test_a_hostile_batch_script(text: str, cli: Cli) -> None:
+    """An error with a hint, at once."""
+    Path("job.sh").write_text(f"#!/bin/bash\n#SBATCH -N 1\n{text}\n")
+    found = cli("adopt", "job.sh")
+    assert found.code == 2
+    assert "hint: " in found.err
+
+
+def test_a_written_job_finds_its_code(cli: Cli) -> None:
+    """`source_dir` is the folder of the code, seen from the job file."""
+    Path("jobs").mkdir()
+    Path("train.py").write_text("")
+    Path("jobs/job.sh").write_text("#!/bin/bash\n#SBATCH -N 1\ntorchrun train.py\n")
+    for source in ("torchrun train.py", "jobs/job.sh"):
+        assert cli("adopt", source, "--write", "new", "--force").code == 0
+        planned = cli("plan", "new/job.yaml")
+        assert planned.code == 0, planned.err
+
+
+def test_what_a_task_file_says_besides() -> None:
+    """Every key that no field takes is named, and a variable without a value does not become `None`."""
+    text = "num_nodes: 2\nworkdir: {url: x}\nservice: {}\nenvs: {TOKEN: null, A: 1}\n"
+    text += "resources: {accelerators: 'A100:8', cpus: 32, image_id: ami-1}\n"
+    text += 'run: |\n  torchrun --master_addr $(echo "$SKYPILOT_NODE_IPS" | head -n1) train.py --epochs $A\n'
+    Path("task.yaml").write_text(text)
+    found = ct.adopt("task.yaml")
+    assert (shape(found.job)["variables"], found.job.hyperparameters) == ({"A": "1"}, {"epochs": 1})
+    assert {item.path for item in found.differences} == {
+        "envs.TOKEN", "resources.cpus", "resources.image_id", "service", "workdir",
+    }  # fmt: skip
+
+
+def test_a_secret_is_not_copied(cli: Cli) -> None:
+    """It is named without its value."""
+    secret = "0123456789abcdef0123456789abcdef01234567"
+    script = f"#!/bin/bash\n#SBATCH -N 1\nexport WANDB_API_KEY={secret} B=1\ntorchrun train.py --api_key {secret} --x\n"
+    Path("job.sh").write_text(script)
+    found = cli("adopt", "job.sh", "--write", "new")
+    assert found.code == 1
+    assert "environment.variables.WANDB_API_KEY" in found.err
+    written = Path("new/job.yaml").read_text()
+    assert secret not in found.out + found.err + written
+    assert "--api_key FILL-IN" in written

@@ -235,3 +235,14 @@ def test_an_interpreter_of_its_own(cli: Cli, folder: Path) -> None:
     (folder / "job.py").write_text(CALL + 'request["Environment"] = {"python": sys.executable}\n' + SEND)
     found = cli("adopt", str(folder / "job.py"), "--yes", "--python", os.path.realpath(sys.executable), "--json")
     assert json.loads(found.out)["job"]["environment"]["variables"]["python"] == os.path.realpath(sys.executable)
+
+
+def test_the_copy_has_the_name_of_the_folder(folder: Path) -> None:
+    """Azure's SDK names the experiment after it; paths below it are still the script's own."""
+    place = folder.rename(folder.parent / 'Größe "x')
+    text = (
+        'import os\nrequest["Environment"] = {"a": os.path.basename(os.getcwd()), "b": os.path.abspath("train.py")}\n'
+    )
+    (place / "job.py").write_text(CALL + text + SEND)
+    found = ct.adopt(place / "job.py", execute=True)
+    assert found.job.environment.variables == {"a": 'Größe "x', "b": "./train.py"}

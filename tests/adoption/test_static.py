@@ -210,3 +210,14 @@ def test_the_command(cli: Cli, tmp_path: Path) -> None:
     assert "entry_point: train.py" in found.out
     assert "not compared with the original" in found.err
     assert cli("adopt", str(tmp_path), "--static").code == 2
+
+
+def test_a_secret_is_not_copied(tmp_path: Path) -> None:
+    """A draft names it without its value."""
+    secret = "0123456789abcdef0123456789abcdef01234567"
+    text = f"PyTorch(entry_point='t.py', environment={{'WANDB_API_KEY': '{secret}', 'A': '1'}}).fit()\n"
+    (tmp_path / "job.py").write_text(text)
+    found = ct.adopt(tmp_path / "job.py", static=True)
+    assert found.job.environment.variables == {"WANDB_API_KEY": "FILL-IN", "A": "1"}
+    assert secret not in found.job_text + str(found.to_dict())
+    assert "environment.variables.WANDB_API_KEY" in {item.path for item in found.differences}

@@ -9,7 +9,7 @@ from typing import Any
 from cloudtrain.core.adoption import Original, Search
 from cloudtrain.errors import UsageError
 from cloudtrain.targets.sagemaker.adopt.searches import flat, sweep_fields
-from cloudtrain.targets.sagemaker.catalogue.shapes import members_of
+from cloudtrain.targets.sagemaker.catalogue.shapes import members_of, violations
 
 _OPERATION = "CreateTrainingJob"
 
@@ -163,11 +163,19 @@ def _original(
         if _HIDDEN in texts:
             del request[name]
             gone[name] = "CloudTrail hides it: take it from `aws sagemaker describe-training-job`"
+    for wrong in violations(request):
+        if wrong.kind == "type" and wrong.hint in ("write a mapping", "write a list") and "`null`" not in wrong.message:
+            raise _malformed(wrong.message)
     region = _region_of(data.get("TrainingJobArn"))
     found = {**(settings or {}), **({"region": region} if region else {})}
     return Original(
         "sagemaker", request, str(request.get("TrainingJobName", "")), kind, found, folder=folder, lost=gone
     )
+
+
+def _malformed(message: str) -> UsageError:
+    hint = "adopt the request as it was sent: the output of `aws sagemaker describe-training-job`"
+    return UsageError(message, hint=hint, code="CT981")
 
 
 _SET_BY_TUNER = {"_tuning_objective_metric", "sagemaker_estimator_class_name", "sagemaker_estimator_module"}

@@ -1,0 +1,338 @@
+"""Reads the commands of a shell script, with the variables whose values the script's text shows. Runs nothing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+_MOST = 1 << 20
+"""Maximum length of a value. Variables that contain each other could grow without a limit."""
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+_PARAMETER = re.compile(r"([A-Za-z_]\w*)(?:\[([@*]|\d+)\])?(?::?-(.*))?", re.DOTALL)
+_REDIRECTION = re.compile(r"(?:\d*|&)(<<<|<<-?|>>|<>|[<>])(&?)")
+_PLAIN = re.compile(r'[^"\\$`]+')
+_SEPARATORS = ("&&", "||", ";;", "|&", ";", "&", "|", "(", ")", "\n")
+_KEYWORDS = frozenset("if then elif else while until do { } fi done ! time exec nohup command".split())
+_DECLARATIONS = frozenset("export declare local readonly typeset".split())
+
+
+class Open(str):
+    """A text with a part that only a running shell knows, such as `$1` or `$(date)`. This part is kept as written."""
+
+    __slots__ = ()
+
+
+Value = str | list[str]
+
+
+@dataclass
+class Command:
+    """A simple command of a script."""
+
+    text: str
+    """The command as written, on one line."""
+    words: list[str] = field(default_factory=list)
+    """The command's name and arguments, with variables replaced. An unknown variable makes the word `Open`."""
+    assigned: dict[str, str] = field(default_factory=dict)
+    """The variables set before the command's name, as in `A=1 train`."""
+    exported: dict[str, str] = field(default_factory=dict)
+    """The environment variables that the script has set by then."""
+    after_pipe: bool = False
+    """Whether the command reads the output of the command before it."""
+
+
+def commands_of(text: str, known: Mapping[str, Value] | None = None) -> list[Command]:
+    """Return the commands of a script in order. Assignments and redirections are not commands; the variables `known`
+    are set at the start.
+
+    Raises:
+        ValueError: a quote or bracket is not closed, or a value is too long.
+    """
+    return _Reader(text.replace("\r\n", "\n"), dict(known or {})).commands()
+
+
+class _Reader:
+    def __init__(self, text: str, variables: dict[str, Value]) -> None:
+        self.text, self.at = text, 0
+        self.variables = variables
+        self.exported: dict[str, str] = {}
+        self.documents: list[str] = []
+        """The last lines of the here-documents that begin below the current line."""
+
+    def commands(self) -> list[Command]:
+        found = list[Command]()
+        pipe = False
+        while self.at < len(self.text):
+            start = self.at
+            command, separator = self._command()
+            command.after_pipe, pipe = pipe, separator in ("|", "|&")
+            command.text = " ".join(self.text[start : self.at].replace("\\\n", " ").split()).rstrip("&|;() ")
+            if command.words and not self._declares(command):
+                command.exported = dict(self.exported)
+                found.append(command)
+            if separator == "\n":
+                self._skip_documents()
+        return found
+
+    def _command(self) -> tuple[Command, str]:
+        """Read one command and the separator after it."""
+        command = Command("")
+        while self.at < len(self.text):
+            if self.text.startswith("\\\n", self.at):
+                self.at += 2
+            elif self.text[self.at] in " \t":
+                self.at += 1
+            elif self.text[self.at] == "#":
+                self._skip_line()
+            elif match := _REDIRECTION.match(self.text, self.at):
+                self._redirect(match)
+            elif separator := next((mark for mark in _SEPARATORS if self.text.startswith(mark, self.at)), None):
+                self.at += len(separator)
+                self._end(command)
+                return command, separator
+            elif (not command.words or command.words[0] in (*_DECLARATIONS, "env")) and (
+                match := _ASSIGNED.match(self.text, self.at)
+            ):
+                self._assign(match, command)
+            else:
+                words = self._word()
+                if command.words or words != words[:1] or words[0] not in _KEYWORDS:
+                    command.words += words
+        self._end(command)
+        return command, ""
+
+    def _end(self, command: Command) -> None:
+        if not command.words:
+            self.variables |= command.assigned
+            self.exported |= {name: value for name, value in command.assigned.items() if name in self.exported}
+
+    def _declares(self, command: Command) -> bool:
+        """Carry out a command that sets variables. Return whether the command is one."""
+        if command.words[0] == "unset":
+            for name in command.words[1:]:
+                self.variables.pop(name, None)
+                self.exported.pop(name, None)
+            return True
+        if command.words[0] not in _DECLARATIONS:
+            return False
+        self.variables |= command.assigned
+        if command.words[0] == "export" or "-x" in command.words:
+            named = {name: self.variables.get(name) for name in command.words[1:]}
+            self.exported |= command.assigned | {n: value for n, value in named.items() if isinstance(value, str)}
+        return True
+
+    def _assign(self, match: re.Match[str], command: Command) -> None:
+        self.at = match.end()
+        held = self.variables.get(match[1])
+        if self.text.startswith("(", self.at):
+            self.at += 1
+            words = self._array()
+            self.variables[match[1]] = (
+                [*([held] if isinstance(held, str) else held or []), *words] if match[2] else words
+            )
+            return
+        value = self._joined(self._word(split=False))
+        before = held if match[2] and isinstance(held, str) else ""
+        command.assigned[match[1]] = _same(f"{before}{value}", before, value)
+
+    def _array(self) -> list[str]:
+        words = list[str]()
+        while self.at < len(self.text):
+            if self.text[self.at] in " \t\n":
+                self.at += 1
+            elif self.text[self.at] == "#":
+                self._skip_line()
+            elif self.text[self.at] == ")":
+                self.at += 1
+                return words
+            else:
+                words += self._word(in_array=True)
+        raise ValueError("the bracket of an array is not closed")
+
+    def _word(self, *, split: bool = True, in_array: bool = False) -> list[str]:
+        """Read a word. Return the words that it expands to."""
+        words, current, is_open = list[str](), "", False
+        started = False
+        ends = " \t\n)" if in_array else " \t\n;&|()<>"
+        while self.at < len(self.text) and self.text[self.at] not in ends:
+            letter = self.text[self.at]
+            if letter in "'\\":
+                current, started = current + self._literal(), True
+                continue
+            quoted = letter == '"'
+            values, unknown = self._quoted() if quoted else self._expanded() if letter in "$`" else ([letter], False)
+            if letter not in '"$`':
+                self.at += 1
+            elif split and not quoted and not unknown:
+                values = [part for value in values for part in re.split(r"\s+", value)]
+            started = started or quoted or any(values)
+            for number, value in enumerate(values):
+                if number and (current or started):
+                    words.append(Open(current) if is_open else current)
+                    current, is_open = "", False
+                current, is_open = current + value, is_open or unknown
+            if len(current) > _MOST or len(words) > _MOST:
+                raise ValueError("a variable is too long")
+        last = [Open(current) if is_open else current]
+        return [*words, *(last if current or not split else last if started and not words else [])]
+
+    def _literal(self) -> str:
+        if self.text[self.at] == "\\":
+            self.at += 2
+            return self.text[self.at - 1 : self.at].replace("\n", "")
+        end = self._find("'", self.at + 1)
+        text, self.at = self.text[self.at + 1 : end], end + 1
+        return text
+
+    def _quoted(self) -> tuple[list[str], bool]:
+        """Read a text in double quotes. Return more than one word if it contains all words of an array."""
+        self.at += 1
+        words, is_open = [""], False
+        while True:
+            if self.at >= len(self.text):
+                raise ValueError("a quote is not closed")
+            letter = self.text[self.at]
+            if letter == '"':
+                self.at += 1
+                return words, is_open
+            if letter == "\\" and self.text[self.at + 1 : self.at + 2] in ("$", "`", '"', "\\", "\n"):
+                values, unknown = [self._literal()], False
+            elif letter in "$`":
+                values, unknown = self._expanded()
+            else:
+                plain = _PLAIN.match(self.text, self.at)
+                values, unknown = [plain[0] if plain else letter], False
+                self.at += len(values[0])
+            words = [*words[:-1], words[-1] + (values or [""])[0], *values[1:]]
+            is_open = is_open or unknown
+
+    def _expanded(self) -> tuple[list[str], bool]:
+        """Read what begins with `$` or a backtick. Return its values, and whether only a running shell knows them."""
+        start, text = self.at, self.text
+        if text[start] == "`":
+            self.at = self._find("`", start + 1) + 1
+            return [text[start : self.at]], True
+        following = text[start + 1 : start + 2]
+        if following == "'":
+            self.at = self._find("'", start + 2) + 1
+            return [text[start : self.at]], True
+        if following == "(":
+            self.at = self._closing(start + 1, "(", ")")
+            raw = text[start : self.at]
+            value = self._computed(raw[3:-2]) if raw.startswith("$((") and raw.endswith("))") else None
+            return ([raw], True) if value is None else ([value], False)
+        if following == "{":
+            self.at = self._closing(start + 1, "{", "}")
+            match = _PARAMETER.fullmatch(text[start + 2 : self.at - 1])
+            return self._value(match, text[start : self.at]) if match else ([text[start : self.at]], True)
+        if match := _NAME.match(text, start + 1):
+            self.at = match.end()
+            return self._value(_PARAMETER.fullmatch(match[0]), text[start : self.at])
+        self.at += 2 if following and following in "@*#?$!-0123456789" else 1
+        return [text[start : self.at]], self.at > start + 1
+
+    def _value(self, match: re.Match[str] | None, raw: str) -> tuple[list[str], bool]:
+        assert match is not None, "a name is a parameter"
+        held = self.variables.get(match[1])
+        if held is None and match[3] is not None:
+            word = _Reader(f'"{match[3]}"' if '"' not in match[3] else match[3], self.variables)._word(split=False)
+            return word, any(isinstance(one, Open) for one in word)
+        if held is None:
+            return [raw], True
+        words = [held] if isinstance(held, str) else held
+        if match[2] is None or match[2].isdecimal():
+            words = words[int(match[2] or 0) :][:1]
+        return words, any(isinstance(one, Open) for one in words)
+
+    def _computed(self, text: str) -> str | None:
+        """Return the value of an arithmetic expression of known whole numbers; None for other expressions."""
+
+        def named(match: re.Match[str]) -> str:
+            value = self.variables.get(match[1])
+            return value if isinstance(value, str) and value.isdecimal() else "?"
+
+        numbers = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", named, text)
+        if not re.fullmatch(r"[\d\s()+*/%-]{1,80}", numbers) or "**" in numbers:
+            return None
+        try:
+            return str(_number(ast.parse(numbers.strip().replace("//", "/"), mode="eval").body))
+        except (SyntaxError, ValueError, ZeroDivisionError):
+            return None
+
+    def _joined(self, words: list[str]) -> str:
+        return _same(" ".join(words), *words)
+
+    def _redirect(self, match: re.Match[str]) -> None:
+        self.at = match.end()
+        if self.text.startswith("(", self.at):
+            self.at = self._closing(self.at, "(", ")")
+            return
+        while self.text[self.at : self.at + 1] in (" ", "\t"):
+            self.at += 1
+        words = self._word(split=False)
+        if match[1] in ("<<", "<<-"):
+            self.documents.append("".join(words))
+
+    def _skip_documents(self) -> None:
+        while self.documents:
+            last = self.documents.pop(0)
+            while self.at < len(self.text):
+                start = self.at
+                self._skip_line()
+                line = self.text[start : self.at].strip()
+                self.at += 1
+                if line == last:
+                    break
+
+    def _skip_line(self) -> None:
+        end = self.text.find("\n", self.at)
+        self.at = len(self.text) if end < 0 else end
+
+    def _find(self, mark: str, start: int) -> int:
+        end = self.text.find(mark, start)
+        if end < 0:
+            raise ValueError("a quote is not closed")
+        return end
+
+    def _closing(self, start: int, opening: str, closing: str) -> int:
+        """Return the place after the bracket that closes the one at `start`."""
+        depth, at = 0, start
+        while at < len(self.text):
+            letter = self.text[at]
+            if letter == "\\":
+                at += 1
+            elif letter in "'\"":
+                at = self._find(letter, at + 1)
+            depth += (letter == opening) - (letter == closing)
+            at += 1
+            if not depth:
+                return at
+        raise ValueError(f"a `{opening}` is not closed")
+
+
+def _same(text: str, *parts: str) -> str:
+    """Return the text, as `Open` if one of its parts is."""
+    if len(text) > _MOST:
+        raise ValueError("a variable is too long")
+    return Open(text) if any(isinstance(part, Open) for part in parts) else text
+
+
+def _number(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.BinOp):
+        left, right = _number(node.left), _number(node.right)
+        for kind, compute in _OPERATIONS.items():
+            if isinstance(node.op, kind):
+                return compute(left, right)
+    raise ValueError("not arithmetic")
+
+
+_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
+    ast.Div: lambda a, b: int(a / b), ast.Mod: lambda a, b: a % b,
+}  # fmt: skip
