@@ -598,8 +598,8 @@ _PLACES = (
     ErrorCode(
         "CT993",
         "The sweep cannot be continued.",
-        "A grid ends when every combination was tried: submit another sweep with more values. A sweep that is still "
-        "active does not need `continue`.",
+        "A grid ends when every combination was tried: submit another sweep with more values. A sweep has at most "
+        "10,000 trials. A sweep that is still active does not need `continue`.",
     ),
     ErrorCode(
         "CT994",

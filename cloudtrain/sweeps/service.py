@@ -11,7 +11,7 @@ from typing import Any
 
 from cloudtrain.core.plan import Plan, Upload
 from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunState, RunStatus
-from cloudtrain.core.sweep import Objective, Sweep
+from cloudtrain.core.sweep import MAX_TRIALS, Objective, Sweep
 from cloudtrain.core.trial import Trial, best_of
 from cloudtrain.errors import RunNotFound, TargetError, UsageError
 from cloudtrain.store import KEPT
@@ -122,15 +122,19 @@ class SweepService(DrivenService, Tuner):
         Raises:
             UsageError: the sweep is still running, or has no trials left to run.
             MissingExtra: Optuna is not installed, and one of the trials needs it.
+            TargetError: the folder cannot be written, or the driver cannot start.
         """
         folder = self._known(ref)
         # Held until the driver is there, because two commands at once would both add their trials.
-        turn = _taken(folder.turn, ref.name, patience=GLANCE)
         try:
-            self._extend(folder, ref, more, again=again)
-            self._start(folder)
-        finally:
-            turn.release(remove=True)
+            turn = _taken(folder.turn, ref.name, patience=GLANCE)
+            try:
+                self._extend(folder, ref, more, again=again)
+                self._start(folder)
+            finally:
+                turn.release(remove=True)
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def _extend(self, folder: SweepFolder, ref: RunRef, more: int, *, again: bool) -> None:
         from cloudtrain.sweeps.strategies import needs_optuna, require_optuna
@@ -145,6 +149,9 @@ class SweepService(DrivenService, Tuner):
             if sweep.strategy == "grid" and more > left:
                 hint = f"write `--trials {left}`" if left > 0 else _MORE
                 raise UsageError(f"the grid has only {sweep.space.grid_words} combinations", hint=hint, code="CT993")
+            if more and total + more > MAX_TRIALS:
+                message = f"a sweep has at most {MAX_TRIALS:,} trials, and `{ref.name}` has {total:,}"
+                raise UsageError(message, hint="add fewer trials, or submit another sweep", code="CT993")
             before = folder.read_status() or {}
             failed = [trial.number for trial in study.trials.values() if trial.has_failed]
             is_over = RunState(before["state"]).is_final and not study.open
@@ -165,8 +172,6 @@ class SweepService(DrivenService, Tuner):
             started = before.get("started") or time.time()
             since = time.time() if RunState(before["state"]).is_final else before.get("since")
             folder.write_status(RunState.PENDING, None, started=started, since=since, metrics=metrics, pid=0)
-        except OSError as error:
-            raise self._unwritable(error) from error
         finally:
             lock.release()
 

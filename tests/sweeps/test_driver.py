@@ -188,6 +188,8 @@ def test_more_trials(make_sweep: MakeSweep) -> None:
     run = ended(make_sweep(trials=2))
     with pytest.raises(UsageError, match="all 2 trials"):
         run.resume()
+    with pytest.raises(UsageError, match="at most 10,000 trials, and"):
+        run.resume(9_999)
     run.resume(2)
     assert run.status().metrics["trials"] == 4
     assert run.wait(DEADLINE).state is ct.RunState.SUCCEEDED
@@ -205,6 +207,29 @@ def test_a_damaged_journal_is_named(make_sweep: MakeSweep, capsys: pytest.Captur
         said = " ".join(capsys.readouterr().err.split())
         assert "of the sweep's journal is damaged" in said
         assert "[CT994]" in said
+
+
+def test_a_folder_that_cannot_be_written_is_no_defect(
+    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a read-only disk, `continue` and `rerun` name the folder."""
+    run = ended(make_sweep(trials=1))
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(ProcessLock, "take", refuse)
+    for command in (["continue", run.name, "--trials", "1"], ["rerun", run.name]):
+        assert run_command(command) not in (0, 70)
+        assert "error: the files of the sweep cannot be written" in capsys.readouterr().err
+
+
+def test_a_sweep_itself_does_not_wait_in_the_queue(make_sweep: MakeSweep, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its trials do."""
+    run = ended(make_sweep(trials=1))
+    for command in (["drop", run.name], ["move", run.name, "--first"]):
+        assert run_command(["queue", *command]) == 2
+        assert "only its trials wait" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_whole_grid_has_no_more_trials(make_sweep: MakeSweep) -> None:

@@ -142,9 +142,13 @@ def drop(
 
 
 def _queue_of(run: Run) -> KeepsQueue:
+    from cloudtrain.errors import UsageError
     from cloudtrain.lifecycle.queue import queue_of
     from cloudtrain.settings import load_settings
 
+    if run.is_sweep:
+        hint = f"`cloudtrain queue` lists them by name, and `cloudtrain stop {run.name}` ends the sweep"
+        raise UsageError(f"`{run.name}` is a sweep, and only its trials wait in the queue", hint=hint, code="CT940")
     return queue_of(run.target, load_settings())
 
 
