@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 _MOST = 1 << 20
@@ -12,7 +12,8 @@ _MOST = 1 << 20
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_PARAMETER = re.compile(r"([A-Za-z_]\w*)(?:\[([@*]|\d+)\])?(?::?-(.*))?", re.DOTALL)
+_PARAMETER = re.compile(r"([A-Za-z_]\w*)(?:\[([@*]|\d+)\])?(?:(:?)-([^'\"\\]*))?", re.DOTALL)
+_SPACE = re.compile(r"[ \t\n]+")
 _REDIRECTION = re.compile(r"(?:\d*|&)(<<<|<<-?|>>|<>|[<>])(&?)")
 _PLAIN = re.compile(r'[^"\\$`]+')
 _SEPARATORS = ("&&", "||", ";;", "|&", ";", "&", "|", "(", ")", "\n")
@@ -154,31 +155,29 @@ class _Reader:
         raise ValueError("the bracket of an array is not closed")
 
     def _word(self, *, split: bool = True, in_array: bool = False) -> list[str]:
-        """Read a word. Return the words that it expands to."""
-        words, current, is_open = list[str](), "", False
-        started = False
+        """Read a word. Return the words that it expands to; with `split=False`, at least one."""
         ends = " \t\n)" if in_array else " \t\n;&|()<>"
+        found = _Words()
         while self.at < len(self.text) and self.text[self.at] not in ends:
             letter = self.text[self.at]
-            if letter in "'\\":
-                current, started = current + self._literal(), True
-                continue
-            quoted = letter == '"'
-            values, unknown = self._quoted() if quoted else self._expanded() if letter in "$`" else ([letter], False)
-            if letter not in '"$`':
+            if self.text.startswith("\\\n", self.at):
+                self.at += 2
+            elif letter in "'\\":
+                found.add([self._literal()])
+            elif letter == '"':
+                found.add(*self._quoted())
+            elif letter in "$`":
+                values, unknown = self._expanded()
+                if split and not unknown:
+                    found.add_split(values)
+                else:
+                    found.add(values, unknown)
+            else:
                 self.at += 1
-            elif split and not quoted and not unknown:
-                values = [part for value in values for part in re.split(r"\s+", value)]
-            started = started or quoted or any(values)
-            for number, value in enumerate(values):
-                if number and (current or started):
-                    words.append(Open(current) if is_open else current)
-                    current, is_open = "", False
-                current, is_open = current + value, is_open or unknown
-            if len(current) > _MOST or len(words) > _MOST:
-                raise ValueError("a variable is too long")
-        last = [Open(current) if is_open else current]
-        return [*words, *(last if current or not split else last if started and not words else [])]
+                found.add([letter], letter == "~" and found.current is None)
+        if not split:
+            found.add([""])
+        return found.end()
 
     def _literal(self) -> str:
         if self.text[self.at] == "\\":
@@ -189,20 +188,21 @@ class _Reader:
         return text
 
     def _quoted(self) -> tuple[list[str], bool]:
-        """Read a text in double quotes. Return more than one word if it contains all words of an array."""
+        """Read a text in double quotes. Return several words, or none, if it contains all words of an array."""
         self.at += 1
-        words, is_open = [""], False
+        words, is_open, is_nothing = [""], False, False
         while True:
             if self.at >= len(self.text):
                 raise ValueError("a quote is not closed")
             letter = self.text[self.at]
             if letter == '"':
                 self.at += 1
-                return words, is_open
+                return [] if is_nothing and words == [""] else words, is_open
             if letter == "\\" and self.text[self.at + 1 : self.at + 2] in ("$", "`", '"', "\\", "\n"):
                 values, unknown = [self._literal()], False
             elif letter in "$`":
-                values, unknown = self._expanded()
+                values, unknown = self._expanded(quoted=True)
+                is_nothing = is_nothing or not values
             else:
                 plain = _PLAIN.match(self.text, self.at)
                 values, unknown = [plain[0] if plain else letter], False
@@ -210,14 +210,16 @@ class _Reader:
             words = [*words[:-1], words[-1] + (values or [""])[0], *values[1:]]
             is_open = is_open or unknown
 
-    def _expanded(self) -> tuple[list[str], bool]:
-        """Read what begins with `$` or a backtick. Return its values, and whether only a running shell knows them."""
+    def _expanded(self, *, quoted: bool = False) -> tuple[list[str], bool]:
+        """Read what begins with `$` or a backtick. Return its value, or the values of an array, and whether only a
+        running shell knows them.
+        """
         start, text = self.at, self.text
         if text[start] == "`":
             self.at = self._find("`", start + 1) + 1
             return [text[start : self.at]], True
         following = text[start + 1 : start + 2]
-        if following == "'":
+        if following == "'" and not quoted:
             self.at = self._find("'", start + 2) + 1
             return [text[start : self.at]], True
         if following == "(":
@@ -228,25 +230,28 @@ class _Reader:
         if following == "{":
             self.at = self._closing(start + 1, "{", "}")
             match = _PARAMETER.fullmatch(text[start + 2 : self.at - 1])
-            return self._value(match, text[start : self.at]) if match else ([text[start : self.at]], True)
+            return self._value(match, text[start : self.at], quoted) if match else ([text[start : self.at]], True)
         if match := _NAME.match(text, start + 1):
             self.at = match.end()
-            return self._value(_PARAMETER.fullmatch(match[0]), text[start : self.at])
+            return self._value(_PARAMETER.fullmatch(match[0]), text[start : self.at], quoted)
         self.at += 2 if following and following in "@*#?$!-0123456789" else 1
         return [text[start : self.at]], self.at > start + 1
 
-    def _value(self, match: re.Match[str] | None, raw: str) -> tuple[list[str], bool]:
+    def _value(self, match: re.Match[str] | None, raw: str, quoted: bool) -> tuple[list[str], bool]:
         assert match is not None, "a name is a parameter"
-        held = self.variables.get(match[1])
-        if held is None and match[3] is not None:
-            word = _Reader(f'"{match[3]}"' if '"' not in match[3] else match[3], self.variables)._word(split=False)
-            return word, any(isinstance(one, Open) for one in word)
-        if held is None:
+        name, index, colon, default = match.groups()
+        held = self.variables.get(name)
+        if held is None and default is None:
             return [raw], True
-        words = [held] if isinstance(held, str) else held
-        if match[2] is None or match[2].isdecimal():
-            words = words[int(match[2] or 0) :][:1]
-        return words, any(isinstance(one, Open) for one in words)
+        words = [] if held is None else [held] if isinstance(held, str) else held
+        if index not in ("@", "*"):
+            words = words[int(index or 0) :][:1]
+        if default is not None and (not words or (colon and not any(words))):
+            words = _Reader(f'"{default}"', self.variables)._word(split=False)
+        is_open = any(isinstance(one, Open) for one in words)
+        if index == "*" and quoted:
+            words = [" ".join(words)]
+        return words if index == "@" or words else [""], is_open
 
     def _computed(self, text: str) -> str | None:
         """Return the value of an arithmetic expression of known whole numbers; None for other expressions."""
@@ -312,6 +317,42 @@ class _Reader:
             if not depth:
                 return at
         raise ValueError(f"a `{opening}` is not closed")
+
+
+class _Words:
+    """The words to which one word expands, built from its parts."""
+
+    def __init__(self) -> None:
+        self.current: str | None = None
+        """The word so far; None before its first part."""
+        self._open = False
+        self._done = list[str]()
+
+    def add(self, values: Sequence[str], unknown: bool = False) -> None:
+        """Append a part. Between two values, a new word begins."""
+        for number, value in enumerate(values):
+            if number:
+                self.end()
+            self.current = (self.current or "") + value
+            self._open = self._open or unknown
+            if len(self.current) > _MOST or len(self._done) > _MOST:
+                raise ValueError("a variable is too long")
+
+    def add_split(self, values: Sequence[str]) -> None:
+        """Append the value of a variable outside of quotes, whose spaces separate words."""
+        for number, value in enumerate(values):
+            if number or _SPACE.match(value):
+                self.end()
+            self.add([part for part in _SPACE.split(value) if part])
+            if _SPACE.match(value[-1:]):
+                self.end()
+
+    def end(self) -> list[str]:
+        """End the current word. Return all words."""
+        if self.current is not None:
+            self._done.append(Open(self.current) if self._open else self.current)
+        self.current, self._open = None, False
+        return self._done
 
 
 def _same(text: str, *parts: str) -> str:

@@ -1,0 +1,69 @@
+"""The reader of shell scripts beside bash itself: the same words, for whatever it claims to know."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cloudtrain.adoption.shell import Open, commands_of
+
+PLAIN = st.text("ab1./=-:,%@+", min_size=1, max_size=4)
+KNOWN = st.sampled_from(
+    [
+        "$A",
+        "${A}",
+        "${A:-x}",
+        "${C:-x y}",
+        "${C-$A}",
+        "${B[@]}",
+        "${B[*]}",
+        "${B[1]}",
+        "${B[7]}",
+        "$((2*3))",
+        "$((7/N))",
+    ]
+)
+QUOTED = st.lists(
+    st.one_of(st.text("a #;|&'()<>*", max_size=4), KNOWN, st.sampled_from(['\\"', "\\\\", "\\$", "\\a", "\\\n"]))
+).map(lambda parts: '"' + "".join(parts) + '"')
+LITERAL = st.text('a $"\\#;|`', max_size=4).map(lambda text: f"'{text}'")
+ESCAPED = st.sampled_from(["\\ ", "\\$", "\\a", "\\'", '\\"', "\\\\", "\\#", "\\;", "\\\n"])
+WORD = st.lists(st.one_of(PLAIN, KNOWN, QUOTED, LITERAL, ESCAPED), min_size=1, max_size=4).map("".join)
+SPACE = st.sampled_from([" ", "  ", "\t", " \\\n "])
+ENDS = st.sampled_from(["", " # $A", " > /dev/null", " 2>&1", "; true", " && true", " | cat", " &", " <<X\n$A ' \"\nX"])
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> str:
+    """Assignments of every kind, then one command with words of every kind."""
+    first = f"A={draw(st.one_of(PLAIN, QUOTED, LITERAL))}"
+    array = f"B=({' '.join(draw(st.lists(WORD, max_size=3)))})"
+    more = draw(
+        st.sampled_from(["", "A+=c\n", "B+=(d)\n", "export A\n", "unset C\n", "readonly D=$A\n", "export A=e F=g\n"])
+    )
+    words = "".join(draw(SPACE) + word for word in draw(st.lists(WORD, max_size=4)))
+    return f"N=2\n{first}\n{array}\n{more}prog{words}{draw(ENDS)}"
+
+
+def words_in_bash(script: str) -> list[str]:
+    """The arguments that bash gives to `prog`, which are written to descriptor 7."""
+    before = "set -f; unset C; prog() { printf '%s\\0' prog \"$@\" >&7; }\n"
+    line = ["bash", "--norc", "-c", 'exec 7>&1 >/dev/null; eval "$1"; wait', "bash", before + script]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    return done.stdout.split("\0")[:-1]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@settings(max_examples=300, deadline=None)
+@given(script=scripts())
+@example(script="N=2\nA='x  y'\nB=()\nprog $A\"$A\" \"${B[@]}\" ''")
+def test_words_are_those_of_bash(script: str) -> None:
+    """With variables, arrays, quotes, escapes, comments, redirections and here-documents."""
+    found = [command.words for command in commands_of(script) if command.words[0] == "prog"]
+    assert len(found) == 1
+    if not any(isinstance(word, Open) for word in found[0]):
+        assert found[0] == words_in_bash(script)
