@@ -28,10 +28,10 @@ KNOWN = st.sampled_from(
     ]
 )
 QUOTED = st.lists(
-    st.one_of(st.text("a #;|&'()<>*", max_size=4), KNOWN, st.sampled_from(['\\"', "\\\\", "\\$", "\\a", "\\\n"]))
+    st.one_of(st.text("a #;|&'()<>*", max_size=4), KNOWN, st.sampled_from(['\\"', "\\\\", "\\$", "\\a"]))
 ).map(lambda parts: '"' + "".join(parts) + '"')
 LITERAL = st.text('a $"\\#;|`', max_size=4).map(lambda text: f"'{text}'")
-ESCAPED = st.sampled_from(["\\ ", "\\$", "\\a", "\\'", '\\"', "\\\\", "\\#", "\\;", "\\\n"])
+ESCAPED = st.sampled_from(["\\ ", "\\$", "\\a", "\\'", '\\"', "\\\\", "\\#", "\\;"])
 WORD = st.lists(st.one_of(PLAIN, KNOWN, QUOTED, LITERAL, ESCAPED), min_size=1, max_size=4).map("".join)
 SPACE = st.sampled_from([" ", "  ", "\t", " \\\n "])
 ENDS = st.sampled_from(["", " # $A", " > /dev/null", " 2>&1", "; true", " && true", " | cat", " &", " <<X\n$A ' \"\nX"])
@@ -60,6 +60,7 @@ def words_in_bash(script: str) -> list[str]:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 @settings(max_examples=300, deadline=None)
 @given(script=scripts())
+@example(script='N=2\nA=1\nB=()\nprog a\\\nb "c\\\nd"')
 @example(script="N=2\nA='x  y'\nB=()\nprog $A\"$A\" \"${B[@]}\" ''")
 def test_words_are_those_of_bash(script: str) -> None:
     """With variables, arrays, quotes, escapes, comments, redirections and here-documents."""
