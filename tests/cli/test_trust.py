@@ -44,6 +44,9 @@ def found(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return file
 
 
+only_config = pytest.mark.parametrize("found", ["config.json"], indirect=True)
+
+
 def plan(cli: Cli, *more: str) -> tuple[int, str, str]:
     """The plan for Azure ML, which all of the files have a part in."""
     return cli("plan", "job.yaml", "--target", "azureml", *more)
@@ -187,13 +190,18 @@ def test_the_hint_for_a_folder_with_a_space_can_be_typed(
     assert f"chmod go-w '{folder}/cloudtrain.toml'" in err
 
 
-@pytest.mark.parametrize(
-    "content", ["[" * 20_000, json.dumps(WORKSPACE | {"resource_group": "\ud800"}), "9" * 5000, "\0"]
-)
+UNREADABLE = {
+    "deep": "[" * 20_000,
+    "half of a character": json.dumps(WORKSPACE | {"resource_group": "\ud800"}),
+    "a long number": "9" * 5000,
+    "a zero byte": "\0",
+}
+
+
+@only_config
+@pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE)
 def test_a_config_that_cannot_be_read(cli: Cli, found: Path, content: str) -> None:
     """It names no workspace."""
-    if found.name != "config.json":
-        pytest.skip("about config.json")
     found.write_text(content)
     code, _, err = plan(cli)
     assert code == 2
@@ -201,11 +209,10 @@ def test_a_config_that_cannot_be_read(cli: Cli, found: Path, content: str) -> No
     assert json.loads(plan(cli, "--json")[1])["settings"] == []
 
 
+@only_config
 def test_a_config_of_another_program_is_nobodys_business(cli: Cli, found: Path) -> None:
     """Many programs have a `config.json`; only one that names a workspace would be obeyed. And nobody asks for it where
     the settings name the workspace."""
-    if found.name != "config.json":
-        pytest.skip("about config.json")
     found.chmod(0o666)
     assert plan(cli)[0] == 2
     found.write_text('{"port": 80}')
