@@ -94,10 +94,9 @@ def original_error(file: Any) -> Iterator[None]:
     """Raise the OSError that `file` met, such as a full disk. torch raises another error, which does not name it."""
     try:
         yield
-    except Exception:
+    finally:
         if file.failure is not None:
             raise file.failure from None
-        raise
 
 
 def save_error(folder: Path, error: OSError, *, on_every_rank: bool = False) -> SetupError:

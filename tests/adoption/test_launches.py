@@ -75,12 +75,24 @@ LOSSES = {
     "deepspeed --include localhost:0,1 train.py": {"--include"},
     "mpirun -np 2 --map-by slot python train.py": {"--map-by"},
     "torchx run dist.ddp -j 1x2 -h gpu_large --script train.py": {"-h"},
+    "torchrun train.py --lr $LR --out run_$(date +%F)": {"$LR", "run_$(date +%F)"},
+    "torchrun --nproc-per-node $N train.py": {"--nproc-per-node"},
+    "torchrun train.py --mark $'\\t'": {"$'\\t'"},
+    "python -m torch.distributed.launch --nproc_per_node 4 train.py": {"--local-rank"},
+    "accelerate launch --use_fsdp --gpu_ids 0,1 train.py": {"--use-fsdp", "--gpu-ids"},
+    "deepspeed --bind_cores_to_rank train.py": {"--bind-cores-to-rank"},
+    "srun -N 2 --container-image=x torchrun train.py": {"--container-image"},
+    "srun --ntasks-per-node 4 python train.py": {"srun"},
+    "mpirun -np 6 --npernode 4 python train.py": {"-np"},
+    "uv run torchrun train.py": {"uv run"},
+    "make data && torchrun train.py": {"other lines"},
+    "torchx run -cfg partition=a dist.ddp -j 1x2 --script train.py": {"-cfg"},
 }
 
 
 @pytest.mark.parametrize("line", LOSSES)
 def test_what_a_job_cannot_say_is_a_difference(line: str) -> None:
-    """Each option with a reason, never silently away."""
+    """Each option, wrapper and value that only a running shell knows, with a reason, never silently away."""
     found = ct.adopt(line)
     assert {item.path for item in found.differences} == LOSSES[line]
     assert all(item.reason for item in found.differences)
@@ -252,28 +264,6 @@ def test_a_line_is_read_as_a_shell_reads_it(line: str) -> None:
     found = ct.adopt(line)
     assert found.differences == ()
     assert {name: value for name, value in shape(found.job).items() if name in SHELL_LINES[line]} == SHELL_LINES[line]
-
-
-SHELL_LOSSES = {
-    "torchrun train.py --lr $LR --out run_$(date +%F)": {"$LR", "run_$(date +%F)"},
-    "torchrun --nproc-per-node $N train.py": {"--nproc-per-node"},
-    "torchrun train.py --mark $'\\t'": {"$'\\t'"},
-    "python -m torch.distributed.launch --nproc_per_node 4 train.py": {"--local-rank"},
-    "accelerate launch --use_fsdp --gpu_ids 0,1 train.py": {"--use-fsdp", "--gpu-ids"},
-    "deepspeed --bind_cores_to_rank train.py": {"--bind-cores-to-rank"},
-    "srun -N 2 --container-image=x torchrun train.py": {"--container-image"},
-    "srun --ntasks-per-node 4 python train.py": {"srun"},
-    "mpirun -np 6 --npernode 4 python train.py": {"-np"},
-    "uv run torchrun train.py": {"uv run"},
-    "make data && torchrun train.py": {"other lines"},
-    "torchx run -cfg partition=a dist.ddp -j 1x2 --script train.py": {"-cfg"},
-}
-
-
-@pytest.mark.parametrize("line", SHELL_LOSSES)
-def test_what_a_line_leaves_to_the_shell_is_a_difference(line: str) -> None:
-    """A value that only a running shell knows, and a wrapper of the launcher, are named."""
-    assert {item.path for item in ct.adopt(line).differences} == SHELL_LOSSES[line]
 
 
 ARRAYS = """\
