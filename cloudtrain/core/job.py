@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
@@ -153,7 +154,7 @@ def _job_rules(job: Mapping[str, Any]) -> Iterator[Problem]:
 
 def one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the problems of a job that names no program to run (script, command or image), or both a script and a
-    command.
+    command, or a script that Python, bash or torchrun would read as an option.
     """
     script, command = job.get("entry_point"), job.get("command")
     if script is None and command is None and not _has_image(job):
@@ -168,6 +169,10 @@ def one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
     if script is not None and "source_dir" in job and job["source_dir"] is None:
         hint = "write the script's folder: `source_dir: .`"
         yield Problem(("entry_point",), "a job without code has no script to run", hint, code="CT018")
+    if isinstance(script, str | os.PathLike) and os.fspath(script).startswith("-"):
+        message = f"Python and the launchers would read the script's name `{script}` as an option"
+        hint = "rename the file, so that its name does not begin with a dash"
+        yield Problem(("entry_point",), message, hint, code="CT016")
     if script is not None and command is not None:
         message = "a job runs either an `entry_point` or a `command`, not both"
         yield Problem(("command",), message, "remove one of them", code="CT018")
@@ -242,7 +247,7 @@ class TrainingJob(FromFile):
     target."""
     source_dir: PathText | None = "."
     """The folder with the user's code, or a single file, relative to the job file; or `bundled:NAME`. Null: no code."""
-    entry_point: FilledPath | None = None
+    entry_point: FilledPath | None = Field(default=None, json_schema_extra={"pattern": "^[^-]"})
     """The script inside `source_dir`. Without `entry_point` and `command`, the image's entry point runs (SageMaker)."""
     command: Text | None = None
     """A shell command line, instead of `entry_point`."""

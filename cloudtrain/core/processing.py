@@ -157,7 +157,7 @@ class ProcessingJob(FromFile):
     target."""
     source_dir: PathText = "."
     """The folder with your code, relative to the job file; or `bundled:NAME`."""
-    entry_point: FilledPath | None = None
+    entry_point: FilledPath | None = Field(default=None, json_schema_extra={"pattern": "^[^-]"})
     """The script inside `source_dir`. Without `entry_point` and `command`, the image's entry point runs (SageMaker)."""
     command: Text | None = None
     """A shell command line, instead of `entry_point`."""

@@ -100,7 +100,8 @@ _FIELDS = (
         "CT016",
         "A name has invalid characters or the wrong length.",
         "Names of jobs, inputs and outputs become parts of names on every target, so only characters that all targets "
-        "accept are allowed. The message states the allowed characters and length.",
+        "accept are allowed. The message states the allowed characters and length. A script's name must not begin with "
+        "a dash.",
     ),
     ErrorCode(
         "CT017",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +38,12 @@ CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
      "add for example `entry_point: train.py`"),
     ({"command": "x"}, "command", "a job runs either an `entry_point` or a `command`, not both", "remove one of them"),
     ({"entry_point": ""}, "entry_point", "`entry_point` is empty", "give it a text"),
+    ({"entry_point": "-x.py"}, "entry_point",
+     "Python and the launchers would read the script's name `-x.py` as an option",
+     "rename the file, so that its name does not begin with a dash"),
+    ({"entry_point": Path("-x.py")}, "entry_point",
+     "Python and the launchers would read the script's name `-x.py` as an option",
+     "rename the file, so that its name does not begin with a dash"),
     ({"entry_point": None, "command": ""}, "command", "`command` is empty", "give it a text"),
     ({"checkpoint": {"local": ""}}, "checkpoint.local", "`local` is empty", "give it a text"),
     ({"outputs": {"m": {"local": ""}}}, "outputs.m.local", "`local` is empty", "give it a text"),

@@ -110,6 +110,7 @@ INVALID: list[dict[str, Any]] = [
     job(name=None),
     job(entry_point=...),
     job(entry_point=None),
+    job(entry_point="-x.py"),
     job(command="x"),
     job(command="x", entry_point=..., hyperparameters={"a": 1}),
     job(nodes=2),

@@ -125,6 +125,7 @@ CHANGES: list[tuple[dict[str, Any], bool]] = [
     ({"entry_point": None, "command": "make"}, True),
     ({"command": "make"}, False),
     ({"entry_point": None}, False),
+    ({"entry_point": "-prep.py"}, False),
     ({"entry_point": None, "environment": {"image": "x"}}, True),
     ({"distribution": {"type": "torch"}}, False),
     ({"resources": {"instance_groups": []}}, True),

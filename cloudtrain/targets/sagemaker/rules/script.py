@@ -89,7 +89,7 @@ def entry_point_refused(subject: Subject) -> Iterator[Fault]:
     script = subject.job.entry_point or ""
     name = normpath(script)
     if mode(subject) == "toolkit" and name in _files(subject) and not is_plain_name(name):
-        better = re.sub(r"[^A-Za-z0-9._/+-]+", "_", script).lstrip("+-")
+        better = re.sub(r"[^A-Za-z0-9._/+-]+", "_", name).lstrip("+-")
         yield Fault(
             f"the toolkit refuses the name `{script}`", f"rename it, to `{better}` for example", ("entry_point",)
         )
