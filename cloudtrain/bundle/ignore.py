@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
+from cloudtrain.bundle.pattern_index import PatternIndex
 from cloudtrain.bundle.patterns import NoPattern, Pattern, pattern_of
 from cloudtrain.bundle.secrets.names import secret_name
 from cloudtrain.errors import JobError, Problem
@@ -58,6 +59,7 @@ class Rules:
         lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
         rules = [_rule(text.removesuffix(b"\r"), line, folder) for line, text in enumerate(lines, 1)]
         self._rules = tuple(rule for rule in reversed(rules) if rule is not None)
+        self._index = PatternIndex([rule.pattern for rule in self._rules])
 
     def judge(self, path: str, is_folder: bool) -> Verdict | None:
         """Return whether the path is ignored and by which rule; None if no rule matches.
@@ -66,7 +68,8 @@ class Rules:
         folder `data`, but not the files in it.
         """
         relative = os.fsencode(path[len(self._folder) :])
-        for rule in self._rules:
+        for number in self._index.candidates(relative):
+            rule = self._rules[number]
             if rule.pattern.matches(relative, is_folder):
                 by_name = any(character.isalnum() for character in rule.text)
                 return Verdict(rule.pattern.ignores, by_name, f"{self._folder}{IGNORE_FILE}:{rule.line} {rule.text}")

@@ -9,7 +9,9 @@ pattern with few.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from functools import cached_property
 from typing import NamedTuple
 
 _CLASSES = {
@@ -30,22 +32,65 @@ class NoPattern(ValueError):
     """The line is not a valid pattern: in git it would match nothing."""
 
 
-class Pattern(NamedTuple):
-    """One line of an ignore file."""
+class Where(IntEnum):
+    """The place of a text in each path that a pattern matches."""
 
-    regex: re.Pattern[bytes]
-    """Matches the whole path relative to the folder of the ignore file, or only the name."""
+    WHOLE = 0
+    START = 1
+    END = 2
+    INSIDE = 3
+
+
+class Key(NamedTuple):
+    """A text that each path has which a pattern matches, or each name if the pattern is matched with names."""
+
     by_name: bool
-    """Whether the pattern is matched with the name, because its only slash, if any, is at the end."""
-    ignores: bool
-    """False for a line that begins with `!`."""
-    folders_only: bool
+    where: Where
+    text: bytes
+
+
+class Pattern:
+    """One line of an ignore file.
+
+    Attributes:
+        by_name: whether the pattern is matched with the name, because its only slash, if any, is at the end.
+        ignores: False for a line that begins with `!`.
+        folders_only: whether the line ends with a slash.
+    """
+
+    def __init__(
+        self, plain: bytes, tokens: Sequence[bytes], *, by_name: bool, ignores: bool, folders_only: bool
+    ) -> None:
+        self._plain = plain
+        self._tokens = tokens
+        self.by_name = by_name
+        self.ignores = ignores
+        self.folders_only = folders_only
+
+    @cached_property
+    def _regex(self) -> re.Pattern[bytes]:
+        """Matches the whole path relative to the folder of the ignore file, or only the name."""
+        expression = re.escape(self._plain) + _Expression().path(self._tokens, by_name=self.by_name)
+        return re.compile(expression, re.DOTALL)
 
     def matches(self, path: bytes, is_folder: bool) -> bool:
         """Return whether the pattern matches the path."""
         if self.folders_only and not is_folder:
             return False
-        return self.regex.fullmatch(path[path.rfind(b"/") + 1 :] if self.by_name else path) is not None
+        return self._regex.fullmatch(path[path.rfind(b"/") + 1 :] if self.by_name else path) is not None
+
+    def keys(self) -> Iterator[Key]:
+        """Yield texts without which no path matches. A pattern of wildcards has none."""
+        if not self._tokens:
+            yield Key(self.by_name, Where.WHOLE, self._plain)
+            return
+        if self._plain:
+            yield Key(self.by_name, Where.START, self._plain)
+        *inside, end = _texts(self._tokens)
+        if end:
+            yield Key(self.by_name, Where.END, end)
+        for text in filter(None, inside):
+            yield Key(self.by_name, Where.INSIDE, text)
 
 
 def pattern_of(line: bytes) -> Pattern | None:
@@ -68,8 +113,8 @@ def pattern_of(line: bytes) -> Pattern | None:
     by_name = b"/" not in text
     text = text[1:] if text.startswith(b"/") else text
     plain = _PLAIN.match(text)[0]  # type: ignore[index] # it matches everywhere
-    expression = re.escape(plain) + _Expression().path(_tokens(text[len(plain) :]), by_name=by_name)
-    return Pattern(re.compile(expression, re.DOTALL), by_name, ignores, folders_only)
+    tokens = _tokens(text[len(plain) :])
+    return Pattern(plain, tokens, by_name=by_name, ignores=ignores, folders_only=folders_only)
 
 
 def _without_spaces(line: bytes) -> bytes:
@@ -205,6 +250,19 @@ class _Expression:
         """Wrap an expression so that it keeps its first match: the result never backtracks into it."""
         self._groups += 1
         return b"(?=(?P<g%d>%s))(?P=g%d)" % (self._groups, expression, self._groups)
+
+
+def _texts(tokens: Sequence[bytes]) -> list[bytes]:
+    """Return the texts of a pattern between its wildcards and slashes. The last text ends the pattern; it is empty if a
+    wildcard does."""
+    texts = [b""]
+    for token in tokens:
+        letter = token[-1:]
+        if token in (_STAR, _SLASH) or token not in (letter, b"\\" + letter):
+            texts.append(b"")
+        else:
+            texts[-1] += letter
+    return texts
 
 
 def _pieces(tokens: Sequence[bytes]) -> list[bytes]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.bundle.patterns import NoPattern, pattern_of
+from cloudtrain.bundle.ignore import Rules
+from cloudtrain.bundle.patterns import NoPattern, Pattern, pattern_of
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git says what patterns mean")
 
@@ -83,6 +85,52 @@ def test_lines_that_can_match_nothing(line: str) -> None:
     """They are no patterns, and their author should know."""
     with pytest.raises(NoPattern):
         pattern_of(line.encode())
+
+
+@settings(max_examples=500, deadline=None)
+@given(rules=st.lists(lines, min_size=1, max_size=12), paths=asked, is_folder=st.booleans())
+@example(["a*b", "*ab", "[ab]*", "**/a/*b", "a/**", "*a*"], ["ab", "a/b", "aab", "a", "b/a/ab", "bab"], False)
+def test_every_path_meets_every_pattern_that_matches_it(rules: list[str], paths: list[str], is_folder: bool) -> None:
+    """The rule that decides among many is the last one that matches, as if each were tried."""
+    patterns = []
+    for line in rules:
+        with suppress(NoPattern):
+            if (pattern := pattern_of(line.encode())) is not None:
+                patterns.append((line, pattern))
+    decide = Rules("", b"\n".join(line.encode() for line, _ in patterns))
+    for path in paths:
+        last = [pattern for _, pattern in patterns if pattern.matches(path.encode(), is_folder)][-1:]
+        verdict = decide.judge(path, is_folder)
+        assert [pattern.ignores for pattern in last] == ([] if verdict is None else [verdict.ignores])
+
+
+MANY: dict[str, Callable[[int], str]] = {
+    "names": lambda number: f"part{number:05}.bin",
+    "paths": lambda number: f"/data/part{number:05}.bin",
+    "endings": lambda number: f"*-{number:05}.bin",
+    "starts": lambda number: f"part{number:05}-*",
+    "middles": lambda number: f"part*-{number:05}-*.bin",
+    "folders": lambda number: f"data/**/part{number:05}/*.bin",
+    "sets": lambda number: f"[pq]art{number:05}[!a]*",
+}
+
+
+@pytest.mark.parametrize("line", MANY.values(), ids=MANY.keys())
+def test_many_patterns_are_not_tried_one_by_one(line: Callable[[int], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generated list of 20,000 lines: for each path only the few that share a text with it are tried."""
+    tried = 0
+    matches = Pattern.matches
+
+    def counted(self: Pattern, path: bytes, is_folder: bool) -> bool:
+        nonlocal tried
+        tried += 1
+        return matches(self, path, is_folder)
+
+    rules = Rules("", "\n".join(map(line, range(20_000))).encode())
+    monkeypatch.setattr(Pattern, "matches", counted)
+    paths = [f"data/{name}" for name in ("part00007.bin", "part-00007-x.bin", "a-00007.bin", "part00007-x", "train.py")]
+    ignored = [path for path in [*paths, "data/a/part00007/x.bin"] if rules.judge(path, False)]
+    assert (bool(ignored), tried < 20) == (True, True)
 
 
 @pytest.mark.parametrize(
