@@ -115,6 +115,9 @@ type: sweep
 trial: {command: "python train.py --lr ${{search_space.lr}}", code: src, environment: azureml:e:1}
 search_space: {lr: {type: uniform, min_value: 0.01, max_value: 0.9}}
 compute: gpu
+objective: {goal: maximize, primary_metric: accuracy}
+sampling_algorithm: bayesian
+early_termination: {type: median_stopping}
 limits: {max_total_trials: 20, trial_timeout: 600}
 """
 PIPELINE = """\
@@ -129,9 +132,11 @@ jobs:
 
 
 def test_the_trial_of_a_sweep(adopted: Callable[..., ct.Adoption]) -> None:
-    """One training with a value of the search space; the search is a difference."""
+    """One training with a value of the search space; each part of the search is a difference."""
     found = adopted(SWEEP)
-    assert [item.path for item in found.differences] == ["search_space"]
+    assert [item.path for item in found.differences] == [
+        "search_space", "objective", "sampling_algorithm", "early_termination", "limits.max_total_trials",
+    ]  # fmt: skip
     assert found.job.command == "python train.py --lr ${{inputs.lr}}"
     assert found.job.inputs["lr"].value == 0.01
     assert found.job.max_runtime == 600
@@ -143,6 +148,16 @@ def test_the_steps_of_a_pipeline(adopted: Callable[..., ct.Adoption]) -> None:
     found = adopted(PIPELINE, job="train")
     assert found.settings["compute"] == "cpu"
     assert [item.path for item in found.differences] == ["inputs.d"]
+
+
+def test_the_steps_of_a_pipeline_that_are_left_out(adopted: Callable[..., ct.Adoption]) -> None:
+    """A step whose command is in another file, and a step that is no command job, are differences of each job."""
+    others = "  score: {component: file:./score.yml}\n  pick: {type: automl, task: regression}\n"
+    found = adopted(PIPELINE + others, job="prepare")
+    assert {item.path: item.reason for item in found.differences} == {
+        "jobs.score": "its command is in `./score.yml`; write a job for it: `cloudtrain init`",
+        "jobs.pick": "a job of the type `automl` is not a command job; write a job for it: `cloudtrain init`",
+    }
 
 
 @pytest.mark.parametrize(

@@ -365,6 +365,31 @@ def test_a_pipeline_has_several_jobs(adopted: Callable[..., ct.Adoption]) -> Non
         adopted(body)
     assert caught.value.hint == "choose one of `prepare`, `train` with `--job`"
     assert adopted(body, job="train").job.command == "python t.py"
+    body["properties"]["jobs"] = {"train": step, "score": {"type": "command", "componentId": "azureml:score:1"}}
+    (left_out,) = adopted(body).differences
+    assert (left_out.path, "`azureml:score:1`" in left_out.reason) == ("jobs.score", True)
+
+
+def test_the_trial_of_a_sweeps_body(adopted: Callable[..., ct.Adoption]) -> None:
+    """Each part of the search is a difference, under its name in the body; the trial's own limit is kept."""
+    single = AZUREML["single_node"]["properties"]
+    trial = {key: single[key] for key in ("codeId", "environmentId")} | {"command": "t ${{search_space.lr}}"}
+    body = {
+        "properties": {
+            "jobType": "Sweep",
+            "computeId": "gpu",
+            "trial": trial,
+            "searchSpace": {"lr": ["uniform", [0, 1]]},
+            "objective": {"goal": "Maximize", "primaryMetric": "accuracy"},
+            "samplingAlgorithm": {"samplingAlgorithmType": "Random"},
+            "limits": {"jobLimitsType": "Sweep", "maxTotalTrials": 4, "trialTimeout": "PT600S"},
+        }
+    }
+    found = adopted(body)
+    assert found.job.max_runtime == 600
+    assert [item.path for item in found.differences] == [
+        "searchSpace", "objective", "samplingAlgorithm", "limits.maxTotalTrials",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

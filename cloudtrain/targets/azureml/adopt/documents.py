@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cloudtrain.core.adoption import Original
-from cloudtrain.targets.azureml.adopt.job_files import not_a_command, originals_in_job_file, workspace_in
+from cloudtrain.targets.azureml.adopt.job_files import (
+    not_a_command,
+    originals_in_job_file,
+    search_left_out,
+    why_left_out,
+    workspace_in,
+)
+from cloudtrain.targets.azureml.compile.distributions import camel
 
 _READ_ONLY = frozenset({"status", "jobStatus", "creationContext", "logFiles", "parameters", "componentId", "warnings"})
 """Fields that the service adds to a body in its answer."""
@@ -73,15 +80,20 @@ def _trial(properties: Mapping[str, Any], name: str, settings: Mapping[str, Any]
         command = command.replace(f"${{{{search_space.{parameter}}}}}", f"${{{{inputs.{parameter}}}}}")
         inputs[parameter] = {"jobInputType": "literal", "value": "0"}
     body |= {"command": command, "inputs": inputs}
-    lost = {"searchSpace": f"a job is one training: give {', '.join(searched)} a value under `inputs`"}
+    timeout = (properties.get("limits") or {}).get("trialTimeout")
+    if timeout is not None:
+        body["limits"] = {"jobLimitsType": "Command", "timeout": timeout}
+    lost = search_left_out(properties, camel)
     return Original("azureml", {"properties": body}, name, "the trial of a sweep", settings, folder=folder, lost=lost)
 
 
 def _steps(
     properties: Mapping[str, Any], name: str, settings: Mapping[str, Any], folder: str | None
 ) -> Iterator[Original]:
-    for step, job in (properties.get("jobs") or {}).items():
-        if isinstance(job, Mapping) and "command" in job:
-            body = {"jobType": "Command", **{key: value for key, value in job.items() if key != "type"}}
-            kind = f"step {step} of the pipeline {name}".rstrip()
-            yield Original("azureml", {"properties": body}, step, kind, settings, folder=folder)
+    jobs = properties.get("jobs") or {}
+    inline = {step: job for step, job in jobs.items() if isinstance(job, Mapping) and "command" in job}
+    lost = {f"jobs.{step}": why_left_out(job) for step, job in jobs.items() if step not in inline}
+    for step, job in inline.items():
+        body = {"jobType": "Command", **{key: value for key, value in job.items() if key != "type"}}
+        kind = f"step {step} of the pipeline {name}".rstrip()
+        yield Original("azureml", {"properties": body}, step, kind, settings, folder=folder, lost=lost)

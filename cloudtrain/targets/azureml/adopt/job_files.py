@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -149,11 +149,32 @@ def _trial(data: Mapping[str, Any], folder: str | None) -> Original:
     for name, space in searched.items():
         command = command.replace(f"${{{{search_space.{name}}}}}", f"${{{{inputs.{name}}}}}")
         inputs[name] = _first_of(_mapping(space))
-    lost = {"search_space": f"a job is one training; change the values of {', '.join(searched)} under `inputs`"}
+    lost = search_left_out(data)
     limits = {"timeout": data["limits"]["trial_timeout"]} if "trial_timeout" in _mapping(data.get("limits")) else {}
     kept = {key: value for key, value in data.items() if key in _KEYS - {"type", "limits"}}
     job = {**kept, **_mapping(trial), "command": command, "inputs": inputs, **({"limits": limits} if limits else {})}
     return _original(job, "the trial of a sweep file of Azure ML", folder, lost)
+
+
+_OF_SEARCH = {
+    "search_space": "a job is one training: give {names} a value under `inputs`",
+    "objective": "a job is one training: `kind: sweep` has `objective`",
+    "sampling_algorithm": "a job is one training: `kind: sweep` has `strategy`",
+    "early_termination": "a job is one training: `kind: sweep` has `stop_early`",
+}
+"""What a sweep has besides its trial, each with the reason why the trial's job lacks it."""
+
+
+def search_left_out(data: Mapping[str, Any], spell: Callable[[str], str] = str) -> dict[str, str]:
+    """Return the parts of a sweep that the job of its trial lacks, each with the reason. `spell` returns the name in
+    `data` of a field of job files.
+    """
+    names = ", ".join(_mapping(data.get(spell("search_space"))))
+    lost = {spell(name): reason.format(names=names) for name, reason in _OF_SEARCH.items() if data.get(spell(name))}
+    timeout = spell("trial_timeout")
+    limits = [name for name in _mapping(data.get("limits")) if name not in (timeout, "jobLimitsType")]
+    reason = "a job is one training: `kind: sweep` has `trials`, `parallel` and `max_runtime`"
+    return lost | {f"limits.{name}": reason for name in limits}
 
 
 def _first_of(space: Mapping[str, Any]) -> Any:
@@ -174,14 +195,25 @@ def _steps(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
         names = ", ".join(f"`{name}`" for name in elsewhere[:5]) or "other files"
         hint = f"write a job file for a step with `cloudtrain init`; its command is in {names}"
         raise UsageError("the pipeline's steps are components, not command jobs", hint=hint, code="CT981")
+    others = {f"jobs.{name}": why_left_out(job) for name, job in jobs.items() if name not in inline}
     for name, job in inline.items():
         compute = job.get("compute") or data.get("compute") or defaults.get("default_compute")
         step = {key: value for key, value in job.items() if key != "type"}
         step |= {"name": name} | ({"compute": compute} if compute else {})
         bound = [key for key, value in _mapping(job.get("inputs")).items() if "${{parent." in str(value)]
-        lost = {f"inputs.{key}": "the pipeline gives this input; write a place or a value" for key in bound}
+        lost = {f"inputs.{key}": "the pipeline gives this input; write a place or a value" for key in bound} | others
         inputs = {key: ("FROM-PIPELINE" if key in bound else item) for key, item in _mapping(job.get("inputs")).items()}
         yield _original(step | {"inputs": inputs}, f"the step {name} of a pipeline file of Azure ML", folder, lost)
+
+
+def why_left_out(step: Any) -> str:
+    """Return why a step of a pipeline is not adopted, and how to write a job for it."""
+    component = str(_mapping(step).get("component") or _mapping(step).get("componentId") or "")
+    if not component:
+        kind = _mapping(step).get("type")
+        what = f"a job of the type `{kind}`" if kind else "the step"
+        return f"{what} is not a command job; write a job for it: `cloudtrain init`"
+    return f"its command is in `{component.removeprefix('file:')}`; write a job for it: `cloudtrain init`"
 
 
 def body_of(data: Mapping[str, Any], folder: str | None, files: dict[str, str]) -> dict[str, Any]:
