@@ -59,6 +59,9 @@ def adopt(
     if static:
         from cloudtrain.adoption.static import adopt_statically
 
+        if job is not None:
+            message = f"`--static` drafts the first job of `{source}`, so `--job` has no effect"
+            raise UsageError(message, hint="remove `--job`, or `--static`", code="CT981")
         if not is_script(str(source)):
             hint = "remove `--static`: cloudtrain runs nothing for other sources"
             raise UsageError(f"`{source}` is neither a script nor a notebook", hint=hint, code="CT981")
@@ -66,6 +69,10 @@ def adopt(
     try:
         launched = launch_of(str(source))
         if launched is not None:
+            if job is not None:
+                message = f"`{shortened(str(source))}` starts one job, so `--job` has nothing to choose from"
+                hint = "remove `--job`; `name` in the job file names the job"
+                raise UsageError(message, hint=hint, code="CT981")
             return adopt_launch(*launched, Path(folder))
         found = originals_of(str(source), arguments, execute=execute, python=python, time_limit=time_limit)
         return adopt_original(chosen(found, job), Path(folder))

@@ -62,6 +62,7 @@ def read_batch_script(text: str, folder: str) -> Launch:
         if found is not None:
             launch.target, launch.settings, launch.settings_head = target.name, found.settings, found.head
             launch.lost |= found.lost
+    _settle_container(launch)
     return launch
 
 
@@ -111,6 +112,20 @@ def _share_tasks(launch: Launch, given: Mapping[str, str]) -> None:
             f"srun starts {tasks} processes on each node, which find their rank in SLURM_PROCID. In the job, torchrun "
             "starts them, and they find it in RANK and LOCAL_RANK"
         )
+
+
+def _settle_container(launch: Launch) -> None:
+    """Set the image and the settings of the container in which `srun` starts the processes."""
+    options = launch.srun or {}
+    for target in all_targets() if options else ():
+        found = target.container_settings(options)
+        if found is not None:
+            launch.target, launch.image = target.name, {target.name: str(found.image)}
+            launch.settings |= found.settings
+            launch.settings_head = found.head
+            said = ("--container", "--no-container")
+            rest = {name: why for name, why in launch.lost.items() if not name.startswith(said)}
+            launch.lost = {**rest, **found.lost}
 
 
 def _directives(text: str) -> dict[str, str]:
@@ -200,6 +215,7 @@ def read_launch_line(text: str) -> Launch:
     """
     launch = _launch_in(text, {}, ".")
     _share_tasks(launch, {})
+    _settle_container(launch)
     return launch
 
 

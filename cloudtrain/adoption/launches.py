@@ -39,7 +39,8 @@ class Launch:
     folder: str = "."
     """The folder in which relative paths of the code start."""
     spot: bool = False
-    image: str | None = None
+    image: str | dict[str, str] | None = None
+    """The container image, for all targets or by target."""
     setup: list[str] = field(default_factory=list)
     """Lines before the launch line that prepare the shell."""
     notes: list[str] = field(default_factory=list)

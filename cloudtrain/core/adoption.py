@@ -104,8 +104,8 @@ def said(value: Any, path: str, unknown: dict[str, str]) -> Any:
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """The options of a batch script that no field of a job can express. Some become `settings` of the target; the
-    others are `lost`.
+    """The options of a batch script, or of the command in it that starts the processes, that no field of a job can
+    express. Some become `settings` of the target; the others are `lost`.
     """
 
     settings: dict[str, Any]
@@ -114,6 +114,8 @@ class BatchSettings:
     """Maps each option that neither the job nor a setting can express to the reason."""
     head: tuple[str, ...] = ()
     """What to write above the settings."""
+    image: str | None = None
+    """The container image of the processes."""
 
 
 @dataclass(frozen=True)

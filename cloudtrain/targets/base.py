@@ -425,6 +425,13 @@ class Target(ABC):
         """
         return None
 
+    def container_settings(self, options: Mapping[str, str]) -> BatchSettings | None:
+        """Convert the options of the command that starts the processes of a batch job in a container to the image and
+        settings, for `cloudtrain adopt`. Return None if the options name no image, or no scheduler of the target has
+        such a command. `options` are by long name.
+        """
+        return None
+
     def draft_of_calls(self, calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
         """Return the draft of the first job that a script's SDK calls create. Also return the expression of each field
         whose value is not a constant in the script. Return None if no call creates a job of this target."""

@@ -81,7 +81,19 @@ LOSSES = {
     "python -m torch.distributed.launch --nproc_per_node 4 train.py": {"--local-rank"},
     "accelerate launch --use_fsdp --gpu_ids 0,1 train.py": {"--use-fsdp", "--gpu-ids"},
     "deepspeed --bind_cores_to_rank train.py": {"--bind-cores-to-rank"},
-    "srun -N 2 --container-image=x torchrun train.py": {"--container-image"},
+    "srun -N 2 --container-image=$IMAGE --container-mounts=/a torchrun train.py": {
+        "--container-image",
+        "--container-mounts",
+    },
+    "srun --container-image=x --container-mounts=$D:/d --container-workdir /w --container-writable torchrun t.py": {
+        "--container-mounts",
+        "--container-workdir",
+        "--container-writable",
+    },
+    "srun --container-name=x --no-container-mount-home torchrun t.py": {
+        "--container-name",
+        "--no-container-mount-home",
+    },
     "srun --ntasks-per-node 4 python train.py": {"srun"},
     "mpirun -np 6 --npernode 4 python train.py": {"-np"},
     "uv run torchrun train.py": {"uv run"},
@@ -139,6 +151,47 @@ def test_a_batch_script_is_adopted() -> None:
         "instances": 4, "variables": {"NCCL_DEBUG": "INFO"},
     }  # fmt: skip
     assert (found.job.name, found.job.max_runtime, found.job.resources.gpus_per_instance) == ("llama", 7140, 8)
+
+
+def test_a_container_of_srun_is_the_jobs_image(cli: Cli) -> None:
+    """The image, and its folders, of a script and of a line alone; the plan starts the ranks in it."""
+    srun = "srun --container-image=$IMAGE --container-mounts=/data:/mnt:ro,/scratch torchrun"
+    Path("job.sh").write_text(BATCH.replace("srun torchrun", f"IMAGE=nvcr.io#nvidia/pytorch:24.01-py3\n{srun}"))
+    found = ct.adopt("job.sh")
+    assert (found.equal, found.target) == (True, "slurm")
+    assert found.settings == {
+        "partition": "big", "gpu_type": "a100", "exclusive": False, "setup": ["module load cuda"],
+        "container": "pyxis", "mounts": ["/data:/mnt:ro", "/scratch"],
+    }  # fmt: skip
+    Path("train.py").write_text("")
+    assert cli("adopt", "job.sh", "--write", ".").code == 0
+    with Path("cloudtrain.toml").open("a") as settings:
+        settings.write('shared_dir = "/fsx"\n')
+    plan = cli("plan", "job.yaml", "--target", "slurm", "--json")
+    assert "--container-image=nvcr.io#nvidia/pytorch:24.01-py3" in plan.out
+    assert "--container-mounts=/fsx:/fsx,/data:/mnt:ro,/scratch:/scratch" in plan.out
+    alone = ct.adopt("srun -N 2 --container-image=x.sqsh torchrun train.py")
+    assert (alone.equal, alone.target, alone.settings) == (True, "slurm", {"container": "pyxis"})
+    assert "slurm: x.sqsh" in alone.job_text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["torchrun train.py"], "`torchrun train.py` starts one job, so `--job` has nothing to choose from"),
+        (["job.sh"], "`job.sh` starts one job"),
+        (["task.yaml"], "`task.yaml` starts one job"),
+        (["train.py", "--static"], "`--static` drafts the first job of `train.py`, so `--job` has no effect"),
+    ],
+)
+def test_a_source_with_one_job_has_no_choice(cli: Cli, arguments: list[str], says: str) -> None:
+    """`--job` is an error where it would have no effect."""
+    Path("job.sh").write_text(BATCH)
+    Path("task.yaml").write_text(TASK)
+    Path("train.py").write_text("import boto3\n")
+    found = cli("adopt", *arguments, "--job", "prepare")
+    assert (found.code, found.out, says in found.err) == (2, "", True)
+    assert "hint: remove `--job`" in found.err
 
 
 OPTIONS = """\

@@ -26,6 +26,11 @@ _REFUSED = {
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _WHOLE = "an exclusive job always has all memory of its nodes"
 
+_ABOUT_CONTAINERS = {
+    "container-workdir": "the script runs in the run's own copy of `source_dir`; name other data as inputs",
+    "container-mounts": "only a running shell knows the folders: write them as `mounts` under `[slurm]`",
+}
+
 _HEAD = ("Also set `shared_dir`, your folder that the login node and every node see, and `host`, the login node.",)
 
 
@@ -52,3 +57,27 @@ def batch_settings(options: Mapping[str, str], setup: Sequence[str]) -> BatchSet
     lost |= {f"-{name}": "write the option by its long name" for name in others if len(name) == 1}
     lost |= {f"--{name}": _WHOLE for name in memory if options[name] != "0"}
     return BatchSettings(settings, lost, _HEAD)
+
+
+def container_settings(options: Mapping[str, str]) -> BatchSettings | None:
+    """Convert srun's options of pyxis to the image and settings, and list the options that have no equivalent. Return
+    None if the image is missing, or if only a running shell knows it.
+    """
+    image, mounts = options.get("container-image", ""), options.get("container-mounts", "")
+    if not image or _is_open(image):
+        return None
+    settings: dict[str, Any] = {"container": "pyxis"}
+    if mounts and not _is_open(mounts):
+        settings["mounts"] = [mount for mount in mounts.split(",") if mount]
+    others = [name for name in options if "container" in name and name != "container-image"]
+    said = ["container-mounts"] if "mounts" in settings else []
+    lost = {
+        f"--{name}": _ABOUT_CONTAINERS.get(name, "no setting of a Slurm cluster says this about its containers")
+        for name in others
+        if name not in said
+    }
+    return BatchSettings(settings, lost, _HEAD, image)
+
+
+def _is_open(text: str) -> bool:
+    return "$" in text or "`" in text

@@ -56,6 +56,12 @@ class SlurmTarget(Target):
 
         return batch_settings(options, setup)
 
+    def container_settings(self, options: Mapping[str, str]) -> BatchSettings | None:
+        """Convert the options of pyxis on a line of srun to the image and settings, for `cloudtrain adopt`."""
+        from cloudtrain.targets.slurm.adopt import container_settings
+
+        return container_settings(options)
+
     def examine(self, settings: Slurm, account: SlurmAccount) -> str | None:
         """Return the login node and the shared folder as text; None if the settings have no shared folder."""
         if account.missing:
