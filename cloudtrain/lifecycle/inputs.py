@@ -7,7 +7,11 @@ A job's name stands for the job's newest run that succeeded, or if none did, for
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.core.plan import Plan
@@ -32,6 +36,9 @@ _BAD = (RunState.FAILED, RunState.STOPPED, RunState.LOST)
 
 _LOOKED_AT = 200
 """Number of the newest runs that are searched for `last`."""
+
+_MOST_FILES = 200
+"""Maximum number of files in a folder that are searched for the job of a name."""
 
 
 def outputs_of(plan: Plan) -> dict[str, str]:
@@ -77,7 +84,7 @@ def resolve_run_inputs(job: AnyJob, target: str, settings: Settings) -> Resolved
             wanted = run_input(written)
             assert wanted is not None, "the model has checked it"
             try:
-                row, state = _Search(store, target, settings).row(wanted.run)
+                row, state = _Search(store, target, settings, job.folder or settings.cwd).row(wanted.run)
                 place = _place(store, row, wanted)
             except CloudtrainError as error:
                 problems.append(Problem(path, error.message, error.hint, code=error.code))
@@ -114,12 +121,13 @@ def states_of(awaited: Sequence[Awaited], settings: Settings) -> dict[RunRef, Ru
 
 
 class _Search:
-    """Resolves the NAME of a `run:NAME` input to a run on one target."""
+    """Resolves the NAME of a `run:NAME` input to a run on one target. `folder` is the folder of the job's file."""
 
-    def __init__(self, store: Store | None, target: str, settings: Settings) -> None:
+    def __init__(self, store: Store | None, target: str, settings: Settings, folder: Path) -> None:
         self._store = store
         self._target = target
         self._settings = settings
+        self._folder = folder
 
     def row(self, name: str) -> tuple[RunRecord, RunState]:
         """Return the run that a name stands for, and the run's last known state.
@@ -188,8 +196,31 @@ class _Search:
     def _near(self, name: str) -> str:
         rows = self._here(self._store.newest(limit=_LOOKED_AT)) if self._store is not None else []
         known = dict.fromkeys([row.job_name for row in rows] + [row.name for row in rows])
-        hint = did_you_mean(name, list(known)[:8])
-        return hint or f"run it there first: `cloudtrain submit {name}.yaml --target {self._target}`"
+        file = _file_of_job(name, self._folder)
+        if file is None:
+            return did_you_mean(name, list(known)[:8]) or f"submit a job of that name with `--target {self._target}`"
+        shown = os.path.relpath(file, self._settings.cwd)
+        return f"run it there first: `cloudtrain submit {quote(shown)} --target {self._target}`"
+
+
+def _file_of_job(name: str, folder: Path) -> Path | None:
+    """Return the first file in a folder that describes a job or a sweep of this name; None if there is none."""
+    from cloudtrain.documents.document import Unreadable, read_document
+    from cloudtrain.documents.reading import read_text
+    from cloudtrain.jobfile.files import SUFFIXES
+
+    try:
+        files = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    except OSError:
+        return None
+    for file in files[:_MOST_FILES]:
+        with suppress(OSError, Unreadable):
+            text = read_text(file)
+            if name in text:
+                data = read_document(text, SUFFIXES[file.suffix.lower()]).data
+                if isinstance(data, dict) and data.get("name") == name:
+                    return file
+    return None
 
 
 def _unusable(row: RunRecord, why: str) -> CloudtrainError:
