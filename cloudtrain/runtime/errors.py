@@ -4,6 +4,20 @@ from __future__ import annotations
 
 import sys
 
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PEER_LOST = (
+    r"closed by peer|reset by peer|Connection refused|Broken pipe|remote process exited|ncclRemoteError|"
+    r"communicator was aborted|Socket Timeout|recvValue failed|connectFullMesh failed|failed to recv|"
+    r"DistNetworkError|DistStoreError|Some NCCL operations have failed or timed out"
+)
+"""Parts of error messages that report the loss of another rank. Such errors are consequences of the first failure."""
+
+_TAG = r"(?:\[\d+,\d+\]<std(?:err|out)>:)?"
+"""What mpirun writes before each line."""
+
 
 class SetupError(Exception):
     """The process cannot train with its environment, arguments or data. `hint` tells the user what to type or set.
@@ -22,3 +36,20 @@ class SetupError(Exception):
     def tell(self) -> None:
         """Write message and hint to stderr."""
         sys.stderr.write(f"error: {self.message}\n" + (f"\nhint: {self.hint}\n" if self.hint else ""))
+
+
+def find_told(lines: Sequence[str]) -> tuple[int, str] | None:
+    """Find the last SetupError with a hint that a process told in the lines of its output. Return the index of its
+    first line and its message; None if there is none.
+    """
+    import re
+
+    has_hint = False
+    for index in range(len(lines) - 1, -1, -1):
+        match = re.match(_TAG + r"(error|hint): (.*)", lines[index])
+        if match is None:
+            continue
+        if match[1] == "error" and has_hint:
+            return index, match[2].strip()
+        has_hint = match[1] == "hint"
+    return None

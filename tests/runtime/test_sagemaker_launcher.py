@@ -390,6 +390,20 @@ Root Cause (first observed failure):
     )
 
 
+def test_reason_is_what_a_rank_told() -> None:
+    """The sentence and the hint of an error that the runtime told, and not the traceback of a rank that lost its peer;
+    mpirun's mark of each line is no part of the sentence."""
+    told = "error: `x.pt` is broken\n\nhint: remove it\n"
+    lost = 'Traceback (most recent call last):\n  File "t.py", line 9, in <module>\nRuntimeError: closed by peer\n'
+    expected = "process failed with exit code 1: `x.pt` is broken"
+    assert failure_text("process", 1, told + lost) == f"{expected}\nerror: `x.pt` is broken\nhint: remove it"
+    assert failure_text("process", 1, lost + told).startswith(expected)
+    marked = "".join(f"[1,0]<stderr>:{line}\n" for line in told.splitlines())
+    assert failure_text("process", 1, marked).startswith(expected)
+    own = lost.replace("closed by peer", "bad thing")
+    assert failure_text("process", 1, told + own).startswith("process failed with exit code 1: RuntimeError: bad thing")
+
+
 @given(st.text(max_size=3000), st.integers(-70, 255))
 def test_reason_fits(said: str, code: int) -> None:
     """Whatever a process says, the reason is never empty and never longer than the service keeps."""

@@ -7,6 +7,8 @@ import signal
 import sys
 from pathlib import Path
 
+from cloudtrain.runtime.errors import PEER_LOST, find_told
+
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -60,18 +62,25 @@ def how_it_ended(exit_code: int) -> str:
 
 def last_error(lines: Sequence[str]) -> tuple[str, list[str]]:
     """Return the line with the error, and the lines that explain it: the last traceback that is not the launcher's own.
-    If there is no such traceback, return the last line, and the last ten lines.
+    If the runtime told an error, tracebacks of ranks that lost contact with another rank do not count.
+    If there is no such traceback, return the error that was told, or the last line and the last ten lines.
     """
     clean = [_RANK_PREFIX.sub("", line, count=1).rstrip() for line in lines]
     found: tuple[str, list[str]] | None = None
+    told = find_told(clean)
+    if told is not None:
+        hint = next(index for index in range(told[0], len(clean)) if "hint: " in clean[index])
+        found = told[1], [line for line in clean[told[0] : hint + 1] if line]
     for start in (index for index, line in enumerate(clean) if line.strip() == _HEADER):
         end = next((i for i in range(start + 1, len(clean)) if clean[i] and not clean[i][0].isspace()), None)
-        if end is not None and not clean[end].startswith(_LAUNCHER_ERRORS):
+        if end is None or clean[end].startswith(_LAUNCHER_ERRORS):
+            continue
+        if told is None or (start > told[0] and not re.search(PEER_LOST, clean[end])):
             found = clean[end], clean[start : end + 1]
     if found is not None:
         return found
-    told = [line for line in clean if line.strip() and not _LAUNCHER_LINES.match(line)]
-    return (told[-1].strip() if told else ""), told[-10:]
+    said = [line for line in clean if line.strip() and not _LAUNCHER_LINES.match(line)]
+    return (said[-1].strip() if said else ""), said[-10:]
 
 
 def fitting(head: str, details: Sequence[str]) -> str:

@@ -5,21 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from cloudtrain.runtime import errors
+
 _LONGEST = 400
 _NAMED_ERROR = re.compile(r"^\s*(?:\[\w+\d*\]:\s*)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b.*)$")
 
-PEER_LOST = re.compile(
-    r"closed by peer|reset by peer|Connection refused|Broken pipe|remote process exited|ncclRemoteError|"
-    r"communicator was aborted|Socket Timeout|recvValue failed|connectFullMesh failed|failed to recv|"
-    r"DistNetworkError|DistStoreError|Some NCCL operations have failed or timed out"
-)
+PEER_LOST = re.compile(errors.PEER_LOST)
 """Parts of error messages that report the loss of another rank. Such errors are consequences of the first failure."""
+
+_CONSEQUENCE = re.compile(rf"{errors.PEER_LOST}|ChildFailedError|SignalException")
 
 
 def error_in(lines: Sequence[str]) -> str | None:
-    """Return the last line that names an exception; None without such a line."""
-    found = [match[1] for line in lines if (match := _NAMED_ERROR.match(line))]
-    return shorten_line(found[-1]) if found else None
+    """Return the last line that names an exception; None without such a line. If the runtime told an error and only
+    exceptions follow that are consequences, return the message of this error.
+    """
+    found = [(index, match[1]) for index, line in enumerate(lines) if (match := _NAMED_ERROR.match(line))]
+    told = errors.find_told(lines)
+    if told is not None and all(index < told[0] or _CONSEQUENCE.search(text) for index, text in found):
+        return shorten_line(told[1])
+    return shorten_line(found[-1][1]) if found else None
 
 
 def shorten_line(text: str) -> str:

@@ -26,6 +26,11 @@ NO_SUCH = "AzureMLCompute job failed.\nJobFailed: Submitted script failed with a
 
 REASONS: dict[str, tuple[Any, str, int | None]] = {
     "a traceback": ({"code": "UserError", "message": SCRIPT}, "the script failed with exit code 1: ValueError: bad thing", 1),
+    "an error that the runtime told, before those of its peers": (
+        {"message": SCRIPT.replace(TRACEBACK, "\nerror: `x.pt` is broken\n\nhint: remove it\n" + TRACEBACK.replace(
+            "ValueError: bad thing", "RuntimeError: Connection closed by peer"))},
+        "the script failed with exit code 1: `x.pt` is broken", 1,
+    ),
     "inside of JSON": (
         {"code": "UserError", "message": json.dumps({"NonCompliant": SCRIPT}) + "\n" + CODES},
         "the script failed with exit code 1: ValueError: bad thing", 1,

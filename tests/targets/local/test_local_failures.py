@@ -29,6 +29,31 @@ def test_traceback(place: Place) -> None:
     assert status.details[-1] == "ValueError: bad thing"
 
 
+TELLING = """\
+import os, time
+from cloudtrain import runtime
+from cloudtrain.runtime.uncaught import tell_setup_errors
+tell_setup_errors()
+try:
+    os.mkdir(os.environ['WHO'])
+except FileExistsError:
+    open(os.environ['LOST'], 'w').close()
+    raise RuntimeError('Connection closed by peer [127.0.0.1]:1') from None
+while not os.path.exists(os.environ['LOST']):
+    time.sleep(0.01)
+raise runtime.SetupError('the file `x.pt` is broken', hint='remove it', on_every_rank=False)
+"""
+
+
+def test_an_error_that_one_rank_tells(place: Place) -> None:
+    """Its sentence is the reason, and not its hint, nor the traceback of a rank that lost it and ended first."""
+    environment = ct.Environment(variables={"WHO": str(place.root / "who"), "LOST": str(place.root / "lost")})
+    status = place.submit(TELLING, environment=environment, target=ct.Local(instance_count=2)).wait()
+    rank = status.failed_rank
+    assert status.reason == f"rank {rank} (instance {rank}) failed with exit code 1: the file `x.pt` is broken"
+    assert status.details == ("error: the file `x.pt` is broken", "hint: remove it")
+
+
 def test_exit_code(place: Place) -> None:
     """Without a traceback the reason is the exit code and the last line of stderr."""
     status = place.submit(command="echo 'no such data' >&2; exit 7").wait()

@@ -22,6 +22,9 @@ PEER_LOST = [
 OWN = ["Traceback (most recent call last):", '  File "train.py", line 9, in <module>', "ValueError: bad thing"]
 
 
+TOLD = ["starting", "error: the file `x.pt` is broken", "", "hint: remove it"]
+
+
 def death(rank: int, exit_code: int, order: int) -> Death:
     return Death(rank, rank // 2, "process", exit_code, order, 1)
 
@@ -38,6 +41,9 @@ def death(rank: int, exit_code: int, order: int) -> Death:
         ([(1, 1, PEER_LOST), (0, 1, PEER_LOST)], 1),  # nobody admits it: the first
         ([(1, -6, PEER_LOST), (0, 1, ["[rank0]: " + line for line in OWN])], 0),
         ([(1, 3, []), (0, 1, PEER_LOST)], 1),
+        ([(0, 1, PEER_LOST), (2, 1, PEER_LOST), (1, 1, TOLD)], 1),
+        ([(1, 1, []), (2, 1, []), (0, 1, TOLD)], 0),  # all have found the error, and one tells it
+        ([(1, -9, []), (0, 1, TOLD)], 1),
     ],
 )
 def test_culprit(ends: list[tuple[int, int, list[str]]], blamed: int) -> None:
@@ -61,6 +67,21 @@ def test_chained_exception() -> None:
     message, details = explain(lines)
     assert message == "KeyError: 'x'"
     assert details[:3] == [*OWN[:2], "KeyError: 'x'"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message", "first"),
+    [
+        (TOLD, "the file `x.pt` is broken", TOLD[1]),
+        ([*OWN, *TOLD, "[W1121 ProcessGroup.cpp] warning: not destroyed"], "the file `x.pt` is broken", TOLD[1]),
+        ([*TOLD, *OWN], "ValueError: bad thing", OWN[0]),
+        (["error: no hint follows", "last words"], "last words", "error: no hint follows"),
+    ],
+)
+def test_an_error_that_the_runtime_told(lines: list[str], message: str, first: str) -> None:
+    """Its sentence is the reason, and not its hint, unless a traceback follows."""
+    found, details = explain(lines)
+    assert (found, details[0]) == (message, first)
 
 
 def test_long_traceback() -> None:

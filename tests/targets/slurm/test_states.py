@@ -153,3 +153,6 @@ def test_whose_fault() -> None:
     assert status.failed_rank == 3
     assert status.reason == "rank 3: ValueError: bad thing (exit code 1)"
     assert status.details == ("Traceback", "ValueError: bad thing")
+    told = "@file node_1.rank_3.stderr.log\n error: `x.pt` is broken\n \n hint: remove it\n"
+    status = status_of(record, lambda: tails.partition("@file node_1.rank_3")[0] + told)
+    assert (status.failed_rank, status.reason) == (3, "rank 3: `x.pt` is broken (exit code 1)")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from cloudtrain.runtime.errors import find_told
 from cloudtrain.targets.common.tracebacks import PEER_LOST
 
 
@@ -50,11 +51,13 @@ def first_failure(deaths: Iterable[Death], lines_of: Callable[[Death], list[str]
     if no rank failed. If a rank was terminated or lost contact with another rank, its failure is a consequence.
 
     The rank with the original error may end after the ranks that lost contact with it, because it shuts down its
-    process group first.
+    process group first. An error that every rank finds is told by one of them, while the others exit in silence.
     """
     in_order = sorted(deaths, key=lambda death: death.order)
-    own = (death for death in in_order if not _is_consequence(death, lines_of(death)))
-    return next(own, in_order[0] if in_order else None)
+    own = [death for death in in_order if not _is_consequence(death, lines_of(death))]
+    if own and own[0].exit_code == 1 and not any(line.strip() for line in lines_of(own[0])):
+        own = [death for death in own if find_told(lines_of(death)) is not None] or own
+    return next(iter(own or in_order), None)
 
 
 def rank_verdict(death: Death, lines: list[str], *, instances: int) -> Verdict:
@@ -106,11 +109,15 @@ def in_own_words(verdict: Verdict, failure_files: Iterable[str]) -> Verdict:
 
 
 def explain(lines: list[str]) -> tuple[str, list[str]]:
-    """Return the line that names the error in the last traceback, and the lines of this traceback. Without a traceback,
-    return the last line, and the last lines."""
+    """Return the line that names the error in the last traceback, and the lines of this traceback. If the runtime told
+    an error after the last traceback, return its message, and its lines. Without both, return the last line, and the
+    last lines."""
     clean = [_RANK_PREFIX.sub("", line, count=1) if line.startswith("[rank") else line for line in lines]
     clean = [line.rstrip() for line in clean if line.strip()]
     starts = [index for index, line in enumerate(clean) if line.strip() == _HEADER]
+    told = find_told(clean)
+    if told is not None and not any(start > told[0] for start in starts):
+        return told[1], clean[told[0] :][:DETAILS]
     if not starts:
         return (clean[-1].strip() if clean else ""), clean[-DETAILS:]
     for index in range(starts[-1] + 1, len(clean)):
