@@ -95,6 +95,22 @@ def test_what_cannot_be_is_said(zero: Any, changes: dict[str, Any], said: str) -
         settings(zero, **changes)
 
 
+@pytest.mark.parametrize(
+    ("files", "writers"),
+    [
+        (["mp_rank_00_model_states.pt"], 0),
+        (["mp_rank_00_model_states.pt", "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"], 1),
+        ([f"zero_pp_rank_{rank}_mp_rank_00_{what}_states.pt" for rank in range(12) for what in ("model", "optim")], 12),
+    ],
+    ids=["stage 0", "bf16", "stage 3"],
+)
+def test_the_processes_that_wrote_a_checkpoint(zero: Any, tmp_path: Path, files: list[str], writers: int) -> None:
+    """Each wrote one file of the optimizer, at the stages that divide it."""
+    for file in files:
+        (tmp_path / file).touch()
+    assert zero.count_writers(tmp_path) == writers
+
+
 def test_each_stage_holds_less(zero: Any) -> None:
     """The table of the ZeRO paper for fp32 with Adam: 16 bytes per parameter, divided further with every stage."""
     assert [zero.bytes_per_parameter(stage, 1) for stage in (0, 1, 2, 3)] == [16, 16, 16, 16]
@@ -170,6 +186,19 @@ def test_stopped_it_goes_on_where_it_was(tmp_path: Path, stage: str) -> None:
     assert (max(first), min(second), max(second)) == (stopped_at, stopped_at + 1, 22)
     for step, loss in {**first, **second}.items():
         assert loss == pytest.approx(whole[step], abs=1e-5), f"step {step}"
+
+
+@needs_deepspeed
+@pytest.mark.torch
+def test_another_number_of_processes_is_refused_in_words(tmp_path: Path) -> None:
+    """A sentence and what to type, before DeepSpeed's own traceback."""
+    run(tmp_path, *TWO, SCRIPT, *SMALL, "--step_delay", "0.2", stop_at=3)
+    path = f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}"
+    one = runs.run(tmp_path, PYTHON, SCRIPT, *SMALL, deadline=DEADLINE, PATH=path, **EXTENSIONS)
+    assert one.exit_code == 1
+    assert "error: 2 processes wrote the checkpoint" in one.errors
+    assert "hint: resume with 2 processes" in one.errors
+    assert "Traceback" not in one.errors
 
 
 AFTER_START = "dtype = torch.bfloat16 if engine"

@@ -46,7 +46,7 @@ from batches import Batches
 from cifar import Cifar, read_cifar
 from make_digits import write_digits
 from network import ResNet
-from zero import bytes_per_parameter, read_settings, settings_for
+from zero import bytes_per_parameter, count_writers, read_settings, settings_for
 
 
 @dataclass
@@ -174,6 +174,12 @@ def accuracy() -> float:
 checkpoints = runtime.Checkpoints()
 first_step = 0
 if saved := checkpoints.agree():
+    if (writers := count_writers(saved.path / "parts")) not in (0, group.world_size):
+        raise runtime.SetupError(
+            f"{writers} processes wrote the checkpoint `{saved.path}`, and DeepSpeed cannot divide it among "
+            f"{group.world_size}",
+            hint=f"resume with {writers} processes, or remove the checkpoints to start from the beginning",
+        )
     _, more = engine.load_checkpoint(str(saved.path), tag="parts")
     runtime.restore_random_states(more.get("random"))
     first_step = saved.step

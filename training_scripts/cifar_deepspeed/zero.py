@@ -34,6 +34,13 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
+def count_writers(parts: Path) -> int:
+    """Return the number of processes that wrote a checkpoint of DeepSpeed into the folder `parts`; 0 if nothing in it
+    is divided among processes, as at stage 0.
+    """
+    return len(list(parts.glob("*zero_pp_rank_*_optim_states.pt")))
+
+
 def settings_for(
     base: dict[str, Any],
     *,
