@@ -146,7 +146,7 @@ def _always_moved(path: str) -> JobError:
     name, hint = "`source_dir`", "run the command again when no program is writing to `source_dir`"
     if path:
         name = f"`{escape_path(path)}`"
-        hint += f", or add the line `{ignore_line(path)}` to `{IGNORE_FILE}` in it"
+        hint += f", or if the job does not need it, add the line `{ignore_line(path)}` to `{IGNORE_FILE}`"
     message = f"{name} was removed or replaced while `source_dir` was being read, {len(_PAUSES)} times in a row"
     return _problem(message, hint, "CT963")
 

@@ -194,5 +194,5 @@ def test_a_folder_that_never_rests_is_an_error_that_says_so(source: Path, monkey
     )
     assert problem.hint == (
         "run the command again when no program is writing to `source_dir`, "
-        "or add the line `/out \\[1].tmp` to `.cloudtrainignore` in it"
+        "or if the job does not need it, add the line `/out \\[1].tmp` to `.cloudtrainignore`"
     )
