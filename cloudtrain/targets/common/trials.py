@@ -22,7 +22,7 @@ def trial_lines(
     Args:
         every: seconds between two requests for the trials.
     """
-    told, objective = set[str](), tuner.objective(ref)
+    told, objective = set[tuple[str, int]](), tuner.objective(ref)
     while True:
         status = tuner.status(ref)
         if on_status is not None:
@@ -30,9 +30,9 @@ def trial_lines(
         trials = tuner.trials(ref)
         best = best_of(trials, objective)
         for trial in trials:
-            for text in _texts(trial, objective, best):
-                if text not in told:
-                    told.add(text)
+            for which, text in enumerate(_texts(trial, objective, best)):
+                if (trial.run, which) not in told:  # the text of an old line changes when another trial is the best
+                    told.add((trial.run, which))
                     yield LogLine(trial.ended or trial.started or time.time(), 0, None, "stdout", text)
         if status.state.is_final or not follow:
             return
