@@ -10,6 +10,7 @@ from typing import Any
 from cloudtrain.core.states import LogLine, RunRef, RunStatus
 from cloudtrain.core.sweep import Objective
 from cloudtrain.core.trial import Trial, best_of
+from cloudtrain.core.value_text import value_text
 from cloudtrain.errors import UsageError
 from cloudtrain.targets.base import Tuner
 
@@ -62,7 +63,7 @@ def own_value(text: Any) -> Any:
 
 
 def _texts(trial: Trial, objective: Objective | None, best: Trial | None) -> Iterator[str]:
-    values = " ".join(f"{name}={value}" for name, value in trial.values.items())
+    values = " ".join(f"{name}={value_text(value)}" for name, value in trial.values.items())
     yield f"trial {trial.number} started as {trial.run}: {values}"
     if trial.state.is_final:
         value = f": {objective.metric}={trial.value:.4g}" if objective and trial.value is not None else ""
