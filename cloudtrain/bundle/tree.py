@@ -14,7 +14,7 @@ from cloudtrain.bundle.hashing import Digest, hash_files
 from cloudtrain.bundle.ignore import IGNORE_FILE, ignore_line
 from cloudtrain.bundle.links import BrokenLink, Links
 from cloudtrain.bundle.sizes import LIMIT, largest_files, size_hint
-from cloudtrain.bundle.walk import Moved, Walk, has_moved, walk
+from cloudtrain.bundle.walk import PAUSES, Moved, Walk, has_moved, walk
 from cloudtrain.core.plan import Bundle
 from cloudtrain.core.units import format_size
 from cloudtrain.errors import JobError, Problem
@@ -22,9 +22,6 @@ from cloudtrain.system.paths import why_missing
 
 CEILING = 10 * LIMIT
 """Size in bytes from which a folder is refused without being hashed, because reading it would take minutes."""
-
-_PAUSES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
-"""Seconds before each attempt to read a folder in which other programs remove or replace files."""
 
 _OURS = ("cloudtrain", "cloudtrain.py")
 
@@ -92,7 +89,7 @@ def scan(
         JobError: the folder does not exist, or contains something that a bundle cannot hold; every problem is listed.
     """
     path = ""
-    for pause in _PAUSES:
+    for pause in PAUSES:
         time.sleep(pause)
         try:
             return _scan(source_dir, extra or {}, declared, beside, alone, ceiling)
@@ -147,7 +144,7 @@ def _always_moved(path: str) -> JobError:
     if path:
         name = f"`{escape_path(path)}`"
         hint += f", or if the job does not need it, add the line `{ignore_line(path)}` to `{IGNORE_FILE}`"
-    message = f"{name} was removed or replaced while `source_dir` was being read, {len(_PAUSES)} times in a row"
+    message = f"{name} was removed or replaced while `source_dir` was being read, {len(PAUSES)} times in a row"
     return _problem(message, hint, "CT963")
 
 

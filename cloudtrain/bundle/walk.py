@@ -31,6 +31,10 @@ _MOVED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ESTALE)
 """Errors of reading a file or folder that was removed, or replaced by something else, after it was listed."""
 
 
+PAUSES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
+"""Seconds before each attempt to read a folder in which other programs remove or replace files."""
+
+
 class Moved(Exception):
     """A path was removed or replaced after its folder was listed, so the folder has to be listed again.
 

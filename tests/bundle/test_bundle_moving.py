@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.bundle.data import UnreadableData, read_data
 from cloudtrain.bundle.ignore import IGNORE_FILE, INCLUDE_FILE
 from cloudtrain.bundle.tree import Tree, scan
 from cloudtrain.errors import JobError
@@ -171,6 +172,18 @@ def test_a_source_folder_that_goes_is_reported_as_missing(source: Path, monkeypa
     after_listings(monkeypatch, source, lambda: source.rename(source.with_name("moved")))
     with pytest.raises(JobError, match=r"the folder `.*src` does not exist"):
         scan(source)
+
+
+def test_data_that_goes_is_looked_for_again(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job's data may also be written while it is listed or read; a link to nothing stays an error at once."""
+    after_listings(monkeypatch, source, (source / "model.py").unlink)
+    before_opening(monkeypatch, source / "work/part.py", get_another_name)
+    assert [file.path for file in read_data(str(source)).files] == ["link.py", "train.py", "work/zoo.py"]
+    (source / "link.py").unlink()
+    (source / "link.py").symlink_to("nothing")
+    monkeypatch.setattr(time, "sleep", pytest.fail)
+    with pytest.raises(UnreadableData, match=r"link\.py` cannot be read: No such file"):
+        read_data(str(source))
 
 
 def test_a_folder_that_never_rests_is_an_error_that_says_so(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
