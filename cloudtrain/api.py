@@ -171,6 +171,9 @@ def submit(
 
     If `submit` is killed at any moment and called again with the same job, exactly one run exists.
 
+    If a file of the code changes before the code is uploaded, the job is compiled and checked again, at most
+    twice.
+
     Args:
         job: a job or a sweep. Local paths are relative to the working directory.
         target: as in `plan`.
@@ -181,7 +184,7 @@ def submit(
         file: the file that the job was read from, which `show` prints later.
         queue: on this machine, wait until enough GPUs or CPU slots are free. Default: the value in the settings.
         priority: runs with a higher number leave the queue first.
-        on_plan: called with the plan before anything is sent.
+        on_plan: called with the plan before anything is sent. The last plan is the one that is sent.
         on_changes: called with the changes since the job's last run, or with None if the job has no earlier run.
         on_bytes: called with the number of bytes uploaded so far, and the size of the bundle.
         on_run: called with the run, to report it to the user. If the process dies before `on_run` returns, the next
@@ -189,9 +192,54 @@ def submit(
 
     Raises:
         PreflightError: a check found an error; nothing was sent.
+        SourceChanged: the code kept changing; nothing was sent.
         TargetError: the target refused the job or could not be reached. The next cloudtrain command asks the target
             whether the run exists nevertheless.
     """
+    from cloudtrain.bundle.archive import SourceChanged
+    from cloudtrain.bundle.entries import escape_path
+    from cloudtrain.system.words import tell
+
+    words: dict[str, Any] = {
+        "profile": profile, "ignore": ignore, "place_of": place_of, "online": online, "file": file, "queue": queue,
+        "priority": priority, "on_plan": on_plan, "on_changes": on_changes, "on_bytes": on_bytes, "on_run": on_run,
+    }  # fmt: skip
+    for _ in range(_MORE_PLANS):
+        try:
+            return _submit(job, target, **words)
+        except SourceChanged as error:
+            if not error.may_plan_again:
+                raise
+            tell(f"`{escape_path(error.path)}` changed while the job was being planned; planning it again")
+    return _submit(job, target, **words)
+
+
+_MORE_PLANS = 2
+"""How often a job is planned again because its code changed after it was planned."""
+
+
+def _submit(
+    job: AnyJob | Sweep,
+    target: AnyTarget,
+    *,
+    profile: str | None,
+    ignore: Sequence[str],
+    place_of: PlaceOf | None,
+    online: bool,
+    file: JobFile | None,
+    queue: bool | None,
+    priority: int | None,
+    on_plan: Callable[[Plan], None] | None,
+    on_changes: Callable[[Since | None], None] | None,
+    on_bytes: ByteProgress | None,
+    on_run: Callable[[Run], None] | None,
+) -> Run:
+    """Read the code, then compile, check, upload and send the job once; see `submit`.
+
+    Raises:
+        SourceChanged: the code changed after it was read; nothing was sent.
+    """
+    from cloudtrain.bundle.archive import SourceChanged
     from cloudtrain.lifecycle.inputs import outputs_of
     from cloudtrain.lifecycle.keeping import Keeper
     from cloudtrain.lifecycle.sending import stop_on_errors
@@ -261,7 +309,11 @@ def submit(
             origin=origin_here(Path.cwd(), project=job.folder, labels=prepared.labels),
             kept_of=keeper.kept_of,
         )
-        submitted = submit_once(store, submission, lambda name: find_service(name, settings))
+        try:
+            submitted = submit_once(store, submission, lambda name: find_service(name, settings))
+        except SourceChanged as error:
+            error.may_plan_again = all(record.key != key for record in store.unfinished())
+            raise
         if not submitted.adopted:
             keeper.finish(store, submitted.record.name)
         return run_of(submitted)

@@ -11,6 +11,7 @@ from pathlib import Path
 from cloudtrain.bundle.entries import Entry, escape_path
 from cloudtrain.bundle.gzip_blocks import gzip_stream
 from cloudtrain.bundle.hashing import PIECE, open_regular
+from cloudtrain.bundle.ignore import IGNORE_FILE, ignore_line
 from cloudtrain.errors import CloudtrainError
 
 MTIME = 315532800
@@ -21,7 +22,12 @@ _RECORD = 20 * _BLOCK
 
 
 class SourceChanged(CloudtrainError):
-    """A file changed after its bundle was hashed and before the bundle was written."""
+    """A file changed after its bundle was hashed and before the bundle was written.
+
+    Attributes:
+        path: the file's path in the bundle.
+        may_plan_again: whether no request of this job has left this machine, so that another plan can be sent.
+    """
 
     exit_code = 2
     code = "CT963"
@@ -29,8 +35,11 @@ class SourceChanged(CloudtrainError):
     def __init__(self, path: str) -> None:
         super().__init__(
             f"`{escape_path(path)}` changed while its bundle was being made; nothing was written",
-            hint="run the command again when no program is writing to `source_dir`",
+            hint="run the command again when no program is writing to `source_dir`, "
+            f"or if the job does not need the file, add the line `{ignore_line(path)}` to `{IGNORE_FILE}`",
         )
+        self.path = path
+        self.may_plan_again = False
 
 
 def write_archive(sources: Iterable[tuple[Entry, str]], path: Path) -> None:

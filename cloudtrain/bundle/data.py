@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 from cloudtrain.bundle.entries import Entry, content_hash, escape_path
 from cloudtrain.bundle.hashing import Digest, hash_files
+from cloudtrain.bundle.walk import PAUSES
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.system.paths import is_root
 
@@ -55,16 +57,23 @@ class LocalData(NamedTuple):
 
 
 def read_data(place: str) -> LocalData:
-    """Return the files of a folder, or a single file, with their hash. Unchanged files are not read again.
+    """Return the files of a folder, or a single file, with their hash. Unchanged files are not read again. If another
+    program removes a file between the listing and the reading, the folder is read again.
 
     Raises:
         UnreadableData: the data does not exist, is too large, or cannot be read.
     """
-    try:
-        return _hashed(_files_of(place), os.path.isfile(place))  # noqa: PTH113
-    except OSError as error:
-        message = f"`{escape_path(str(error.filename or place))}` cannot be read: {error.strerror}"
-        raise UnreadableData(message, hint="name a folder or file that you have permission to read") from None
+    for pause in (*PAUSES[1:], None):
+        try:
+            return _hashed(_files_of(place), os.path.isfile(place))  # noqa: PTH113
+        except OSError as error:
+            file = error.filename or place
+            if pause is None or os.path.lexists(file):
+                message = f"`{escape_path(str(file))}` cannot be read: {error.strerror}"
+                hint = "name a folder or file that you have permission to read"
+                raise UnreadableData(message, hint=hint) from None
+            time.sleep(pause)
+    raise AssertionError("not reached: the last attempt returns or raises")
 
 
 def _files_of(place: str) -> tuple[DataFile, ...]:

@@ -44,10 +44,15 @@ def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[P
     Args:
         root: the source folder, which contains the include file.
         own: the names that the source folder itself has at its root. No listed item may have one of them.
+
+    Raises:
+        FileNotFoundError: the include file or a listed item was removed meanwhile.
     """
     try:
         content = read_bytes(f"{root}/{INCLUDE_FILE}")
     except OSError as error:
+        if not os.path.lexists(f"{root}/{INCLUDE_FILE}"):  # removed since the folder was listed
+            raise
         message = f"`{INCLUDE_FILE}` cannot be read: {error.strerror}"
         return {}, [_problem(message, "make it a plain file that you may read, or remove it")]
     found: dict[str, Included] = {}

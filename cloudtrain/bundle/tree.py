@@ -4,15 +4,17 @@ the archive."""
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cloudtrain.bundle.entries import Entry, Ignored, content_hash, escape_path
 from cloudtrain.bundle.hashing import Digest, hash_files
+from cloudtrain.bundle.ignore import IGNORE_FILE, ignore_line
 from cloudtrain.bundle.links import BrokenLink, Links
 from cloudtrain.bundle.sizes import LIMIT, largest_files, size_hint
-from cloudtrain.bundle.walk import Walk, walk
+from cloudtrain.bundle.walk import PAUSES, Moved, Walk, has_moved, walk
 from cloudtrain.core.plan import Bundle
 from cloudtrain.core.units import format_size
 from cloudtrain.errors import JobError, Problem
@@ -71,6 +73,9 @@ def scan(
 ) -> Tree:
     """Read the user's folder: find the files that are not ignored, and hash them. Nothing is written.
 
+    If another program removes or replaces a file between the listing and the reading, such as an editor's temporary
+    file, the folder is read again.
+
     Args:
         source_dir: the folder with the user's code.
         extra: files to add to those of `source_dir` and of cloudtrain's runtime; maps paths in the archive to paths on
@@ -83,12 +88,35 @@ def scan(
     Raises:
         JobError: the folder does not exist, or contains something that a bundle cannot hold; every problem is listed.
     """
+    path = ""
+    for pause in PAUSES:
+        time.sleep(pause)
+        try:
+            return _scan(source_dir, extra or {}, declared, beside, alone, ceiling)
+        except Moved as moved:
+            path = moved.path
+    raise _always_moved(path)
+
+
+def _scan(
+    source_dir: Path,
+    extra: Mapping[str, Path],
+    declared: Mapping[str, str] | None,
+    beside: Mapping[str, str] | None,
+    alone: bool,
+    ceiling: int,
+) -> Tree:
+    """Read the user's folder once; see `scan`.
+
+    Raises:
+        Moved: a path was removed or replaced between the listing and the reading.
+    """
     _check_folder(source_dir)
     root = os.path.abspath(source_dir)  # noqa: PTH100 - Path.absolute() keeps `..`
     found = walk(root, declared, beside=beside, alone=alone)
     _check_ceiling(found, ceiling)
-    added = {path: Path(os.path.realpath(file)) for path, file in {**runtime_files(), **(extra or {})}.items()}
-    _check_names(found, extra or {})
+    added = {path: Path(os.path.realpath(file)) for path, file in {**runtime_files(), **extra}.items()}
+    _check_names(found, extra)
     links = _link_entries(root, found)
     entries = [*_file_entries(found, added), *links]
     if found.problems:
@@ -108,6 +136,16 @@ def runtime_files() -> dict[str, Path]:
     package = Path(cloudtrain.__file__).parent
     files = [package / "__init__.py", *(package / "runtime").rglob("*.py")]
     return {f"cloudtrain/{file.relative_to(package).as_posix()}": file for file in files}
+
+
+def _always_moved(path: str) -> JobError:
+    """Return the error for a folder in which a path was removed or replaced during every attempt to read it."""
+    name, hint = "`source_dir`", "run the command again when no program is writing to `source_dir`"
+    if path:
+        name = f"`{escape_path(path)}`"
+        hint += f", or if the job does not need it, add the line `{ignore_line(path)}` to `{IGNORE_FILE}`"
+    message = f"{name} was removed or replaced while `source_dir` was being read, {len(PAUSES)} times in a row"
+    return _problem(message, hint, "CT963")
 
 
 def _problem(message: str, hint: str, code: str = "CT050") -> JobError:
@@ -155,6 +193,8 @@ def _file_entries(found: Walk, added: Mapping[str, Path]) -> list[Entry]:
     for path, bit, digest in zip(paths, executable, hash_files(places, sizes, searched), strict=True):
         if isinstance(digest, Digest):
             entries.append(Entry(path, digest.size, bit, digest.sha256, None, digest.secrets))
+        elif has_moved(digest):
+            raise Moved(path)
         else:
             message = f"`{escape_path(path)}` cannot be read: {digest.strerror}"
             found.refuse(path, message, remedy="make it readable for you")

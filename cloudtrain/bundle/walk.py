@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Mapping
@@ -24,6 +25,31 @@ _SPECIAL = {
 }
 
 _NARROWER = "let `source_dir` name a folder with only your code"
+
+
+_MOVED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ESTALE)
+"""Errors of reading a file or folder that was removed, or replaced by something else, after it was listed."""
+
+
+PAUSES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
+"""Seconds before each attempt to read a folder in which other programs remove or replace files."""
+
+
+class Moved(Exception):
+    """A path was removed or replaced after its folder was listed, so the folder has to be listed again.
+
+    Attributes:
+        path: the path below the source folder; empty for the source folder itself.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+def has_moved(error: OSError) -> bool:
+    """Return whether a path that was listed could not be read because it was removed or replaced meanwhile."""
+    return error.errno in _MOVED
 
 
 class Found(NamedTuple):
@@ -82,6 +108,7 @@ def walk(
     Raises:
         JobError: `root` is the root of the file system, there are too many files for a bundle, or a line of an ignore
             file is not a pattern.
+        Moved: a path was removed or replaced during the walk.
     """
     if not alone and is_root(root):
         message = f"`{escape_path(root)}` is the root of this machine's file system, too much for a bundle of code"
@@ -93,7 +120,7 @@ def walk(
             message = f"`{escape_path(name)}` comes from outside `source_dir`, which already has an item of that name"
             found.problems.append(Problem(("source_dir",), message, "rename one of the two", code="CT055"))
         else:
-            _look_at(Included(place, os.stat(place)), name, (), defaults, found, waiting)  # noqa: PTH116
+            _look_at(_beside(name, place), name, (), defaults, found, waiting)
             found.included = (*found.included, name)
     while waiting:
         folder, place, rules = waiting.pop()
@@ -116,6 +143,8 @@ def walk(
                 for name, other in others.items():
                     _look_at(other, name, rules, defaults, found, waiting)
         except OSError as error:
+            if has_moved(error):
+                raise Moved(_below(root, error.filename) or folder.rstrip("/")) from None
             message = f"`{escape_path(folder.rstrip('/') or root)}` cannot be read: {error.strerror}"
             if folder:
                 found.refuse(folder, message, remedy="make it readable for you")
@@ -134,6 +163,19 @@ class _Folder(NamedTuple):
     rules: tuple[Rules, ...]
 
 
+def _beside(name: str, place: str) -> Included:
+    """Return the file or folder at `place`, outside of the source folder. `name` is its name in the bundle."""
+    try:
+        return Included(place, os.stat(place))  # noqa: PTH116
+    except OSError as error:
+        raise Moved(name) from error
+
+
+def _below(root: str, place: object) -> str:
+    """Return the path below `root` of a place on disk; empty if it is `root`, unknown, or elsewhere."""
+    return place.removeprefix(f"{root}/") if isinstance(place, str) and place.startswith(f"{root}/") else ""
+
+
 def _too_large(message: str, hint: str) -> JobError:
     return JobError([Problem(("source_dir",), message, hint, code="CT053")])
 
@@ -144,6 +186,8 @@ def _rules_in(place: str, folder: str, found: Walk) -> Rules:
     try:
         return Rules(folder, read_bytes(f"{place}/{IGNORE_FILE}"))
     except OSError as error:
+        if not os.path.lexists(f"{place}/{IGNORE_FILE}"):
+            raise Moved(folder + IGNORE_FILE) from None
         message = f"`{escape_path(folder)}{IGNORE_FILE}` cannot be read: {error.strerror}"
         hint = "make it a plain file that you may read, or remove it"
         found.problems.append(Problem(("source_dir",), message, hint, code="CT051"))
@@ -165,14 +209,26 @@ def _look_at(
     elif is_folder:
         waiting.append(_Folder(path + "/", item.path, rules))
     elif item.is_symlink():
-        found.links[path] = os.readlink(item.path)  # noqa: PTH115
+        found.links[path] = _target_of(item.path, path)
     else:
         status = item.stat(follow_symlinks=False)
+        if stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):  # a file when it was listed
+            raise Moved(path)
         if stat.S_ISREG(status.st_mode):
             found.files.append(Found(path, status.st_size, bool(status.st_mode & stat.S_IXUSR), item.path))
         else:
             what = _SPECIAL.get(stat.S_IFMT(status.st_mode), "not a regular file")
             found.refuse(path, f"`{escape_path(path)}` is {what}, which cannot be in a bundle", remedy="remove it")
+
+
+def _target_of(link: str, path: str) -> str:
+    """Return the target of a link as written on disk. `path` is the link's path in the bundle."""
+    try:
+        return os.readlink(link)  # noqa: PTH115
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # no longer a link
+            raise Moved(path) from None
+        raise
 
 
 def _ignoring_rule(

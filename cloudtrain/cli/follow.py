@@ -24,12 +24,15 @@ if TYPE_CHECKING:
     OnStatus = Callable[[RunStatus], None] | None
 
 
-def follow(run: Run, *, as_json: bool = False) -> int:
-    """Follow a run to its end and return the exit code. With `as_json`, print only the final status on stdout."""
+def follow(run: Run, *, as_json: bool = False, skip: int = 0) -> int:
+    """Follow a run to its end and return the exit code. With `as_json`, print only the final status on stdout. The
+    first `skip` lines of output are not printed."""
     stream = sys.stderr if as_json else sys.stdout
     try:
         form = LineFormat(prefix=not run.is_sweep)
-        metrics = _print(run, lambda told: _fold_traces(run.logs(follow=True, on_status=told)), form, stream)
+        metrics = _print(
+            run, lambda told: _fold_traces(islice(run.logs(follow=True, on_status=told), skip, None)), form, stream
+        )
         status = run.wait()
     except KeyboardInterrupt:
         goes_on(run)
@@ -42,6 +45,12 @@ def follow(run: Run, *, as_json: bool = False) -> int:
     else:
         report_end(run, status, metrics)
     return exit_code(status)
+
+
+def lines_so_far(run: Run) -> int:
+    """Return the number of lines of output that a sweep has before it continues; 0 for other runs, whose output
+    starts anew."""
+    return sum(1 for _ in run.logs()) if run.is_sweep else 0
 
 
 def print_logs(

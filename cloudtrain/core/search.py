@@ -142,7 +142,9 @@ class Range(Model):
 
     def __str__(self) -> str:
         if self.choice is not None:
-            return ", ".join(value if isinstance(value, str) else json.dumps(value) for value in self.choice)
+            from cloudtrain.core.value_text import value_text
+
+            return ", ".join(map(value_text, self.choice))
         low, high = self.bounds
         words = {"log": "logarithmic", "uniform": "uniform", "int": "whole numbers"}[self.kind]
         step = f" in steps of {self.step}" if self.step not in (None, 1) else ""

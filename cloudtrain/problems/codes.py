@@ -634,9 +634,10 @@ _PLACES = (
     ),
     ErrorCode(
         "CT963",
-        "The source folder changed while it was being sent.",
+        "The source folder changed while it was being read or sent.",
         "The plan identifies the code by the hash of its content, so a file that changes during the upload would make "
-        "it a different job. Submit again.",
+        "it a different job. cloudtrain reads the folder several times before it gives up. Submit again when no "
+        "program writes to the folder, or leave out the files that the program writes: `.cloudtrainignore` lists them.",
     ),
     ErrorCode(
         "CT964",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cloudtrain.core.states import RunState, RunStatus
 from cloudtrain.core.sweep import Objective
 from cloudtrain.core.trial import Trial, best_of
 from cloudtrain.core.units import format_duration
+from cloudtrain.core.value_text import value_text
 from cloudtrain.render.document import Block, Document, Heading, Table
 from cloudtrain.render.status import run_document, state_cell
 
@@ -40,7 +41,7 @@ def sweep_document(
     rows = {"trials": words}
     best = best_of(trials, objective)
     if best is not None and objective is not None:
-        rows["best"] = f"trial {best.number}: {objective.metric}={_shown(best.value)}"
+        rows["best"] = f"trial {best.number}: {objective.metric}={best.value:.4g}"
     left = _time_left(trials, total, status)
     rows |= {"left": left} if left else {}
     rows |= {"cost": _cost_text(cost, status)} if cost is not None else {}
@@ -74,8 +75,8 @@ def trials_table(trials: Sequence[Trial], objective: Objective | None, *, best: 
         (
             f"{trial.number}{'*' if best is not None and trial.number == best.number else ''}",
             "stopped early" if trial.stopped_early else state_cell(trial.state),
-            *([_shown(trial.value) if trial.value is not None else ""] if value else []),
-            *(_shown(trial.values.get(name)) for name in names),
+            *(["" if trial.value is None else f"{trial.value:.4g}"] if value else []),
+            *(value_text(trial.values.get(name)) for name in names),
             _took(trial),
             *([trial.reason or ""] if reasons else []),
         )
@@ -110,9 +111,3 @@ def _took(trial: Trial) -> str:
     if trial.started is None or trial.ended is None:
         return ""
     return format_duration(max(0.0, trial.ended - trial.started))
-
-
-def _shown(value: Any) -> str:
-    from json import dumps
-
-    return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else dumps(value)

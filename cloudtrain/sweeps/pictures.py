@@ -10,6 +10,7 @@ from warnings import catch_warnings, simplefilter
 
 from cloudtrain.core.sweep import Objective
 from cloudtrain.core.trial import Trial
+from cloudtrain.core.value_text import value_text
 from cloudtrain.errors import MissingExtra, UsageError
 from cloudtrain.sweeps.strategies import require_optuna
 
@@ -207,8 +208,9 @@ def _places(values: Sequence[Any]) -> tuple[list[float], list[str] | None]:
     numbers."""
     if all(_is_number(value) for value in values):
         return [float(value) for value in values], None
-    labels = sorted({str(value) for value in values})
-    return [float(labels.index(str(value))) for value in values], labels
+    texts = list(map(value_text, values))
+    labels = sorted(set(texts))
+    return [float(labels.index(text)) for text in texts], labels
 
 
 def _is_logarithmic(places: Sequence[float]) -> bool:

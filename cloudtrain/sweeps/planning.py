@@ -304,7 +304,7 @@ def _of_a_trial(first: Plan) -> list[tuple[str, str]]:
 
 
 def _trial_note(sweep: Sweep, name: str, number: int, values: dict[str, Any]) -> str:
-    from cloudtrain.sweeps.study import shown
+    from cloudtrain.core.value_text import value_text
 
-    text = " ".join(f"{key}={shown(value)}" for key, value in values.items())
+    text = " ".join(f"{key}={value_text(value)}" for key, value in values.items())
     return f"trial {number} of {sweep.trial_count} will be `{trial_name(name, number)}`: {text}"

@@ -23,6 +23,7 @@ from typing import Any
 from cloudtrain.core.states import LogLine, RunState
 from cloudtrain.core.sweep import Objective
 from cloudtrain.core.trial import Trial, best_of
+from cloudtrain.core.value_text import value_text
 from cloudtrain.errors import TargetError
 from cloudtrain.system.private import open_private
 
@@ -171,7 +172,7 @@ def _text(event: dict[str, Any], study: Study, before: Trial | None, objective: 
     if kind == "again":
         return f"these trials run again: {', '.join(map(str, event['trials']))}"
     if kind == "submitted":
-        values = " ".join(f"{name}={shown(value)}" for name, value in study.trials[number].values.items())
+        values = " ".join(f"{name}={value_text(value)}" for name, value in study.trials[number].values.items())
         return f"trial {number} started: {values}"
     if kind != "told":
         return None
@@ -180,12 +181,7 @@ def _text(event: dict[str, Any], study: Study, before: Trial | None, objective: 
     if trial.value is not None and objective is not None:
         best = best_of(study.trials.values(), objective)
         new = trial.counts and best is not None and best.number == number and best != before
-        words += f": {objective.metric}={shown(trial.value)}{', the best so far' if new else ''}"
+        words += f": {objective.metric}={trial.value:.4g}{', the best so far' if new else ''}"
     elif trial.reason:
         words += f": {trial.reason}"
     return words
-
-
-def shown(value: Any) -> str:
-    """Format a value for users. A float gets up to four significant digits."""
-    return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

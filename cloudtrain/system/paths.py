@@ -45,4 +45,7 @@ def links_to(path: str) -> Iterator[str]:
 
 def is_root(path: str) -> bool:
     """Return whether a path leads to the root of this machine's file system, whatever its spelling."""
-    return why_missing(path) is None and os.path.samefile(path, os.sep)  # noqa: PTH121 - as `why_missing`
+    try:
+        return os.path.samefile(path, os.sep)  # noqa: PTH121 - as `why_missing`
+    except (OSError, ValueError):
+        return False

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.core.trial import Trial
+from cloudtrain.render.sweeps import trials_table
+from cloudtrain.sweeps.study import lines_of
 from tests.cli.conftest import Cli
 
 HUGE = 10**400
@@ -116,3 +119,30 @@ def test_the_home_of_nobody(
     monkeypatch.setenv(variable, "~nosuchuser/x")
     for target in TARGETS:
         assert cli("plan", "job.yaml", "--target", target).code in (0, 2)
+
+
+def test_values_that_differ_look_different(cli: Cli, job: str) -> None:
+    """A number, a float and a text are written as in a job file: in the plan, in the log and in the table."""
+    values = [1, 1.0, "1", True, "true", None, "", "adam", " a", "[1]", [1], 1e-05, 0.1 + 0.2, 123456.0, -2.0]
+    texts = [
+        "1", "1.0", '"1"', "true", '"true"', "null", '""', "adam", '" a"', '"[1]"', "[1]", "1e-05", "0.3", "123456.0",
+        "-2.0",
+    ]  # fmt: skip
+    plan = cli("submit", job, "--dry-run", "--each", 'hyperparameters.k=1,1.0,"1"')
+    assert 'k: 1, 1.0, "1"\n' in plan.out
+    assert [line.rpartition(": ")[2] for line in plan.out.splitlines() if line.startswith("notice: trial")] == [
+        "k=1", "k=1.0", 'k="1"',
+    ]  # fmt: skip
+    trials = [Trial(number, {"k": value}, f"run-{number}") for number, value in enumerate(values, 1)]
+    assert [row[2] for row in trials_table(trials, None).rows] == texts
+    events = [
+        event
+        for number, value in enumerate(values, 1)
+        for event in (
+            {"event": "asked", "trial": number, "values": {"k": value}},
+            {"event": "submitted", "trial": number, "run": f"run-{number}", "at": 0.0},
+        )
+    ]
+    assert [line.text for line in lines_of(events, None)] == [
+        f"trial {number} started: k={text}" for number, text in enumerate(texts, 1)
+    ]

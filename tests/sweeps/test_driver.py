@@ -183,6 +183,25 @@ def test_failed_trials_run_again(
     assert run.trials() == after
 
 
+def test_a_sweep_that_goes_on_prints_only_what_is_new(
+    make_sweep: MakeSweep, started: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`continue` and `rerun` follow from where they began; `logs -f` prints everything, each line once."""
+    search = {"rate": [0.1], "mode": ["good", "later", "silent"]}
+    run = ended(make_sweep(search=search, strategy="grid", trials=2))
+    before = [line.text for line in run.logs()]
+    capsys.readouterr()
+    run_command(["continue", run.name, "--trials", "1"])
+    continued = capsys.readouterr().out.splitlines()
+    started.with_name("ready").touch()
+    assert run_command(["rerun", run.name]) == 0
+    repeated = capsys.readouterr().out.splitlines()
+    assert (before[0], continued[0]) == ("trial 1 started: mode=good rate=0.1", "1 more trials")
+    assert repeated[0].startswith("these trials run again: 2")
+    assert run_command(["logs", run.name, "-f"]) == 0
+    assert capsys.readouterr().out.splitlines() == [*before, *continued, *repeated]
+
+
 def test_more_trials(make_sweep: MakeSweep) -> None:
     """A sweep that has ended goes on under its name; one that ended without more does not."""
     run = ended(make_sweep(trials=2))

@@ -34,11 +34,13 @@ def command(
     from cloudtrain.chains.run import ChainedRun
     from cloudtrain.cli import inputs
     from cloudtrain.cli.commands.submit import print_detached
+    from cloudtrain.cli.follow import follow, lines_so_far
     from cloudtrain.cli.terminal import say
     from cloudtrain.sweeps.sweep_run import sweep_of
 
     run = inputs.run(name)
     inputs.may("continue", run)
+    skip = 0 if detach else lines_so_far(run)  # a new tuning job lists these lines first
 
     def tell(sweep: Run) -> None:
         if sweep.name != run.name:
@@ -54,6 +56,4 @@ def command(
     else:
         run = sweep_of(run).resume(trials, on_run=tell)
     if not detach:
-        from cloudtrain.cli.follow import follow
-
-        raise typer.Exit(follow(run))
+        raise typer.Exit(follow(run, skip=skip))

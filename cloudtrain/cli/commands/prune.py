@@ -82,6 +82,8 @@ def command(
         found = [run for run in found if (run.size or 0) > least]
     if dry_run:
         print_lines(run.name for run in found)
+        if not found:
+            say("no run matches; nothing would be removed")
         return
     if found and not (yes or inputs.confirmed(f"remove {_count(found)}?")):
         raise UsageError(

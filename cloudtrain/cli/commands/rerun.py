@@ -41,11 +41,13 @@ def command(
     """
     from cloudtrain.cli import inputs
     from cloudtrain.cli.commands.submit import print_detached, print_followed, show_plan
+    from cloudtrain.cli.follow import follow, lines_so_far
     from cloudtrain.cli.progress import upload_progress
     from cloudtrain.cli.terminal import say
 
     found = inputs.run(run)
     inputs.may("rerun", found)
+    skip = 0 if detach else lines_so_far(found)
     try:
         sent = found.rerun(
             list(set_ or ()),
@@ -60,9 +62,7 @@ def command(
         say("", "interrupted while sending; `cloudtrain recover` reports whether the run exists")
         raise
     if not detach:
-        from cloudtrain.cli.follow import follow
-
-        raise typer.Exit(follow(sent, as_json=json))
+        raise typer.Exit(follow(sent, as_json=json, skip=skip))
 
 
 def _print_goes_on(sweep: Run) -> None:

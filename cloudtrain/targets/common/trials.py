@@ -10,6 +10,7 @@ from typing import Any
 from cloudtrain.core.states import LogLine, RunRef, RunStatus
 from cloudtrain.core.sweep import Objective
 from cloudtrain.core.trial import Trial, best_of
+from cloudtrain.core.value_text import value_text
 from cloudtrain.errors import UsageError
 from cloudtrain.targets.base import Tuner
 
@@ -22,7 +23,7 @@ def trial_lines(
     Args:
         every: seconds between two requests for the trials.
     """
-    told, objective = set[str](), tuner.objective(ref)
+    told, objective = set[tuple[str, int]](), tuner.objective(ref)
     while True:
         status = tuner.status(ref)
         if on_status is not None:
@@ -30,9 +31,9 @@ def trial_lines(
         trials = tuner.trials(ref)
         best = best_of(trials, objective)
         for trial in trials:
-            for text in _texts(trial, objective, best):
-                if text not in told:
-                    told.add(text)
+            for which, text in enumerate(_texts(trial, objective, best)):
+                if (trial.run, which) not in told:  # the text of an old line changes when another trial is the best
+                    told.add((trial.run, which))
                     yield LogLine(trial.ended or trial.started or time.time(), 0, None, "stdout", text)
         if status.state.is_final or not follow:
             return
@@ -62,7 +63,7 @@ def own_value(text: Any) -> Any:
 
 
 def _texts(trial: Trial, objective: Objective | None, best: Trial | None) -> Iterator[str]:
-    values = " ".join(f"{name}={value}" for name, value in trial.values.items())
+    values = " ".join(f"{name}={value_text(value)}" for name, value in trial.values.items())
     yield f"trial {trial.number} started as {trial.run}: {values}"
     if trial.state.is_final:
         value = f": {objective.metric}={trial.value:.4g}" if objective and trial.value is not None else ""

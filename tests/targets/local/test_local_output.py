@@ -127,6 +127,51 @@ def test_resume_behind_a_batch_that_was_cut(tmp_path: Path, part: float) -> None
     second.close()
     assert [line.text for line in JournalReader(journal).new_lines(rank=1)] == [f"line {n}" for n in range(5)]
     assert all(json.loads(record) for record in journal.read_bytes().splitlines())
+    assert (tmp_path / "logs/rank_1.log").read_text().splitlines() == [f"line {n}" for n in range(5)]
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_resume_between_the_two_writes_of_a_batch(tmp_path: Path, before: int) -> None:
+    """A supervisor that was killed when a rank's file had lines that the journal had not: they are there once."""
+    attempt(tmp_path / "logs", 0, 0, "first")
+    folder = tmp_path / "logs/instance_0/run_x7f/attempt_0/1"
+    journal, rank_file = tmp_path / "output.jsonl", tmp_path / "logs/rank_1.log"
+    first = Output(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
+    for _ in range(before):
+        first.pump(at_once=True)
+    kept = journal.read_bytes()
+    for stream in ("stdout", "stderr"):
+        with (folder / f"{stream}.log").open("a") as more:
+            more.writelines(f"{stream} {n}\n" for n in range(250))
+    first.pump(at_once=True)
+    first.close()
+    journal.write_bytes(kept)
+    second = Output(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
+    second.resume()
+    second.drain()
+    second.close()
+    expected = ["first 1", *(f"{stream} {n}" for stream in ("stdout", "stderr") for n in range(250))]
+    assert rank_file.read_text().splitlines() == expected
+    assert [line.text for line in JournalReader(journal).new_lines(rank=1)] == expected
+
+
+def test_resume_of_a_journal_of_an_earlier_version(tmp_path: Path) -> None:
+    """Its records do not say how long the ranks' files are, so nothing is cut off."""
+    attempt(tmp_path / "logs", 0, 0, "first")
+    first = Output(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
+    first.pump(at_once=True)
+    first.close()
+    journal = tmp_path / "output.jsonl"
+    records = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert {record.pop("size", 0) for record in records} == {0, len("first 0\n")}
+    journal.write_text("".join(json.dumps(record) + "\n" for record in records))
+    with (tmp_path / "logs/instance_0/run_x7f/attempt_0/1/stdout.log").open("a") as more:
+        more.write("more\n")
+    second = Output(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
+    second.resume()
+    second.drain()
+    second.close()
+    assert (tmp_path / "logs/rank_1.log").read_text().splitlines() == ["first 1", "more"]
 
 
 def test_a_full_disk_tears_no_record(tmp_path: Path) -> None:

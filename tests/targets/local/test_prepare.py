@@ -41,6 +41,32 @@ def test_ports_differ() -> None:
     assert all(1024 < number < 32_768 for number in ports.numbers.values())
 
 
+@pytest.mark.parametrize(
+    ("outgoing", "first", "last"),
+    [
+        ("32768\t60999\n", 20_000, 32_767),
+        ("49152\t65535\n", 20_000, 32_767),
+        ("24000 65535", 20_000, 23_999),
+        ("20500 65535", 5_000, 20_499),
+        ("10000 65535", 5_000, 9_999),
+        ("1024 65535", 20_000, 32_767),  # no ports are left below
+        ("", 20_000, 32_767),
+        (None, 20_000, 32_767),  # as on macOS
+    ],
+)
+def test_ports_are_none_of_outgoing_connections(
+    outgoing: str | None, first: int, last: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection cannot take a port before the run's process listens there."""
+    file = tmp_path / "ip_local_port_range"
+    if outgoing is not None:
+        file.write_text(outgoing)
+    monkeypatch.setattr("cloudtrain.targets.local.service.prepare._OUTGOING", str(file))
+    ports = Ports([f"worker_{n}" for n in range(100)])
+    ports.release()
+    assert all(first <= number <= last for number in ports.numbers.values())
+
+
 def test_surroundings_of_a_script(place: Place) -> None:
     """The script runs in its code's folder, sees the submitter's variables, and imports its own modules first."""
     place.environ |= {"TOKEN": "secret", "PYTHONPATH": "/theirs"}

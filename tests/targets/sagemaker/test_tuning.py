@@ -201,6 +201,43 @@ def test_it_goes_on_as_a_tuning_job_with_a_warm_start(
     assert [item.value for item in third.trials()] == [0.6]
 
 
+def test_a_sweep_that_goes_on_prints_only_what_is_new(
+    fake: FakeAws, submitted: SweepRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trials of the tuning job that it continues were printed before."""
+    ended(fake, submitted, 0.5, 0.75)
+    before = [line.text for line in submitted.logs()]
+    logs = SweepRun.logs
+
+    def follow(run: SweepRun, **words: Any) -> Any:
+        if run.name != submitted.name:
+            ended(fake, run, 0.6)
+        return logs(run, **words)
+
+    monkeypatch.setattr(SweepRun, "logs", follow)
+    assert run_command(["continue", submitted.name, "--trials", "1"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(before) == 4
+    assert [line.split(" as ")[0] for line in printed] == ["trial 3 started", "trial 3 succeeded: acc=0.6"]
+
+
+def test_a_followed_log_repeats_no_line(fake: FakeAws, submitted: SweepRun) -> None:
+    """A trial that was the best when it ended is not printed again when another one is better."""
+    names = [f"{submitted.name}-{number:03d}-abcd" for number in (1, 2)]
+    fake.jobs.trials[submitted.name] = [trial(names[0], "Completed", 0.5)]
+    lines = submitted.logs(follow=True)
+    found = [next(lines).text, next(lines).text]
+    fake.jobs.trials[submitted.name].append(trial(names[1], "Completed", 0.75))
+    fake.jobs[submitted.name].end("Completed")
+    found += [line.text for line in lines]
+    assert found == [
+        f"trial 1 started as {names[0]}: lr=0.01",
+        "trial 1 succeeded: acc=0.5, the best",
+        f"trial 2 started as {names[1]}: lr=0.01",
+        "trial 2 succeeded: acc=0.75, the best",
+    ]
+
+
 def test_it_goes_on_once(fake: FakeAws, submitted: SweepRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that dies after the request has left: the next one finds its run and starts none."""
     ended(fake, submitted, 0.5)

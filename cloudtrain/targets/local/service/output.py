@@ -3,12 +3,12 @@
 The journal `output.jsonl` holds two kinds of records, one per line:
 
     {"time": 1763712000.123, "instance": 0, "rank": 1, "stream": "stdout", "attempt": 0, "text": "step 1"}
-    {"file": "logs/...", "inode": 4711, "offset": 1024, "rank": 1}
+    {"file": "logs/...", "inode": 4711, "offset": 1024, "rank": 1, "size": 980}
 
 The first kind also has `values`, such as `{"step": 1, "train:loss": 0.25}`, if the job's `metrics` match the line, so
 that readers of the journal need no patterns. A record of the second kind ends each batch of lines from one file; its
-`offset` is the number of bytes of the file that are in the journal. The process that finishes a lost run continues at
-this offset.
+`offset` is the number of bytes of the file that are in the journal, and `size` the size of the rank's own file. The
+process that finishes a lost run continues at this offset, and cuts the rank's file to this size.
 """
 
 # Paths are strings here, because this module must start and poll quickly.
@@ -60,6 +60,7 @@ class Output:
         self._find_at = 0.0
         self._tails: dict[tuple[int, int | None, str], deque[str]] = {}
         self._rank_files: dict[int, int] = {}
+        self._rank_sizes: dict[int, int | None] | None = None
         self._places: dict[str, dict[str, Any]] = {}
         self._lowest: dict[str, int] = {}
         self._patterns: MetricPatterns | None = None
@@ -75,14 +76,17 @@ class Output:
         return self._finder.restarts
 
     def resume(self) -> None:
-        """Continue after the last complete batch in the journal of a dead supervisor. Remove an incomplete batch."""
+        """Continue after the last complete batch in the journal of a dead supervisor. Remove an incomplete batch, also
+        from the ranks' own files, which are written first."""
         size = whole = 0
+        self._rank_sizes = {}
         with open(self._folder.journal, "rb") as journal:
             for line in journal:
                 size += len(line)
                 if line.startswith(b'{"file"') and line.endswith(b"}\n"):
                     record = json.loads(line)
                     self._places[record["file"]] = record
+                    self._rank_sizes[record["rank"]] = record.get("size")  # earlier versions wrote none
                     whole = size
         os.ftruncate(self._journal, whole)
 
@@ -152,9 +156,11 @@ class Output:
         if not lines:
             return
         records = self._records(source, lines, now)
-        place = {
+        place: dict[str, Any] = {
             "file": self._relative(source), "inode": source.inode, "offset": source.consumed, "rank": source.rank
         }  # fmt: skip
+        if source.rank is not None:
+            place["size"] = os.fstat(self._rank_file(source.rank)).st_size
         records.append(json.dumps(place) + "\n")
         _write_all(self._journal, "".join(records).encode("ascii"))
 
@@ -193,6 +199,9 @@ class Output:
         if rank not in self._rank_files:
             path = f"{self._folder.logs}/rank_{rank}.log"
             self._rank_files[rank] = open_private(path, _APPEND)
+            whole = None if self._rank_sizes is None else self._rank_sizes.get(rank, 0)
+            if whole is not None and os.fstat(self._rank_files[rank]).st_size > whole:
+                os.ftruncate(self._rank_files[rank], whole)
         return self._rank_files[rank]
 
     def _values(self, lines: list[str], rank: int | None) -> dict[int, dict[str, float]]:

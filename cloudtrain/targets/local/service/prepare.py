@@ -19,8 +19,14 @@ if TYPE_CHECKING:
     from cloudtrain.launch.specification import LaunchSpecification, StartedProcess
 
 _RANGE = range(20_000, 32_768)
-"""Ports below the range that Linux uses for outgoing connections (from 32768). A connection could take a port of that
-range while torchrun still imports torch, about a second before it listens."""
+"""Ports below the ones of outgoing connections: Linux begins at 32768, macOS at 49152. A connection could take a port
+while torchrun still imports torch, about a second before it listens."""
+
+_OUTGOING = "/proc/sys/net/ipv4/ip_local_port_range"
+"""The first and the last port of outgoing connections, where Linux is set to other ports."""
+
+_ENOUGH = 1000
+"""Number of ports among which runs that start together rarely choose the same one."""
 
 _PLACEHOLDER = re.compile(r"\$\{\{(ports|env|gpus)\.([^}]*)\}\}")
 
@@ -44,7 +50,7 @@ class Ports:
     def _take(self) -> int:
         import socket  # 6 ms that most runs need not pay
 
-        for number in (*random.sample(_RANGE, 50), 0):
+        for number in (*random.sample(_ports_to_listen(), 50), 0):
             held = socket.socket()
             try:
                 held.bind(("127.0.0.1", number))
@@ -55,6 +61,19 @@ class Ports:
             found: int = held.getsockname()[1]
             return found
         raise AssertionError("not reached: if port 0 is requested, the kernel chooses a free port")
+
+
+def _ports_to_listen() -> range:
+    """Return ports that no outgoing connection takes; the usual ones where there are too few of them."""
+    try:
+        with open(_OUTGOING, encoding="ascii") as file:
+            first = min(int(file.read().split()[0]), _RANGE.stop)
+    except (OSError, ValueError, IndexError):  # no Linux
+        return _RANGE
+    below = range(_RANGE.start, first)
+    if len(below) < _ENOUGH:
+        below = range(5_000, first)
+    return below if len(below) >= _ENOUGH else _RANGE
 
 
 def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str], gpus: Sequence[str] = ()) -> str:
