@@ -15,7 +15,7 @@ from cloudtrain.jobfile.files import anchored
 from cloudtrain.lifecycle.planning import prepare_job
 from cloudtrain.lookup import recover_if_needed, run, runs_at
 from cloudtrain.settings import load_settings
-from cloudtrain.targets.registry import target_of
+from cloudtrain.targets.registry import usable_target
 from cloudtrain.targets.settings import AnyTarget
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ def costs(
         known = money.get(item.name)
         status = item.last_status
         is_open = known is None or known.billable_seconds is None or not status.state.is_final
-        is_worth_asking = is_open and target_of(item.target).is_paid and status.billable_seconds is None
+        where = usable_target(item.target)
+        is_worth_asking = is_open and where is not None and where.is_paid and status.billable_seconds is None
         if online and is_worth_asking and item.target not in silent:
             try:
                 status = item.status()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.core.units import format_size
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.errors import CloudtrainError, TargetUnavailable
 from cloudtrain.system.disk import folder_size
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def examine() -> list[Diagnosis]:
 
     targets = all_targets()
     accounts = [found for target in targets if (found := _account(target)) is not None]
-    extras = [_extra(name, brought) for target in targets for name, brought in target.extras.items()]
-    return [examination() for examination in _EXAMINATIONS] + accounts + extras
+    extras = [_extra(target, name, brought) for target in targets for name, brought in target.extras.items()]
+    return [examination() for examination in _EXAMINATIONS] + [*accounts, *_plugins(targets), *extras]
 
 
 def _version() -> Diagnosis:
@@ -178,6 +178,7 @@ def _instances() -> Diagnosis:
 
 def _account(target: Target) -> Diagnosis | None:
     """Return a target's report on its account settings; None if the target reports nothing."""
+    from cloudtrain.core.targets import OWN_PACKAGE, package_of_target
     from cloudtrain.settings import load_settings
 
     try:
@@ -187,7 +188,26 @@ def _account(target: Target) -> Diagnosis | None:
         message = target.examine(own, account)
     except CloudtrainError as error:
         return Diagnosis(target.title, "error", error.message, error.hint)
+    except Exception as error:
+        package = package_of_target(target.name)
+        if package == OWN_PACKAGE:
+            raise
+        return Diagnosis(target.title, "error", f"{type(error).__name__}: {error}", f"upgrade its package `{package}`")
     return Diagnosis(target.title, "ok", message) if message else None
+
+
+def _plugins(targets: Sequence[Target]) -> Iterator[Diagnosis]:
+    """Report the targets of other packages that cannot be used, or whose rules cannot."""
+    from cloudtrain.core.plugins import plugin_faults
+    from cloudtrain.targets.rules import load_rules_of
+
+    for fault in plugin_faults():
+        yield Diagnosis(fault.name, "warning" if fault.is_harmless else "error", fault.message, fault.hint)
+    for target in targets:
+        try:
+            load_rules_of(target, (*target.rule_modules, *target.online_rule_modules))
+        except TargetUnavailable as error:
+            yield Diagnosis(target.name, "error", error.message, error.hint)
 
 
 def _scripts() -> Diagnosis:
@@ -199,14 +219,17 @@ def _scripts() -> Diagnosis:
     return Diagnosis("scripts", "ok", f"{_count(len(names), 'bundled training script')}")
 
 
-def _extra(name: str, brought: Sequence[str]) -> Diagnosis:
-    versions = []
+def _extra(target: Target, name: str, brought: Sequence[str]) -> Diagnosis:
+    from cloudtrain.core.targets import OWN_PACKAGE, package_of_target
+
+    package, versions = package_of_target(target.name), []
+    subject = f"[{name}]" if package == OWN_PACKAGE else f"{package}[{name}]"
     for distribution in brought:
         try:
             versions.append(f"{distribution} {metadata.version(distribution)}")
         except metadata.PackageNotFoundError:
-            return Diagnosis(f"[{name}]", "optional", f"not installed: `pip install 'cloudtrain[{name}]'`")
-    return Diagnosis(f"[{name}]", "ok", ", ".join(versions))
+            return Diagnosis(subject, "optional", f"not installed: `pip install '{package}[{name}]'`")
+    return Diagnosis(subject, "ok", ", ".join(versions))
 
 
 def _count(number: int, noun: str) -> str:

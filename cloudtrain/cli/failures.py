@@ -188,12 +188,16 @@ def _report_defect(error: Exception) -> int:
 
         traceback.print_exception(error)
         return EXIT_DEFECT
+    from cloudtrain.core.plugins import plugin_of
+
     what = " ".join(f"{type(error).__name__}: {error}".split())
+    package = plugin_of(error)
+    whose, them = ("cloudtrain", "") if package is None else (f"the package `{package}`", " to its authors")
     report(
         CloudtrainError(
-            f"this is a defect in cloudtrain, not a mistake of yours: {what}",
-            hint="run the command again with `CLOUDTRAIN_DEBUG=1` in front, and report the traceback with the output "
-            "of `cloudtrain doctor`",
+            f"this is a defect in {whose}, not a mistake of yours: {what}",
+            hint=f"run the command again with `CLOUDTRAIN_DEBUG=1` in front, and report the traceback{them} with the "
+            "output of `cloudtrain doctor`",
             code="CT900",
         )
     )

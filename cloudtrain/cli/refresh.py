@@ -57,7 +57,7 @@ def refresh_types(target: str, profile: str | None) -> Iterator[str]:
 
 def _able(settings: Settings) -> Iterator[str]:
     """Return the names of the targets whose services can list their types."""
-    from cloudtrain.core.targets import target_names
+    from cloudtrain.core.targets import all_targets
     from cloudtrain.targets.registry import service_of
 
-    return (name for name in target_names() if isinstance(service_of(name, settings), CanRefresh))
+    return (each.name for each in all_targets() if isinstance(service_of(each.name, settings), CanRefresh))

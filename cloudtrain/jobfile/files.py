@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cloudtrain.core.data import Checkpoint, Input, Output
 from cloudtrain.core.job import BUNDLED, TrainingJob
 from cloudtrain.core.references import is_local_path, is_run_input
-from cloudtrain.core.targets import DEFAULT_TARGET, find_target, target_names
+from cloudtrain.core.targets import DEFAULT_TARGET, find_usable, target_names
 from cloudtrain.documents.document import Format, Unreadable
 from cloudtrain.documents.reading import read_text
 from cloudtrain.errors import JobError, Problem, UsageError, did_you_mean
@@ -125,7 +125,11 @@ def _data_at(item: Input, folder: Path) -> Input:
     """Return the input with absolute paths for its local data, which is uploaded. Relative paths start at `folder`."""
     others = [name for name in target_names() if name != DEFAULT_TARGET]
     paths = {name: place for name in others if is_local_path(place := item.of(name)) and place is not None}
-    changes = {name: _absolute(path, folder) for name, path in paths.items() if find_target(name).uploads_data}
+    changes = {
+        name: _absolute(path, folder)
+        for name, path in paths.items()
+        if (target := find_usable(name)) is not None and target.uploads_data
+    }
     return item.model_copy(update=changes) if changes else item
 
 

@@ -23,7 +23,7 @@ from cloudtrain.core.job import Environment, TrainingJob
 from cloudtrain.core.per_target import OVERRIDES, is_widened
 from cloudtrain.core.processing import KINDS, ONLY_TRAINING, ProcessingInput, ProcessingJob, ProcessingOutput
 from cloudtrain.core.sweep import Sweep
-from cloudtrain.core.targets import find_target, target_names
+from cloudtrain.core.targets import all_targets, target_names
 from cloudtrain.problems.schema_node import SchemaNode, node_of_field
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -111,10 +111,9 @@ def _describe(schema: Schema, model: type[BaseModel]) -> None:
 def _target_texts(model: type[BaseModel]) -> dict[str, str]:
     """Return the help texts of the targets for the fields of `model` that are named after a target."""
     texts: dict[str, str] = {}
-    for name in target_names():
-        target = find_target(name)
-        texts[name] = target.environment_help if model is Environment else target.place_help
-        texts[name + OVERRIDES] = target.overrides_help
+    for target in all_targets():
+        texts[target.name] = target.environment_help if model is Environment else target.place_help
+        texts[target.name + OVERRIDES] = target.overrides_help
     named = {Environment, Input, Output, Checkpoint, ProcessingInput, ProcessingOutput, TrainingJob, ProcessingJob}
     return {field: text for field, text in texts.items() if field in model.model_fields and model in named}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cloudtrain.catalogue.cost import over
 from cloudtrain.core.states import RunStatus
 from cloudtrain.store.history import Money
-from cloudtrain.targets.registry import target_of
+from cloudtrain.targets.registry import usable_target
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.run import Run
@@ -78,7 +78,8 @@ def cost_of(run: Run, status: RunStatus, money: Money | None, tags: dict[str, st
     """
     known = money or Money()
     cost = RunCost(run.job_name, run.target, run.created, tags)
-    if not target_of(run.target).is_paid:
+    target = usable_target(run.target)
+    if target is not None and not target.is_paid:
         return cost._replace(is_free=True)
     if status.billable_seconds is not None:
         known = known._replace(billable_seconds=status.billable_seconds, cost=status.cost)

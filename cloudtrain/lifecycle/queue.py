@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloudtrain.core.targets import target_names
+from cloudtrain.core.targets import all_targets
 from cloudtrain.errors import UsageError
 from cloudtrain.settings import Settings
 from cloudtrain.targets.base import KeepsQueue
@@ -43,4 +43,4 @@ def queue_of(target: str, settings: Settings) -> KeepsQueue:
 
 
 def _with_queue(settings: Settings) -> Iterator[str]:
-    return (name for name in target_names() if isinstance(service_of(name, settings), KeepsQueue))
+    return (each.name for each in all_targets() if isinstance(service_of(each.name, settings), KeepsQueue))

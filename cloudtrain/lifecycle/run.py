@@ -18,7 +18,7 @@ from cloudtrain.store.opening import open_store, read_store
 from cloudtrain.store.store import RunRecord
 from cloudtrain.system.disk import folder_size, remove_folder
 from cloudtrain.targets.base import ByteProgress, Service
-from cloudtrain.targets.registry import service_of, target_of
+from cloudtrain.targets.registry import service_of, usable_target
 
 if TYPE_CHECKING:
     from cloudtrain.core.plan import Plan
@@ -111,13 +111,15 @@ class Run:
     @property
     def directory(self) -> Path | None:
         """The run's folder on this machine; None for runs on other targets."""
-        return target_of(self.target).run_folder(self.name, self._settings.state_dir)
+        target = usable_target(self.target)
+        return None if target is None else target.run_folder(self.name, self._settings.state_dir)
 
     @property
     def working_files(self) -> dict[str, Path]:
         """Maps names to paths of the new and changed files in the script's working folder, except the model and the
         outputs. `download("work/")` copies them. Empty for runs on other targets."""
-        return target_of(self.target).working_files(self.name, self._settings.state_dir)
+        target = usable_target(self.target)
+        return {} if target is None else target.working_files(self.name, self._settings.state_dir)
 
     def status(self) -> RunStatus:
         """Ask the target for the status of the run, and record it if the store can be written."""

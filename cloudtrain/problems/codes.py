@@ -559,7 +559,8 @@ _PLACES = (
     ErrorCode(
         "CT946",
         "The target cannot be used on this machine.",
-        "The target is not part of this installation, or needs a program that this machine does not have.",
+        "The package that adds the target is not installed or is broken, or the target needs a program that this "
+        "machine does not have. `cloudtrain doctor` lists broken packages.",
     ),
     ErrorCode(
         "CT947",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 
-from cloudtrain.core.targets import find_target, target_names
+from cloudtrain.core.targets import all_targets
 from cloudtrain.errors import did_you_mean, dotted, shortened
 from cloudtrain.problems.names import mend_name, rule_of
 from cloudtrain.problems.other_tools import (
@@ -54,7 +54,7 @@ def _owner(parent: SchemaNode, path: Path) -> str:
     model = parent.model()
     if model is None:
         return "a job"
-    tables = {find_target(name).settings_model: f"`[{name}]`" for name in target_names()}
+    tables = {target.settings_model: f"`[{target.name}]`" for target in all_targets()}
     return tables.get(model) or _TITLES.get(model.__name__, f"`{model.__name__}`")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-from cloudtrain.core.targets import DEFAULT_TARGET, find_target, target_names
+from cloudtrain.core.targets import DEFAULT_TARGET, all_targets
 from cloudtrain.problems.schema_node import SchemaNode
 
 _ELSEWHERE = {
@@ -59,7 +59,7 @@ _ACCOUNT = frozenset(
 
 def _is_setting(name: str) -> bool:
     """Return whether the name is a setting of some target."""
-    return name in _ACCOUNT or any(name in find_target(own).settings_model.model_fields for own in target_names())
+    return name in _ACCOUNT or any(name in own.settings_model.model_fields for own in all_targets())
 
 
 _ACCOUNT_HINT = "put it in `cloudtrain.toml`: it is a setting of the target, not of a job"
@@ -97,7 +97,7 @@ def _place_meant(name: str) -> str | None:
     """Return the target whose locations other tools write into a field called `name`, such as `sagemaker` for `s3_uri`;
     None if there is none.
     """
-    return next((own for own in target_names() if name in find_target(own).place_aliases), None)
+    return next((own.name for own in all_targets() if name in own.place_aliases), None)
 
 
 def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
@@ -170,7 +170,7 @@ def mapping_hint(node: SchemaNode, name: str, value: Any) -> str | None:
         near = get_close_matches(_DISTRIBUTION.get(value.casefold(), value.casefold()), node.options, n=1)
         return f"write `{name}: {{type: {near[0] if near else node.options[0]}}}`"
     if isinstance(value, str) and DEFAULT_TARGET in node.field_names():
-        starts = {name: find_target(name).place_prefixes for name in target_names()}
+        starts = {target.name: target.place_prefixes for target in all_targets()}
         target = next((name for name, prefixes in starts.items() if value.startswith(prefixes)), DEFAULT_TARGET)
         return f"write `{name}: {{{target}: {value}}}`"
     if value is True:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from cloudtrain.targets.common.this_machine import LocalPlan
     from cloudtrain.targets.settings import TargetSettings
 
+_NEEDED = ("name", "title", "settings_model", "rule_prefix")
+"""The attributes that every target defines, besides its abstract methods."""
+
 ByteProgress = Callable[[int, int], None]
 """Called with the number of uploaded bytes so far, and the total number of bytes."""
 
@@ -302,6 +305,26 @@ class Target(ABC):
 
     exports: ClassVar[tuple[str, ...]] = ()
     """The methods of `core.exports` that the target's plans define."""
+
+    def refuse_name(self, name: str) -> str | None:
+        """Return why cloudtrain cannot use this target under `name`, the name of its entry point, as a clause; None if
+        it can. cloudtrain asks the targets of other packages.
+        """
+        from cloudtrain.rules.rule import PORTABLE
+
+        missing = [field for field in _NEEDED if getattr(self, field, None) is None]
+        if missing:
+            return f"its class has no `{missing[0]}`"
+        if self.name != name:
+            return f"its class calls it `{self.name}`"
+        if len(self.rule_prefix) != 2 or not (self.rule_prefix.isalpha() and self.rule_prefix.isupper()):
+            return f"its `rule_prefix` is `{self.rule_prefix}`, not two capital letters"
+        if self.rule_prefix == PORTABLE:
+            return f"its `rule_prefix` is `{PORTABLE}`, which stands for all targets"
+        field = getattr(self.settings_model, "model_fields", {}).get("type")
+        if field is None or field.default != name:
+            return f'its `settings_model` lacks `type: Literal["{name}"] = "{name}"`'
+        return None
 
     def settings_here(self, settings: Any, *, environ: Mapping[str, str], cwd: Path) -> Any:
         """Return the settings with relative paths, and names such as `conda:NAME`, replaced by absolute paths.

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from cloudtrain.core.targets import all_targets as all_found
-from cloudtrain.core.targets import find_target, target_names
-from cloudtrain.errors import SettingsError, did_you_mean
+from cloudtrain.core.targets import find_target, find_usable, target_names
+from cloudtrain.errors import TargetUnavailable, did_you_mean
 from cloudtrain.targets.base import Service, Target
 
 
@@ -30,15 +30,24 @@ def target_of(name: str) -> Target:
     """Return the target with the name `name`.
 
     Raises:
-        SettingsError: the target does not exist.
+        TargetUnavailable: the target does not exist, its package was uninstalled since the run, or is broken.
     """
     if name not in target_names():
-        raise SettingsError(f"`{name}` is not a target", hint=did_you_mean(name, target_names()), code="CT913")
+        near = did_you_mean(name, target_names()) or ""
+        hint = "install the package that adds it" + (f"; {near}" if near.startswith("did you mean") else "")
+        raise TargetUnavailable(f"the target `{name}` is not installed", hint=hint)
     return cast(Target, find_target(name))
 
 
+def usable_target(name: str) -> Target | None:
+    """Return the target with the name `name`; None if it cannot be used, for example because its package was
+    uninstalled since the run.
+    """
+    return cast("Target | None", find_usable(name))
+
+
 def all_targets() -> list[Target]:
-    """Return all installed targets, in the order in which users see them."""
+    """Return all targets that can be used, in the order in which users see them."""
     return all_found()
 
 
@@ -46,6 +55,6 @@ def service_of(name: str, context: ServiceContext) -> Service:
     """Return the service of a target. The service makes no request until a method is called.
 
     Raises:
-        SettingsError: the target does not exist.
+        TargetUnavailable: the target does not exist, its package was uninstalled since the run, or is broken.
     """
     return target_of(name).service(environ=context.environ, state_dir=context.state_dir)

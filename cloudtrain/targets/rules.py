@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import UsageError, did_you_mean, shortened
+from cloudtrain.core.targets import OWN_PACKAGE, package_of_target
+from cloudtrain.errors import TargetUnavailable, UsageError, did_you_mean, shortened
 from cloudtrain.rules import load_rules, run_checks
 from cloudtrain.rules.rule import Rule, Subject, registered
+from cloudtrain.rules.subject import Where
 from cloudtrain.targets.registry import all_targets, target_of
 
 if TYPE_CHECKING:
@@ -20,8 +23,35 @@ if TYPE_CHECKING:
 
 def all_rules() -> list[Rule]:
     """Return all rules of all targets, sorted by code."""
-    load_rules(module for target in all_targets() for module in (*target.rule_modules, *target.online_rule_modules))
+    for target in all_targets():
+        with suppress(TargetUnavailable):  # the rules of a broken package; its own jobs report them
+            load_rules_of(target, (*target.rule_modules, *target.online_rule_modules))
     return [registered[code] for code in sorted(registered)]
+
+
+def load_rules_of(target: Where, modules: Iterable[str]) -> None:
+    """Import the portable rules, and the target's rules in `modules`.
+
+    Raises:
+        TargetUnavailable: a module of another package cannot be imported, or its rules have wrong codes.
+    """
+    package = package_of_target(target.name)
+    if package == OWN_PACKAGE:
+        load_rules(modules)
+        return
+    load_rules()
+    known = set(registered)
+    try:
+        load_rules(modules)
+        wrong = next((code for code in registered.keys() - known if not code.startswith(target.rule_prefix)), None)
+        if wrong is not None:
+            raise ValueError(f"the code `{wrong}` does not begin with `{target.rule_prefix}`")
+    except Exception as error:
+        for code in registered.keys() - known:
+            del registered[code]
+        message = f"the rules of the target `{target.name}` cannot be loaded: {type(error).__name__}: {error}"
+        hint = f"upgrade its package `{package}`, or uninstall it: `pip uninstall {package}`"
+        raise TargetUnavailable(message, hint=hint) from error
 
 
 def rule_named(code: str) -> Rule:
@@ -65,5 +95,5 @@ def check_plan(subject: Subject, *, ignore: Sequence[str] = (), portable: bool =
         UsageError: `ignore` names a rule that does not exist.
     """
     ignored = {rule_named(code).code for code in ignore}
-    load_rules(subject.where.rule_modules)
+    load_rules_of(subject.where, subject.where.rule_modules)
     return run_checks(subject, ignored=ignored, portable=portable)

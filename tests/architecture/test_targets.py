@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.core.targets import target_names
+from cloudtrain.core.data import Checkpoint, Input, Output
+from cloudtrain.core.job import Environment
+from cloudtrain.core.processing import ProcessingInput, ProcessingOutput
+from cloudtrain.core.resources import PerTarget
+from cloudtrain.core.targets import TAKEN, target_names
 from tests.architecture.test_layers import imports, modules
 
 PACKAGE = Path(cloudtrain.__file__).parent
@@ -71,3 +75,14 @@ def test_only_a_target_imports_its_folder(name: str, file: Path) -> None:
     own = name.split(".")[1] if not outside(name) and name.startswith("targets.") else None
     part = name.split(".")[0]
     assert found - {own} == set() or (found <= {"local"} and (part in SPECIAL or name in SPECIAL))
+
+
+def test_no_target_can_have_the_name_of_a_field() -> None:
+    """`TAKEN` has every field and method of the models that have a field per target, and every key of the settings."""
+    public = {
+        name
+        for model in (Input, Output, Checkpoint, PerTarget, Environment, ProcessingInput, ProcessingOutput)
+        for name in (*model.model_fields, *dir(model))
+        if name not in target_names() and not name.startswith(("_", "model_"))
+    }
+    assert public | {"profiles", "target"} == TAKEN

@@ -49,7 +49,7 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
 
     The rule compares `max_cost` with the list price of all instances for the whole `max_runtime`.
     """
-    budget, run = subject.target.max_cost, subject.view.longest_run(subject)
+    budget, run = _budget(subject), subject.view.longest_run(subject)
     price = subject.view.machines(subject).price
     if budget is None or price is None or run is None or price.over(run) <= budget:
         return
@@ -67,7 +67,7 @@ def budget_without_price(subject: Subject) -> Iterator[Fault]:
 
     The catalogue has no price for the instance type. Write the price that you pay into `instances.toml`.
     """
-    budget, machines, run = subject.target.max_cost, subject.view.machines(subject), subject.view.longest_run(subject)
+    budget, machines, run = _budget(subject), subject.view.machines(subject), subject.view.longest_run(subject)
     price = machines.price
     if budget is None or (price is not None and (price.exact or price.over(run or 0) > budget)):
         return
@@ -80,6 +80,12 @@ def budget_without_price(subject: Subject) -> Iterator[Fault]:
             row = f'`[{subject.where.name}."{name}"]`'
             hint = f"write {row} and below it {size}`price = 12.34` into `instances.toml`"
             yield Fault(f"the price of `{name}` is not known, so `max_cost` cannot be checked", hint, group.path)
+
+
+def _budget(subject: Subject) -> float | None:
+    """Return the setting `max_cost`; None if it is not set, or the target's settings have no such field."""
+    budget: float | None = getattr(subject.target, "max_cost", None)
+    return budget
 
 
 def _limit(subject: Subject) -> Path:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from cloudtrain.core.model import all_at_once
-from cloudtrain.core.targets import find_target, target_names
+from cloudtrain.core.targets import all_targets, find_target
 from cloudtrain.core.units import Count, Duration
 from cloudtrain.errors import Problem, did_you_mean
 from cloudtrain.problems.source import describe_value
@@ -47,7 +47,7 @@ def _queue_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
 
 def emulated_targets() -> list[str]:
     """Return the names of the targets that this machine can emulate."""
-    return [name for name in target_names() if find_target(name).can_emulate]
+    return [target.name for target in all_targets() if target.can_emulate]
 
 
 class Local(TargetSettings):
