@@ -130,6 +130,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "options": ({"distribution": {"type": "mpi", "options": "-x 'A"}}, "CT018", "quotes"),
     "override": ({"slurm_overrides": {"job-name": "mine"}}, "CT035", "remove it from the overrides"),
+    "waiting_override": ({"slurm_overrides": {"wait": True}}, "CT035", "remove it from the overrides"),
+    "shortened_override": ({"slurm_overrides": {"arr": "0-3"}}, "CT035", "remove it from the overrides"),
     "nested_override": ({"slurm_overrides": {"nice": [1]}}, "CT035", "number"),
 }
 
@@ -166,6 +168,9 @@ BAD_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "percent": ({"shared_dir": "/fsx/100%"}, "replaces"),
     "option_as_host": ({"host": "-oProxyCommand=ls"}, "ssh"),
     "no_option": ({"extra_sbatch": ("nice=5",)}, "long option"),
+    "option_with_a_space": ({"extra_sbatch": ("--nice 100",)}, "long option"),
+    "short_option": ({"extra_sbatch": ("-p gpu",)}, "long option"),
+    "option_of_two_lines": ({"extra_sbatch": ("--nice=1\n#SBATCH --array=0-3",)}, "long option"),
     "misspelt": ({"partitoin": "train"}, "partition"),
 }
 
