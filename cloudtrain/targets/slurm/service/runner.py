@@ -8,13 +8,12 @@ import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from shlex import join
 from threading import Thread
 from typing import IO
 
 from cloudtrain.errors import TargetError, TargetUnavailable, TargetUnreachable
 from cloudtrain.targets.common.tracebacks import shorten_line
-from cloudtrain.targets.slurm.service.ssh import ssh_argv
+from cloudtrain.targets.slurm.service.ssh import remote_command, ssh_argv
 
 _MARK = b"\x01cloudtrain\x01\n"
 """The text that a script prints first, to separate its output from a greeting of the login shell."""
@@ -138,11 +137,9 @@ class Runner:
             raise self._unavailable(f"`{argv[0]}` cannot be started: {error.strerror}") from None
 
     def _argv(self, script: str, arguments: Sequence[str]) -> list[str]:
-        shell = ["bash", "-c", _PREFIX + script, "cloudtrain", *arguments]
         if self.host is None:
-            return shell
-        # A login shell, because modules and profiles put Slurm's commands on the PATH.
-        return [*ssh_argv(self._state_dir), "--", self.host, join(["bash", "-lc", *shell[2:]])]
+            return ["bash", "-c", _PREFIX + script, "cloudtrain", *arguments]
+        return [*ssh_argv(self._state_dir), "--", self.host, remote_command(_PREFIX + script, arguments)]
 
     def _answer(self, output: bytes) -> bytes:
         _, mark, answer = output.partition(_MARK)
