@@ -13,6 +13,7 @@ import cloudtrain as ct
 from cloudtrain.errors import JobError
 from cloudtrain.targets.slurm.account import SlurmAccount
 from cloudtrain.targets.slurm.settings import Slurm
+from cloudtrain.targets.slurm.target import SlurmTarget
 from tests.targets.slurm.site import compile_plan
 
 SHARED = "/fsx/you/cloudtrain"
@@ -201,3 +202,11 @@ def test_a_plan_shows_the_script_as_it_is_run() -> None:
     script = plan.request["script"]
     shown = plan.to_text(width=80).partition('    "script": |\n')[2].splitlines()
     assert [line[6:] for line in shown[: script.count("\n")]] == [line.rstrip() for line in script.splitlines()]
+
+
+@pytest.mark.parametrize("name", ["2080ti", "3090", "a100", "nvidia_a100-sxm4.80gb"])
+def test_adopted_gpu(name: str) -> None:
+    """The model of the GPUs in an adopted batch script, also one that begins with a digit."""
+    adopted = SlurmTarget().batch_settings({"gres": f"gpu:{name}:4"}, ())
+    assert adopted.settings["gpu_type"] == name
+    assert "gpu_type" not in SlurmTarget().batch_settings({"gres": "gpu:4"}, ()).settings

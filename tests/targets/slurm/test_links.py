@@ -1,4 +1,4 @@
-"""Downloads of folders that hold links. Needs no cluster."""
+"""Downloads of folders that hold links, and of runs without a list of outputs. Needs no cluster."""
 
 from __future__ import annotations
 
@@ -39,6 +39,18 @@ def test_a_file_of_several_names(run: Path) -> None:
     (run / "model" / "all").symlink_to("steps")
     names = ("steps/10.pt", "last.pt", "best.pt", "all/10.pt")
     assert copied(run) == dict.fromkeys(names, b"ten")
+
+
+@pytest.mark.parametrize("place", ["", "model/steps", "outputs/it's"])
+def test_run_that_was_given_to_sbatch(run: Path, place: str) -> None:
+    """A run of `--format sbatch` has no list of its outputs, and they are found all the same."""
+    (run / "outputs.json").unlink()
+    (run / "outputs" / "it's").mkdir(parents=True)
+    (run / "outputs" / "it's" / "1").write_bytes(b"one")
+    everything = {"model/steps/10.pt": b"ten", "outputs/it's/1": b"one"}
+    assert (
+        copied(run, place) == {"": everything, "model/steps": {"10.pt": b"ten"}, "outputs/it's": {"1": b"one"}}[place]
+    )
 
 
 @pytest.mark.parametrize("place", ["model", "model/steps"])

@@ -85,6 +85,11 @@ def test_resources(text: str, parsed: tuple[str, str, int]) -> None:
 LUA = "sbatch: error: Please name a project\nsbatch: error: Batch job submission failed: Unspecified error"
 SBATCH = {
     "refused for two reasons": (f"echo '{LUA}' >&2; exit 1", ["SL901"], "Please name a project"),
+    "has nodes that are down": (
+        "echo 'allocation failure: Requested node configuration is not available' >&2; exit 1",
+        ["SL901"],
+        "refuse the job: Requested node",
+    ),
     "greets": ("echo 'Welcome.'; echo 'sbatch: Job 5 to start at 2026-01-02T03:04:05 using 2' >&2", ["SL904"], "2026"),
     "inactive": ("echo 'allocation failure: Required partition not available' >&2; exit 1", ["SL903"], "inactive"),
     "hidden": ("echo 'sbatch: Job 5 to start at 2026-01-02T03:04:05 using 2' >&2", ["SL904"], "2026"),

@@ -59,8 +59,11 @@ def _judge(lines: Sequence[str], options: Mapping[str, Any], shared_dir: str) ->
     if start is not None:
         yield _finding("SL904", f"the job would start at {start['time'].replace('T', ' ')}", None)
     elif not found and said.get("@code") != "0":
+        message = find_errors(answer).replace("allocation failure: ", "")
         hint = "look at `[slurm]` in `cloudtrain.toml`; `sinfo` and `sacctmgr show assoc user=$USER` show what exists"
-        yield _finding("SL901", f"Slurm would refuse the job: {find_errors(answer)}", hint)
+        if "node configuration" in message:
+            hint = "ask for less, or wait for nodes that are down: `sinfo -R` says why they are"
+        yield _finding("SL901", f"Slurm would refuse the job: {message}", hint)
 
 
 def _partition_findings(partitions: Sequence[Partition], options: Mapping[str, Any]) -> Iterator[Finding]:

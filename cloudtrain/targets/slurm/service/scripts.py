@@ -201,7 +201,12 @@ cat >"$new" && [ "$(stat --format=%s "$new")" = "$2" ] && mv -f "$new" "$1"
 
 EXISTS = 'if [ -e "$1" ]; then echo yes; fi\n'
 
-OUTPUTS = 'cat "$1/outputs.json"\n'
+OUTPUTS = r"""
+cd "$1" || exit 1
+if [ -e outputs.json ]; then exec cat outputs.json; fi
+for name in model checkpoint outputs/*; do [ ! -d "$name" ] || printf '%s\n' "$name"; done
+"""
+"""Prints the run's outputs: a JSON object of their places, or the folders of a run that somebody gave to sbatch."""
 
 TAR = r"""
 export LC_ALL=C
