@@ -38,7 +38,7 @@ def batch_settings(options: Mapping[str, str], setup: Sequence[str]) -> BatchSet
     """Convert sbatch options and setup lines to settings, and list the options that have no equivalent."""
     settings: dict[str, Any] = {name: options[name] for name in _TEXTS if options.get(name)}
     gpus = options.get("gres", "").rpartition("gpu:")[2] or options.get("gpus-per-node", "")
-    if kind := re.match(r"([A-Za-z][\w.-]*):\d+", gpus):
+    if kind := re.match(r"([\w.-]+):\d+", gpus):
         settings["gpu_type"] = kind[1]
     if "exclusive" not in options:
         settings["exclusive"] = False

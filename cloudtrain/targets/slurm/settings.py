@@ -35,9 +35,19 @@ def _slurm_rules(slurm: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem(("host",), message, "write for example `login1` or `me@login.example.org`", code="CT915")
     options = slurm.get("extra_sbatch")
     for number, option in enumerate(options if isinstance(options, list | tuple) else ()):
-        if isinstance(option, str) and not (option.startswith("--") and len(option) > len("--")):
+        if isinstance(option, str) and not _is_option(option):
             message = f"`{option}` is not a single long option of sbatch"
-            yield Problem(("extra_sbatch", number), message, 'write for example `"--nice=100"`', code="CT915")
+            name, gap, value = option.partition(" ")
+            is_near = gap and value and _is_option(nearest := f"{name}={value.strip()}")
+            hint = f'write `"{nearest}"`' if is_near else 'write for example `"--nice=100"`'
+            yield Problem(("extra_sbatch", number), message, hint, code="CT915")
+
+
+def _is_option(text: str) -> bool:
+    """Return whether a text is a long option of sbatch, with `=` before its value."""
+    name, _, value = text.removeprefix("--").partition("=")
+    is_name = len(name) > 1 and name.isascii() and name.replace("-", "").isalnum() and not name.startswith("-")
+    return text.startswith("--") and is_name and value.isprintable()
 
 
 class Slurm(TargetSettings):

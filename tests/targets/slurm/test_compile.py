@@ -13,6 +13,7 @@ import cloudtrain as ct
 from cloudtrain.errors import JobError
 from cloudtrain.targets.slurm.account import SlurmAccount
 from cloudtrain.targets.slurm.settings import Slurm
+from cloudtrain.targets.slurm.target import SlurmTarget
 from tests.targets.slurm.site import compile_plan
 
 SHARED = "/fsx/you/cloudtrain"
@@ -130,6 +131,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "options": ({"distribution": {"type": "mpi", "options": "-x 'A"}}, "CT018", "quotes"),
     "override": ({"slurm_overrides": {"job-name": "mine"}}, "CT035", "remove it from the overrides"),
+    "waiting_override": ({"slurm_overrides": {"wait": True}}, "CT035", "remove it from the overrides"),
+    "shortened_override": ({"slurm_overrides": {"arr": "0-3"}}, "CT035", "remove it from the overrides"),
     "nested_override": ({"slurm_overrides": {"nice": [1]}}, "CT035", "number"),
 }
 
@@ -166,6 +169,9 @@ BAD_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "percent": ({"shared_dir": "/fsx/100%"}, "replaces"),
     "option_as_host": ({"host": "-oProxyCommand=ls"}, "ssh"),
     "no_option": ({"extra_sbatch": ("nice=5",)}, "long option"),
+    "option_with_a_space": ({"extra_sbatch": ("--nice 100",)}, "long option"),
+    "short_option": ({"extra_sbatch": ("-p gpu",)}, "long option"),
+    "option_of_two_lines": ({"extra_sbatch": ("--nice=1\n#SBATCH --array=0-3",)}, "long option"),
     "misspelt": ({"partitoin": "train"}, "partition"),
 }
 
@@ -196,3 +202,11 @@ def test_a_plan_shows_the_script_as_it_is_run() -> None:
     script = plan.request["script"]
     shown = plan.to_text(width=80).partition('    "script": |\n')[2].splitlines()
     assert [line[6:] for line in shown[: script.count("\n")]] == [line.rstrip() for line in script.splitlines()]
+
+
+@pytest.mark.parametrize("name", ["2080ti", "3090", "a100", "nvidia_a100-sxm4.80gb"])
+def test_adopted_gpu(name: str) -> None:
+    """The model of the GPUs in an adopted batch script, also one that begins with a digit."""
+    adopted = SlurmTarget().batch_settings({"gres": f"gpu:{name}:4"}, ())
+    assert adopted.settings["gpu_type"] == name
+    assert "gpu_type" not in SlurmTarget().batch_settings({"gres": "gpu:4"}, ()).settings

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cloudtrain.core.job import TrainingJob
 from cloudtrain.core.plan import Level
-from cloudtrain.targets.slurm.service.online import parse_partition, parse_time
+from cloudtrain.targets.slurm.service.online import parse_gres, parse_partition, parse_time
 from tests.targets.slurm.site import Site
 
 ASKED: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "good": ({}, {}, ["SL904"]),
     "no partition": ({"partition": "trian"}, {}, ["SL903"]),
     "too long": ({"partition": "short"}, {"max_runtime": "2h"}, ["SL905", "SL904"]),
+    "first partition that has room": ({"partition": "train,urgent"}, {}, ["SL904"]),
+    "one of two": ({"partition": "train,urgnt"}, {}, ["SL903"]),
+    "too long for one of two": ({"partition": "short,train"}, {"max_runtime": "2h"}, ["SL904"]),
+    "says nothing": ({"extra_sbatch": ("--quiet",)}, {}, []),
     "too many": ({}, {"resources": {"instance_count": 9}}, ["SL905"]),
     "no GPUs": ({}, {"resources": {"gpus_per_instance": 8}}, ["SL907"]),
     "no feature": ({"constraint": "a100"}, {}, ["SL901"]),
@@ -60,4 +66,51 @@ def test_times(text: str, seconds: int | None) -> None:
 def test_partitions() -> None:
     """The default partition has an asterisk, which is no part of its name."""
     found = parse_partition("p5*|up|2-00:00:00|16|gpu:h100:8(S:0-1)")
-    assert (found.name, found.is_default, found.is_up, found.longest, found.nodes) == ("p5", True, True, 172800, 16)
+    assert (found.name, found.is_default, found.state, found.longest, found.nodes) == ("p5", True, "up", 172800, 16)
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("gpu:2080ti:4", ("gpu", "2080ti", 4)), ("gpu:3090:4", ("gpu", "3090", 4)), ("gpu:1g.5gb:7", ("gpu", "1g.5gb", 7)),
+        ("gpu:8", ("gpu", "", 8)), ("gpu", ("gpu", "", 1)), ("gpu:a100", ("gpu", "a100", 1)),
+        ("gpu:a100:8(S:0-1)", ("gpu", "a100", 8)),
+    ],
+)  # fmt: skip
+def test_resources(text: str, parsed: tuple[str, str, int]) -> None:
+    """The names of GPU models that clusters have, also those that begin with a digit."""
+    assert parse_gres(text) == [parsed]
+
+
+LUA = "sbatch: error: Please name a project\nsbatch: error: Batch job submission failed: Unspecified error"
+SBATCH = {
+    "refused for two reasons": (f"echo '{LUA}' >&2; exit 1", ["SL901"], "Please name a project"),
+    "has nodes that are down": (
+        "echo 'allocation failure: Requested node configuration is not available' >&2; exit 1",
+        ["SL901"],
+        "refuse the job: Requested node",
+    ),
+    "greets": ("echo 'Welcome.'; echo 'sbatch: Job 5 to start at 2026-01-02T03:04:05 using 2' >&2", ["SL904"], "2026"),
+    "inactive": ("echo 'allocation failure: Required partition not available' >&2; exit 1", ["SL903"], "inactive"),
+    "hidden": ("echo 'sbatch: Job 5 to start at 2026-01-02T03:04:05 using 2' >&2", ["SL904"], "2026"),
+}
+
+
+@pytest.mark.parametrize("name", SBATCH)
+def test_answers(tmp_path: Path, name: str) -> None:
+    """What sbatch says is passed on whole, and partitions that sinfo hides are asked for."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    state = "inact" if name == "inactive" else "up"
+    sinfo = f'case "$*" in *--all*) echo "p5*|{state}|infinite|2|(null)" ;; *) [ {name} = hidden ] ;; esac'
+    if name != "hidden":
+        sinfo = f'echo "p5*|{state}|infinite|2|(null)"'
+    for command, text in (("sbatch", SBATCH[name][0]), ("sinfo", sinfo)):
+        (folder / command).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / command).chmod(0o755)
+    fake = Site(tmp_path, {"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(tmp_path)})
+    plan, _ = fake.plan(name="asked-1", settings={"partition": "p5"})
+    job = TrainingJob(name="job", entry_point="train.py")
+    (finding,) = fake.service.check(job, fake.settings(), plan)
+    assert [finding.code] == SBATCH[name][1]
+    assert SBATCH[name][2] in finding.message

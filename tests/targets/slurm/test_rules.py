@@ -100,3 +100,17 @@ def test_processes_against_gpus_are_told_once(find: Callable[..., Plan], process
     field = ("distribution", "processes_per_instance")
     plan = find({"resources": GPUS, "distribution": {"type": "torch", field[1]: processes}}, {})
     assert [found.code for found in plan.findings if found.path == field] == [code]
+
+
+@pytest.mark.parametrize(
+    ("option", "is_refused"),
+    [
+        ("--array=0-3", True), ("--arr=0-3", True), ("--job-n=mine", True), ("--wait", True), ("--clusters=b", True),
+        ("--test-only", True), ("--help", True), ("--nodes=2", True), ("--export=NONE", True), ("--parsable", True),
+        ("--wait-all-nodes=1", False), ("--dependency=afterok:1", False), ("--hold", False), ("--nice=5", False),
+        ("--exclude=n1", False), ("--quiet", False), ("--mail-type=END", False),
+    ],
+)  # fmt: skip
+def test_options_that_collide(find: Callable[..., Plan], option: str, is_refused: bool) -> None:
+    """Options that change what cloudtrain relies on are refused by whatever name sbatch takes them, and no others."""
+    assert ("SL104" in codes(find({}, {"extra_sbatch": (option,)}))) is is_refused

@@ -186,3 +186,47 @@ def test_file_for_sbatch(site: Site) -> None:
     run = Run(site, plan.ref)
     assert run.wait().state is RunState.SUCCEEDED
     assert run.texts() == ["from a file"]
+
+
+@pytest.mark.parametrize("line", ["exit 0", "cat <<EOF", "set -e; false"])
+def test_setup_that_ends_the_script(site: Site, line: str) -> None:
+    """A line of `setup` that ends the batch script is a failure that names it: no rank has run."""
+    run = site.submit("print('up')\n", name="setup-1", settings={"setup": ("true", line)})
+    status = run.wait()
+    assert status.state is RunState.FAILED
+    assert "`setup`" in str(status.reason)
+    assert run.texts() == []
+
+
+def test_setup_of_windows_with_a_trap(site: Site) -> None:
+    """Lines that end as on Windows, and a trap of one's own, are no failure."""
+    setup = ("export WHO=me\r", "trap 'echo bye' EXIT\r\nset -u\r")
+    run = site.submit("import os\nprint(os.environ['WHO'])\n", name="windows-1", settings={"setup": setup})
+    assert run.wait().state is RunState.SUCCEEDED
+    assert run.texts() == ["me"]
+    assert (Path(site.shared) / "runs" / "windows-1" / "slurm.out").read_text().splitlines()[-1] == "bye"
+
+
+def test_stop_of_a_suspended_job(site: Site) -> None:
+    """A job that somebody suspended says how to resume it, and a stop ends it as it is."""
+    run = site.submit(ENDLESS, name="suspended-1")
+    run.wait_for_line("up")
+    command(site.environ, "scontrol", "suspend", run.job)
+    assert f"`scontrol resume {run.job}`" in str(run.status.reason)
+    site.service.stop(run.ref)
+    assert run.wait().state is RunState.STOPPED
+
+
+def test_renamed_job(site: Site) -> None:
+    """A job that somebody renamed is still the run's, in the queue and in the accounting, and it can be stopped."""
+    run = site.submit(ENDLESS, name="renamed-1")
+    run.wait_for_line("up")
+    command(site.environ, "scontrol", "update", "job", run.job, "JobName=other")
+    assert run.status.state is RunState.RUNNING
+    site.service.stop(run.ref)
+    assert run.wait().state is RunState.STOPPED
+    (Path(site.shared) / "runs" / "renamed-1" / "journal").unlink()
+    eventually(
+        lambda: not command(site.environ, "squeue", "-h", "--states=all", "-o%i").strip(), "Slurm forgets the job"
+    )
+    assert run.status.state is RunState.STOPPED

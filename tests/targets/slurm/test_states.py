@@ -49,6 +49,56 @@ QUEUE = "@queue run-1|{}|{}|90|100|160\n"
 
 RECORDS: dict[str, tuple[str, RunState, str | None]] = {
     "waits": (QUEUE.format("PENDING", "Resources"), RunState.PENDING, "it waits: Resources"),
+    "is held": (
+        QUEUE.format("PENDING", "JobHeldUser"),
+        RunState.PENDING,
+        "it waits: JobHeldUser (`scontrol release 7` releases it, if you or an administrator held it)",
+    ),
+    "is held after a requeue": (
+        STARTED + QUEUE.format("PENDING", "job requeued in held state"),
+        RunState.PENDING,
+        "it waits: job requeued in held state (`scontrol release 7` releases it)",
+    ),
+    "meets a limit": (
+        QUEUE.format("PENDING", "AssocMaxJobsLimit"),
+        RunState.PENDING,
+        "it waits: AssocMaxJobsLimit (a limit of your account; `sacctmgr show assoc user=$USER` shows it)",
+    ),
+    "waits for ever": (
+        QUEUE.format("PENDING", "DependencyNeverSatisfied"),
+        RunState.PENDING,
+        "it waits: DependencyNeverSatisfied (the job that it depends on failed; stop the run and submit it without that)",
+    ),
+    "is suspended": (
+        STARTED + QUEUE.format("SUSPENDED", "None"),
+        RunState.RUNNING,
+        "it is suspended (`scontrol resume 7` lets it continue)",
+    ),
+    "setup ended the script": (
+        STARTED + "@note 101 7 broken setup\n" + QUEUE.format("FAILED", "NonZeroExitCode"),
+        RunState.FAILED,
+        "the lines of `setup` in `[slurm]` ended the batch script",
+    ),
+    "the script was killed": (
+        STARTED + QUEUE.format("FAILED", "None"),
+        RunState.FAILED,
+        "the batch script ended early",
+    ),
+    "renamed and accounted for": (
+        STARTED + "@renamed\n@account other|NODE_FAIL|0:0|90|100|160\n",
+        RunState.FAILED,
+        "a node of the job was lost",
+    ),
+    "forgotten, and the accounting is silent": (
+        STARTED + "@silent sacct: error: Connection refused\n",
+        RunState.RUNNING,
+        "nobody knows how job 7 ended until Slurm's accounting answers: sacct: error: Connection refused",
+    ),
+    "forgotten, the accounting is silent, and the journal knows": (
+        STARTED + ENDED.format(0) + "@silent sacct: error: Connection refused\n",
+        RunState.SUCCEEDED,
+        None,
+    ),
     "runs": (STARTED + QUEUE.format("RUNNING", "None"), RunState.RUNNING, None),
     "is stopping": ("@stop\n" + STARTED + QUEUE.format("RUNNING", "None"), RunState.STOPPING, None),
     "was stopped": (
@@ -139,6 +189,17 @@ def test_restarts_are_counted() -> None:
     (record,) = parse_records(text.encode())
     status = status_of(record, lambda: "")
     assert (status.restarts, status.started, status.ended) == (1, 100.5, None)
+
+
+def test_last_words() -> None:
+    """Where no rank has run, the batch script's own output says why it failed."""
+    tails = "@file slurm.out\n line 49: /no/venv/bin/activate: No such file or directory\n"
+    text = f"@run run-1\n@job 7\n{STARTED}@note 101 7 broken setup\n{QUEUE.format('FAILED', 'NonZeroExitCode')}"
+    (record,) = parse_records(text.encode())
+    status = status_of(record, lambda: tails)
+    setup = "the lines of `setup` in `[slurm]` ended the batch script"
+    assert status.reason == f"{setup}: line 49: /no/venv/bin/activate: No such file or directory"
+    assert status.details == ("line 49: /no/venv/bin/activate: No such file or directory",)
 
 
 def test_whose_fault() -> None:

@@ -15,7 +15,7 @@ from cloudtrain.errors import JobError, Problem
 from cloudtrain.targets.common.problems import Problems
 from cloudtrain.targets.slurm.compile.cluster_run import NAME, ClusterRun
 from cloudtrain.targets.slurm.compile.launchers import Launch, launch
-from cloudtrain.targets.slurm.compile.options import Options, sbatch_argv, sbatch_options
+from cloudtrain.targets.slurm.compile.options import Options, is_fixed, sbatch_argv, sbatch_options
 from cloudtrain.targets.slurm.compile.problems import job_problems
 from cloudtrain.targets.slurm.compile.script import batch_script
 from cloudtrain.targets.slurm.plan import SlurmPlan
@@ -23,9 +23,6 @@ from cloudtrain.targets.slurm.settings import Slurm
 
 if TYPE_CHECKING:
     from cloudtrain.core.processing import AnyJob
-
-_OURS = ("job-name", "comment", "output", "open-mode", "export", "parsable", "array", "wrap")
-"""Options of sbatch that the service relies on. A job cannot override them."""
 
 
 def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> SlurmPlan:
@@ -93,7 +90,7 @@ def _apply_overrides(options: Options, overrides: Mapping[str, Any]) -> Options:
     """
     problems = []
     for name, value in overrides.items():
-        if name in _OURS:
+        if is_fixed(name):
             message = f"cloudtrain sets `{name}` itself, so you cannot change it"
             problems.append(Problem((NAME + OVERRIDES, name), message, "remove it from the overrides", code="CT035"))
         elif not (value is None or isinstance(value, str | int | bool)):

@@ -14,6 +14,19 @@ COMMENT = "cloudtrain:"
 """The beginning of every job's `--comment`. The path of the run's folder follows."""
 
 
+FIXED = frozenset(
+    "array clusters comment error export export-file help job-name nodes open-mode output parsable test-only usage "
+    "version wait wrap".split()
+)
+"""Options of sbatch that cloudtrain relies on, so that neither settings nor jobs may change them. `--wait` would keep a
+submit waiting until the job has ended, and cloudtrain would not find the job on another cluster (`--clusters`)."""
+
+
+def is_fixed(name: str) -> bool:
+    """Return whether an option is one of `FIXED`. sbatch also takes the beginning of a name: `--arr` is `--array`."""
+    return name in FIXED or (len(name) > 1 and any(option.startswith(name) for option in FIXED))
+
+
 def sbatch_options(run: ClusterRun) -> Options:
     """Return the options of sbatch for the job, by long name."""
     settings, job = run.settings, run.job

@@ -59,9 +59,11 @@ mkdir -p {written} && cd "$code" || {{ note broken folders; exit 1; }}
 """
 
 _SETUP = """
-# The settings' own lines.
+# The settings' own lines. If one of them ends the script, no rank has run, and that is no success.
+trap 'note broken setup; exit 1' EXIT
 {lines}
 set +eu
+[[ "$(trap -p EXIT)" != *"note broken setup"* ]] || trap - EXIT
 cd "$code" || exit 1
 """
 
@@ -139,7 +141,7 @@ def batch_script(run: ClusterRun, launch: Launch) -> str:
         written=" ".join(map(quote, run.output_folders)),
     )
     if settings.setup:
-        text += _SETUP.format(lines="\n".join(settings.setup))
+        text += _SETUP.format(lines="\n".join(settings.setup).replace("\r", ""))
     exports = "\n".join(f"export {name}={quote(value)}" for name, value in run.variables.items())
     text += _VARIABLES.format(exports=exports, processes=run.processes, grace=grace)
     if run.job.environment.secrets:

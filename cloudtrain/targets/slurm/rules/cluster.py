@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from cloudtrain.core.plan import Level
 from cloudtrain.rules.rule import Fault, Subject, rule
-
-_OURS = ("job-name", "comment", "output", "error", "open-mode", "export", "parsable", "array", "wrap", "test-only")
+from cloudtrain.targets.slurm.compile.options import is_fixed
 
 
 @rule("SL101", Level.ERROR)
@@ -50,15 +49,17 @@ def one_cpu(subject: Subject) -> Iterator[Fault]:
 
 @rule("SL104", Level.ERROR)
 def option_of_ours(subject: Subject) -> Iterator[Fault]:
-    """`extra_sbatch` changes an option by which cloudtrain finds the run.
+    """`extra_sbatch` changes an option that cloudtrain needs for itself.
 
-    cloudtrain finds the job of a run by its name, its comment and its output files. With `array`, several jobs would
-    have the same name. Remove the option.
+    cloudtrain finds the job of a run by its name, its comment, its output files and its number. With `array`, several
+    jobs would have the same name; with `wait`, a submit would last as long as the job. The number of nodes is the job's
+    `instance_count`. sbatch also takes the beginning of an option's name, such as `--arr`. Remove the option.
     """
     for option in subject.target.extra_sbatch:
         name = option.removeprefix("--").partition("=")[0]
-        if name in _OURS:
-            yield Fault(f"`extra_sbatch` changes `--{name}`, by which cloudtrain finds the run", f"remove `{option}`")
+        if is_fixed(name):
+            hint = "set `instance_count` in the job" if name == "nodes" else f"remove `{option}`"
+            yield Fault(f"`extra_sbatch` changes `--{name}`, which cloudtrain needs for itself", hint)
 
 
 @rule("SL105", Level.WARNING)

@@ -28,7 +28,7 @@ def download(runner: Runner, folder: RunFolder, path: str, destination: Path) ->
         UsageError: the run has no such output; the hint names its outputs.
         TargetError: the run wrote no files to the output.
     """
-    known: dict[str, str] = {**json.loads(runner.run(scripts.OUTPUTS, folder.path)), "logs": f"{folder.path}/logs"}
+    known = {**_outputs(runner, folder), "logs": f"{folder.path}/logs"}
     wanted = path.strip("/")
     with landing(destination, odd_names=True) as staging:
         if wanted:
@@ -47,6 +47,16 @@ def fetch(runner: Runner, source: str, target: Path) -> bool:
         found = _copy(runner, source, staging, "")
         staging.move()
     return found and target.exists()
+
+
+def _outputs(runner: Runner, folder: RunFolder) -> dict[str, str]:
+    """Return the folders that the run writes to, by name. A run of `--format sbatch` has no list of them: then they are
+    those in the run's own folder."""
+    answer = runner.run(scripts.OUTPUTS, folder.path).decode("utf-8", "surrogateescape")
+    if answer.startswith("{"):
+        found: dict[str, str] = json.loads(answer)
+        return found
+    return {name: f"{folder.path}/{name}" for name in answer.splitlines()}
 
 
 def _find(wanted: str, known: Mapping[str, str]) -> str:

@@ -11,11 +11,13 @@ from cloudtrain.core.plan import Finding, Plan
 from cloudtrain.core.units import format_duration
 from cloudtrain.errors import TargetError, did_you_mean
 from cloudtrain.targets.slurm.rules.online import level_of
-from cloudtrain.targets.slurm.service.runner import Runner
+from cloudtrain.targets.slurm.service.runner import Runner, find_errors
 from cloudtrain.targets.slurm.service.scripts import LOOK
 
 _STARTS = re.compile(r"to start at (?P<time>\S+)")
-_GRES = re.compile(r"(?P<name>[^:(]+)(?::(?P<kind>[A-Za-z][^:(]*))?(?::(?P<count>\d+))?")
+_GRES = re.compile(r"(?P<name>[^:]+)(?::(?P<kind>[^:]*[^:\d][^:]*|[^:]+(?=:)))?(?::(?P<count>\d+))?")
+"""`gpu`, `gpu:4`, `gpu:a100`, `gpu:a100:4`. A type can begin with a digit or be a number: `gpu:2080ti:4`, `gpu:3090:4`.
+"""
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class Partition:
 
     name: str
     is_default: bool
-    is_up: bool
+    state: str
+    """`up`, `down`, `drain` or `inact`."""
     longest: int | None
     """The time limit of a job in seconds; None without a limit."""
     nodes: int
@@ -51,24 +54,45 @@ def _judge(lines: Sequence[str], options: Mapping[str, Any], shared_dir: str) ->
         yield _finding("SL906", message, "create the folder, or set another `shared_dir` in `[slurm]`")
     found = list(_partition_findings(partitions, options))
     yield from found
-    start = _STARTS.search(said.get("@test", ""))
+    answer = "\n".join(line.removeprefix("@test ") for line in lines if line.startswith("@test "))
+    start = _STARTS.search(answer)
     if start is not None:
         yield _finding("SL904", f"the job would start at {start['time'].replace('T', ' ')}", None)
-    elif not found:
-        message = said.get("@test", "").removeprefix("sbatch: error: ").removeprefix("allocation failure: ")
+    elif not found and said.get("@code") != "0":
+        message = find_errors(answer).replace("allocation failure: ", "")
         hint = "look at `[slurm]` in `cloudtrain.toml`; `sinfo` and `sacctmgr show assoc user=$USER` show what exists"
+        if "node configuration" in message:
+            hint = "ask for less, or wait for nodes that are down: `sinfo -R` says why they are"
         yield _finding("SL901", f"Slurm would refuse the job: {message}", hint)
 
 
 def _partition_findings(partitions: Sequence[Partition], options: Mapping[str, Any]) -> Iterator[Finding]:
-    name = options.get("partition")
-    mine = [one for one in partitions if (one.name == name if name else one.is_default)]
-    if not mine:
-        what = f"the cluster has no partition `{name}`" if name else "the cluster has no default partition"
-        yield _finding("SL903", what, did_you_mean(str(name), [one.name for one in partitions]) or "see `sinfo`")
+    """Yield what is wrong with the job's partitions. A job can name several: it starts in the first that has room, and
+    a limit counts only if none of them allows the job."""
+    names = [name for name in str(options.get("partition", "")).split(",") if name]
+    for name in names:
+        if name not in {one.name for one in partitions}:
+            hint = did_you_mean(name, [one.name for one in partitions]) or "see `sinfo --all`"
+            yield _finding("SL903", f"the cluster has no partition `{name}`", hint)
+    groups = [[one for one in partitions if one.name == name] for name in names]
+    groups = [group for group in groups if group] if names else [[one for one in partitions if one.is_default]]
+    if not names and not groups[0]:
+        yield _finding("SL903", "the cluster has no default partition", "set `partition` in `[slurm]`: see `sinfo`")
+    if not groups or not groups[0]:
         return
-    if not any(one.is_up for one in mine):
-        yield _finding("SL903", f"the partition `{mine[0].name}` is down", "choose another one: `sinfo` lists them")
+    closed = {group[0].name: group[0].state for group in groups if group[0].state != "up"}
+    if len(closed) == len(groups):
+        what = " and ".join(f"`{name}` is {_STATES.get(state, state)}" for name, state in closed.items())
+        yield _finding("SL903", f"the partition {what}", "choose another one: `sinfo` lists them")
+    limits = [list(_limit_findings(group, options)) for group in groups]
+    if all(limits):
+        yield from limits[0]
+
+
+_STATES = {"drain": "drained and takes no new jobs", "inact": "inactive: it takes no jobs"}
+
+
+def _limit_findings(mine: Sequence[Partition], options: Mapping[str, Any]) -> Iterator[Finding]:
     nodes, longest = sum(one.nodes for one in mine), mine[0].longest
     if int(options.get("nodes", 1)) > nodes:
         message = f"the job asks for {options['nodes']} nodes, but the partition `{mine[0].name}` has {nodes}"
@@ -97,7 +121,7 @@ def _gpu_findings(mine: Sequence[Partition], options: Mapping[str, Any]) -> Iter
 def parse_partition(line: str) -> Partition:
     """Parse a line of `sinfo -o '%P|%a|%l|%D|%G'`."""
     name, state, longest, nodes, gres = line.split("|", 4)
-    return Partition(name.rstrip("*"), name.endswith("*"), state == "up", parse_time(longest), int(nodes), gres)
+    return Partition(name.rstrip("*"), name.endswith("*"), state, parse_time(longest), int(nodes), gres)
 
 
 def parse_time(text: str) -> int | None:

@@ -31,6 +31,8 @@ class Record:
         why: Slurm's reason for the state, such as `Priority`.
         created: when Slurm accepted the job.
         ended: when the job ended, according to Slurm.
+        is_renamed: whether somebody changed the job's name.
+        silence: the error of Slurm's accounting, if only it knows the job and does not answer.
     """
 
     name: str
@@ -42,6 +44,8 @@ class Record:
     why: str | None = None
     created: float | None = None
     ended: float | None = None
+    is_renamed: bool = False
+    silence: str | None = None
 
     def last(self, *words: str) -> Note | None:
         """Return the journal's last note whose event is one of `words`; None if there is no such note."""
@@ -80,9 +84,13 @@ def _take(record: Record, word: str, rest: str) -> None:
     elif word == "@queue":
         _name, record.state, record.why, created, _start, ended = rest.rsplit("|", 5)
         record.created, record.ended = _time(created), _time(ended)
+    elif word == "@renamed":
+        record.is_renamed = True
+    elif word == "@silent":
+        record.silence = rest
     elif word == "@account":
         name, state, _code, created, _start, ended = rest.rsplit("|", 5)
-        if name == record.name:  # a requeued job has several rows, and the last one counts
+        if name == record.name or record.is_renamed:  # a requeued job has several rows, and the last one counts
             record.state, record.created, record.ended = state, _time(created), _time(ended)
 
 

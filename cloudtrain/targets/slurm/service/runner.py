@@ -8,13 +8,12 @@ import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from shlex import join
 from threading import Thread
 from typing import IO
 
 from cloudtrain.errors import TargetError, TargetUnavailable, TargetUnreachable
 from cloudtrain.targets.common.tracebacks import shorten_line
-from cloudtrain.targets.slurm.service.ssh import ssh_argv
+from cloudtrain.targets.slurm.service.ssh import remote_command, ssh_argv
 
 _MARK = b"\x01cloudtrain\x01\n"
 """The text that a script prints first, to separate its output from a greeting of the login shell."""
@@ -38,6 +37,18 @@ _UNREACHABLE = (
     "slurm_load_jobs error: Unable",
 )
 """Parts of error messages of Slurm's commands that mean that the cluster does not answer at the moment."""
+
+_OF_FILES = (
+    "No such file or directory",
+    "Not a directory",
+    "Permission denied",
+    "Read-only file system",
+    "No space left on device",
+    "Disk quota exceeded",
+    "Input/output error",
+    "Stale file handle",
+)
+"""Parts of error messages that are about the shared folder and not about Slurm."""
 
 _COMMAND = re.compile(r"^(?:\w+: )?error: ")
 """The prefix of a message: `sbatch: error: `."""
@@ -126,11 +137,9 @@ class Runner:
             raise self._unavailable(f"`{argv[0]}` cannot be started: {error.strerror}") from None
 
     def _argv(self, script: str, arguments: Sequence[str]) -> list[str]:
-        shell = ["bash", "-c", _PREFIX + script, "cloudtrain", *arguments]
         if self.host is None:
-            return shell
-        # A login shell, because modules and profiles put Slurm's commands on the PATH.
-        return [*ssh_argv(self._state_dir), "--", self.host, join(["bash", "-lc", *shell[2:]])]
+            return ["bash", "-c", _PREFIX + script, "cloudtrain", *arguments]
+        return [*ssh_argv(self._state_dir), "--", self.host, remote_command(_PREFIX + script, arguments)]
 
     def _answer(self, output: bytes) -> bytes:
         _, mark, answer = output.partition(_MARK)
@@ -141,16 +150,18 @@ class Runner:
     def _judge(self, code: int, errors: bytes) -> None:
         if code == 0:
             return
-        said = _find_errors(errors.decode("utf-8", "replace"))
+        said = find_errors(errors.decode("utf-8", "replace"))
         if self.host is not None and code == _SSH_FAILED:
             raise TargetUnreachable(f"{self._where} cannot be reached: {said or 'ssh gave no reason'}", hint=self._hint)
         if any(word in said for word in _UNREACHABLE):
             raise TargetUnreachable(f"the Slurm cluster does not answer: {said}", hint="try again in a minute")
         if code == _NOT_FOUND or "command not found" in said:
             raise self._unavailable(said or "a command is missing")
-        raise CommandFailed(
-            code, said, hint="this message comes from Slurm; run `sinfo` or `scontrol` on the cluster for details"
-        )
+        hint = "this message comes from Slurm; run `sinfo` or `scontrol` on the cluster for details"
+        if any(word in said for word in _OF_FILES):
+            where = f"on `{self.host}`" if self.host else "on this machine"
+            hint = f"look at `shared_dir` of `[slurm]` {where}: it must exist, be yours to write to, and have room"
+        raise CommandFailed(code, said, hint=hint)
 
     @property
     def _where(self) -> str:
@@ -173,11 +184,14 @@ class Runner:
 
 def _is_of_a_job(name: str) -> bool:
     """Return whether an environment variable is an option for a Slurm command, or describes a Slurm job in which
-    cloudtrain itself runs. The scripts run without these variables."""
-    return name != "SLURM_CONF" and name.startswith(("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_"))
+    cloudtrain itself runs. The scripts run without these variables. They keep those that name and open the cluster: its
+    configuration, and the user's token (`auth/jwt`)."""
+    return name not in ("SLURM_CONF", "SLURM_JWT") and name.startswith(
+        ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_")
+    )
 
 
-def _find_errors(text: str) -> str:
+def find_errors(text: str) -> str:
     """Return the errors in the output of Slurm's commands, joined to one line. Without errors, return the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [_COMMAND.sub("", line) for line in lines if "error" in line or "failure" in line]

@@ -2,13 +2,13 @@
 executed as a command.
 
 Times are seconds since the epoch (`SLURM_TIME_FORMAT`), whatever the time zone is. The scripts' exit codes are 20
-(another process holds the lock), 21 (the run belongs to another user), 22 (the request was withdrawn) and 23 (sbatch
-refused the job).
+(another process holds the lock), 21 (the run belongs to another user), 22 (the request was withdrawn), 23 (sbatch
+refused the job) and 24 (the file system has no locks).
 """
 
 from __future__ import annotations
 
-BUSY, FOREIGN, WITHDRAWN, REFUSED = 20, 21, 22, 23
+BUSY, FOREIGN, WITHDRAWN, REFUSED, NO_LOCKS = 20, 21, 22, 23, 24
 
 _COMMON = r"""
 umask 077
@@ -45,7 +45,11 @@ find_job() {
 
 _LOCK = r"""
 mkdir -p "$run" || exit 1
-exec 9>"$run/lock" && flock --wait 90 9 || { echo "error: another command holds $run/lock" >&2; exit 20; }
+exec 9>"$run/lock" || exit 1
+flock --wait 90 --conflict-exit-code 20 9 || {
+  [ $? != 20 ] || { echo "error: another command holds $run/lock" >&2; exit 20; }
+  exit 24
+}
 """
 """sbatch inherits the lock, so the lock becomes free only when no request is in transit."""
 
@@ -74,10 +78,12 @@ found=$(find_job) || exit
 if [ -n "$found" ]; then printf 'found %s\n' "$found"; exit 0; fi
 [ -e "$run/sending.$token" ] || { echo "error: the request was withdrawn" >&2; exit 22; }
 cat >"$run/job.sh.new" && mv "$run/job.sh.new" "$run/job.sh" && printf %s "$outputs" >"$run/outputs.json" || exit 1
-id=$("$@" </dev/null) || exit 23
-ln -sn "${id%%;*}" "$run/job" 2>/dev/null
+said=$("$@" </dev/null) || exit 23
+id=$(grep -Eo '^[0-9]+' <<<"$said" | tail -n 1)  # a site's own sbatch may greet first
+[ -n "$id" ] || { printf 'error: sbatch printed no number: %s\n' "$said" >&2; exit 23; }
+ln -sn "$id" "$run/job" 2>/dev/null
 rm -f "$run"/sending.*
-printf 'sent %s\n' "${id%%;*}"
+printf 'sent %s\n' "$id"
 """
 )
 
@@ -97,7 +103,11 @@ STATUS = (
     _COMMON
     + r"""
 runs=$1; shift
-queue() { squeue --noheader --states=all --jobs="$1" --format='%j|%T|%r|%V|%S|%e'; }
+queue() { squeue --noheader --states=all --jobs="$1" --format="$2" 2>&1; }
+account() {
+  sacct --noheader --parsable2 --allocations --duplicates --jobs="$1" --starttime=1970-01-01 --format="$2" 2>&1
+}
+silent=
 for name in "$@"; do
   run=$runs/$name
   id=$(readlink "$run/job") || id=
@@ -105,17 +115,30 @@ for name in "$@"; do
   [ -n "$id" ] || continue
   printf '@sent %s\n' "$(stat --format=%Y "$run/job.sh" 2>/dev/null)"
   # Before the journal, which is complete when the job has ended.
-  row=$(queue "$id" 2>/dev/null) || {
-    said=$(queue "$id" 2>&1 >/dev/null)
-    case "$said" in *"Invalid job id"*) row= ;; *) echo "$said" >&2; exit 1 ;; esac
+  row=$(queue "$id" '%j|%T|%r|%V|%S|%e') || {
+    case "$row" in *"Invalid job id"*) row= ;; *) echo "$row" >&2; exit 1 ;; esac
   }
+  row=${row##*$'\n'}
   [ ! -e "$run/stop" ] || printf '@stop\n'
   sed 's/^/@note /' "$run/journal" 2>/dev/null
+  # Somebody may have renamed the job, but the path of its script stays. Numbers of jobs begin again some day.
   case "$row" in
-    "$name|"*) printf '@queue %s\n' "$row" ;;
-    *) sacct --noheader --parsable2 --allocations --duplicates --jobs="$id" --starttime=1970-01-01 \
-         --format=JobName,State,ExitCode,Submit,Start,End 2>/dev/null | sed 's/^/@account /' ;;
+    "$name|"*) ;;
+    ?*) [ "$(queue "$id" %o)" = "$run/job.sh" ] || row= ;;
   esac
+  if [ -n "$row" ]; then printf '@queue %s\n' "$row"; continue; fi
+  if [ -z "$silent" ]; then
+    rows=$(account "$id" JobName,State,ExitCode,Submit,Start,End) || case "$rows" in
+      *"storage is disabled"*) rows= ;;
+      *) silent=${rows:-sacct gave no reason} rows= ;;
+    esac
+  fi
+  if [ -n "$silent" ]; then printf '@silent %s\n' "${silent##*$'\n'}"; continue; fi
+  case "$rows" in
+    ""|"$name|"*|*$'\n'"$name|"*) ;;
+    *) case "$(account "$id" SubmitLine)" in *" $run/job.sh") printf '@renamed\n' ;; esac ;;
+  esac
+  [ -z "$rows" ] || sed 's/^/@account /' <<<"$rows"
 done
 """
 )
@@ -126,6 +149,9 @@ STOP = (
 run=$1
 id=$(readlink "$run/job") || exit 1
 touch "$run/stop" || exit 1
+case "$(squeue --noheader --states=all --jobs="$id" --format=%T 2>/dev/null)" in
+  SUSPENDED|STOPPED) scancel "$id"; exit ;;  # its processes cannot save, because none of them runs
+esac
 scancel --state=PENDING "$id" 2>/dev/null
 scancel --batch --signal=TERM "$id" 2>/dev/null
 exit 0
@@ -175,14 +201,33 @@ cat >"$new" && [ "$(stat --format=%s "$new")" = "$2" ] && mv -f "$new" "$1"
 
 EXISTS = 'if [ -e "$1" ]; then echo yes; fi\n'
 
-OUTPUTS = 'cat "$1/outputs.json"\n'
+OUTPUTS = r"""
+cd "$1" || exit 1
+if [ -e outputs.json ]; then exec cat outputs.json; fi
+for name in model checkpoint outputs/*; do [ ! -d "$name" ] || printf '%s\n' "$name"; done
+"""
+"""Prints the run's outputs: a JSON object of their places, or the folders of a run that somebody gave to sbatch."""
 
 TAR = r"""
-if [ -d "$1" ]; then tar --create --dereference --file=- --directory="$1" .
-elif [ -e "$1" ]; then tar --create --dereference --file=- --directory="$(dirname "$1")" "./$(basename "$1")"
+export LC_ALL=C
+if [ -d "$1" ]; then cd "$1" && below=. || exit 1
+elif [ -e "$1" ]; then cd "$(dirname "$1")" && below=./$(basename "$1") || exit 1
 else exit 3; fi
-code=$?; [ $code -le 1 ]  # 1: a file changed while it was read
+pack() {
+  find -L "$below" -type f -print0 |
+    tar --create --dereference --hard-dereference --no-recursion --null --files-from=- --file=- >&4
+  [ "${PIPESTATUS[1]}" -le 2 ]
+}
+{ said=$(pack 2>&1); code=$?; } 4>&1
+errors=$(grep -v -e 'File system loop detected' -e 'Too many levels of symbolic links' \
+  -e 'No such file or directory' -e 'File removed before we read it' -e 'file changed as we read it' \
+  -e 'File shrank by' -e 'Exiting with failure status' <<<"$said")
+[ -z "$errors" ] || { printf '%s\n' "$errors" >&2; exit 2; }
+exit "$code"
 """
+"""Prints the files of a folder, or one file, as a tar archive. Links are followed, and each name has its own content:
+tar would otherwise store a second name of a file as a link. A link to nothing or to a folder above it is left out, and
+so is a file that its script removes at the same time. The exit code is 3 if there is no such file or folder."""
 
 NODES = _COMMON + "sinfo --noheader --Node --format='%N|%R|%T|%c|%m|%G|%f'\n"
 """Prints one line for each node and each of its partitions."""
@@ -194,10 +239,12 @@ unset SLURM_TIME_FORMAT
 folder=$1; shift
 while [ ! -e "$folder" ]; do parent=$(dirname "$folder"); [ "$parent" != "$folder" ] || break; folder=$parent; done
 [ -d "$folder" ] && [ -w "$folder" ] && echo '@folder yes'
-sinfo --noheader --format='%P|%a|%l|%D|%G' | sed 's/^/@partition /'
+sinfo --all --noheader --format='%P|%a|%l|%D|%G' | sed 's/^/@partition /'
 [ "${PIPESTATUS[0]}" = 0 ] || exit 1
 # Its last word is about the job; the folder of the run need not be there for a test.
-printf '@test %s\n' "$("$@" --chdir=/ --test-only 2>&1 | tail -n 1)"
+answer=$("$@" --chdir=/ --test-only 2>&1)
+printf '@code %s\n' $?
+sed 's/^/@test /' <<<"$answer"
 """
 )
 """Prints the result of `sbatch --test-only`, and the cluster's partitions. Reads the batch script from stdin."""

@@ -4,6 +4,7 @@ only once."""
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -31,6 +32,25 @@ def ssh_argv(state_dir: Path) -> list[str]:
         "ControlPersist": "120",
     }
     return ["ssh", "-T", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
+
+
+_DECODE = 'for word; do printf -v word %b "$word"; shift; set -- "$@" "$word"; done; script=$1; shift; eval "$script"'
+"""Decodes the words that `_encode` has encoded, and runs the first of them with the others as its arguments."""
+
+
+def remote_command(script: str, arguments: Sequence[str]) -> str:
+    """Return the command line that runs a script of bash on the login node, whatever the user's login shell is.
+
+    csh, tcsh and fish do not take all quotes of a POSIX shell: csh ends a quoted text at the end of its line. The bash
+    is a login shell, because modules and profiles put Slurm's commands on the PATH.
+    """
+    words = ["bash", "-lc", _DECODE, "cloudtrain", *map(_encode, (script, *arguments))]
+    return " ".join(f"'{word}'" for word in words)
+
+
+def _encode(word: str) -> str:
+    """Return a word for `printf %b` without line ends, quotes, backslashes and `!`."""
+    return "".join(f"\\0{ord(letter):03o}" if letter in "'\\!" or letter < " " else letter for letter in word)
 
 
 def _socket_folder(state_dir: Path) -> Path:

@@ -58,3 +58,30 @@ def meaning_of(word: str) -> Meaning:
     counts as running."""
     parts = word.split()
     return MEANINGS.get(parts[0].rstrip("+") if parts else "", _RUNNING)
+
+
+_ADVICE = {
+    "JobHeld": "`scontrol release {job}` releases it, if you or an administrator held it",
+    "job requeued in held state": "`scontrol release {job}` releases it",
+    "launch failed requeued held": "its nodes could not start it; `scontrol release {job}` tries again",
+    "BeginTime": "Slurm starts it again soon; `scontrol show job {job}` says when",
+    "Dependency": "`scontrol show job {job}` says for which job",
+    "DependencyNeverSatisfied": "the job that it depends on failed; stop the run and submit it without that",
+    "Partition": "`scontrol show partition` says whether it is up and what it allows",
+    "Assoc": "a limit of your account; `sacctmgr show assoc user=$USER` shows it",
+    "QOS": "a limit of the QOS; `sacctmgr show qos` shows it",
+    "Invalid": "stop the run and correct `account`, `qos` or `reservation` in `[slurm]`",
+    "ReqNodeNotAvail": "nodes that it needs are down or reserved; `sinfo -R` says why",
+    "Nodes required": "nodes that it needs are down or reserved; `sinfo -R` says why",
+    "BadConstraints": "no node fits; stop the run and correct `constraint` in `[slurm]`",
+}
+"""What a user can do about a reason why a job waits, by the beginning of the reason. Others, such as `Resources` and
+`Priority`, need only time."""
+
+
+def advice_for(reason: str) -> str | None:
+    """Return what a user can do about Slurm's reason why a job waits; None if the job only needs time.
+
+    `{job}` in the text stands for the job's number."""
+    words = [word for word in _ADVICE if reason.startswith(word)]
+    return _ADVICE[max(words, key=len)] if words else None

@@ -9,12 +9,14 @@ from dataclasses import replace
 from cloudtrain.core.states import RunState, RunStatus
 from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
 from cloudtrain.targets.slurm.service.records import Record
-from cloudtrain.targets.slurm.service.states import Meaning, meaning_of
+from cloudtrain.targets.slurm.service.states import Meaning, advice_for, meaning_of
 
 _BROKEN = {
+    "setup": "the lines of `setup` in `[slurm]` ended the batch script",
     "code": "the first node could not unpack the bundle",
     "folders": "the first node could not create the run's folders",
 }
+_EARLY = "the batch script ended early"
 _RANK = re.compile(r"node_\d+\.rank_(\d+)\.stderr\.log")
 _DETAILS = 12
 """Maximum number of output lines in the explanation of a failure."""
@@ -51,13 +53,13 @@ def _judge(record: Record) -> Meaning:
             return Meaning(RunState.STOPPING)
         if found.state is RunState.RUNNING and (not record.starts or _is_left(record)):
             return Meaning(RunState.PREPARING)  # the job has its nodes, and the batch script is about to start
-        return Meaning(found.state, _waiting(record) if found.state is RunState.PENDING else None)
+        return Meaning(found.state, _waiting(record) if found.state is RunState.PENDING else _halted(record))
     if last is not None and last.word == "stopped":
         return Meaning(RunState.STOPPED, "it was asked to stop")
     if found.state is RunState.STOPPED:
         return Meaning(RunState.STOPPED, "it was asked to stop" if record.stop_asked else found.reason)
     if found.state is RunState.FAILED and found.reason is None:
-        return Meaning(RunState.FAILED, _reason_of_journal(record))
+        return Meaning(RunState.FAILED, _reason_of_journal(record) or _EARLY)
     return found
 
 
@@ -67,6 +69,9 @@ def _judge_by_journal(record: Record) -> Meaning:
     last = record.last("started", "stopping", "interrupted", "timeout", "ended", "stopped", "left", "broken")
     if last is None and record.stop_asked:
         return Meaning(RunState.STOPPED, "it was asked to stop before it started")
+    if (last is None or last.word == "started") and record.silence is not None:
+        reason = f"nobody knows how job {record.job} ended until Slurm's accounting answers: {record.silence}"
+        return Meaning(RunState.RUNNING, reason)
     if last is None or last.word == "started":
         return Meaning(RunState.LOST, f"Slurm no longer lists the job {record.job}, and the job recorded no end")
     if last.word in ("stopped", "stopping"):
@@ -107,8 +112,17 @@ def _exit_code(record: Record) -> int | None:
 
 
 def _waiting(record: Record) -> str | None:
-    """Return Slurm's reason why the job waits; None if Slurm gives no reason."""
-    return f"it waits: {record.why}" if record.why and record.why != "None" else None
+    """Return Slurm's reason why the job waits, and what helps; None if Slurm gives no reason."""
+    if not record.why or record.why == "None":
+        return None
+    advice = advice_for(record.why)
+    return f"it waits: {record.why}" + (f" ({advice.format(job=record.job)})" if advice is not None else "")
+
+
+def _halted(record: Record) -> str | None:
+    """Return why a job that has nodes does not run now; None if it runs."""
+    halted = str(record.state).split()[0] in ("SUSPENDED", "STOPPED")
+    return f"it is suspended (`scontrol resume {record.job}` lets it continue)" if halted else None
 
 
 def _with_cause(status: RunStatus, tails: str) -> RunStatus:
@@ -121,13 +135,22 @@ def _with_cause(status: RunStatus, tails: str) -> RunStatus:
         if error is not None:
             found.append((bool(PEER_LOST.search(error)), match is None, int(match[1]) if match else 0, error, lines))
     if not found:
-        return status
+        return _with_last_words(status, tails)
     is_consequence, is_nameless, number, error, lines = min(found, key=lambda item: item[:3])
     rank = None if is_nameless or is_consequence else number
     who = f"rank {rank}: " if rank is not None else ""
     code = f" ({status.reason})" if status.reason else ""
     details = tuple(lines[-_DETAILS:])
     return replace(status, reason=f"{who}{shorten_line(error)}{code}", failed_rank=rank, details=details)
+
+
+def _with_last_words(status: RunStatus, tails: str) -> RunStatus:
+    """Add to the status what the batch script printed last, if the script recorded no reason."""
+    lines = [line for name, lines in _files(tails) if name == "slurm.out" for line in lines if line.strip()]
+    if status.reason not in (_EARLY, _BROKEN["setup"]) or not lines:
+        return status
+    reason = f"{status.reason}: {shorten_line(lines[-1])}"
+    return replace(status, reason=reason, details=tuple(lines[-_DETAILS:]))
 
 
 def _files(tails: str) -> list[tuple[str, list[str]]]:

@@ -74,6 +74,12 @@ def _explain(error: CommandFailed, name: str) -> TargetError:
         return NameTaken(f"the run `{name}` belongs to another user", hint="give the job another name")
     if error.exit_status == scripts.BUSY:
         return TargetUnreachable(f"another command submits `{name}`", hint="run the same command again in a minute")
+    if error.exit_status == scripts.NO_LOCKS:
+        hint = (
+            "ask for a mount with locks (Lustre: the option `flock`), or set `shared_dir` in `[slurm]` to a folder on "
+            "another file system"
+        )
+        return TargetError(f"the file system of `shared_dir` cannot lock files: {error.message}", hint=hint)
     if error.exit_status == scripts.WITHDRAWN:
         return TargetUnreachable(f"another command withdrew `{name}`", hint="run the same command again")
     if error.exit_status == scripts.REFUSED:
