@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -200,18 +201,18 @@ def submit(
     from cloudtrain.bundle.entries import escape_path
     from cloudtrain.system.words import tell
 
-    words: dict[str, Any] = {
-        "profile": profile, "ignore": ignore, "place_of": place_of, "online": online, "file": file, "queue": queue,
-        "priority": priority, "on_plan": on_plan, "on_changes": on_changes, "on_bytes": on_bytes, "on_run": on_run,
-    }  # fmt: skip
+    submit_code_as_read = partial(
+        _submit, job, target, profile=profile, ignore=ignore, place_of=place_of, online=online, file=file, queue=queue,
+        priority=priority, on_plan=on_plan, on_changes=on_changes, on_bytes=on_bytes, on_run=on_run,
+    )  # fmt: skip
     for _ in range(_MORE_PLANS):
         try:
-            return _submit(job, target, **words)
+            return submit_code_as_read()
         except SourceChanged as error:
             if not error.may_plan_again:
                 raise
             tell(f"`{escape_path(error.path)}` changed while the job was being planned; planning it again")
-    return _submit(job, target, **words)
+    return submit_code_as_read()
 
 
 _MORE_PLANS = 2
