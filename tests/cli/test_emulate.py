@@ -93,7 +93,7 @@ def test_submit_runs_it_as_on_azureml(cli: Cli, on_azureml: str, clean_environme
     assert "instance 1 of 2" in alone.out
     assert "instance 0 of 2" not in alone.out
     assert cli("download", "last", "outputs/scores", "--to", "copy").code == 0
-    assert sorted(path.name for path in (clean_environment / "copy").iterdir()) == ["0", "1"]
+    assert sorted(path.name for path in (clean_environment / "copy").iterdir()) == [".cloudtrainignore", "0", "1"]
 
 
 @pytest.mark.parametrize(
