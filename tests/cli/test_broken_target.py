@@ -62,6 +62,14 @@ def broken(subject):
 """
 
 
+BUDGET = """
+from cloudtrain.core.plan import Level
+from cloudtrain.rules.rule import rule
+from cloudtrain.rules.shared.cost import budget_without_price, over_budget
+rule("DE412", Level.ERROR)(over_budget)
+rule("DE413", Level.ERROR)(budget_without_price)
+"""
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -201,6 +209,14 @@ def test_rules_with_the_codes_of_others(install: Callable[..., Path], run: Run) 
     assert done.returncode == 4
     assert "the code `XX101` does not begin with `DE`" in done.stderr
     assert "XX101" not in run("explain").stdout
+
+
+def test_a_budget_rule_without_a_budget(install: Callable[..., Path], run: Run) -> None:
+    """A shared rule finds nothing where the target's settings have no `max_cost`."""
+    modules = TARGET.replace('rule_prefix = "DE"', 'rule_prefix = "DE"\n    rule_modules = ("deck_rules",)')
+    install("deck = deck:DeckTarget", deck=modules, deck_rules=BUDGET)
+    assert run("plan", "job.yaml", "--target", "deck").returncode == 0
+    assert "The job could cost more than the budget." in run("explain", "DE412").stdout
 
 
 def test_a_defect_names_the_package(install: Callable[..., Path], run: Run) -> None:
