@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -217,6 +218,18 @@ def test_a_budget_rule_without_a_budget(install: Callable[..., Path], run: Run) 
     install("deck = deck:DeckTarget", deck=modules, deck_rules=BUDGET)
     assert run("plan", "job.yaml", "--target", "deck").returncode == 0
     assert "The job could cost more than the budget." in run("explain", "DE412").stdout
+
+
+def test_the_queue_of_another_target(install: Callable[..., Path], run: Run) -> None:
+    """`--queue` and `--priority` work where the settings have them, as `ct.submit(queue=True)` does."""
+    fields = '"deck"\n    queue: bool = False\n    priority: int = 0\n'
+    source = TARGET.replace('Literal["deck"] = "deck"', f'Literal["deck"] = {fields}')
+    source = source.replace('{"name": context.run_name}', '{"queued": settings.queue, "at": settings.priority}')
+    install("deck = deck:DeckTarget", deck=source)
+    done = run("submit", "job.yaml", "--target", "deck", "--queue", "--priority", "3", "--dry-run", "--json")
+    assert json.loads(done.stdout)["request"] == {"queued": True, "at": 3}
+    refused = run("submit", "job.yaml", "--target", "deck", "--max-restarts", "3")
+    assert "`--max-restarts` works only on the local target" in refused.stderr
 
 
 def test_a_defect_names_the_package(install: Callable[..., Path], run: Run) -> None:
