@@ -149,6 +149,10 @@ def _save(file: Path, text: str) -> None:
     say(f"wrote `{file}`")
 
 
+_OF_A_QUEUE = ("queue", "priority")
+"""The flags that also work on another target whose settings have them: one that uses cloudtrain's queue."""
+
+
 def target(name: str | None, profile: str | None, *, job: str | None = None, **flags: Any) -> Any:
     """Return the target with its settings. For a job file, the settings of its project are used instead of those of the
     working directory.
@@ -162,11 +166,14 @@ def target(name: str | None, profile: str | None, *, job: str | None = None, **f
     near = Path(job).parent if job is not None and not script and Path(job).is_file() else None
     given = {key: value for key, value in flags.items() if value is not None}
     if given:
-        chosen = target_named(name, profile=profile, near=near).type
+        settings = target_named(name, profile=profile, near=near)
+        chosen = settings.type
         if script and chosen != DEFAULT_TARGET:  # the job has them
             given = {key: value for key, value in given.items() if key not in _OF_THE_JOB}
-        if given and chosen != DEFAULT_TARGET:
-            field, value = next(iter(given.items()))
+        own = [field for field in _OF_A_QUEUE if field in type(settings).model_fields]
+        others = {field: value for field, value in given.items() if field not in own}
+        if others and chosen != DEFAULT_TARGET:
+            field, value = next(iter(others.items()))
             flag = "--" + _FLAG_OF.get(field, field).replace("_", "-")
             hint = "add `--target local`"
             if field in _OF_THE_JOB:

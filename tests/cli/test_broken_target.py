@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -61,6 +62,14 @@ def broken(subject):
     return ()
 """
 
+
+BUDGET = """
+from cloudtrain.core.plan import Level
+from cloudtrain.rules.rule import rule
+from cloudtrain.rules.shared.cost import budget_without_price, over_budget
+rule("DE412", Level.ERROR)(over_budget)
+rule("DE413", Level.ERROR)(budget_without_price)
+"""
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -201,6 +210,26 @@ def test_rules_with_the_codes_of_others(install: Callable[..., Path], run: Run) 
     assert done.returncode == 4
     assert "the code `XX101` does not begin with `DE`" in done.stderr
     assert "XX101" not in run("explain").stdout
+
+
+def test_a_budget_rule_without_a_budget(install: Callable[..., Path], run: Run) -> None:
+    """A shared rule finds nothing where the target's settings have no `max_cost`."""
+    modules = TARGET.replace('rule_prefix = "DE"', 'rule_prefix = "DE"\n    rule_modules = ("deck_rules",)')
+    install("deck = deck:DeckTarget", deck=modules, deck_rules=BUDGET)
+    assert run("plan", "job.yaml", "--target", "deck").returncode == 0
+    assert "The job could cost more than the budget." in run("explain", "DE412").stdout
+
+
+def test_the_queue_of_another_target(install: Callable[..., Path], run: Run) -> None:
+    """`--queue` and `--priority` work where the settings have them, as `ct.submit(queue=True)` does."""
+    fields = '"deck"\n    queue: bool = False\n    priority: int = 0\n'
+    source = TARGET.replace('Literal["deck"] = "deck"', f'Literal["deck"] = {fields}')
+    source = source.replace('{"name": context.run_name}', '{"queued": settings.queue, "at": settings.priority}')
+    install("deck = deck:DeckTarget", deck=source)
+    done = run("submit", "job.yaml", "--target", "deck", "--queue", "--priority", "3", "--dry-run", "--json")
+    assert json.loads(done.stdout)["request"] == {"queued": True, "at": 3}
+    refused = run("submit", "job.yaml", "--target", "deck", "--max-restarts", "3")
+    assert "`--max-restarts` works only on the local target" in refused.stderr
 
 
 def test_a_defect_names_the_package(install: Callable[..., Path], run: Run) -> None:
