@@ -32,6 +32,8 @@ _DEFAULT_NAMES = frozenset(
     """.split()
 )
 _DEFAULT_SUFFIXES = (".pyc", ".pyo", ".egg-info")
+_EDITORS_LOCK = ".#"
+"""Prefix of the link to nothing that Emacs makes beside a file with unsaved changes."""
 _ENVIRONMENT_MARKS = {"pyvenv.cfg": "a virtual environment", "conda-meta": "a conda environment"}
 
 
@@ -123,6 +125,8 @@ class Defaults(NamedTuple):
             return f"default {name}"
         if name.endswith(_DEFAULT_SUFFIXES):
             return f"default *{name[name.rindex('.') :]}"
+        if name.startswith(_EDITORS_LOCK) and os.path.islink(item.path):  # noqa: PTH114
+            return f"default {_EDITORS_LOCK}* (a lock of an editor)"
         if path in self.declared:
             return self.declared[path]
         if (secret := secret_name(path)) is not None:

@@ -174,6 +174,19 @@ def test_a_source_folder_that_goes_is_reported_as_missing(source: Path, monkeypa
         scan(source)
 
 
+def test_the_lock_of_an_editor_is_left_out(source: Path) -> None:
+    """Emacs makes a link to nothing beside a file with unsaved changes; other links to nothing are errors still."""
+    before = scan(source)
+    (source / ".#train.py").symlink_to("me@here.4711:1763712000")
+    (source / ".#notes").write_text("")
+    after = scan(source)
+    assert own(after) == [(".#notes", "file"), *own(before)]
+    assert [item.path for item in after.ignored] == [".#train.py"]
+    (source / "lock").symlink_to("me@here.4711:1763712000")
+    with pytest.raises(JobError, match="the link `lock` points to"):
+        scan(source)
+
+
 def test_data_that_goes_is_looked_for_again(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job's data may also be written while it is listed or read; a link to nothing stays an error at once."""
     after_listings(monkeypatch, source, (source / "model.py").unlink)
