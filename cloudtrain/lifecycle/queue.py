@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloudtrain.core.targets import all_targets
-from cloudtrain.errors import UsageError
+from cloudtrain.core.targets import all_targets, target_names
+from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.settings import Settings
 from cloudtrain.targets.base import KeepsQueue
 from cloudtrain.targets.registry import service_of
@@ -30,8 +30,10 @@ def queue_of(target: str, settings: Settings) -> KeepsQueue:
     """Return the queue of a target.
 
     Raises:
-        UsageError: cloudtrain has no queue for the target.
+        UsageError: no target has that name, or cloudtrain has no queue for the target.
     """
+    if target not in target_names():
+        raise UsageError(f"`{target}` is not a target", hint=did_you_mean(target, target_names()), code="CT913")
     service = service_of(target, settings)
     if not isinstance(service, KeepsQueue):
         others = " or ".join(f"`cloudtrain queue --target {name}`" for name in _with_queue(settings))

@@ -127,6 +127,7 @@ def test_a_state_folder_that_is_none(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     ("arguments", "words"),
     [
         (["queue", "--target", "slurm"], ["`slurm` does not use cloudtrain's queue [CT902]", "`cloudtrain queue --target local`"]),
+        (["queue", "--target", "slrum"], ["`slrum` is not a target [CT913]", "did you mean `slurm`?"]),
         (["queue", "move", "last"], ["the new position is missing", "`--first`, `--last` or `--before OTHER`"]),
         (["queue", "move", "last", "--first", "--last"], ["the new position is missing"]),
         (["queue", "--json", "drop", "last"], ["`--json` has no effect with `drop`"]),
