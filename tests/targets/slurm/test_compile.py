@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -210,3 +212,15 @@ def test_adopted_gpu(name: str) -> None:
     adopted = SlurmTarget().batch_settings({"gres": f"gpu:{name}:4"}, ())
     assert adopted.settings["gpu_type"] == name
     assert "gpu_type" not in SlurmTarget().batch_settings({"gres": "gpu:4"}, ()).settings
+
+
+def test_carriage_returns() -> None:
+    """sbatch refuses a script with line ends of Windows, also within a value, and bash reads the value as it was given."""
+    value = "it's\r\ntwo lines\r"
+    fields = {"environment": {"variables": {"TEXT": value}}, "hyperparameters": {"text": value}}
+    for settings in ({}, {"setup": ("true\r\ntrue",)}):
+        script = str(compile_plan(job_of(fields), Slurm(shared_dir=SHARED, **settings)).request["script"])
+        assert "\r" not in script
+    (start,) = re.findall(r"^export TEXT=.*?(?=^export )", script, re.MULTILINE | re.DOTALL)
+    echo = ["bash", "-c", start + 'printf %s "$TEXT"']
+    assert subprocess.run(echo, capture_output=True, check=True).stdout.decode() == value

@@ -15,7 +15,7 @@ from cloudtrain.launch import mpirun, torchrun
 from cloudtrain.runtime.mpi_options import mpirun_options
 from cloudtrain.runtime.torchrun_words import misread
 from cloudtrain.targets.slurm.compile.cluster_run import ClusterRun, is_mpi, is_plug_in
-from cloudtrain.targets.slurm.compile.snippets import AGENT, ALONE, MPI_RANK, TASK, TORCH_RANK
+from cloudtrain.targets.slurm.compile.snippets import AGENT, ALONE, MPI_RANK, TASK, TORCH_RANK, quote_word
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def _torch(run: ClusterRun) -> Launch:
         *("bash", "-c", '"$agent"', quote(python)),
         *map(quote, options),
         *("--master-addr", '"$head"', "--master-port", '"$port"'),
-        *("--no-python", *dashes, "bash", "-c", '"$rank"', *map(quote, program)),
+        *("--no-python", *dashes, "bash", "-c", '"$rank"', *map(quote_word, program)),
     ]
 
     def agent(node: int) -> Process:
@@ -72,7 +72,7 @@ def _torch(run: ClusterRun) -> Launch:
 def _mpi(run: ClusterRun) -> Launch:
     world, program, settings = run.nodes * run.processes, run.program, run.settings
     before = (f"rank={quote(MPI_RANK)}",)
-    rank_argv = ["bash", "-c", '"$rank"', *map(quote, program)]
+    rank_argv = ["bash", "-c", '"$rank"', *map(quote_word, program)]
     if is_plug_in(settings.mpi):
         line = _srun(run, f"--mpi={settings.mpi}", tasks=world, per_node=run.processes)
         return Launch(f"srun --mpi={settings.mpi}", " ".join([*line, *rank_argv]), _ranks(run, program), before)
@@ -127,7 +127,7 @@ def _tensorflow(run: ClusterRun) -> Launch:
         f"task={quote(TASK)}",
     ]
     srun = _srun(run, f"--distribution=plane={per_node}", tasks=count, per_node=per_node)
-    line = " ".join([*srun, "bash", "-c", '"$task"', *map(quote, program)])
+    line = " ".join([*srun, "bash", "-c", '"$task"', *map(quote_word, program)])
     order = [(kind, index) for kind, number in kinds for index in range(number)]
 
     def task(number: int) -> Process:
@@ -140,7 +140,7 @@ def _tensorflow(run: ClusterRun) -> Launch:
 
 def _none(run: ClusterRun) -> Launch:
     program = run.program
-    line = [*_srun(run, tasks=run.nodes, per_node=1), "bash", "-c", '"$alone"', *map(quote, program)]
+    line = [*_srun(run, tasks=run.nodes, per_node=1), "bash", "-c", '"$alone"', *map(quote_word, program)]
 
     def process(node: int) -> Process:
         env = {"CLOUDTRAIN_INSTANCE": str(node), "CLOUDTRAIN_INSTANCE_COUNT": str(run.nodes)}

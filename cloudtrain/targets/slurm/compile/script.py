@@ -10,6 +10,7 @@ from shlex import quote
 
 from cloudtrain.targets.slurm.compile.cluster_run import ClusterRun, is_mpi
 from cloudtrain.targets.slurm.compile.launchers import Launch
+from cloudtrain.targets.slurm.compile.snippets import quote_word
 
 _BEGIN = """\
 #!/bin/bash -l
@@ -142,7 +143,7 @@ def batch_script(run: ClusterRun, launch: Launch) -> str:
     )
     if settings.setup:
         text += _SETUP.format(lines="\n".join(settings.setup).replace("\r", ""))
-    exports = "\n".join(f"export {name}={quote(value)}" for name, value in run.variables.items())
+    exports = "\n".join(f"export {name}={quote_word(value)}" for name, value in run.variables.items())
     text += _VARIABLES.format(exports=exports, processes=run.processes, grace=grace)
     if run.job.environment.secrets:
         text += _SECRETS.format(python="python3" if run.image else quote(settings.python))

@@ -5,6 +5,14 @@ Every rank writes to its own output files, so that no launcher mixes the lines o
 
 from __future__ import annotations
 
+from shlex import quote
+
+
+def quote_word(text: str) -> str:
+    """Quote a user's text for the batch script. sbatch refuses a script with line ends of Windows, so a carriage return
+    is written as `$'\\r'`."""
+    return quote(text).replace("\r", "'$'\\r''")
+
 
 def _to_files(name: str) -> str:
     """Return the shell redirection of a process's stdout and stderr to output files with `name` in their names."""
