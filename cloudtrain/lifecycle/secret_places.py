@@ -39,9 +39,11 @@ def with_secret_places(
             places[name] = found[0]
             continue
         wrong = next((place for _, place in given if place), None)
-        example = next(iter(where.secret_places.values())).replace("NAME", name)
         what = f"cannot be read on {where.title} from `{wrong}`" if wrong else f"has no location on {where.title}"
-        hint = f'write `environment.secrets.{name}: {{{where.name}: "{example}"}}`'
+        hint = f"remove it: jobs on {where.title} get no secrets from cloudtrain"
+        if where.secret_places:
+            example = next(iter(where.secret_places.values())).replace("NAME", name)
+            hint = f'write `environment.secrets.{name}: {{{where.name}: "{example}"}}`'
         path = ("environment", "secrets", name)
         problems.append(Problem(path, f"the secret `{name}` {what}", hint, code="CT072"))
     if problems:

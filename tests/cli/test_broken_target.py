@@ -265,3 +265,20 @@ def test_runs_of_an_uninstalled_package(install: Callable[..., Path], run: Run) 
     ended = name.removesuffix("-2") + "-1"
     assert run("rm", ended).stdout.split() == [ended]
     assert ended not in run("ps").stdout
+
+
+def test_a_target_without_secrets(install: Callable[..., Path], run: Run, packages: Path) -> None:
+    """A job with a secret, or with a value that looks like one, is refused with a hint."""
+    install(
+        "deck = deck:DeckTarget",
+        deck=TARGET.replace('    rule_prefix = "DE"', '    rule_prefix = "DE"\n    secret_places = {}'),
+    )
+    job = packages.parent / "job.yaml"
+    job.write_text(JOB + 'environment: {secrets: {TOKEN: {local: "env:TOKEN"}}}\n')
+    done = run("plan", "job.yaml", "--target", "deck")
+    assert (done.returncode, "the secret `TOKEN` has no location on the deck [CT072]" in done.stderr) == (2, True)
+    assert "remove it: jobs on the deck get no secrets from cloudtrain" in done.stderr
+    job.write_text(JOB + f"environment: {{variables: {{HF_TOKEN: hf_{'aB3dE5gH7j' * 4}}}}}\n")
+    done = run("plan", "job.yaml", "--target", "deck")
+    assert done.returncode == 2
+    assert "remove it, and let the script read it itself" in done.stdout

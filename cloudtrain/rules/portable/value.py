@@ -95,6 +95,8 @@ def _name_of(found: SecretValue) -> str:
 
 def _hint(subject: Subject, found: SecretValue) -> str:
     """Return the hint to let the job look up the secret through `environment.secrets`."""
+    if not subject.where.secret_places:
+        return "remove it, and let the script read it itself; `cloudtrain explain CT305` explains why"
     name = str(found.path[-1]) if found.path[:2] == ("environment", "variables") else "NAME"
     example = next(iter(subject.where.secret_places.values())).replace("NAME", name)
     place = f'`environment.secrets: {{{name}: {{{subject.where.name}: "{example}"}}}}`'
