@@ -201,7 +201,7 @@ def test_a_target_that_cannot_be_asked_names_those_that_can(cli: Cli) -> None:
     result = cli("instances", "--refresh", "--target", "local")
     assert (result.code, result.out) == (2, "")
     assert "the types of `local` cannot be refreshed" in words(result.err)
-    assert "hint: use `--target azureml` or `--target sagemaker`" in result.err
+    assert "hint: use `--target sagemaker` or `--target azureml`" in result.err
 
 
 def test_own_prices_and_types(cli: Cli, clean_environment: Path) -> None:

@@ -133,7 +133,8 @@ def test_a_traceback_begins_in_the_script(tmp_path: Path) -> None:
     done = launch(tmp_path, script, "--processes-per-instance", "1")
     bare = subprocess.run([sys.executable, "src/train.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.written(0, "stderr") == bare.stderr
-    hooked = launch(tmp_path, "import sys\nsys.excepthook = lambda *_: print('hooked')\n1 / 0\n")
+    script = "import sys\nsys.excepthook = lambda *_: print('hooked')\n1 / 0\n"
+    hooked = launch(tmp_path, script, "--processes-per-instance", "1")  # a second rank would end this one
     assert (hooked.code, hooked.written(0)) == (1, "hooked\n")
     wrong = launch(tmp_path, "print(1\n", "--processes-per-instance", "1")
     assert "SyntaxError: '(' was never closed" in wrong.written(0, "stderr")
