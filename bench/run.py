@@ -86,6 +86,8 @@ def import_time(runs: int) -> list[Result]:
 
 
 REFERENCE = ("-c", "import pydantic, typer")
+LIBRARIES = ("-c", "import typer, yaml\nfrom pydantic import BaseModel\nclass One(BaseModel): field: int")
+"""What every plan needs of other packages: Typer, PyYAML, and pydantic for one model."""
 
 
 def help_time(runs: int) -> list[Result]:
@@ -104,7 +106,9 @@ def plan_time(runs: int) -> list[Result]:
                         CLOUDTRAIN_STATE_DIR=state)  # fmt: skip
         azure = command(CLOUDTRAIN, "plan", CIFAR, "--target", "azureml", "--format", "az-cli",
                         CLOUDTRAIN_STATE_DIR=state)  # fmt: skip
+        floor, base = medians(command(PYTHON, *LIBRARIES, PYDANTIC_DISABLE_PLUGINS="__all__"), python, runs)
         results = [
+            Result("libraries of a plan", floor, "import pydantic, typer", base, floor / base, "none: not ours", True),
             at_most("dry run", local, python, "import pydantic, typer", factor=3, runs=runs),
             at_most("plan for SageMaker", cloud, python, "import pydantic, typer", factor=3, runs=runs),
             at_most("plan for Azure ML", azure, python, "import pydantic, typer", factor=3, runs=runs),
