@@ -63,7 +63,7 @@ def read_data(place: str) -> LocalData:
     Raises:
         UnreadableData: the data does not exist, is too large, or cannot be read.
     """
-    for pause in (*PAUSES[1:], None):
+    for pause in (*PAUSES, None):
         try:
             return _hashed(_files_of(place), os.path.isfile(place))  # noqa: PTH113
         except OSError as error:

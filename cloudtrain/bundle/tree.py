@@ -4,7 +4,6 @@ the archive."""
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from cloudtrain.bundle.hashing import Digest, hash_files
 from cloudtrain.bundle.ignore import IGNORE_FILE, ignore_line
 from cloudtrain.bundle.links import BrokenLink, Links
 from cloudtrain.bundle.sizes import LIMIT, largest_files, size_hint
-from cloudtrain.bundle.walk import PAUSES, Moved, Walk, has_moved, walk
+from cloudtrain.bundle.walk import PAUSES, Moved, Walk, has_moved, read_until_settled, walk
 from cloudtrain.core.plan import Bundle
 from cloudtrain.core.units import format_size
 from cloudtrain.errors import JobError, Problem
@@ -88,14 +87,10 @@ def scan(
     Raises:
         JobError: the folder does not exist, or contains something that a bundle cannot hold; every problem is listed.
     """
-    path = ""
-    for pause in PAUSES:
-        time.sleep(pause)
-        try:
-            return _scan(source_dir, extra or {}, declared, beside, alone, ceiling)
-        except Moved as moved:
-            path = moved.path
-    raise _always_moved(path)
+    try:
+        return read_until_settled(lambda: _scan(source_dir, extra or {}, declared, beside, alone, ceiling))
+    except Moved as moved:
+        raise _always_moved(moved.path) from None
 
 
 def _scan(
@@ -144,7 +139,7 @@ def _always_moved(path: str) -> JobError:
     if path:
         name = f"`{escape_path(path)}`"
         hint += f", or if the job does not need it, add the line `{ignore_line(path)}` to `{IGNORE_FILE}`"
-    message = f"{name} was removed or replaced while `source_dir` was being read, {len(PAUSES)} times in a row"
+    message = f"{name} was removed or replaced while `source_dir` was being read, {len(PAUSES) + 1} times in a row"
     return _problem(message, hint, "CT963")
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from cloudtrain.bundle.entries import Ignored, escape_path
 from cloudtrain.bundle.ignore import IGNORE_FILE, INCLUDE_FILE, Defaults, Rules, ignore_line, own_output
@@ -31,8 +33,10 @@ _MOVED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ESTALE)
 """Errors of reading a file or folder that was removed, or replaced by something else, after it was listed."""
 
 
-PAUSES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
-"""Seconds before each attempt to read a folder in which other programs remove or replace files."""
+T = TypeVar("T")
+
+PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
+"""Seconds before each further attempt to read a folder in which other programs remove or replace files."""
 
 
 class Moved(Exception):
@@ -45,6 +49,19 @@ class Moved(Exception):
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self.path = path
+
+
+def read_until_settled(read: Callable[[], T]) -> T:
+    """Return what `read` returns. Call it again, after a pause, while other programs remove or replace what it reads.
+
+    Raises:
+        Moved: this happened at every attempt.
+    """
+    for pause in PAUSES:
+        with suppress(Moved):
+            return read()
+        time.sleep(pause)
+    return read()
 
 
 def has_moved(error: OSError) -> bool:

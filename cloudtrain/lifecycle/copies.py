@@ -55,12 +55,12 @@ def bundled(files: Sequence[Path], folder: Path, source: Path) -> list[str]:
     """Return the lines for the ignore file of `source` that leave the copies in `folder` out of its bundles; empty if
     the bundles do not contain them.
     """
-    from cloudtrain.bundle.walk import walk
+    from cloudtrain.bundle.walk import Moved, read_until_settled, walk
 
     root = os.path.realpath(source)
     try:
-        code = {file.path for file in walk(root).files}
-    except JobError:  # the next submit reports it, and sends nothing
+        code = {file.path for file in read_until_settled(lambda: walk(root)).files}
+    except (JobError, Moved):  # the next submit reports it, and sends nothing
         return []
     copies = {os.path.relpath(os.path.realpath(file), root) for file in files} & code
     others = code - copies

@@ -216,7 +216,7 @@ def test_a_folder_that_never_rests_is_an_error_that_says_so(source: Path, monkey
     [problem] = caught.value.problems
     assert problem.code == "CT963"
     assert problem.message == (
-        f"`out [1].tmp` was removed or replaced while `source_dir` was being read, {len(pauses)} times in a row"
+        f"`out [1].tmp` was removed or replaced while `source_dir` was being read, {len(pauses) + 1} times in a row"
     )
     assert problem.hint == (
         "run the command again when no program is writing to `source_dir`, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,24 @@ def test_copies_into_the_project_itself_are_told(cli: Cli, project: Path) -> Non
     assert "`/deep`, `/weights.pt`" in " ".join(result.err.split())
     (project / ".cloudtrainignore").write_text("/deep\n/weights.pt\n")
     assert planned(cli) == before
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_a_file_that_goes_meanwhile(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """The copies are there and printed, also while another program removes files of the project."""
+    (project / "mine.py").write_text("")
+    left, reading = [project / "link"] * times, os.readlink
+    (project / "link").symlink_to("train.py")
+
+    def readlink(place: str) -> str:
+        if left and str(place) == str(left[-1]):
+            raise FileNotFoundError(2, "No such file or directory", str(left.pop()))
+        return reading(place)
+
+    monkeypatch.setattr(os, "readlink", readlink)
+    result = cli("download", "last", "model/", "--to", ".")
+    assert (result.code, len(result.out.splitlines())) == (0, 2)
+    assert ("`/weights.pt`" in result.err) is (times == 1)
 
 
 def test_copies_elsewhere_stay_as_they_are(cli: Cli, project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
