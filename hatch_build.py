@@ -36,7 +36,7 @@ class TrainingScripts(BuildHookInterface):  # type: ignore[type-arg]
         if version == "editable":
             return
         sys.path.insert(0, self.root)
-        from cloudtrain.bundle.walk import walk  # needs the standard library alone
+        from cloudtrain.code.walk import walk  # needs the standard library alone
         from cloudtrain.errors import JobError
 
         self._scripts = TemporaryDirectory()  # hatchling takes a file to one place only, and a shared one has two

@@ -25,8 +25,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.bundle.tree import scan
-from cloudtrain.bundle.unpack import unpack
+from cloudtrain.code.tree import scan
+from cloudtrain.code.unpack import unpack
 
 FILES, TOTAL, RUNS = 5_000, 200_000_000, 3
 Row = dict[str, Any]

@@ -228,12 +228,12 @@ def listing_time(runs: int) -> list[Result]:
 def _fill_store(state: Path, count: int) -> None:
     import sqlite3
 
-    from cloudtrain.store import FILE_NAME
-    from cloudtrain.store.opening import open_store
+    from cloudtrain.lifecycle.schema import open_store
+    from cloudtrain.system.files import STORE_FILE
 
     with open_store(state) as store:
         salt = store.salt
-    db = sqlite3.connect(state / FILE_NAME)
+    db = sqlite3.connect(state / STORE_FILE)
     rows = [
         (i + 1, f"job-{i:08d}-1", "local", "here", f"job{i % 50}", f"{i:064d}", "me@here", salt, 1, "reported",
          "succeeded", None, 1e9 + i, 1e9 + i, 1e9 + i + 60)

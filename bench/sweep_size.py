@@ -18,13 +18,12 @@ import time
 from pathlib import Path
 
 import cloudtrain as ct
-from cloudtrain.core.states import RunState
-from cloudtrain.store.opening import open_store
-from cloudtrain.store.store import RunRecord
-from cloudtrain.sweeps.folder import SweepFolder
-from cloudtrain.sweeps.names import trial_key, trial_name
-from cloudtrain.sweeps.service import SweepService
-from cloudtrain.sweeps.study import FILE_NAME
+from cloudtrain.lifecycle.driven import SweepFolder
+from cloudtrain.lifecycle.schema import open_store
+from cloudtrain.lifecycle.store import RunRecord
+from cloudtrain.lifecycle.sweeps.service import SweepService, trial_key, trial_name
+from cloudtrain.lifecycle.sweeps.study import FILE_NAME
+from cloudtrain.plans.states import RunState
 
 COMMANDS = (["ps"], ["ps", "--trials"], ["status", "last"], ["trials", "last"], ["trials", "last", "--best", "5"])
 

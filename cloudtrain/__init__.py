@@ -10,57 +10,57 @@ if TYPE_CHECKING:
     from cloudtrain.adoption.proof import Adoption as Adoption
     from cloudtrain.api import bundled_job as bundled_job
     from cloudtrain.api import check as check
+    from cloudtrain.api import diff as diff
     from cloudtrain.api import load_job as load_job
     from cloudtrain.api import load_sweep as load_sweep
     from cloudtrain.api import pin as pin
     from cloudtrain.api import plan as plan
     from cloudtrain.api import submit as submit
     from cloudtrain.api import upload as upload
-    from cloudtrain.core.data import Checkpoint as Checkpoint
-    from cloudtrain.core.data import Input as Input
-    from cloudtrain.core.data import Output as Output
-    from cloudtrain.core.distribution import MPI as MPI
-    from cloudtrain.core.distribution import SMDDP as SMDDP
-    from cloudtrain.core.distribution import SMP as SMP
-    from cloudtrain.core.distribution import DeepSpeed as DeepSpeed
-    from cloudtrain.core.distribution import Horovod as Horovod
-    from cloudtrain.core.distribution import NoDistribution as NoDistribution
-    from cloudtrain.core.distribution import Ray as Ray
-    from cloudtrain.core.distribution import TensorFlow as TensorFlow
-    from cloudtrain.core.distribution import Torch as Torch
-    from cloudtrain.core.job import Environment as Environment
-    from cloudtrain.core.job import Spot as Spot
-    from cloudtrain.core.job import TrainingJob as TrainingJob
-    from cloudtrain.core.plan import Finding as Finding
-    from cloudtrain.core.plan import Level as Level
-    from cloudtrain.core.plan import Plan as Plan
-    from cloudtrain.core.processing import ProcessingInput as ProcessingInput
-    from cloudtrain.core.processing import ProcessingJob as ProcessingJob
-    from cloudtrain.core.processing import ProcessingOutput as ProcessingOutput
-    from cloudtrain.core.resources import InstanceGroup as InstanceGroup
-    from cloudtrain.core.resources import InstancePreference as InstancePreference
-    from cloudtrain.core.resources import Resources as Resources
-    from cloudtrain.core.search import Range as Range
-    from cloudtrain.core.states import LogLine as LogLine
-    from cloudtrain.core.states import RunRef as RunRef
-    from cloudtrain.core.states import RunState as RunState
-    from cloudtrain.core.states import RunStatus as RunStatus
-    from cloudtrain.core.sweep import Objective as Objective
-    from cloudtrain.core.sweep import StopEarly as StopEarly
-    from cloudtrain.core.sweep import Sweep as Sweep
-    from cloudtrain.core.trial import Trial as Trial
     from cloudtrain.errors import CloudtrainError as CloudtrainError
     from cloudtrain.errors import JobError as JobError
     from cloudtrain.errors import PreflightError as PreflightError
     from cloudtrain.errors import RunNotFound as RunNotFound
     from cloudtrain.errors import SettingsError as SettingsError
     from cloudtrain.errors import TargetError as TargetError
-    from cloudtrain.history import diff as diff
+    from cloudtrain.job.data import Checkpoint as Checkpoint
+    from cloudtrain.job.data import Input as Input
+    from cloudtrain.job.data import Output as Output
+    from cloudtrain.job.distribution import MPI as MPI
+    from cloudtrain.job.distribution import SMDDP as SMDDP
+    from cloudtrain.job.distribution import SMP as SMP
+    from cloudtrain.job.distribution import DeepSpeed as DeepSpeed
+    from cloudtrain.job.distribution import Horovod as Horovod
+    from cloudtrain.job.distribution import NoDistribution as NoDistribution
+    from cloudtrain.job.distribution import Ray as Ray
+    from cloudtrain.job.distribution import TensorFlow as TensorFlow
+    from cloudtrain.job.distribution import Torch as Torch
+    from cloudtrain.job.processing import ProcessingInput as ProcessingInput
+    from cloudtrain.job.processing import ProcessingJob as ProcessingJob
+    from cloudtrain.job.processing import ProcessingOutput as ProcessingOutput
+    from cloudtrain.job.sweep import Objective as Objective
+    from cloudtrain.job.sweep import Range as Range
+    from cloudtrain.job.sweep import StopEarly as StopEarly
+    from cloudtrain.job.sweep import Sweep as Sweep
+    from cloudtrain.job.training import Environment as Environment
+    from cloudtrain.job.training import InstanceGroup as InstanceGroup
+    from cloudtrain.job.training import InstancePreference as InstancePreference
+    from cloudtrain.job.training import Resources as Resources
+    from cloudtrain.job.training import Spot as Spot
+    from cloudtrain.job.training import TrainingJob as TrainingJob
     from cloudtrain.lifecycle.run import Run as Run
+    from cloudtrain.lifecycle.sweeps.sweep_run import SweepRun as SweepRun
     from cloudtrain.lookup import recover as recover
     from cloudtrain.lookup import run as run
     from cloudtrain.lookup import runs as runs
-    from cloudtrain.sweeps.sweep_run import SweepRun as SweepRun
+    from cloudtrain.plans.plan import Finding as Finding
+    from cloudtrain.plans.plan import Level as Level
+    from cloudtrain.plans.plan import Plan as Plan
+    from cloudtrain.plans.states import LogLine as LogLine
+    from cloudtrain.plans.states import RunRef as RunRef
+    from cloudtrain.plans.states import RunState as RunState
+    from cloudtrain.plans.states import RunStatus as RunStatus
+    from cloudtrain.plans.states import Trial as Trial
     from cloudtrain.targets.azureml.settings import AzureML as AzureML
     from cloudtrain.targets.local.settings import Local as Local
     from cloudtrain.targets.sagemaker.settings import SageMaker as SageMaker
@@ -74,7 +74,7 @@ _HOME = {
     "adopt": "adoption.adopt",
     "bundled_job": "api",
     "check": "api",
-    "diff": "history",
+    "diff": "api",
     "load_job": "api",
     "load_sweep": "api",
     "pin": "api",
@@ -84,46 +84,46 @@ _HOME = {
     "runs": "lookup",
     "submit": "api",
     "upload": "api",
-    "Checkpoint": "core.data",
-    "Input": "core.data",
-    "Output": "core.data",
-    "MPI": "core.distribution",
-    "SMDDP": "core.distribution",
-    "SMP": "core.distribution",
-    "DeepSpeed": "core.distribution",
-    "Horovod": "core.distribution",
-    "NoDistribution": "core.distribution",
-    "Ray": "core.distribution",
-    "TensorFlow": "core.distribution",
-    "Torch": "core.distribution",
+    "Checkpoint": "job.data",
+    "Input": "job.data",
+    "Output": "job.data",
+    "MPI": "job.distribution",
+    "SMDDP": "job.distribution",
+    "SMP": "job.distribution",
+    "DeepSpeed": "job.distribution",
+    "Horovod": "job.distribution",
+    "NoDistribution": "job.distribution",
+    "Ray": "job.distribution",
+    "TensorFlow": "job.distribution",
+    "Torch": "job.distribution",
     "CloudtrainError": "errors",
     "JobError": "errors",
     "PreflightError": "errors",
     "RunNotFound": "errors",
     "SettingsError": "errors",
     "TargetError": "errors",
-    "Environment": "core.job",
-    "Spot": "core.job",
-    "TrainingJob": "core.job",
-    "Finding": "core.plan",
-    "Level": "core.plan",
-    "Plan": "core.plan",
-    "ProcessingInput": "core.processing",
-    "ProcessingJob": "core.processing",
-    "ProcessingOutput": "core.processing",
-    "InstanceGroup": "core.resources",
-    "InstancePreference": "core.resources",
-    "Resources": "core.resources",
-    "LogLine": "core.states",
-    "RunRef": "core.states",
-    "RunState": "core.states",
-    "RunStatus": "core.states",
-    "Range": "core.search",
-    "Objective": "core.sweep",
-    "StopEarly": "core.sweep",
-    "Sweep": "core.sweep",
-    "Trial": "core.trial",
-    "SweepRun": "sweeps.sweep_run",
+    "Environment": "job.training",
+    "Spot": "job.training",
+    "TrainingJob": "job.training",
+    "Finding": "plans.plan",
+    "Level": "plans.plan",
+    "Plan": "plans.plan",
+    "ProcessingInput": "job.processing",
+    "ProcessingJob": "job.processing",
+    "ProcessingOutput": "job.processing",
+    "InstanceGroup": "job.training",
+    "InstancePreference": "job.training",
+    "Resources": "job.training",
+    "LogLine": "plans.states",
+    "RunRef": "plans.states",
+    "RunState": "plans.states",
+    "RunStatus": "plans.states",
+    "Range": "job.sweep",
+    "Objective": "job.sweep",
+    "StopEarly": "job.sweep",
+    "Sweep": "job.sweep",
+    "Trial": "plans.states",
+    "SweepRun": "lifecycle.sweeps.sweep_run",
     "AzureML": "targets.azureml.settings",
     "Local": "targets.local.settings",
     "SageMaker": "targets.sagemaker.settings",
@@ -149,7 +149,7 @@ if not TYPE_CHECKING:  # with this function a type checker would accept every mi
         """Return the settings class that is called `name`, such as `Slurm`; None if no installed target has it."""
         if not name[:1].isupper():
             return None
-        from cloudtrain.core.targets import all_targets
+        from cloudtrain.system.plugins import all_targets
 
         models = (target.settings_model for target in all_targets())
         return next((model for model in models if model.__name__ == name), None)

@@ -5,31 +5,41 @@ Each function imports the modules that only it needs when it is called, so that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from cloudtrain.core.job import BUNDLED, TrainingJob
-from cloudtrain.core.plan import Plan
-from cloudtrain.errors import CloudtrainError, UsageError, shortened
-from cloudtrain.jobfile.files import anchored
-from cloudtrain.lifecycle.planning import PlaceOf, PreparedJob, prepare_job
-from cloudtrain.settings import Settings, load_settings
-from cloudtrain.store.kinds import AFTER, SWEEP
-from cloudtrain.targets.base import ByteProgress
-from cloudtrain.targets.registry import service_of, target_of
-from cloudtrain.targets.settings import AnyTarget, TargetSettings
+from cloudtrain.errors import (
+    CloudtrainError,
+    MissingExtra,
+    RunNotFound,
+    TargetError,
+    TargetUnreachable,
+    UsageError,
+    shortened,
+)
+from cloudtrain.job.file import anchored
+from cloudtrain.job.training import BUNDLED, TrainingJob
+from cloudtrain.lifecycle.prepare import PlaceOf, PreparedJob, prepare_job
+from cloudtrain.lookup import recover_if_needed, run, runs_at
+from cloudtrain.plans.plan import Plan
+from cloudtrain.plans.states import AFTER, SWEEP
+from cloudtrain.targets.contract import ByteProgress
+from cloudtrain.targets.registry import service_of, target_of, usable_target
+from cloudtrain.targets.settings import AnyTarget, Settings, TargetSettings, load_settings
 
 if TYPE_CHECKING:
-    from cloudtrain.core.processing import AnyJob
-    from cloudtrain.core.sweep import Sweep
-    from cloudtrain.jobfile import JobFile
+    from cloudtrain.job.file import JobFile
+    from cloudtrain.job.processing import AnyJob
+    from cloudtrain.job.sweep import Sweep
+    from cloudtrain.lifecycle.past import Difference, RunCost, Side, Since
+    from cloudtrain.lifecycle.record import Sent
     from cloudtrain.lifecycle.run import Run
-    from cloudtrain.lifecycle.since import Since
-    from cloudtrain.lifecycle.submission import Submitted
-    from cloudtrain.sweeps.planning import PreparedSweep
+    from cloudtrain.lifecycle.submit import Submitted
+    from cloudtrain.lifecycle.sweeps.plan import PreparedSweep
 
 
 def load_job(path: str | Path, overrides: Sequence[str] = ()) -> AnyJob:
@@ -62,12 +72,12 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
 def load_job_file(path: str | Path, overrides: Sequence[str] = ()) -> JobFile:
     """Read a job file or a sweep file. Return the job or sweep, and the position of each value in the file. The path
     `bundled:NAME` means the job file of a bundled script."""
-    from cloudtrain.jobfile import load_job as load
+    from cloudtrain.job.file import load_job as load
 
     text = str(path)
     if not text.startswith(BUNDLED):
         return load(Path(path), overrides)
-    from cloudtrain.scripts import script_path
+    from cloudtrain.code.bundled import script_path
 
     file = script_path(text.removeprefix(BUNDLED)) / "job.yaml"
     found = load(file, [*overrides, f"source_dir={text}"])
@@ -197,9 +207,9 @@ def submit(
         TargetError: the target refused the job or could not be reached. The next cloudtrain command asks the target
             whether the run exists nevertheless.
     """
-    from cloudtrain.bundle.archive import SourceChanged
-    from cloudtrain.bundle.entries import escape_path
-    from cloudtrain.system.words import tell
+    from cloudtrain.code.files import escape_path
+    from cloudtrain.code.tree import SourceChanged
+    from cloudtrain.system.processes import tell
 
     submit_code_as_read = partial(
         _submit, job, target, profile=profile, ignore=ignore, place_of=place_of, online=online, file=file, queue=queue,
@@ -240,18 +250,17 @@ def _submit(
     Raises:
         SourceChanged: the code changed after it was read; nothing was sent.
     """
-    from cloudtrain.bundle.archive import SourceChanged
+    from cloudtrain.code.tree import SourceChanged
     from cloudtrain.lifecycle.inputs import outputs_of
-    from cloudtrain.lifecycle.keeping import Keeper
-    from cloudtrain.lifecycle.sending import stop_on_errors
-    from cloudtrain.lifecycle.submission import Submission, submit_once
+    from cloudtrain.lifecycle.record import Keeper
+    from cloudtrain.lifecycle.records import origin_here
+    from cloudtrain.lifecycle.schema import open_store
+    from cloudtrain.lifecycle.submit import Submission, stop_on_errors, submit_once
     from cloudtrain.lookup import find_service, run_of_record
-    from cloudtrain.store.opening import open_store
-    from cloudtrain.store.origin import origin_here
 
     settings = _settings_of(job)
     if queue is not None or priority is not None:
-        from cloudtrain.lifecycle.queue import queued_settings
+        from cloudtrain.lifecycle.submit import queued_settings
 
         named = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
         target = queued_settings(named, queue, priority)
@@ -277,7 +286,7 @@ def _submit(
 
     service, key = prepared.service, prepared.key
     if isinstance(prepared, PreparedJob) and prepared.waits_for:
-        from cloudtrain.chains.service import ChainService
+        from cloudtrain.lifecycle.waiting import ChainService
 
         service = ChainService(
             settings.environ, settings.state_dir, after=prepared.waits_for, key=key, submitter=settings.submitter
@@ -292,7 +301,7 @@ def _submit(
                 on_plan(compiled)
             stop_on_errors(compiled)
             if on_changes is not None and isinstance(prepared, PreparedJob):
-                from cloudtrain.lifecycle.since import changes_since_last
+                from cloudtrain.lifecycle.past import changes_since_last
 
                 with suppress(CloudtrainError, OSError):
                     on_changes(changes_since_last(store, prepared, cast("AnyJob", keeper.job), compiled))
@@ -341,7 +350,7 @@ def upload(
         TargetError: the target refused the upload or could not be reached.
         UsageError: only cloudtrain can start this job.
     """
-    from cloudtrain.lifecycle.sending import stop_on_errors
+    from cloudtrain.lifecycle.submit import stop_on_errors
 
     settings = _settings_of(job)
     prepared = _prepare(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
@@ -364,7 +373,7 @@ def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = 
         TargetError: the target cannot be reached, or has no version for a label.
         UsageError: the target has no labels, or the job contains none.
     """
-    from cloudtrain.targets.base import PinsVersions
+    from cloudtrain.targets.contract import PinsVersions
 
     settings = _settings_of(job)
     own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
@@ -394,21 +403,168 @@ def _settings_of(job: AnyJob | Sweep) -> Settings:
 def _prepare(job: AnyJob | Sweep, target: AnyTarget, settings: Settings, **words: Any) -> PreparedJob | PreparedSweep:
     if getattr(job, "kind", None) != "sweep":
         return prepare_job(job, target, settings, **words)  # type: ignore[arg-type]  # no sweep, and no import of its model
-    from cloudtrain.sweeps.planning import prepare_sweep
+    from cloudtrain.lifecycle.sweeps.plan import prepare_sweep
 
     return prepare_sweep(job, target, settings, **words)  # type: ignore[arg-type]  # a sweep
 
 
 def _next_plan(prepared: PreparedJob | PreparedSweep, settings: Settings) -> Plan:
     """Return the plan of the job's next run, without creating a run store."""
-    from cloudtrain.store.identity import salt_of_new_store
-    from cloudtrain.store.presence import has_store
+    from cloudtrain.lifecycle.records import salt_of_new_store
+    from cloudtrain.lifecycle.schema import has_store
 
     if not has_store(settings.state_dir):
         return prepared.plan(1, salt_of_new_store(settings.state_dir))
-    from cloudtrain.store.opening import read_store
+    from cloudtrain.lifecycle.schema import read_store
 
     with read_store(settings.state_dir) as store:
         if store is None:
             return prepared.plan(1, salt_of_new_store(settings.state_dir))
         return prepared.plan(store.next_counter(prepared.key, settings.submitter), store.salt)
+
+
+# Public functions about past runs: `diff` and `costs`.
+
+
+def costs(
+    *, since: float | None = None, target: AnyTarget = None, profile: str | None = None, online: bool = True
+) -> Iterator[RunCost]:
+    """Yield the cost of each run, newest first: the runs of this user on this machine, or all runs on a target.
+
+    Args:
+        since: only runs submitted since this time, in seconds since the epoch.
+        target: all runs on this target, by any user. Default: the runs of this user on this machine, on every target.
+        profile: a profile of `cloudtrain.toml`, for the target's account settings.
+        online: ask the targets for unknown bills. If a target does not answer, the cost is an estimate.
+    """
+    from cloudtrain.lifecycle.past import cost_of
+    from cloudtrain.lifecycle.schema import read_store
+
+    with read_store(load_settings().state_dir) as store:
+        money = {} if store is None else store.money()
+        tags = {} if store is None else store.tags()
+    now, silent = time.time(), set[str]()
+    for item in _newest_runs(target, profile):
+        if since is not None and item.created < since:
+            if target is not None:
+                return
+            continue  # a clock may have been set back between two runs of this machine
+        known = money.get(item.name)
+        status = item.last_status
+        is_open = known is None or known.billable_seconds is None or not status.state.is_final
+        where = usable_target(item.target)
+        is_worth_asking = is_open and where is not None and where.is_paid and status.billable_seconds is None
+        if online and is_worth_asking and item.target not in silent:
+            try:
+                status = item.status()
+                item.remember(status)
+            except (TargetUnreachable, MissingExtra):
+                silent.add(item.target)  # after the first failure, every other request would wait as long
+            except (TargetError, RunNotFound):
+                pass
+        yield cost_of(item, status, known, tags.get(item.name), now)
+
+
+def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
+    """Yield all runs on `target`, newest first. If `target` is None, yield the runs in this machine's store, with
+    their last known status."""
+    from cloudtrain.lifecycle.run import Run
+    from cloudtrain.lifecycle.schema import read_store
+    from cloudtrain.plans.states import SWEEP
+
+    settings = load_settings()
+    if target is not None:
+        model = settings.target(target, profile=profile) if isinstance(target, str) else target
+        yield from (Run.attached(item, settings) for item in runs_at(model, settings))
+        return
+    recover_if_needed()
+    with read_store(settings.state_dir) as store:
+        rows = [] if store is None else store.newest(trials=True)
+        rows = [row for row in rows if not row.key.startswith(SWEEP)]  # the cost of a sweep is the cost of its trials
+    yield from (Run(row, settings) for row in rows if row.stage in ("accepted", "reported"))
+
+
+def diff(
+    before: Run | Plan | AnyJob | str | Path,
+    after: Run | Plan | AnyJob | str | Path,
+    target: AnyTarget = None,
+    *,
+    profile: str | None = None,
+) -> Difference:
+    """Return the differences between two runs, plans or jobs: the job by field, the request, and the code by line.
+
+    Args:
+        before: a run, a plan or a job; the name of a run; or the path of a plan's JSON file, a job file or a script.
+        after: what to compare `before` with, in the same forms.
+        target: the target to compile jobs for. Default: the target of the run or plan that the job is compared with.
+        profile: a profile of `cloudtrain.toml`, for jobs.
+
+    Raises:
+        RunNotFound: no run has the given name, or the store has no record of what was sent for it.
+    """
+    from cloudtrain.lifecycle.past import difference
+
+    found = [_resolve(item) for item in (before, after)]
+    other = [_target_of_side(item) for item in reversed(found)]
+    instead = target if target is not None else other[0], target if target is not None else other[1]
+    one = _side(before, found[0], instead[0], profile)
+    return difference(one, _side(after, found[1], instead[1], profile), load_settings())
+
+
+def _resolve(item: Run | Plan | AnyJob | str | Path) -> Sent | Mapping[str, Any] | AnyJob:
+    """Load one side of the comparison: what was sent for a run, the data of a plan, or a job."""
+    from cloudtrain.lifecycle.run import Run
+
+    if isinstance(item, Run):
+        return item.show()
+    if isinstance(item, Plan):
+        return item.to_dict()
+    if not isinstance(item, str | Path):
+        return item
+    text = str(item)
+    if text.startswith(BUNDLED):
+        return load_job(text)
+    path = Path(text)
+    if path.suffix == ".py" and path.is_file():
+        return TrainingJob.from_script(path)
+    if path.suffix.lower() not in (".yaml", ".yml", ".toml", ".json") and not path.is_file():
+        return run(text).show()
+    return _plan_in(path) or load_job(path)
+
+
+def _plan_in(path: Path) -> Mapping[str, Any] | None:
+    """Return the plan in a file that `cloudtrain plan --json` wrote; None if the file holds no plan."""
+    import json
+
+    if path.suffix.lower() != ".json":
+        return None
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None  # reading the file as a job gives a better message
+    is_plan = isinstance(data, dict) and {"target", "run_name", "request"} <= data.keys()
+    return data if is_plan else None
+
+
+def _target_of_side(found: Sent | Mapping[str, Any] | AnyJob) -> AnyTarget:
+    """Return the target of one side of the comparison, for which a job on the other side is compiled. None if this side
+    is a job itself."""
+    from cloudtrain.lifecycle.record import Sent, settings_of
+
+    if isinstance(found, Sent):
+        return settings_of(found.kept) or found.ref.target
+    return found["target"] if isinstance(found, Mapping) else None
+
+
+def _side(given: object, found: Sent | Mapping[str, Any] | AnyJob, target: AnyTarget, profile: str | None) -> Side:
+    from cloudtrain.lifecycle.past import Side
+    from cloudtrain.lifecycle.record import Sent
+
+    if isinstance(found, Sent):
+        return Side.of_run(found.name, found.ref, found.kept)
+    if isinstance(found, Mapping):
+        return Side(str(given) if isinstance(given, str | Path) else found["run_name"], found)
+    settings = load_settings(found.folder)
+    prepared = prepare_job(found, target, settings, profile=profile, ignore=(), place_of=None)
+    title = str(given) if isinstance(given, str | Path) else found.name
+    return Side.of_job(title, prepared, anchored(found, settings.cwd))

@@ -9,19 +9,17 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.core.states import REHEARSAL, ListedRun, RunRef, RunState
 from cloudtrain.errors import RunNotFound, SettingsError, StoreError, TargetError, UsageError, did_you_mean
-from cloudtrain.settings import Settings, load_settings
-from cloudtrain.store.kinds import AFTER, SWEEP, TUNER
+from cloudtrain.plans.states import AFTER, REHEARSAL, SWEEP, TUNER, ListedRun, RunRef, RunState
 from cloudtrain.targets.registry import service_of, target_of
-from cloudtrain.targets.settings import AnyTarget, TargetSettings
+from cloudtrain.targets.settings import AnyTarget, Settings, TargetSettings, load_settings
 
 if TYPE_CHECKING:
+    from cloudtrain.lifecycle.records import Condition
     from cloudtrain.lifecycle.run import Run
-    from cloudtrain.lifecycle.submission import Recovered
-    from cloudtrain.store.origin import Condition
-    from cloudtrain.store.store import RunRecord, Store
-    from cloudtrain.targets.base import Service
+    from cloudtrain.lifecycle.store import RunRecord, Store
+    from cloudtrain.lifecycle.submit import Recovered
+    from cloudtrain.targets.contract import Service
 
 NEWEST = "last"
 """The name that stands for the newest run."""
@@ -41,7 +39,7 @@ def run(name: str) -> Run:
         RunNotFound: the name matches no run, or more than one.
     """
     from cloudtrain.lifecycle.run import Run
-    from cloudtrain.store.opening import read_store
+    from cloudtrain.lifecycle.schema import read_store
 
     if not name.strip():  # every run's name starts with the empty text, which an unset variable of a script would give
         raise RunNotFound("the name of the run is empty", hint="`cloudtrain ps` lists the runs; `last` is the newest")
@@ -102,9 +100,9 @@ def runs(
     Raises:
         UsageError: a text in `where` is not a comparison, or `tags` or `where` is combined with `target`.
     """
+    from cloudtrain.lifecycle.records import Condition, condition_of
     from cloudtrain.lifecycle.run import Run
-    from cloudtrain.store.opening import read_store
-    from cloudtrain.store.origin import Condition, condition_of
+    from cloudtrain.lifecycle.schema import read_store
 
     conditions = [Condition("tag", key, "=", value) for key, value in (tags or {}).items()]
     conditions += [condition_of(text) for text in ([where] if isinstance(where, str) else where)]
@@ -145,9 +143,9 @@ def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[R
     The outcomes include runs that perhaps no command has reported yet. `on_found` is called with the outcomes, to
     report them to the user. If the process dies before `on_found` returns, the next `recover` reports the runs again.
     """
-    from cloudtrain.lifecycle.submission import Recovered, report_accepted
-    from cloudtrain.lifecycle.submission import recover as recover_submissions
-    from cloudtrain.store.opening import open_store
+    from cloudtrain.lifecycle.schema import open_store
+    from cloudtrain.lifecycle.submit import Recovered, report_accepted
+    from cloudtrain.lifecycle.submit import recover as recover_submissions
 
     settings = load_settings()
     found: list[Recovered] = []
@@ -171,9 +169,9 @@ def recover_if_needed() -> None:
     Without interrupted submissions, the store is not opened for writing. If the store cannot be written, for example on
     a full disk, the submissions stay as they are.
     """
-    from cloudtrain.lifecycle.submission import needs_recovery
-    from cloudtrain.lifecycle.submission import recover as recover_submissions
-    from cloudtrain.store.opening import open_store, read_store
+    from cloudtrain.lifecycle.schema import open_store, read_store
+    from cloudtrain.lifecycle.submit import needs_recovery
+    from cloudtrain.lifecycle.submit import recover as recover_submissions
 
     settings = load_settings()
     with read_store(settings.state_dir) as store:
@@ -188,7 +186,7 @@ def find_service(name: str, settings: Settings) -> Service:
     sweeps on that target, and a name that begins with `after:` the service for waiting runs."""
     if ":" not in name:
         return service_of(name, settings)
-    from cloudtrain.sweeps.services import service_named
+    from cloudtrain.lifecycle.sweeps.service import service_named
 
     return service_named(name, settings)
 
@@ -197,11 +195,11 @@ def run_of_record(row: RunRecord, settings: Settings, **words: Any) -> Run:
     """Return the run that a row of the store describes: a `SweepRun` for a sweep, a `ChainedRun` for a waiting run,
     else a `Run`. `words` are further arguments for the constructor of the run, such as `adopted`."""
     if row.key.startswith((SWEEP, TUNER)):
-        from cloudtrain.sweeps.sweep_run import SweepRun
+        from cloudtrain.lifecycle.sweeps.sweep_run import SweepRun
 
         return SweepRun(row, settings, **words)
     if row.key.startswith(AFTER):
-        from cloudtrain.chains.run import ChainedRun
+        from cloudtrain.lifecycle.waiting_run import ChainedRun
 
         return ChainedRun(row, settings, **words)
     from cloudtrain.lifecycle.run import Run
@@ -213,7 +211,7 @@ def _last(store: Store) -> tuple[list[RunRecord], str | None]:
     """Return a list with the run that `last` means, and the folder that the run was submitted from. The list is empty
     if no run exists. The folder is None if `last` means a run of the working directory, or one of this terminal from a
     folder inside it."""
-    from cloudtrain.store.origin import origin_here
+    from cloudtrain.lifecycle.records import origin_here
 
     here = origin_here(Path.cwd())
     found = store.newest_from(here)

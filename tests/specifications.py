@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloudtrain.launch.specification import CodePlace, LaunchSpecification
+from cloudtrain.targets.common.specification import CodePlace, LaunchSpecification
 
 
 def specification(**fields: Any) -> LaunchSpecification:

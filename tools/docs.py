@@ -14,11 +14,9 @@ from textwrap import wrap
 from gen_cli_docs import document as cli_page
 from picture import picture
 
-from cloudtrain.problems.codes import ERROR_CODES
-from cloudtrain.rules import Rule
-from cloudtrain.rules.rule import PORTABLE
-from cloudtrain.targets.registry import all_targets
-from cloudtrain.targets.rules import all_rules
+from cloudtrain.job.codes import ERROR_CODES
+from cloudtrain.rules.engine import PORTABLE, Rule
+from cloudtrain.targets.registry import all_rules, all_targets
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 
-from cloudtrain.catalogue.instances import COLUMNS
+from cloudtrain.machines.table import COLUMNS
 from cloudtrain.targets.azureml.catalogue import DATA
 
 SOURCE = Path(__file__).with_name("azureml_instances.csv")

@@ -22,9 +22,9 @@ from typing import Any
 
 import sagemaker_instance_facts as facts
 
-from cloudtrain.catalogue.instances import COLUMNS
-from cloudtrain.targets.sagemaker.catalogue import DATA
-from cloudtrain.targets.sagemaker.launch.job import Container
+from cloudtrain.machines.table import COLUMNS
+from cloudtrain.targets.sagemaker.catalogue.shapes import DATA
+from cloudtrain.targets.sagemaker.launch.container import Container
 
 TABLE = DATA / "instances.csv"
 

@@ -1,6 +1,6 @@
 """Write what secrets look like, from the rules of gitleaks that the installed maskerlogger carries.
 
-python tools/gen_secret_rules.py            write cloudtrain/bundle/secrets/data/secret_rules.json
+python tools/gen_secret_rules.py            write cloudtrain/code/secret_rules.json
 python tools/gen_secret_rules.py --check    exit code 1 when that file is not what the package says
 python tools/gen_secret_rules.py FILE       write it from a gitleaks.toml, to compare another version of the rules
 
@@ -17,7 +17,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
-DATA = Path(__file__).parent.parent / "cloudtrain" / "bundle" / "secrets" / "data"
+DATA = Path(__file__).parent.parent / "cloudtrain" / "code"
 TARGET = DATA / "secret_rules.json"
 
 LEFT_OUT = {

@@ -158,7 +158,7 @@ def _made_of_code() -> dict[str, str]:
 
 def _job_reference() -> Iterator[str]:
     """Yield the fields of a job file, from the JSON Schema."""
-    from cloudtrain.jobfile.schema import job_schema
+    from cloudtrain.job.schema import job_schema
 
     schema = job_schema()
     yield "# Job files\n\nA job in YAML, TOML or JSON. `cloudtrain schema` prints the JSON Schema of this page.\n"

@@ -1,4 +1,8 @@
-"""`ct.adopt`: turns another tool's job into a cloudtrain job, and compares the requests of both."""
+"""`cloudtrain adopt`: turn any training job into a cloudtrain job, and prove that both send the same request.
+
+Code for a specific service is in the folder of the service's target (`cloudtrain/targets/NAME/adopt`, reached through
+`Target.adopter`).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from cloudtrain.adoption.launch_jobs import adopt_launch
 from cloudtrain.adoption.launched import (
     is_batch_script,
     is_launch_line,
@@ -17,10 +20,12 @@ from cloudtrain.adoption.launched import (
 )
 from cloudtrain.adoption.launches import Launch
 from cloudtrain.adoption.proof import Adoption, adopt_original
-from cloudtrain.adoption.sources import STDIN, originals_of_document, parsed_text, text_of
-from cloudtrain.core.adoption import Original
+from cloudtrain.adoption.sources import STDIN, adopt_launch, originals_of_document, parsed_text, text_of
 from cloudtrain.documents.document import Unreadable
 from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, shortened
+from cloudtrain.targets.adoption import Original
+
+# `ct.adopt`: turns another tool's job into a cloudtrain job, and compares the requests of both.
 
 SCRIPTS = (".py", ".ipynb")
 
@@ -171,9 +176,9 @@ def original_at(reference: str) -> Original:
         UsageError: the reference is not valid, or the target has no such job.
         TargetError: the target cannot be reached, or refused the request.
     """
-    from cloudtrain.core.states import RunRef
-    from cloudtrain.settings import load_settings
+    from cloudtrain.plans.states import RunRef
     from cloudtrain.targets.registry import target_of
+    from cloudtrain.targets.settings import load_settings
 
     head, _, name = reference.rpartition("/")
     scheme, separator, place = head.partition("://")

@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloudtrain.core.targets import DEFAULT_TARGET
-from cloudtrain.documents.document import Unreadable
-from cloudtrain.documents.reading import read_text
+from cloudtrain.documents.document import Unreadable, read_text
 from cloudtrain.errors import UsageError
+from cloudtrain.system.plugins import DEFAULT_TARGET
 
 
 @dataclass

@@ -2,28 +2,187 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.adoption.comparison import Comparison, Difference, shown_path
-from cloudtrain.adoption.writing import job_yaml, settings_toml
-from cloudtrain.core.adoption import UNREAD, Adopter, Draft, Original
-from cloudtrain.core.differences import ABSENT, paths_that_differ
-from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.per_target import OVERRIDES
-from cloudtrain.core.plan import CompileContext, Plan
-from cloudtrain.core.references import is_local_path
-from cloudtrain.core.targets import DEFAULT_TARGET
 from cloudtrain.documents.archives import unpack
 from cloudtrain.documents.document import read_document
-from cloudtrain.errors import JobError, Problem, UsageError
-from cloudtrain.jobfile import parse, parse_job
-from cloudtrain.targets.base import Target
+from cloudtrain.documents.yaml_text import read_scalar
+from cloudtrain.errors import JobError, Problem, UsageError, dotted
+from cloudtrain.job.data import is_local_path
+from cloudtrain.job.file import parse, parse_job
+from cloudtrain.job.model import OVERRIDES
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.plans.comparison import ABSENT_TEXT, ValuePath, paths_that_differ
+from cloudtrain.plans.document import on_one_line
+from cloudtrain.plans.plan import CompileContext, Plan
+from cloudtrain.system.plugins import DEFAULT_TARGET
+from cloudtrain.targets.adoption import UNREAD, Adopter, Draft, Original
+from cloudtrain.targets.contract import Target
 from cloudtrain.targets.registry import target_of
+
+# The comparison of two requests: all differences, each with its reason.
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One field in which the adopted job's request differs from the original request."""
+
+    path: str
+    original: Any
+    adopted: Any
+    reason: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The differences between the original request and the adopted job's request."""
+
+    differences: tuple[Difference, ...]
+    renewed: tuple[tuple[str, str], ...] = ()
+    """Fields that cloudtrain writes anew for every run, with the reasons. They do not count as differences."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether the adopted job sends the original request."""
+        return not self.differences
+
+
+def shown_path(path: ValuePath) -> str:
+    """Format the path of a value as text for the user."""
+    return dotted(path) or "(the whole request)"
+
+
+# Writes the adopted job as a job file, and its settings as `cloudtrain.toml`, both with comments.
+
+_PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./@+-]*(?: [A-Za-z0-9_./@+=-]+)*")
+"""Text that needs no quotes in YAML 1.1 and 1.2."""
+
+_WORDS = frozenset("y n yes no on off true false null".split())
+"""Texts that some YAML readers take for a Boolean value or null."""
+
+_WIDTH = 110
+
+
+def job_yaml(job: Mapping[str, Any], comments: Mapping[ValuePath, str], head: Sequence[str] = ()) -> str:
+    """Return the text of the job file.
+
+    Each comment is placed above its field. The comments `head`, and comments on fields that the job does not have, go
+    at the top of the file.
+    """
+    missing = [f"{text}" for path, text in comments.items() if not _holds(job, path)]
+    lines = [line.rstrip() for text in (*head, *missing) for line in _commented(text)]
+    return "\n".join([*lines, *([""] if lines else []), *_mapping(job, (), comments, "")]) + "\n"
+
+
+def settings_toml(target: str, settings: Mapping[str, Any], head: Sequence[str] = ()) -> str:
+    """Return the text of the target's table in `cloudtrain.toml`, with nested tables last."""
+    lines = [line.rstrip() for text in head for line in _commented(text)]
+    return "\n".join([*lines, *_table((target,), settings)]) + "\n"
+
+
+def _commented(text: str, indent: str = "") -> Iterator[str]:
+    """Return the lines of a comment, each with `# `. Control characters are escaped, because YAML and TOML do not allow
+    them."""
+    return (f"{indent}# {on_one_line(line)}" for line in text.splitlines())
+
+
+def _holds(value: Any, path: ValuePath) -> bool:
+    for part in path:
+        if not isinstance(value, Mapping) or part not in value:
+            return False
+        value = value[part]
+    return True
+
+
+def _mapping(
+    value: Mapping[str, Any], path: ValuePath, comments: Mapping[ValuePath, str], indent: str
+) -> Iterator[str]:
+    for key, inner in value.items():
+        here = (*path, key)
+        yield from _commented(comments.get(here, ""), indent)
+        name = _scalar(key)
+        flow = _flow(inner)
+        commented = any(at[: len(here)] == here and at != here for at in comments)
+        if isinstance(inner, str) and "\n" in inner and (block := _block(inner, indent + "  ")):
+            yield f"{indent}{name}: |{block[0]}"
+            yield from block[1]
+        elif isinstance(inner, Mapping) and inner and (commented or not path or len(indent + name + flow) > _WIDTH):
+            yield f"{indent}{name}:"
+            yield from _mapping(inner, here, comments, indent + "  ")
+        elif isinstance(inner, Sequence) and not isinstance(inner, str) and len(indent + name + flow) > _WIDTH:
+            yield f"{indent}{name}:"
+            yield from (f"{indent}  - {_flow(item)}" for item in inner)
+        else:
+            yield f"{indent}{name}: {flow}"
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_scalar(key)}: {_flow(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(_flow(item) for item in value) + "]"
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    if not isinstance(value, str):
+        return _number(value)
+    if _PLAIN.fullmatch(value) and value.lower() not in _WORDS and read_scalar(value) == value:
+        return value
+    return _quoted(value)
+
+
+def _quoted(text: str) -> str:
+    """Return a text in double quotes, for YAML and TOML."""
+    return "".join(
+        letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in json.dumps(text, ensure_ascii=False)
+    )
+
+
+def _number(value: Any) -> str:
+    """Return a number as text. Floats get a decimal point, because YAML 1.1 reads `1e-05` as text."""
+    text = json.dumps(value)
+    return re.sub(r"^(-?\d+)e", r"\1.0e", text) if isinstance(value, float) else text
+
+
+def _block(text: str, indent: str) -> tuple[str, list[str]] | None:
+    """Return the header and the lines of a YAML literal block for a text of several lines; None if the text must
+    be written in quotes."""
+    plain = all(line.isprintable() and not line.endswith(" ") for line in text.split("\n"))
+    if not plain or text[:1] in (" ", "\n") or text.endswith("\n\n") or not text.strip():
+        return None
+    return ("" if text.endswith("\n") else "-"), [f"{indent}{line}".rstrip() for line in text.rstrip("\n").split("\n")]
+
+
+def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[str]:
+    yield f"[{'.'.join(map(_key, path))}]"
+    for name, value in table.items():
+        if not isinstance(value, Mapping):
+            yield f"{_key(name)} = {_toml(value)}"
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield ""
+            yield from _table((*path, name), value)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(name)} = {_toml(inner)}" for name, inner in value.items()) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return _quoted(value) if isinstance(value, str) else _number(value)
+
 
 CODE_FOLDER = "code"
 """Name of the folder beside the job file into which the code is unpacked."""
@@ -205,7 +364,7 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
         Difference(shown_path(path), original_value, adopted, adopter.reason(path))
         for path, original_value, adopted in paths_that_differ(theirs.request, ours.request)
     ]
-    differences += [Difference(path, "", ABSENT, reason) for path, reason in original.lost.items()]
+    differences += [Difference(path, "", ABSENT_TEXT, reason) for path, reason in original.lost.items()]
     head = [f"Adopted from {original.kind}."]
     return Adoption(
         target.name,

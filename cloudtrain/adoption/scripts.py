@@ -1,18 +1,276 @@
-"""The jobs that a script creates with an SDK, and the local folder of their code."""
+"""Runs a script of another tool until it creates its first job.
+
+The script runs in a copy of its folder, without the network, with invalid credentials, and for a limited time. The
+script is the user's own: these limits protect from accidents, but not from hostile scripts (docs/adopting.md lists what
+a script can still do).
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
 import tarfile
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from cloudtrain.adoption.running import LEFT_OUT, outside_folders, run_script
-from cloudtrain.core.adoption import Original
 from cloudtrain.documents.archives import files_of
+from cloudtrain.documents.document import read_bytes, read_text
 from cloudtrain.errors import UsageError
-from cloudtrain.targets.registry import target_of
+from cloudtrain.targets.adoption import Original
+from cloudtrain.targets.registry import all_targets, target_of
+from cloudtrain.targets.settings import load_settings
+
+_MARK = "CLOUDTRAIN_ADOPT_ID"
+"""The environment variable that identifies processes that the script has left behind."""
+
+_OUTSIDE = re.compile(r"[\"'](\.\./(?:\.\./)?[A-Za-z0-9_-][\w-]*)")
+
+_MOST_FILES, _MOST_BYTES = 20_000, 1 << 30
+_MOST_CAPTURED = 64 << 20
+LEFT_OUT = ("node_modules", "__pycache__", "site-packages")
+_KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "AWS_REGION", "AWS_DEFAULT_REGION", "VIRTUAL_ENV", "CONDA_PREFIX")
+
+
+@dataclass(frozen=True)
+class Captured:
+    """The job that a script was about to create."""
+
+    target: str
+    record: Mapping[str, Any]
+    uploads: Mapping[str, bytes] = field(default_factory=dict)
+    """Maps the storage path of each earlier upload to the content."""
+    failed: tuple[str, ...] = ()
+    """The notebook cells in which a statement failed before."""
+
+
+def run_script(script: Path, arguments: Sequence[str], *, python: str | None, time_limit: float) -> Captured:
+    """Run a script or a notebook until it creates a job.
+
+    Raises:
+        UsageError: the script creates no job, takes too long, or cannot be started.
+    """
+    with tempfile.TemporaryDirectory(prefix="cloudtrain-adopt-", ignore_cleanup_errors=True) as name:
+        place = Path(name)
+        for folder in ("hooks", "hooks/uploads", "home", "tmp"):
+            (place / folder).mkdir()
+        title = script.absolute().parent.name or "work"  # Azure's SDK names the experiment after this folder
+        work = _copy_of(script.absolute().parent, place / "above" / "above" / title)
+        for outside in outside_folders(script):
+            if outside.is_dir():
+                _copy_of(outside, work / os.path.relpath(outside, script.absolute().parent))
+        _write_plan(place / "hooks", script, arguments)
+        mark = secrets.token_hex(16)
+        interpreter = os.path.abspath(python) if python and os.sep in python else python or sys.executable  # noqa: PTH100
+        command = [*_without_network(), interpreter, str(place / "hooks" / "driver.py")]
+        code = _run(command, work, _environment(place, mark), place / "output.txt", mark, time_limit)
+        return _captured(place, work, script, code, time_limit)
+
+
+def outside_folders(script: Path) -> list[Path]:
+    """Return the folders that the script's text names by a path with one or two `..`, such as `"../shared-scripts"`."""
+    text = script.read_text(encoding="utf-8", errors="replace") if script.is_file() else ""
+    found = sorted(set(_OUTSIDE.findall(text)))
+    return [script.absolute().parent / name for name in found if not (script.parent / name).is_symlink()]
+
+
+def _copy_of(folder: Path, copy: Path) -> Path:
+    """Copy the folder of a script to `copy`, and return `copy`.
+
+    Raises:
+        UsageError: the folder cannot be copied, or is too large.
+    """
+    files = size = 0
+
+    def left_out(place: str, names: list[str]) -> set[str]:
+        nonlocal files, size
+        skipped = {name for name in names if name.startswith(".") or name in LEFT_OUT}
+        skipped |= {name for name in names if os.path.exists(os.path.join(place, name, "pyvenv.cfg"))}  # noqa: PTH110, PTH118
+        for name in set(names) - skipped:
+            path = os.path.join(place, name)  # noqa: PTH118
+            if not (os.path.isdir(path) or os.path.isfile(path)):  # noqa: PTH112, PTH113 - a pipe, a socket
+                skipped.add(name)
+                continue
+            files, size = files + 1, size + os.path.getsize(path)  # noqa: PTH202
+        if files > _MOST_FILES or size > _MOST_BYTES:
+            hint = "put the script, with the files that it needs, into a folder of its own"
+            raise UsageError(
+                f"the folder of the script, `{folder}`, is too large to be copied", hint=hint, code="CT984"
+            )
+        return skipped
+
+    try:
+        shutil.copytree(folder, copy, ignore=left_out, symlinks=True)
+    except (OSError, shutil.Error) as error:
+        hint = "put the script, with the files that it needs, into a folder of its own"
+        raise UsageError(f"the folder of the script cannot be copied: {error}", hint=hint, code="CT984") from None
+    return copy
+
+
+def _write_plan(place: Path, script: Path, arguments: Sequence[str]) -> None:
+    cells = None
+    if script.suffix == ".ipynb":
+        from cloudtrain.adoption.sources import cells_of
+
+        cells = cells_of(script)
+    hooks = {target.name: text for target in all_targets() if (text := _hook_of(target))}
+    for name, text in hooks.items():
+        (place / f"hook_{name}.py").write_text(text, encoding="utf-8")
+    source = Path(__file__).with_name("driver.py").read_text(encoding="utf-8")
+    (place / "driver.py").write_text(source, encoding="utf-8")
+    plan = {"hooks": [*hooks], "script": script.name, "arguments": [*arguments], "cells": cells}
+    (place / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+
+
+def _hook_of(target: Any) -> str | None:
+    adopter = target.adopter()
+    return adopter.hook() if adopter is not None else None
+
+
+def _environment(place: Path, mark: str) -> dict[str, str]:
+    """Return the environment of the script: the variables that programs need to start, home and temporary folders in
+    `place`, invalid credentials, and `mark`."""
+    given = load_settings().environ
+    region = given.get("AWS_REGION") or given.get("AWS_DEFAULT_REGION") or "us-east-1"
+    return {name: given[name] for name in _KEPT if name in given} | {
+        "HOME": str(place / "home"),
+        "TMPDIR": str(place / "tmp"),
+        "MPLBACKEND": "Agg",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUNBUFFERED": "1",
+        _MARK: mark,
+        "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
+        "AWS_SECRET_ACCESS_KEY": "none",
+        "AWS_DEFAULT_REGION": region,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def _without_network() -> list[str]:
+    """Return a command prefix that cuts off the network, and ends all child processes when the command ends; empty
+    if this machine lacks Linux namespaces."""
+    program = shutil.which("unshare")
+    if program is None:
+        return []
+    words = [program, "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child"]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        tried = subprocess.run([*words, "true"], capture_output=True, timeout=30, check=False)
+        return words if tried.returncode == 0 else []
+    return []
+
+
+def _run(
+    command: Sequence[str], work: Path, environment: Mapping[str, str], output: Path, mark: str, time_limit: float
+) -> int | None:
+    """Run the command and return its exit code; None if it exceeds the time limit. In both cases, kill all processes
+    that the command has started and that still run."""
+    try:
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                command, cwd=work, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+    except OSError as error:
+        hint = "name an interpreter that has the script's packages with `--python`"
+        raise UsageError(f"`{command[-2]}` cannot be started: {error.strerror}", hint=hint, code="CT984") from None
+    try:
+        return process.wait(time_limit)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        _kill_what_is_left(mark)
+
+
+def _kill_what_is_left(mark: str) -> None:
+    """Kill the script's processes that have left its process group, such as daemons. They are recognized by `mark` in
+    their environment."""
+    import psutil
+
+    for _ in range(5):
+        found = [process for process in psutil.process_iter() if _has_mark(process, mark)]
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        if not found:
+            return
+
+
+def _has_mark(process: Any, mark: str) -> bool:
+    import psutil
+
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE and process.environ().get(_MARK) == mark)
+    except (psutil.Error, OSError):
+        return False
+
+
+def _captured(place: Path, work: Path, script: Path, code: int | None, time_limit: float) -> Captured:
+    try:
+        text = read_bytes(place / "hooks" / "captured.json", _MOST_CAPTURED).decode()
+        for copy in (json.dumps(one)[1:-1] for one in {str(work), os.path.realpath(work)}):  # the script's own folder
+            text = text.replace(f"{copy}/", "./").replace(copy, ".")
+        data = json.loads(text)
+        return Captured(str(data["target"]), data["record"], dict(_uploads(place / "hooks")), _failed(place / "hooks"))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    said = _last_lines(place / "output.txt")
+    if code is None:
+        message = f"`{script}` has created no job within {time_limit:g} s"
+        hint = "give it more time with `--time-limit`, or adopt the job's request: docs/adopting.md shows how to get it"
+    elif code:
+        message = f"`{script}` failed before it created a job{said}"
+        hint = "name an interpreter with the script's packages: `--python`; it runs without network and credentials"
+    else:
+        message = f"`{script}` ended without creating a training job{said}"
+        hint = "pass the arguments with which the script creates a job: `--args TEXT`"
+    raise UsageError(message, hint=hint, code="CT984")
+
+
+def _last_lines(output: Path) -> str:
+    from cloudtrain.targets.common.tracebacks import error_in
+
+    with contextlib.suppress(OSError, UnicodeError):
+        with output.open("rb") as file:
+            file.seek(max(0, output.stat().st_size - 4000))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+        failed = next((line for line in _lines(output) if re.match(r"cell \d+: ", line)), None)
+        if lines:
+            return f": {(failed or error_in(lines) or lines[-1])[:300]}"
+    return ""
+
+
+def _failed(folder: Path) -> tuple[str, ...]:
+    with contextlib.suppress(OSError):
+        return tuple(dict.fromkeys(read_text(folder / "failed.txt").splitlines()))
+    return ()
+
+
+def _lines(output: Path) -> list[str]:
+    """Return the lines in the first megabyte of a script's output."""
+    with output.open("rb") as file:
+        return file.read(1 << 20).decode(errors="replace").splitlines()
+
+
+def _uploads(folder: Path) -> Iterator[tuple[str, bytes]]:
+    with contextlib.suppress(OSError):
+        places = read_text(folder / "uploads.txt").splitlines()
+        for number, place in enumerate(places):
+            yield place, read_bytes(folder / "uploads" / f"{number}", 1 << 30)
+
+
+# The jobs that a script creates with an SDK, and the local folder of their code.
 
 _DEEP = 3
 """Maximum depth below the script's folder in which the job's code is searched."""

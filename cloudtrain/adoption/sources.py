@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from cloudtrain.core.adoption import Original
-from cloudtrain.documents.document import Unreadable, read_document
-from cloudtrain.documents.limits import MAX_BYTES, MAX_DIGITS
-from cloudtrain.documents.reading import read_text
+from cloudtrain.adoption.launches import Launch
+from cloudtrain.adoption.proof import Adoption, Comparison, Difference, job_yaml, settings_toml, shown_path
+from cloudtrain.documents.document import MAX_BYTES, MAX_DIGITS, Unreadable, read_bytes, read_document, read_text
 from cloudtrain.errors import UsageError
+from cloudtrain.job.file import parse_job
+from cloudtrain.job.script import job_name_from, read_hyperparameters
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.plans.comparison import ABSENT_TEXT, paths_that_differ
+from cloudtrain.targets.adoption import Original
+from cloudtrain.targets.common.compiling import hyperparameter_argv
 from cloudtrain.targets.registry import all_targets
 
 STDIN = "-"
@@ -150,3 +156,182 @@ def _refuse_unknown(source: str, data: Any) -> None:
         raise UsageError(f"{name} is already a cloudtrain job file", hint=hint, code="CT981")
     hint = "`cloudtrain adopt --help` lists what can be adopted"
     raise UsageError(f"{name} contains no training job that cloudtrain recognizes", hint=hint, code="CT981")
+
+
+# The code cells of a notebook as plain Python, without IPython's magics and shell lines.
+
+_MOST = 64 << 20
+
+_SHELL = re.compile(r"\s*(?:\w+\s*=\s*)?[!%]")
+
+_AROUND_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")
+"""Cell magics after which the cell's other lines are Python."""
+
+
+def cells_of(notebook: Path) -> list[str]:
+    """Return the code cells of a notebook as Python. `%%writefile` becomes code that writes the file. Other magics and
+    shell lines are left out; a cell of another language becomes empty.
+
+    Raises:
+        UsageError: the file is not a notebook.
+    """
+    try:
+        data = json.loads(read_bytes(notebook, _MOST))
+        cells = [cell for cell in data["cells"] if cell.get("cell_type") == "code"]
+        return [_notebooks_plain("".join(cell.get("source", ""))) for cell in cells]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, Unreadable):
+        raise UsageError(f"`{notebook}` is not a notebook", hint="name an `.ipynb` file", code="CT981") from None
+
+
+_WRITES = re.compile(r"%%(?:writefile|file)[ \t]+(?P<append>-a[ \t]+)?(?P<name>[^\n]+?)[ \t]*\n(?P<text>.*)", re.DOTALL)
+
+
+def _notebooks_plain(cell: str) -> str:
+    written = _WRITES.fullmatch(cell.lstrip())
+    if written is not None:
+        name, mode = written["name"].strip("\"'"), "a" if written["append"] else "w"
+        return f"with open(f{name!r}, {mode!r}, encoding='utf-8') as file:\n    file.write({written['text']!r})"
+    lines = cell.strip().splitlines()
+    while lines and lines[0].startswith("%%"):
+        if lines[0].split()[0] not in _AROUND_PYTHON:
+            return ""
+        lines = lines[1:]
+    return "\n".join(_line(line) for line in _joined(lines))
+
+
+def _joined(lines: list[str]) -> Iterator[str]:
+    """Yield the lines, with each shell line that ends in a backslash joined with the line after it."""
+    shell = ""
+    for line in lines:
+        if shell or _SHELL.match(line):
+            shell += line
+            if line.endswith("\\"):
+                continue
+            line, shell = shell, ""
+        yield line
+
+
+def _line(line: str) -> str:
+    start = line.lstrip()
+    indent = line[: len(line) - len(start)]
+    if start.startswith(("%", "!", "?", "pip install ", "conda install ")) or start.rstrip().endswith("?"):
+        return f"{indent}pass"
+    name, equals, rest = start.partition("=")
+    if equals and name.strip().isidentifier() and rest.lstrip().startswith(("!", "%")):
+        return f"{indent}{name.strip()} = []"
+    return line
+
+
+# Converts a launch line to a job, and compares the machines, processes, script and arguments of both.
+
+FILL_IN = "FILL-IN"
+"""Stands for a value that the user adds."""
+
+SECRET = "it looks like a secret, so it is not copied: write its location into `environment.secrets`"
+
+
+def adopt_launch(launch: Launch, kind: str, place: Path) -> Adoption:
+    """Convert a launch line to a job, and compare the two: machines, processes, script, arguments. `kind` describes the
+    source in the job file's first comment. `place` is the folder that the job file will be in.
+
+    Raises:
+        JobError: no job can express the line.
+    """
+    _take_secrets_out(launch, _parsed(*_fields(launch, place)))
+    fields, comments = _fields(launch, place)
+    head = [f"Adopted from {kind}.", *launch.notes]
+    text = job_yaml(fields, comments, head)
+    job = _parsed(fields, comments)
+    differences = [
+        Difference(shown_path(path), theirs, ours, "a job passes arguments as `--name value`, sorted by name")
+        for path, theirs, ours in paths_that_differ(_asked(launch), _started(job))
+    ]
+    differences += [Difference(name, "", ABSENT_TEXT, reason) for name, reason in launch.lost.items()]
+    settings = settings_toml(launch.target, launch.settings, launch.settings_head) if launch.settings else ""
+    return Adoption(launch.target, kind, job, launch.settings, Comparison(tuple(differences)), text, settings, fields)
+
+
+def _parsed(fields: dict[str, Any], comments: dict[tuple[str | int, ...], str]) -> TrainingJob:
+    job = parse_job(job_yaml(fields, comments), format="yaml", file="job.yaml")
+    assert isinstance(job, TrainingJob)
+    return job
+
+
+def _take_secrets_out(launch: Launch, job: TrainingJob) -> None:
+    """Replace what looks like a secret in the launch, and list it without its value."""
+    from cloudtrain.rules.values import secret_values
+
+    for found in secret_values(job):
+        launch.lost[shown_path(found.path)] = SECRET
+        if found.path[:2] == ("environment", "variables"):
+            del launch.variables[str(found.path[2])]
+        launch.program = [word.replace(found.value, FILL_IN) for word in launch.program]
+
+
+def _source_dir(launch: Launch, place: Path) -> str:
+    """Return the folder of the code, relative to the job file. A launch line and a batch script start in the folder
+    where the user types them, which may be another folder than the script's."""
+    source, program = launch.source_dir or ".", launch.program[0]
+    here = os.path.exists(os.path.join(source, program))  # noqa: PTH110, PTH118
+    path = os.path.join("." if here else launch.folder, source)  # noqa: PTH118
+    moved = os.path.relpath(path, place)
+    return source if os.path.isabs(source) or moved == os.path.normpath(source) else moved  # noqa: PTH117
+
+
+def _fields(launch: Launch, place: Path) -> tuple[dict[str, Any], dict[tuple[str | int, ...], str]]:
+    comments: dict[tuple[str | int, ...], str] = {}
+    program, arguments = launch.program[0], launch.program[1:]
+    stem = program.rpartition(".")[2] if launch.is_module else PurePosixPath(program).stem
+    job: dict[str, Any] = {"name": job_name_from(launch.name or stem), "source_dir": _source_dir(launch, place)}
+    hyperparameters = None if launch.is_module or launch.is_command else read_hyperparameters(arguments)
+    if hyperparameters is not None and [*hyperparameter_argv(hyperparameters)] != arguments:
+        hyperparameters = None  # another order or another spelling, which may matter to the script
+    if hyperparameters is None:
+        job["command"] = shlex.join(_words(launch))
+    else:
+        job["entry_point"] = program
+        job |= {"hyperparameters": hyperparameters} if hyperparameters else {}
+    if launch.distribution:
+        count = {"processes_per_instance": launch.processes} if launch.processes else {}
+        job["distribution"] = {**launch.distribution, **count}
+    resources: dict[str, Any] = {"instance_count": launch.instances}
+    if launch.gpu:
+        resources |= {"gpu": launch.gpu, "gpus_per_instance": launch.gpus or 1}
+        comments[("resources",)] = "guessed: `cloudtrain instances` lists the GPUs by name and memory"
+    elif launch.gpus:
+        resources["gpus_per_instance"] = launch.gpus
+    job["resources"] = resources
+    environment: dict[str, Any] = {"variables": launch.variables} if launch.variables else {}
+    if launch.image:
+        environment["image"] = launch.image
+    job |= {"environment": environment} if environment else {}
+    job |= {"spot": {}} if launch.spot else {}
+    job |= {"max_runtime": launch.max_runtime} if launch.max_runtime else {}
+    return job, comments
+
+
+def _asked(launch: Launch) -> dict[str, Any]:
+    return {
+        "words": _words(launch),
+        "instances": launch.instances,
+        "processes": launch.processes if launch.distribution else None,
+        "variables": launch.variables,
+        "max_runtime": launch.max_runtime,
+    }
+
+
+def _words(launch: Launch) -> list[str]:
+    return [*([] if launch.is_command else ["python"]), *(["-m"] if launch.is_module else []), *launch.program]
+
+
+def _started(job: TrainingJob) -> dict[str, Any]:
+    words = shlex.split(job.command or "")
+    if job.entry_point is not None:
+        words = ["python", job.entry_point, *hyperparameter_argv(job.hyperparameters)]
+    return {
+        "words": words,
+        "instances": job.resources.instance_count,
+        "processes": getattr(job.distribution, "processes_per_instance", None),
+        "variables": dict(job.environment.variables),
+        "max_runtime": job.max_runtime,
+    }

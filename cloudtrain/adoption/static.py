@@ -13,16 +13,21 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from cloudtrain.adoption.comparison import Comparison, Difference, shown_path
-from cloudtrain.adoption.launch_jobs import FILL_IN
-from cloudtrain.adoption.notebooks import cells_of
-from cloudtrain.adoption.proof import Adoption, moved, settled
-from cloudtrain.adoption.sources import text_of
-from cloudtrain.adoption.writing import job_yaml, settings_toml
-from cloudtrain.core.adoption import Original, StaticCall, Unknown
-from cloudtrain.core.job import TrainingJob
-from cloudtrain.documents.python_text import parse_python
+from cloudtrain.adoption.proof import (
+    Adoption,
+    Comparison,
+    Difference,
+    job_yaml,
+    moved,
+    settings_toml,
+    settled,
+    shown_path,
+)
+from cloudtrain.adoption.sources import FILL_IN, cells_of, text_of
+from cloudtrain.documents.document import parse_python
 from cloudtrain.errors import UsageError
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.targets.adoption import Original, StaticCall, Unknown
 from cloudtrain.targets.registry import all_targets
 
 
@@ -63,7 +68,7 @@ def adopt_statically(script: Path, place: Path) -> Adoption:
 
 def _take_secrets_out(fields: dict[str, Any], job: TrainingJob) -> dict[str, str]:
     """Take what looks like a secret out of a job's fields. Return the paths of the values, each with a placeholder."""
-    from cloudtrain.rules.portable.value import secret_values
+    from cloudtrain.rules.values import secret_values
 
     paths = [found.path for found in secret_values(job)]
     for path in paths:

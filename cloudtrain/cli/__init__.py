@@ -23,7 +23,7 @@ def command() -> None:
     try:
         main()
     except SystemExit as leaving:
-        from cloudtrain.system.startup import leave_at_once
+        from cloudtrain.system.processes import leave_at_once
 
         leave_at_once(leaving.code)  # type: ignore[arg-type]  # `main` gives a number
 
@@ -38,11 +38,11 @@ def main() -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    from cloudtrain.system.startup import collect_rarely, without_pydantic_plugins
+    from cloudtrain.system.processes import collect_rarely, without_pydantic_plugins
 
     collect_rarely()
     without_pydantic_plugins()
-    from cloudtrain.cli.streams import mend_streams
+    from cloudtrain.cli.terminal import mend_streams
 
     mend_streams()
     from cloudtrain.cli.app import run_command

@@ -2,19 +2,123 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command as built
 
-from cloudtrain.cli.help import CONTEXT, Command, write_sections
 from cloudtrain.errors import UsageError, did_you_mean
+
+# The layout of a command's help: plain text, at least 80 columns, the same with every version of Typer.
+
+CONTEXT: dict[Any, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+_BRACKETS = re.compile(r"\s*\\?\[x>=\d+\]")
+"""Typer's notation of a minimum, such as `[x>=1]`, which some versions escape for rich. The help leaves it out."""
+
+
+_WIDEST = 30
+"""Columns for the names in a help. The text of a longer name begins on the next line."""
+
+
+def write_sections(formatter: Any, sections: Mapping[str, Sequence[tuple[str, str]]], *, spacing: int = 2) -> None:
+    """Write tables of names and texts. All texts begin in the same column."""
+    widest = min(_WIDEST, max((len(name) for rows in sections.values() for name, _ in rows), default=0))
+    for title, rows in sections.items():
+        if rows:
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), text) for name, text in rows], _WIDEST, spacing)
+
+
+class Command(TyperCommand):
+    """A command whose help shows its arguments in the form `JOB`, `[CODE]` or `NAME...`."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the parts of the usage line, such as `[OPTIONS] NAME [PATH]`."""
+        return ["[OPTIONS]", *(_metavar(param) for param in self._arguments(ctx))]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then the options."""
+        arguments = [(re.sub(r"[][]", "", _metavar(param)), param.help or "") for param in self._arguments(ctx)]
+        options = [
+            (record[0], _BRACKETS.sub("", record[1]).replace("\\[", "["))
+            for param in self.get_params(ctx)
+            if param.param_type_name == "option" and (record := param.get_help_record(ctx)) is not None
+        ]
+        write_sections(formatter, {"Arguments": arguments, "Options": options})
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse as Typer does, but pass all arguments after a Python script to the script, as `python`
+        and `torchrun` do."""
+        if any(param.name == "arguments" for param in self.params):
+            end = self._first_argument(args)
+            if end is not None and args[end].endswith(".py") and args[end + 1 :][:1] != ["--"]:
+                self._refuse_misplaced(args[end], args[end + 1 :])
+                args = [*args[: end + 1], "--", *args[end + 1 :]]
+        try:
+            parsed: list[str] = super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "ctx", ctx) is None:  # then nobody could say whose `--help` tells more
+                error.ctx = ctx  # type: ignore[attr-defined]  # of Typer's own errors
+            raise
+        return parsed
+
+    def _first_argument(self, args: list[str]) -> int | None:
+        """Return the index of the first word in `args` that is neither an option nor an option's value. Return None if
+        no such word exists, or if `--` comes before it."""
+        options: list[Any] = [param for param in self.params if param.param_type_name == "option"]
+        with_value = {name for option in options if not option.is_flag for name in option.opts}
+        index = 0
+        while index < len(args):
+            if not args[index].startswith("-") or args[index] == "-":
+                return index
+            if args[index] == "--":
+                return None
+            index += 2 if args[index] in with_value else 1
+        return None
+
+    def _refuse_misplaced(self, script: str, words: list[str]) -> None:
+        """Refuse options of this command among the `words` after `script`, unless the script's text contains their
+        names. Otherwise `submit train.py --dry-run` would pass the option to the script and send the job.
+
+        Raises:
+            UsageError: `words` contains such an option.
+        """
+        own = {name for param in self.params for name in (*param.opts, *param.secondary_opts) if name[0] == "-"}
+        typed = [word.partition("=")[0] for word in words]
+        found = [name for name in typed if name in own]
+        if not found or not Path(script).is_file():
+            return
+        from cloudtrain.documents.document import read_bytes
+
+        try:
+            text = read_bytes(script).decode("utf-8", "replace")
+        except OSError:  # reported when the job is made
+            return
+        for name in found:
+            known = rf"\b{name[2:].replace('-', '[-_]')}\b" if name.startswith("--") else rf"[\"']{name}[\"']"
+            if not re.search(known, text):
+                message = f"`{name}` comes after `{script}`, which has no such option"
+                hint = f"write `{name}` before `{script}`, or add `--` after `{script}` to pass it to the script"
+                raise UsageError(message, hint=hint, code="CT902")
+
+    def _arguments(self, ctx: Any) -> list[Any]:
+        return [param for param in self.get_params(ctx) if param.param_type_name == "argument"]
+
+
+def _metavar(param: Any) -> str:
+    return str(param.metavar or param.name.upper())
+
 
 PROGRAM = "cloudtrain"
 
@@ -59,8 +163,19 @@ COMMANDS = {
 """The commands in the order of the help. Tests compare each summary with the help of its command."""
 
 
-_MODULES = {"continue": "go_on"}
-"""Modules of commands whose name is a Python keyword."""
+_MODULES = {
+    name: module
+    for module, names in {
+        "past": "show diff cost code trials",
+        "plan": "check explain",
+        "ps": "status wait stop logs download",
+        "queue": "prune rm",
+        "start": "init schema scripts",
+        "submit": "rerun continue recover",
+    }.items()
+    for name in names.split()
+}
+"""Modules of the commands that have no module of their name."""
 
 
 class LazyGroup(TyperGroup):
@@ -103,7 +218,7 @@ class LazyGroup(TyperGroup):
 def _our_exit_codes() -> Iterator[None]:
     """Turn a broken pipe and Ctrl-C into exit codes without Typer's own messages."""
     from cloudtrain.cli.failures import EXIT_INTERRUPTED, EXIT_PIPE
-    from cloudtrain.cli.streams import discard
+    from cloudtrain.cli.terminal import discard
 
     try:
         yield
@@ -116,7 +231,8 @@ def _our_exit_codes() -> Iterator[None]:
 
 def load_command(name: str) -> Any:
     """Return the command `name` as an object that Typer runs. Its help text is its function's docstring."""
-    command = import_module(f"{__package__}.commands.{_MODULES.get(name, name)}").command
+    module = "diagnosis" if name == "doctor" else f"commands.{_MODULES.get(name, name)}"
+    command = getattr(import_module(f"{__package__}.{module}"), f"{name}_command")
     if isinstance(command, typer.Typer):
         return _name(built(command), name)
     single = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=CONTEXT)
@@ -132,8 +248,6 @@ def run_command(args: Sequence[str]) -> int:
         return guarded(lambda: built(app).main(args=list(args), prog_name=PROGRAM, standalone_mode=False))
 
     if os.environ.get(COMPLETION_VARIABLE) == "complete_bash":
-        from cloudtrain.cli.bash_words import with_whole_words
-
         return with_whole_words(run)
     return run()
 
@@ -231,3 +345,45 @@ def _nearest_command(word: str, rest: Sequence[str]) -> str:
         return f"did you mean {typed(PROGRAM, command, *same)}?"
     near = did_you_mean(word, COMMANDS) or ""
     return near if near.startswith("did you mean") else f"see `{PROGRAM} --help`"
+
+
+# Completion of words with colons in bash. bash passes `bundled:dig` as three words and replaces only the last one.
+
+_WORDS, _INDEX = "COMP_WORDS", "COMP_CWORD"
+
+
+def with_whole_words(complete: Callable[[], int], environ: MutableMapping[str, str] = os.environ) -> int:
+    """Join the words that bash split at colons, run `complete`, and return its exit code.
+
+    The completions are printed without the part up to the last colon, because bash keeps this part on the command line.
+    """
+    kept = _join_colons(environ)
+    if not kept:
+        return complete()
+    answers = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(answers):
+            code = complete()
+    except SystemExit as ended:  # how Typer ends a completion
+        code = int(ended.code or 0)
+    sys.stdout.writelines(f"{answer.removeprefix(kept)}\n" for answer in answers.getvalue().splitlines() if answer)
+    return code
+
+
+def _join_colons(environ: MutableMapping[str, str]) -> str:
+    """Join the words that bash split at colons, by changing bash's variables in `environ`. Return the part of the word
+    at the cursor up to and including its last colon: `bundled:` for `bundled:dig`; an empty string without a colon."""
+    words, index = environ.get(_WORDS, "").split(), environ.get(_INDEX, "")
+    if ":" not in words or not index.isdecimal():
+        return ""
+    before, after = words[: int(index) + 1], words[int(index) + 1 :]
+    joined: list[str] = []
+    for word in before:
+        if joined and (word == ":" or joined[-1].endswith(":")):
+            joined[-1] += word
+        else:
+            joined.append(word)
+    environ[_WORDS] = "\n".join([*joined, *after])
+    environ[_INDEX] = str(len(joined) - 1)
+    head, colon, _ = joined[-1].rpartition(":")
+    return head + colon

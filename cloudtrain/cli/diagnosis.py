@@ -10,12 +10,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtrain.core.units import format_size
+import typer
+
+from cloudtrain.cli import options
 from cloudtrain.errors import CloudtrainError, TargetUnavailable
-from cloudtrain.system.disk import folder_size
+from cloudtrain.job.model import format_size
+from cloudtrain.system.files import folder_size
 
 if TYPE_CHECKING:
-    from cloudtrain.targets.base import Target
+    from cloudtrain.targets.contract import Target
+
 
 _ENOUGH_DISK = 5 * 2**30
 _TORCH_TIMEOUT = 120
@@ -89,8 +93,8 @@ def _torch() -> Diagnosis:
 
 
 def _machine() -> Diagnosis:
-    from cloudtrain.settings import load_settings
-    from cloudtrain.targets.common.machine import this_machine
+    from cloudtrain.targets.common.launch import this_machine
+    from cloudtrain.targets.settings import load_settings
 
     try:
         machine = this_machine(load_settings().environ)
@@ -100,7 +104,7 @@ def _machine() -> Diagnosis:
 
 
 def _mpirun() -> Diagnosis:
-    from cloudtrain.targets.common.machine import find_mpirun
+    from cloudtrain.targets.common.launch import find_mpirun
 
     missing = (
         "not installed; only jobs with `mpi`, `horovod` or `deepspeed` with `launch: mpi` need it: "
@@ -111,9 +115,9 @@ def _mpirun() -> Diagnosis:
 
 
 def _state_dir() -> Diagnosis:
-    from cloudtrain.settings import load_settings
-    from cloudtrain.store import KEPT
+    from cloudtrain.system.files import KEPT
     from cloudtrain.system.private import close_state_folder
+    from cloudtrain.targets.settings import load_settings
 
     hint = "set a folder of your own: `export CLOUDTRAIN_STATE_DIR=DIR`"
     try:
@@ -132,7 +136,7 @@ def _state_dir() -> Diagnosis:
 
 
 def _disk() -> Diagnosis:
-    from cloudtrain.settings import load_settings
+    from cloudtrain.targets.settings import load_settings
 
     try:
         folder = load_settings().state_dir
@@ -150,7 +154,7 @@ def _disk() -> Diagnosis:
 
 
 def _settings() -> Diagnosis:
-    from cloudtrain.settings import load_settings
+    from cloudtrain.targets.settings import load_settings
 
     try:
         settings = load_settings()
@@ -164,8 +168,8 @@ def _settings() -> Diagnosis:
 def _instances() -> Diagnosis:
     from platformdirs import user_config_path
 
-    from cloudtrain.catalogue.instances import tables
-    from cloudtrain.catalogue.overlay import load_overlays
+    from cloudtrain.machines.overlay import load_overlays
+    from cloudtrain.machines.table import tables
 
     folder = user_config_path("cloudtrain", appauthor=False)
     try:
@@ -178,8 +182,8 @@ def _instances() -> Diagnosis:
 
 def _account(target: Target) -> Diagnosis | None:
     """Return a target's report on its account settings; None if the target reports nothing."""
-    from cloudtrain.core.targets import OWN_PACKAGE, package_of_target
-    from cloudtrain.settings import load_settings
+    from cloudtrain.system.plugins import OWN_PACKAGE, package_of_target
+    from cloudtrain.targets.settings import load_settings
 
     try:
         settings = load_settings()
@@ -198,8 +202,8 @@ def _account(target: Target) -> Diagnosis | None:
 
 def _plugins(targets: Sequence[Target]) -> Iterator[Diagnosis]:
     """Report the targets of other packages that cannot be used, or whose rules cannot."""
-    from cloudtrain.core.plugins import plugin_faults
-    from cloudtrain.targets.rules import load_rules_of
+    from cloudtrain.system.plugins import plugin_faults
+    from cloudtrain.targets.registry import load_rules_of
 
     for fault in plugin_faults():
         yield Diagnosis(fault.name, "warning" if fault.is_harmless else "error", fault.message, fault.hint)
@@ -211,7 +215,7 @@ def _plugins(targets: Sequence[Target]) -> Iterator[Diagnosis]:
 
 
 def _scripts() -> Diagnosis:
-    from cloudtrain.scripts import script_names
+    from cloudtrain.code.bundled import script_names
 
     names = script_names()
     if not names:
@@ -220,7 +224,7 @@ def _scripts() -> Diagnosis:
 
 
 def _extra(target: Target, name: str, brought: Sequence[str]) -> Diagnosis:
-    from cloudtrain.core.targets import OWN_PACKAGE, package_of_target
+    from cloudtrain.system.plugins import OWN_PACKAGE, package_of_target
 
     package, versions = package_of_target(target.name), []
     subject = f"[{name}]" if package == OWN_PACKAGE else f"{package}[{name}]"
@@ -239,3 +243,36 @@ def _count(number: int, noun: str) -> str:
 _EXAMINATIONS: tuple[Callable[[], Diagnosis], ...] = (
     _version, _python, _machine, _torch, _mpirun, _settings, _instances, _state_dir, _disk, _scripts
 )  # fmt: skip
+
+
+def doctor_command(json: options.Json = False) -> None:
+    """Show what works on this machine and what is missing.
+
+    The exit code is 2 when something must be fixed before the local target works, and 0 otherwise.
+
+    \b
+    Example:
+      cloudtrain doctor
+    """
+    from cloudtrain.cli.terminal import print_json, show
+    from cloudtrain.plans.document import Document, Notice, Span, Table
+    from cloudtrain.plans.layout import LEVEL_STYLE
+
+    findings = examine()
+    if json:
+        print_json([finding._asdict() for finding in findings])
+    else:
+        rows = [
+            (finding.subject, Span(finding.level, LEVEL_STYLE[finding.level]), finding.message) for finding in findings
+        ]
+        hints: dict[tuple[str, str, str], list[str]] = {}  # a mistake in the settings stops several examinations
+        for finding in findings:
+            if finding.hint and finding.level != "ok":
+                hints.setdefault((finding.level, finding.message, finding.hint), []).append(finding.subject)
+        notices = [
+            Notice(level, message if len(subjects) > 1 else f"{subjects[0]}: {message}", hint=hint)
+            for (level, message, hint), subjects in hints.items()
+        ]
+        show(Document([Table(("WHAT", "LEVEL", "FOUND"), rows), *notices]), sys.stdout)
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(2)

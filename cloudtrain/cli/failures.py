@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from cloudtrain.cli.streams import discard
+from cloudtrain.cli.terminal import discard
 from cloudtrain.errors import CloudtrainError, PreflightError, UsageError, did_you_mean, more_about
 
 EXIT_DEFECT = 70
@@ -68,7 +68,7 @@ def _run(command: Callable[[], object]) -> int:
 def report(error: CloudtrainError) -> None:
     """Print an error to stderr: a block for each problem, and the number of problems if there are several."""
     from cloudtrain.cli.terminal import show
-    from cloudtrain.render.document import Document, Text
+    from cloudtrain.plans.document import Document, Text
 
     notices = list(_notices(error))
     end = _end(error, [notice.level for notice in notices])
@@ -76,7 +76,7 @@ def report(error: CloudtrainError) -> None:
 
 
 def _notices(error: CloudtrainError) -> Iterator[Any]:
-    from cloudtrain.render.document import Notice
+    from cloudtrain.plans.document import Notice
 
     if isinstance(error, PreflightError):
         yield from (finding.notice() for finding in error.findings)  # type: ignore[attr-defined]  # layer 0 cannot name it
@@ -179,7 +179,7 @@ def _found_by_the_system(error: Exception) -> UsageError | None:
 
 
 def _report_defect(error: Exception) -> int:
-    from cloudtrain.settings import debug_wanted
+    from cloudtrain.targets.settings import debug_wanted
 
     if COMPLETION_VARIABLE in os.environ and not debug_wanted():
         return EXIT_DEFECT
@@ -188,7 +188,7 @@ def _report_defect(error: Exception) -> int:
 
         traceback.print_exception(error)
         return EXIT_DEFECT
-    from cloudtrain.core.plugins import plugin_of
+    from cloudtrain.system.plugins import plugin_of
 
     what = " ".join(f"{type(error).__name__}: {error}".split())
     package = plugin_of(error)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timezone
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cloudtrain.core.targets import DEFAULT_TARGET
 from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.system.plugins import DEFAULT_TARGET
 
 if TYPE_CHECKING:
-    from cloudtrain.core.plan import Plan
-    from cloudtrain.jobfile import JobFile
+    from cloudtrain.job.file import JobFile
     from cloudtrain.lifecycle.run import Run
+    from cloudtrain.plans.plan import Plan
+    from cloudtrain.plans.states import LogLine
 
 
 def job_file(job: str, overrides: Sequence[str] | None) -> JobFile:
@@ -25,10 +29,10 @@ def job_file(job: str, overrides: Sequence[str] | None) -> JobFile:
         JobError: the job has problems; all are listed.
     """
     from cloudtrain.api import load_job_file
-    from cloudtrain.core.job import BUNDLED
+    from cloudtrain.job.training import BUNDLED
 
     if not job.startswith(BUNDLED) and not Path(job).exists():
-        from cloudtrain.scripts import script_names
+        from cloudtrain.code.bundled import script_names
 
         if job in script_names():
             raise UsageError(f"there is no file `{job}`", hint=f"did you mean `{BUNDLED}{job}`?", code="CT903")
@@ -62,7 +66,7 @@ def job_or_script(
             hint = f"to change a field of the job, write `--set {first}`"
             raise UsageError(f"`{job}` is a job file, which takes no arguments", hint=hint, code="CT902")
         return job_file(job, overrides)
-    from cloudtrain.jobfile.script import job_text, load_script
+    from cloudtrain.job.from_script import job_text, load_script
 
     script = Path(job)
     if not script.is_file():
@@ -91,7 +95,7 @@ def as_array(file: JobFile, each: Sequence[str] | None, parallel: int | None) ->
             hint = "for a sweep, write `--set parallel=4`; for a job, add `--each hyperparameters.seed=1,2,3`"
             raise UsageError("`--parallel` needs `--each`", hint=hint, code="CT902")
         return file
-    from cloudtrain.jobfile.array import array_of
+    from cloudtrain.job.file import array_of
 
     return array_of(file, each, parallel=parallel or 1)
 
@@ -107,7 +111,7 @@ def _require_distribution(script: Path) -> None:
     Raises:
         UsageError: the script imports no such library.
     """
-    from cloudtrain.core.script import distribution_of
+    from cloudtrain.job.script import distribution_of
 
     if distribution_of(script) is None:
         message = f"`{script}` imports no library for training with several processes"
@@ -135,7 +139,7 @@ def _save(file: Path, text: str) -> None:
         UsageError: the file already exists, cannot be written, or is not named as a YAML file.
     """
     from cloudtrain.cli.terminal import say
-    from cloudtrain.jobfile.files import format_of
+    from cloudtrain.job.file import format_of
 
     if format_of(file) != "yaml":
         raise UsageError(f"`{file}` is not the name of a YAML file", hint="write for example `--save-job job.yaml`")
@@ -275,7 +279,7 @@ def seconds(text: str) -> float:
     Raises:
         UsageError: the text is not a duration.
     """
-    from cloudtrain.core.units import parse_duration
+    from cloudtrain.job.model import parse_duration
 
     try:
         return float(parse_duration(text))
@@ -295,7 +299,97 @@ def _as_fields(flags: dict[str, Any]) -> dict[str, Any]:
     """Convert flags to settings of the target. A relative path of an interpreter is made absolute."""
     python = flags.get("python")
     if python is not None and os.sep in python and not python.startswith("conda:"):
-        from cloudtrain.system.paths import expand_home
+        from cloudtrain.system.files import expand_home
 
         flags = flags | {"python": str(expand_home(python).absolute())}
     return flags
+
+
+# Selection of the printed lines of a run's output, by pattern, time or level.
+
+
+class LogLevel(str, Enum):
+    """The lowest severity of printed lines."""
+
+    warning = "warning"
+    error = "error"
+
+
+_WORDS = {
+    LogLevel.warning: re.compile(r"\b(?:WARN|WARNING|ERROR|CRITICAL|FATAL)\b|\b\w*(?:Warning|Error|Exception)\b:"),
+    LogLevel.error: re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|\b\w*(?:Error|Exception)\b:"),
+}
+"""The levels as Python's logging, warnings and exceptions write them."""
+
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+class Selection(NamedTuple):
+    """The conditions that a line must meet to be printed. Default: no condition."""
+
+    pattern: re.Pattern[str] | None = None
+    since: float | None = None
+    """Seconds since the epoch."""
+    level: LogLevel | None = None
+
+    def of(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
+        """Yield the lines that meet all conditions. All lines of a traceback count as an error."""
+        open_tracebacks: set[tuple[int, int | None, str]] = set()
+        for line in lines:
+            if (
+                (self.since is None or line.time >= self.since)
+                and (self.pattern is None or self.pattern.search(line.text))
+                and (self.level is None or _is_grave(line, self.level, open_tracebacks))
+            ):
+                yield line
+
+
+EVERY_LINE = Selection()
+
+
+def _is_grave(line: LogLine, level: LogLevel, open_tracebacks: set[tuple[int, int | None, str]]) -> bool:
+    source = (line.instance, line.rank, line.stream)
+    if _TRACEBACK in line.text:
+        open_tracebacks.add(source)
+        return True
+    if source in open_tracebacks:
+        if line.text[:1] not in (" ", "\t", ""):  # the exception itself ends it
+            open_tracebacks.discard(source)
+        return True
+    return _WORDS[level].search(line.text) is not None
+
+
+def pattern_of(text: str) -> re.Pattern[str]:
+    """Compile a regular expression that the user typed.
+
+    Raises:
+        UsageError: the text is not a regular expression.
+    """
+    from cloudtrain.errors import UsageError
+
+    try:
+        return re.compile(text)
+    except re.error as error:
+        hint = f"to search for the text itself, put a backslash before special characters: `{re.escape(text)}`"
+        raise UsageError(f"`{text}` is not a regular expression: {error}", hint=hint, code="CT901") from None
+
+
+def moment_of(text: str) -> float:
+    """Convert a time that the user typed to seconds since the epoch: `10m` (ago), or `2026-11-22T10:00` (local time,
+    unless the text contains a time zone).
+
+    Raises:
+        UsageError: the text is not a time.
+    """
+    from cloudtrain.errors import UsageError
+    from cloudtrain.job.model import parse_duration
+
+    try:
+        return time.time() - parse_duration(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc).timestamp()
+    except (ValueError, OverflowError, OSError):
+        hint = "write how long ago, for example `10m`, or a time, for example `2026-11-22T10:00`"
+        raise UsageError(f"`{text}` is not a time", hint=hint, code="CT901") from None

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import sys
+import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from itertools import islice
+from math import isfinite
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from cloudtrain.cli.courses import Course, curve, sparkline, wants_logarithm
-from cloudtrain.cli.lines import LineFormat
-from cloudtrain.cli.pace import Pace
 from cloudtrain.cli.terminal import has_color
-from cloudtrain.core.states import LogLine, Metrics, RunStatus
-from cloudtrain.render.escape import on_one_line
-from cloudtrain.render.status import PROGRESS, number
+from cloudtrain.job.model import format_duration, format_size
+from cloudtrain.plans.document import on_one_line, visible_json, visible_output
+from cloudtrain.plans.layout import PROGRESS, number
+from cloudtrain.plans.states import LogLine, Metrics, RunState, RunStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +27,281 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
     from rich.text import Text
+
+
+# The progress of a run, computed from its output and status: step, pace, time left, slow ranks, and what it waits for.
+#
+# No function reads the clock; the current time is an argument.
+
+_REPORTS = 30
+"""The number of newest reports over which the pace is measured."""
+
+_QUIET = 10.0
+"""Seconds without a line after which the view reports silence."""
+
+
+class Pace:
+    """The progress of a run so far."""
+
+    def __init__(self, now: float) -> None:
+        self._latest: dict[str, float] = {}
+        self._reports: deque[tuple[float, float]] = deque(maxlen=_REPORTS)
+        self._step_of: dict[int, float] = {}
+        self._stride = 0.0
+        self._status: RunStatus | None = None
+        self._has_lines = False
+        self._news_at = now
+
+    def take_line(self, line: LogLine, now: float) -> None:
+        """Record the time of a line, and the step of its rank if the line reports one."""
+        self._has_lines, self._news_at = True, now
+        if line.rank is not None and "step" in (values := line.metrics or {}):
+            self._note_step(line.rank, values["step"])
+
+    def take_values(self, values: dict[str, float], moment: float) -> None:
+        """Record metrics of the run, which were written at `moment`."""
+        step, before = values.get("step"), self._latest.get("step")
+        if step is not None and (before is None or step != before):
+            if before is not None and step < before:
+                self._reports.clear()  # the ranks were started again
+            self._reports.append((moment, step))
+        self._latest |= values
+
+    def take_status(self, status: RunStatus, now: float) -> None:
+        """Record a new status of the run."""
+        if self._status is None or (status.state, status.transitions) != (self._status.state, self._status.transitions):
+            self._news_at = now
+        self._status = status
+        for rank, step in status.steps.items():
+            self._note_step(rank, step)
+
+    def _note_step(self, rank: int, step: float) -> None:
+        before = self._step_of.get(rank)
+        if before is not None and step > before:
+            self._stride = max(self._stride, step - before)
+        self._step_of[rank] = step
+
+    @property
+    def fraction(self) -> float | None:
+        """The finished part of the steps, from 0 to 1; None unless the script reports `step` and `total`."""
+        step, total = self._latest.get("step"), self._latest.get("total")
+        return None if step is None or not total else max(0.0, min(1.0, step / total))
+
+    @property
+    def per_second(self) -> float | None:
+        """Steps per second over the newest reports; None if it cannot be computed."""
+        if len(self._reports) < 2:
+            return None
+        (began, first), (ended, last) = self._reports[0], self._reports[-1]
+        return (last - first) / (ended - began) if ended > began and last > first else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The seconds left, as reported by the script, else estimated from the newest reports; None if unknown."""
+        step, total, pace = self._latest.get("step"), self._latest.get("total"), self.per_second
+        if step is None or total is None or step >= total:
+            return None
+        return self._latest.get("seconds_left", (total - step) / pace if pace else None)
+
+    def progress(self) -> str:
+        """Return a text such as `step 120 of 460  26%  epoch 5.2  38 steps/s  9s left`, without the unknown parts."""
+        parts = []
+        if "step" in self._latest:
+            total = self._latest.get("total")
+            parts.append(f"step {number(self._latest['step'])}" + (f" of {number(total)}" if total else ""))
+        parts += [f"{self.fraction:.0%}"] if self.fraction is not None else []
+        parts += [f"epoch {number(self._latest['epoch'])}"] if "epoch" in self._latest else []
+        if self.per_second is not None:
+            parts.append(_pace_words(self.per_second))
+        if self.seconds_left is not None and not self._is_over:
+            parts.append(f"{format_duration(max(1, round(self.seconds_left)))} left")
+        return "  ".join(parts)
+
+    def waiting_for(self, now: float) -> str:
+        """Return what the run waits for, such as the target, its first line of output, or slow ranks. Return an empty
+        text while the run makes progress."""
+        if self._is_over:
+            return ""
+        quiet = now - self._news_at
+        since = f" {format_duration(int(quiet))}" if quiet >= 1 else ""
+        if self._status is None:
+            return f"asking for the run's state{since}"
+        if self._status.state is RunState.STOPPING:
+            return f"stopping: the script has time to save and leave{since}"
+        if self._status.queue_place is not None:
+            return f"queued: place {self._status.queue_place}, {self._status.reason}{since}"
+        if self._status.state in (RunState.PENDING, RunState.PREPARING):
+            return f"{self._status.state}{self._phase()}{since}"
+        if not self._has_lines:
+            return f"the processes have started; waiting for their first line{since}"
+        lag = self.lag(is_quiet=quiet >= _QUIET)
+        if quiet >= _QUIET:
+            return f"nothing new for{since}" + (f"; {lag}" if lag else "")
+        return lag
+
+    def lag(self, *, is_quiet: bool) -> str:
+        """Describe the ranks that are behind the foremost rank by at least two reports, or with `is_quiet` by at least
+        one report. Return an empty text if there are none."""
+        if len(self._step_of) < 2 or not self._stride:
+            return ""
+        first = max(self._step_of.values())
+        least = self._stride if is_quiet else 2 * self._stride
+        behind = {rank: step for rank, step in sorted(self._step_of.items()) if first - step >= least}
+        if not behind:
+            return ""
+        named = [f"rank {rank} at step {number(step)}" for rank, step in list(behind.items())[:3]]
+        more = f" and {len(behind) - 3} more" if len(behind) > 3 else ""
+        return f"behind: {', '.join(named)}{more}; the others at step {number(first)}"
+
+    @property
+    def _is_over(self) -> bool:
+        return self._status is not None and self._status.state.is_final
+
+    def _phase(self) -> str:
+        """Return a comma and the provider's name for the current phase; an empty text if the provider names no
+        phase."""
+        phases = [item for item in self._status.transitions if item.ended is None] if self._status else []
+        if not phases:
+            return ""
+        newest = phases[-1]
+        words = newest.phase if newest.message in (None, newest.phase) else f"{newest.phase}: {newest.message}"
+        return f", {on_one_line(words)}"
+
+
+def _pace_words(per_second: float) -> str:
+    return f"{number(per_second)} steps/s" if per_second >= 1 else f"{number(1 / per_second)} s/step"
+
+
+# The values of a metric over time: a sample of them, drawn as a curve or a sparkline.
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+MOST_KEPT = 768
+"""Values of a metric that are kept for its curve: two for each of 384 columns."""
+
+_WIDE, _LOW = 10.0, 0.25
+"""A logarithmic scale is used if the largest value is at least `_WIDE` times the smallest one, and half of the values
+lie in the lowest `_LOW` of a linear scale."""
+
+
+class Course:
+    """A summary of a metric's values: the last, the smallest and the largest value, and an evenly spaced sample."""
+
+    def __init__(self) -> None:
+        self.last = self._newest = math.nan
+        self._low, self._high = math.inf, -math.inf
+        self._kept: list[float] = []
+        self._count, self._distance = 0, 1
+
+    def add(self, value: float) -> None:
+        """Add the next value. A value that is not finite changes only `last`."""
+        self.last = value
+        if not math.isfinite(value):
+            return
+        self._newest, self._low, self._high = value, min(self._low, value), max(self._high, value)
+        if self._count % self._distance == 0:
+            self._kept.append(value)
+        self._count += 1
+        if len(self._kept) > MOST_KEPT:
+            del self._kept[1::2]
+            self._distance *= 2
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The smallest and the largest finite value; the last value twice if no value is finite."""
+        return (self._low, self._high) if self._count else (self.last, self.last)
+
+    @property
+    def trend(self) -> list[float]:
+        """A sample of the finite values in order, from the first to the newest."""
+        return list(self._kept) if (self._count - 1) % self._distance == 0 else [*self._kept, self._newest]
+
+
+def wants_logarithm(values: Sequence[float]) -> bool:
+    """Return whether a curve of the values needs a logarithmic scale, because most of them would lie at the bottom of a
+    linear scale, as with a loss that drops steeply at first."""
+    if not values or min(values) <= 0 or max(values) / 2 < min(values) / 2 * _WIDE:
+        return False
+    return sorted(_fractions(values))[len(values) // 2] < _LOW
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Draw finite values in one row of at most `width` characters."""
+    if len(values) > width:
+        values = [values[index * (len(values) - 1) // (width - 1)] for index in range(width)] if width > 1 else ()
+    return "".join(_BARS[int(fraction * (len(_BARS) - 1))] for fraction in _heights(values))
+
+
+def curve(values: Sequence[float], width: int, height: int) -> list[str]:
+    """Draw finite values as a line in `height` rows of Braille dots, over the whole width."""
+    from plotille import Canvas
+
+    canvas = Canvas(width, height)
+    heights = _heights(values)
+    distance = canvas.xmax_inside / max(1, len(heights) - 1)
+    points = [(index * distance, fraction * canvas.ymax_inside) for index, fraction in enumerate(heights)]
+    for (x0, y0), (x1, y1) in zip(points, points[1:] or points, strict=False):
+        canvas.line(x0, y0, x1, y1)
+    return [row.replace("\u2800", " ").rstrip() for row in canvas.plot(linesep="\n").split("\n")]
+
+
+def _heights(values: Sequence[float]) -> list[float]:
+    return _fractions([math.log(value) for value in values] if wants_logarithm(values) else values)
+
+
+def _fractions(values: Sequence[float]) -> list[float]:
+    """Scale the values linearly, so that the smallest becomes 0 and the largest 1. If all are equal, all become 0."""
+    if not values:
+        return []
+    low, high = min(values) / 2, max(values) / 2  # halves, because the whole distance may be more than a float holds
+    distance = (high - low) or 1.0
+    return [(value / 2 - low) / distance for value in values]
+
+
+# The printed form of a line of a run's output.
+
+
+class LineFormat(NamedTuple):
+    """How lines are printed: with which prefix, raw or escaped, or as JSON."""
+
+    prefix: bool = True
+    timestamps: bool = False
+    as_json: bool = False
+    raw: bool = False
+    """Print the line unchanged. A terminal obeys the control characters in it."""
+    color: bool = False
+    """Keep the colours that the line itself contains."""
+
+    def text(self, line: LogLine) -> str:
+        """Return the printed form of a line, without the line break. If the text of `line` contains line
+        breaks, each part gets the prefix."""
+        if self.as_json:
+            content = {name: value for name, value in line.__dict__.items() if name != "values"}
+            if line.values is not None:
+                content["values"] = {name: value if isfinite(value) else None for name, value in line.values.items()}
+            return visible_json(json.dumps(content, ensure_ascii=False))
+        lead = self.lead(line)
+        return "\n".join(lead + part for part in self.parts(line))
+
+    def parts(self, line: LogLine) -> list[str]:
+        """Return the text of `line`, split at its line breaks; without `raw`, each part is escaped for a terminal."""
+        parts = line.text.split("\n")
+        return parts if self.raw else [visible_output(part, color=self.color) for part in parts]
+
+    def lead(self, line: LogLine) -> str:
+        """Return the prefix of the line, such as `2026-11-21T08:13:31.250Z [rank 0] `."""
+        parts = []
+        if self.timestamps:
+            parts.append(_utc(line.time))
+        if self.prefix:
+            parts.append(f"[rank {line.rank}]" if line.rank is not None else f"[instance {line.instance}]")
+        return "".join(f"{part} " for part in parts)
+
+
+def _utc(seconds: float) -> str:
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds % 1 * 1000):03d}Z"
+
 
 _RANK_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
 
@@ -181,3 +461,31 @@ class LiveView:
             trend = sparkline(course.trend, room) if self._draws and room >= _NARROWEST else ""
             table.add_row(on_one_line(name), *map(number, (course.last, *course.bounds)), trend)
         return table
+
+
+# The progress of an upload as one line on a terminal. Without a terminal, nothing is printed.
+
+_PAUSE = 0.1
+"""Seconds between two drawings of the line."""
+
+
+def upload_progress() -> Callable[[int, int], None] | None:
+    """Return a function that takes the bytes sent and the total, and draws the progress; None if stderr is not a
+    terminal."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return None
+    lock, drawn = threading.Lock(), 0.0
+
+    def show(sent: int, total: int) -> None:
+        nonlocal drawn
+        with lock:  # parts of a large upload report from several threads
+            now = time.monotonic()
+            if sent < total and now - drawn < _PAUSE:
+                return
+            drawn = now
+            share = sent / total if total else 1.0
+            end = "\n" if sent >= total else ""
+            sys.stderr.write(f"\r\033[Kuploading: {share:4.0%} of {format_size(total)}{end}")
+            sys.stderr.flush()
+
+    return show

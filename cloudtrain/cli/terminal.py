@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import io
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TextIO
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO, runtime_checkable
 
-from cloudtrain.render.document import Document, Text
-from cloudtrain.render.escape import on_one_line, shell_word, visible_json
+from cloudtrain.errors import CloudtrainError, UsageError
+from cloudtrain.plans.document import Document, Text, on_one_line, shell_word, visible_json
+
+if TYPE_CHECKING:
+    from cloudtrain.machines.overlay import Refreshed
+    from cloudtrain.targets.settings import Settings
 
 
 def show(document: Document, stream: TextIO, *, width: int | None = None) -> None:
     """Print a document with the width and colours of the stream. `width` is for a stream that is not a terminal."""
-    from cloudtrain.render.text import to_text
+    from cloudtrain.plans.layout import to_text
 
     stream.write(to_text(document, width=width_of(stream) or width, color=has_color(stream)))
     stream.flush()
@@ -84,3 +91,139 @@ def has_color(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether to print colours: True if the stream is a terminal that is not dumb, and NO_COLOR is not set
     (https://no-color.org)."""
     return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+
+
+# stdout and stderr of every command: always open, able to print any character, and prepared for a full disk.
+
+_ESCAPED = "cloudtrain.escaped"
+
+
+class OutputError(CloudtrainError):
+    """stdout cannot be written, for example on a full disk. The rest of the output is lost."""
+
+    exit_code = 74
+    code = "CT907"
+
+
+def mend_streams() -> None:
+    """Replace stdout and stderr by streams that escape characters they cannot encode. Write errors, for example on a
+    full disk, end the command on stdout and are ignored on stderr."""
+    codecs.register_error(_ESCAPED, _escape)
+    sys.stdout = _Stdout(**_as_given(sys.stdout, 1))
+    sys.stderr = _Stderr(**_as_given(sys.stderr, 2))
+
+
+def discard(stream: TextIO) -> None:
+    """Redirect a stream to /dev/null, so that the interpreter's last flush cannot fail."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _as_given(stream: Any, number: int) -> dict[str, Any]:
+    """Return arguments for `io.TextIOWrapper` that make a stream like `stream`. If the user closed the stream (`>&-`),
+    `stream` is None, and /dev/null is opened as file descriptor `number`, so that no other file gets this number."""
+    if stream is None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        return {"buffer": open(number, "wb"), "encoding": "utf-8", "errors": _ESCAPED}
+    kept = {name: getattr(stream, name) for name in ("buffer", "encoding", "line_buffering", "write_through")}
+    return kept | {"errors": _ESCAPED}
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    """Return JSON escapes (`\\u00e9`) for the characters that the encoding lacks, and the offset after these
+    characters. With such escapes, `--json` stays valid JSON."""
+    from json import dumps
+
+    assert isinstance(error, UnicodeEncodeError), "only output is escaped"
+    return dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+class _Stderr(io.TextIOWrapper):
+    """A stream that ignores write errors, so that the command continues."""
+
+    def write(self, text: str, /) -> int:
+        with self._watch():
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._watch():
+            super().flush()
+
+    def failed(self, error: OSError) -> None:
+        """Ignore the error. The stream has been redirected to /dev/null."""
+
+    @contextlib.contextmanager
+    def _watch(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            discard(self)
+            self.failed(error)
+
+
+class _Stdout(_Stderr):
+    """A stream whose write errors end the command. A reader that closes the pipe, as `| head` does, causes no
+    message."""
+
+    def failed(self, error: OSError) -> NoReturn:
+        """Raise a broken pipe unchanged, and any other error as `OutputError`. Called after the stream was redirected
+        to /dev/null."""
+        if isinstance(error, BrokenPipeError):
+            raise error
+        message = f"stdout cannot be written: {error.strerror}"
+        raise OutputError(message, hint="free disk space, or redirect the output to another disk") from error
+
+
+# `cloudtrain instances --refresh`: ask a target's service for its current instance types and prices.
+
+_NAMED = 5
+"""The most new types that a line names."""
+
+
+@runtime_checkable
+class CanRefresh(Protocol):
+    """A service that can list its current instance types and prices."""
+
+    def refresh_catalogue(self, settings: Any) -> Refreshed:
+        """Ask the service for its types, write them into the user's configuration folder, and return what was written.
+
+        Raises:
+            TargetError: the target does not answer, or the credentials lack the permission.
+            SettingsError: required account settings are missing.
+        """
+        ...
+
+
+def refresh_types(target: str, profile: str | None) -> Iterator[str]:
+    """Refresh the target's table of types, and yield lines that report the result.
+
+    Raises:
+        UsageError: the target's service cannot list its types.
+        TargetError: the target does not answer, or the credentials lack the permission.
+        SettingsError: required account settings are missing.
+    """
+    from cloudtrain.targets.registry import service_of
+    from cloudtrain.targets.settings import load_settings
+
+    settings = load_settings()
+    service = service_of(target, settings)
+    if not isinstance(service, CanRefresh):
+        able = " or ".join(f"`--target {name}`" for name in _able(settings))
+        message = f"the types of `{target}` cannot be refreshed, because their table is part of cloudtrain"
+        raise UsageError(message, hint=f"use {able}" if able else "upgrade cloudtrain for a newer table")
+    done = service.refresh_catalogue(settings.target(target, profile=profile))
+    yield f"{done.types} types of {done.location} written to {done.file}"
+    if done.added:
+        named = ", ".join(f"`{name}`" for name in done.added[:_NAMED])
+        more = f" and {len(done.added) - _NAMED} more" if len(done.added) > _NAMED else ""
+        yield f"new in the catalogue: {named}{more}"
+    yield from done.notes
+
+
+def _able(settings: Settings) -> Iterator[str]:
+    """Return the names of the targets whose services can list their types."""
+    from cloudtrain.system.plugins import all_targets
+    from cloudtrain.targets.registry import service_of
+
+    return (each.name for each in all_targets() if isinstance(service_of(each.name, settings), CanRefresh))

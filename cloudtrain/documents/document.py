@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+import ast
+import os
+import stat
+import warnings
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from cloudtrain.documents.limits import MAX_VALUES
 from cloudtrain.errors import Problem
 
+# Size limits of files that users write. A larger file is a mistake, and reading it would take minutes or fill the
+# memory.
+
+MAX_BYTES = 4 * 2**20
+"""The most bytes of a file. The largest useful files are requirements files with hashes, of some hundred kilobytes."""
+
+MAX_DEPTH = 100
+"""The most levels of nesting. A job has about five."""
+
+MAX_VALUES = 50_000
+"""The most values of a document, with aliases counted each time. A job has tens of values, a file of nested aliases
+billions."""
+
+MAX_FILES = 100_000
+"""The most files of a source folder, ignored files included. Azure ML allows fewer, and `source_dir: /` has more."""
+
+MAX_DIGITS = 3500
+"""The most digits of an integer. Python reads and writes at most 4300 decimal digits; 3500 of base 16 are 4215."""
+
+
 Format = Literal["yaml", "toml", "json"]
-Path = tuple["str | int", ...]
+ValuePath = tuple["str | int", ...]
 
 
 class Place(NamedTuple):
@@ -28,11 +52,11 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 class Positions(NamedTuple):
     """The position of each key and value, and the spelling of each plain value (`2.10`, without quotes)."""
 
-    keys: Mapping[Path, Place] = _NOTHING
-    values: Mapping[Path, Place] = _NOTHING
-    texts: Mapping[Path, str] = _NOTHING
+    keys: Mapping[ValuePath, Place] = _NOTHING
+    values: Mapping[ValuePath, Place] = _NOTHING
+    texts: Mapping[ValuePath, str] = _NOTHING
 
-    def of(self, path: Path, *, key: bool = False) -> Place | None:
+    def of(self, path: ValuePath, *, key: bool = False) -> Place | None:
         """Return the position of the value at a path, or with `key` the position of its key. For a missing value,
         return the position of its nearest parent; None if that is unknown too."""
         if key and path in self.keys:
@@ -59,20 +83,20 @@ class Notes:
     """Collects positions and problems while a text is read."""
 
     def __init__(self) -> None:
-        self.keys: dict[Path, Place] = {}
-        self.values: dict[Path, Place] = {}
-        self.texts: dict[Path, str] = {}
+        self.keys: dict[ValuePath, Place] = {}
+        self.values: dict[ValuePath, Place] = {}
+        self.texts: dict[ValuePath, str] = {}
         self.problems: list[Problem] = []
 
     def document(self, data: Any) -> Document:
         """Return a document with `data` and the collected positions and problems."""
         return Document(data, Positions(self.keys, self.values, self.texts), tuple(self.problems))
 
-    def problem(self, path: Path, place: Place, message: str, hint: str, *, code: str = "CT005") -> None:
+    def problem(self, path: ValuePath, place: Place, message: str, hint: str, *, code: str = "CT005") -> None:
         """Record a problem. Reading continues."""
         self.problems.append(Problem(path, message, hint, line=place.line, column=place.column, code=code))
 
-    def duplicate(self, path: Path, place: Place) -> None:
+    def duplicate(self, path: ValuePath, place: Place) -> None:
         """Record a duplicate key."""
         first = self.keys[path]
         message = f"`{path[-1]}` appears twice; the first is on line {first.line}"
@@ -124,9 +148,9 @@ def read_document(text: str, format: Format) -> Document:
     """
     if sum(text.count(sign) for sign in _SIGNS[format]) > MAX_VALUES:
         raise too_large()
-    reader = import_module(f"cloudtrain.documents.{format}_text")
+    reader = import_module(f"cloudtrain.documents.{'yaml_text' if format == 'yaml' else 'toml_json'}")
     try:
-        document = reader.read(text.removeprefix("\ufeff"))
+        document = getattr(reader, f"read_{format}")(text.removeprefix("\ufeff"))
     except RecursionError:
         raise too_deep() from None
     assert isinstance(document, Document)
@@ -140,3 +164,94 @@ _SIGNS: dict[Format, tuple[str, ...]] = {
 }
 """Every value except the first needs one of these signs, so their number limits the cost of reading. TOML needs the dot
 for its keys (`a.b`)."""
+
+
+# Reading of files that the user named. Only plain files of limited size are read, because a pipe might never end.
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFCHR: "a character device",
+}
+
+
+class NoPlainFile(OSError):
+    """The path is not a plain file, or the file is too large. `strerror` holds the reason."""
+
+
+Accept = Callable[[Path, os.stat_result], None]
+"""A function that gets an open file's path and status, and raises if the file must not be read."""
+
+
+def read_bytes(path: str | Path, most: int = MAX_BYTES, accept: Accept | None = None) -> bytes:
+    """Return the content of a plain file of at most `most` bytes. Pipes and devices are refused, because reading them
+    could block.
+
+    `accept` is called with the path and the status of the opened file, and raises if the file must not be read.
+
+    Raises:
+        OSError: the file cannot be read; `strerror` holds the reason.
+    """
+    _check(os.stat(path), path, most)  # noqa: PTH116 - most paths are plain strings
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        _check(status, path, most)  # another file may have the name by now
+        if accept is not None:
+            accept(Path(path), status)
+        content = file.read(most + 1)
+    if content is None:
+        raise NoPlainFile(None, "reading it has to wait", str(path))
+    if len(content) > most:  # a file in /proc reports that it is empty
+        raise _too_large(path, most)
+    return content
+
+
+def read_text(path: str | Path, accept: Accept | None = None) -> str:
+    """Return the text of a plain file, without a byte order mark. `read_bytes` describes `accept`.
+
+    Raises:
+        OSError: the file cannot be read; `strerror` holds the reason.
+        Unreadable: the file is not UTF-8.
+    """
+    content = read_bytes(path, accept=accept)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode("utf-8-sig", "replace")
+        place = Place(before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
+        message = f"the file is not UTF-8 text: byte 0x{content[error.start]:02x}"
+        raise Unreadable(message, "save it as UTF-8", place, code="CT001") from None
+
+
+def _check(status: os.stat_result, path: str | Path, most: int) -> None:
+    kind = stat.S_IFMT(status.st_mode)
+    if kind != stat.S_IFREG:
+        raise NoPlainFile(None, f"it is {_KINDS.get(kind, 'something else')}, not a plain file", str(path))
+    if status.st_size > most:
+        raise _too_large(path, most)
+
+
+def _too_large(path: str | Path, most: int) -> NoPlainFile:
+    return NoPlainFile(None, f"it is larger than {most >> 20} MiB", str(path))
+
+
+# Parsing of Python source that somebody else has written.
+
+
+def parse_python(source: str | bytes) -> ast.Module:
+    """Parse Python source without printing Python's warnings about it.
+
+    Raises:
+        SyntaxError: the source is not Python, or is nested too deeply for Python's parser.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(source)
+    except (RecursionError, MemoryError):  # the parser's stack is full
+        raise SyntaxError("it is nested too deeply") from None
+    except ValueError as error:  # a zero byte
+        raise SyntaxError(str(error)) from None

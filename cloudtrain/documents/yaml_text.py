@@ -3,17 +3,81 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from cloudtrain.documents.document import Document, Lines, Notes, Path, Place, Unreadable, too_deep, too_large
-from cloudtrain.documents.limits import MAX_DEPTH, MAX_VALUES
-from cloudtrain.documents.scalars import KINDS, read_scalar, read_tagged
+from cloudtrain.documents.document import (
+    MAX_DEPTH,
+    MAX_DIGITS,
+    MAX_VALUES,
+    Document,
+    Lines,
+    Notes,
+    Place,
+    Unreadable,
+    ValuePath,
+    too_deep,
+    too_large,
+)
 from cloudtrain.errors import shortened
 
 if TYPE_CHECKING:
     import yaml
+
+
+# Plain values as in YAML 1.2 (its core schema): `1e-3` is a number; `on`, `yes` and `12:30` are text.
+
+_NULL = re.compile(r"~|null|Null|NULL|")
+_BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
+_INT = re.compile(r"[-+]?[0-9]+")
+_OCTAL = re.compile(r"0o[0-7]+")
+_HEX = re.compile(r"0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_INFINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)")
+_NAN = re.compile(r"\.(?:nan|NaN|NAN)")
+
+
+def _whole(base: int) -> Callable[[str], Any]:
+    """Return a function that reads an integer in the given base. A number with too many digits stays text."""
+    return lambda text: int(text, base) if len(text) <= MAX_DIGITS else text
+
+
+_READERS: tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...] = (
+    (_NULL, lambda _: None),
+    (_BOOL, lambda text: text.lower() == "true"),
+    (_INT, _whole(10)),
+    (_OCTAL, _whole(8)),
+    (_HEX, _whole(16)),
+    (_FLOAT, float),
+    (_INFINITE, lambda text: float(text.replace(".", ""))),
+    (_NAN, lambda _: float("nan")),
+)
+
+KINDS = {"null": (0,), "bool": (1,), "int": (2, 3, 4), "float": (2, 5, 6, 7)}
+"""The readers that an explicit tag (`!!int`) allows."""
+
+
+def read_scalar(text: str) -> Any:
+    """Convert a plain value to null, bool, int or float by its spelling. Other text stays text."""
+    for pattern, reader in _READERS:
+        if pattern.fullmatch(text):
+            return reader(text)
+    return text
+
+
+def read_tagged(text: str, kind: str) -> Any:
+    """Convert a value with an explicit type: `!!float 3` has the text `3` and the kind `float`.
+
+    Raises:
+        ValueError: the text is not of that type.
+    """
+    for index in KINDS[kind]:
+        pattern, reader = _READERS[index]
+        if pattern.fullmatch(text):
+            return float(text) if kind == "float" and index == 2 else reader(text)
+    raise ValueError(f"{text!r} is not of type {kind}")
+
 
 _TAG = "tag:yaml.org,2002:"
 _MERGE = _TAG + "merge"
@@ -45,7 +109,7 @@ def _loader() -> Any:
     return type("_Loader", (base,), {"yaml_implicit_resolvers": resolvers})
 
 
-def read(text: str) -> Document:
+def read_yaml(text: str) -> Document:
     """Read one YAML document.
 
     Raises:
@@ -126,7 +190,7 @@ class _Reader:
         self._count = 0
         self._open: set[int] = set()
 
-    def value(self, node: yaml.Node, path: Path) -> Any:
+    def value(self, node: yaml.Node, path: ValuePath) -> Any:
         """Return the value of a node, and record its position under `path`."""
         self._enter(node, path)
         place = _place(node)
@@ -139,7 +203,7 @@ class _Reader:
         self._open.discard(id(node))
         return value
 
-    def _enter(self, node: yaml.Node, path: Path, values: int = 1) -> None:
+    def _enter(self, node: yaml.Node, path: ValuePath, values: int = 1) -> None:
         self._count += values
         if id(node) in self._open:
             message, hint = "the text holds an anchor that refers to itself", "write the value in the alias's place"
@@ -149,7 +213,7 @@ class _Reader:
         if len(path) > MAX_DEPTH:
             raise too_deep(_place(node))
 
-    def _scalar(self, node: yaml.ScalarNode, path: Path, place: Place) -> Any:
+    def _scalar(self, node: yaml.ScalarNode, path: ValuePath, place: Place) -> Any:
         kind = str(node.tag).removeprefix(_TAG)
         text = str(node.value)
         self.notes.texts[path] = text
@@ -167,7 +231,7 @@ class _Reader:
         self._own_tag(node, path, place)
         return text
 
-    def _own_tag(self, node: yaml.Node, path: Path, place: Place) -> None:
+    def _own_tag(self, node: yaml.Node, path: ValuePath, place: Place) -> None:
         """Report a tag such as `!Ref` as a problem, because it names a type of another program, which a job cannot
         use."""
         tag = str(node.tag)
@@ -176,10 +240,10 @@ class _Reader:
         shown = "!!" + tag.removeprefix(_TAG) if tag.startswith(_TAG) else tag
         self.notes.problem(path, place, f"a job file cannot have tags such as `{shown}`", "remove the tag")
 
-    def _list(self, node: Any, path: Path) -> list[Any]:
+    def _list(self, node: Any, path: ValuePath) -> list[Any]:
         return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
 
-    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, path: ValuePath) -> dict[str, Any]:
         result: dict[str, Any] = {}
         own: dict[str, Place] = {}
         for key, value in self._own(node):
@@ -203,7 +267,7 @@ class _Reader:
     def _own(self, node: yaml.MappingNode) -> list[tuple[yaml.Node, yaml.Node]]:
         return [(key, value) for key, value in node.value if key.tag != _MERGE]
 
-    def _merges(self, node: yaml.MappingNode, path: Path) -> Iterator[dict[str, tuple[Place, yaml.Node]]]:
+    def _merges(self, node: yaml.MappingNode, path: ValuePath) -> Iterator[dict[str, tuple[Place, yaml.Node]]]:
         """Yield the mappings that `<<: *a` or `<<: [*a, *b]` merges into `node`. Earlier mappings take precedence."""
         for key, value in node.value:
             if key.tag != _MERGE:
@@ -216,7 +280,7 @@ class _Reader:
                     message = "`<<` takes in a mapping or a list of mappings"
                     self.notes.problem(path, _place(source), message, "write `<<: *name`, where `&name` is a mapping")
 
-    def _flat(self, node: yaml.MappingNode, path: Path) -> dict[str, tuple[Place, yaml.Node]]:
+    def _flat(self, node: yaml.MappingNode, path: ValuePath) -> dict[str, tuple[Place, yaml.Node]]:
         self._enter(node, path, 1 + len(node.value))
         self._open.add(id(node))
         own = ((self._key(key, path), key, value) for key, value in self._own(node))
@@ -227,7 +291,7 @@ class _Reader:
         self._open.discard(id(node))
         return result
 
-    def _key(self, node: yaml.Node, path: Path) -> str | None:
+    def _key(self, node: yaml.Node, path: ValuePath) -> str | None:
         if _is_scalar(node):
             value = self._scalar(node, (*path, "<key>"), _place(node))
             self.notes.texts.pop((*path, "<key>"), None)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from cloudtrain.core.states import RunState
-from cloudtrain.store.opening import read_store
-from cloudtrain.system.disk import LEFT_OVER, remove_folder
+from cloudtrain.lifecycle.schema import read_store
+from cloudtrain.plans.states import RunState
+from cloudtrain.system.files import LEFT_OVER, remove_folder
 
 ARCHIVE_AGE = 24 * 3600.0
 """Seconds after which the archive of a submit's code is certainly no longer being sent, and an incomplete environment

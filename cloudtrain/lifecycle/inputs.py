@@ -7,25 +7,34 @@ A job's name stands for the job's newest run that succeeded, or if none did, for
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from cloudtrain.core.plan import Plan
-from cloudtrain.core.references import RunInput, is_run_input, run_input
-from cloudtrain.core.states import RunRef, RunState
+from cloudtrain.code.data import UnreadableData, read_data
 from cloudtrain.errors import CloudtrainError, JobError, Problem, RunNotFound, TargetError, did_you_mean
-from cloudtrain.settings import Settings
-from cloudtrain.store.kinds import SWEEP, TUNER
-from cloudtrain.store.opening import read_store
-from cloudtrain.store.store import RunRecord, Store
+from cloudtrain.job.data import Input, RunInput, is_local_path, is_run_input, run_input
+from cloudtrain.job.model import format_size, value_for
+from cloudtrain.lifecycle.schema import read_store
+from cloudtrain.lifecycle.store import RunRecord, Store
+from cloudtrain.plans.plan import HIDDEN, Plan, Upload, hide
+from cloudtrain.plans.states import SWEEP, TUNER, RunRef, RunState
+from cloudtrain.runtime.errors import SetupError
+from cloudtrain.runtime.secret_values import VARIABLE, resolved
+from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.targets.registry import service_of, target_of
+from cloudtrain.targets.settings import Settings
 
 if TYPE_CHECKING:
-    from cloudtrain.core.processing import AnyJob
+    from cloudtrain.job.processing import AnyJob
+    from cloudtrain.targets.contract import Target
+
 
 NEWEST = "last"
 
@@ -106,7 +115,7 @@ def states_of(awaited: Sequence[Awaited], settings: Settings) -> dict[RunRef, Ru
     """Return the current state of each run; None if the run no longer exists, and `PENDING` if its target does not
     answer.
     """
-    from cloudtrain.chains.service import ChainService
+    from cloudtrain.lifecycle.waiting import ChainService
 
     service = ChainService(settings.environ, settings.state_dir)
     states: dict[RunRef, RunState | None] = {}
@@ -205,9 +214,8 @@ class _Search:
 
 def _file_of_job(name: str, folder: Path) -> Path | None:
     """Return the first file in a folder that describes a job or a sweep of this name; None if there is none."""
-    from cloudtrain.documents.document import Unreadable, read_document
-    from cloudtrain.documents.reading import read_text
-    from cloudtrain.jobfile.files import SUFFIXES
+    from cloudtrain.documents.document import Unreadable, read_document, read_text
+    from cloudtrain.job.file import SUFFIXES
 
     try:
         files = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
@@ -274,3 +282,236 @@ def _notes(name: str, written: str, row: RunRecord, place: str, state: RunState)
     if place.endswith(".tar.gz"):
         notes.append(f"input `{name}` is an archive, which the script has to unpack")
     return notes
+
+
+# Inputs on this machine: `azureml: ./data` becomes the location that a submit uploads the data to.
+#
+# The location contains the hash of the content, so a plan is complete before anything is sent, and the same data is
+# sent only once.
+
+_WORTH_MONEY = 1 << 30
+_MONTHLY = 0.023
+"""Approximate price in US dollars for storing one GiB in the clouds' standard storage for a month."""
+
+
+class Placed(NamedTuple):
+    """A job whose local paths are replaced with locations, the uploads that it needs, and notes for the plan."""
+
+    job: AnyJob
+    uploads: tuple[Upload, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def is_uploaded(item: Input, target: Target) -> bool:
+    """Return whether an input is data on this machine that a submit uploads for the target."""
+    return target.uploads_data and is_local_path(item.of(target.name))
+
+
+def place_data(job: AnyJob, target: Target, place_of: Callable[[str, str, bool], tuple[str, str]]) -> Placed:
+    """Return the job with local data replaced by the locations of the uploads.
+
+    Args:
+        place_of: a function of the hash of the data, the name of its file or folder, and whether it is a single file.
+            It returns the location of the folder to upload to, and the location that the job reads.
+
+    Raises:
+        JobError: an input's data cannot be read.
+    """
+    inputs, uploads, problems = dict(job.inputs), dict[str, Upload](), list[Problem]()
+    for name, item in job.inputs.items():
+        if not is_uploaded(item, target):
+            continue
+        source = str(item.of(target.name))
+        path = ("inputs", name, target.name)
+        try:
+            data = read_data(source)
+        except UnreadableData as error:
+            problems.append(Problem(path, error.message, error.hint, code=error.code))
+            continue
+        is_file = os.path.isfile(source)  # noqa: PTH113
+        if item.type == ("uri_folder" if is_file else "uri_file"):
+            message = f"`{source}` is a {'file' if is_file else 'folder'}, and the input's type is `{item.type}`"
+            wanted = "uri_file" if is_file else "uri_folder"
+            problems.append(Problem(path, message, f"write `type: {wanted}` under `inputs.{name}`", code="CT986"))
+            continue
+        folder, read = place_of(data.sha256, os.path.basename(source), is_file)  # noqa: PTH119
+        inputs[name] = item.model_copy(update={target.name: read})
+        uploads[folder] = Upload("data", data.sha256, folder, data.size, len(data.files), source=source)
+    if problems:
+        raise JobError(problems)
+    placed = tuple(uploads.values())
+    return Placed(
+        job.model_copy(update={"inputs": inputs}) if placed else job, placed, tuple(_local_data_notes(placed))
+    )
+
+
+def emulated_here(job: AnyJob, emulated: Target) -> AnyJob:
+    """Return `job` for a local run that emulates another target. Inputs that a submit to the emulated target would
+    upload are not uploaded: the run reads them from their paths on this machine.
+    """
+    changes: dict[str, Any] = {
+        name: item.model_copy(
+            update={emulated.name: None, DEFAULT_TARGET: item.of(DEFAULT_TARGET) or item.of(emulated.name)}
+        )
+        for name, item in job.inputs.items()
+        if is_uploaded(item, emulated)
+    }
+    return job.model_copy(update={"inputs": {**job.inputs, **changes}}) if changes else job
+
+
+def _local_data_notes(uploads: tuple[Upload, ...]) -> Iterator[str]:
+    for upload in uploads:
+        month = upload.size / 2**30 * _MONTHLY
+        cost = f", and costs about ${month:,.2f} a month there" if upload.size >= _WORTH_MONEY else ""
+        size = format_size(upload.size)
+        yield f"`{upload.source}`, {size} of data, is uploaded once, when the job is submitted{cost}"
+
+
+# The hash of a job's requirements. Requirements with equal hashes install the same packages.
+
+_INCLUDES = re.compile(r"^\s*(?:-r|--requirement|-c|--constraint)[\s=]*(\S+)", re.MULTILINE)
+_NAMES_FILES = re.compile(
+    r"^\s*(?:-e|--editable|-f|--find-links)[\s=]+(?![\s=/]|\w+:)|^\s*\.{1,2}(?:/|$)|^\s*[^/\s#][^:\s#]*\.(?:whl|zip|tar\.gz)\b|@\s*\.",
+    re.MULTILINE,
+)
+"""Lines that install files of the bundle."""
+
+
+def requirements_hash(file: str, read: Callable[[str], str | None], bundle: str) -> str | None:
+    """Return the hash of the requirements file `file` and the files that it includes; None if `file` cannot be read.
+
+    `read` returns the text of a file, or None. `bundle` is the hash of the whole bundle. If the requirements install
+    files of the bundle, the result also depends on `bundle`.
+    """
+    texts = dict[str, str | None]()
+    waiting = [os.path.normpath(file)]
+    while waiting:
+        name = waiting.pop()
+        if name not in texts:
+            text = texts[name] = read(name)
+            folder = os.path.dirname(name)  # noqa: PTH120 - names of the bundle
+            waiting += [os.path.normpath(os.path.join(folder, found)) for found in _INCLUDES.findall(text or "")]  # noqa: PTH118
+    if texts[os.path.normpath(file)] is None:
+        return None
+    parts = [f"{name}\0{text}" for name, text in sorted(texts.items())]
+    parts += [bundle] if any(_NAMES_FILES.search(text or "") for text in texts.values()) else []
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+# How a job's secrets reach a target: cloudtrain sends their locations in one variable, and never sends the values.
+
+
+def with_secret_places(
+    job: AnyJob, where: Target, emulated: str | None, environ: Mapping[str, str]
+) -> tuple[AnyJob, tuple[str, ...]]:
+    """Return the job with the variable that contains the locations of the secrets, and notes about secrets that this
+    machine needs but lacks.
+
+    A local run that emulates another target uses a secret's location for `local`, or if there is none, the secret's
+    location for the emulated target.
+
+    Raises:
+        JobError: a secret has no location that the target can read.
+    """
+    places, problems = dict[str, str](), list[Problem]()
+    candidates = (where, *([] if emulated is None else [target_of(emulated)]))
+    for name, secret in job.environment.secrets.items():
+        given = [(target, value_for(secret, target.name)) for target in candidates]
+        found = [place for target, place in given if place and place.partition(":")[0] in target.secret_places]
+        if found:
+            places[name] = found[0]
+            continue
+        wrong = next((place for _, place in given if place), None)
+        what = f"cannot be read on {where.title} from `{wrong}`" if wrong else f"has no location on {where.title}"
+        hint = f"remove it: jobs on {where.title} get no secrets from cloudtrain"
+        if where.secret_places:
+            example = next(iter(where.secret_places.values())).replace("NAME", name)
+            hint = f'write `environment.secrets.{name}: {{{where.name}: "{example}"}}`'
+        path = ("environment", "secrets", name)
+        problems.append(Problem(path, f"the secret `{name}` {what}", hint, code="CT072"))
+    if problems:
+        raise JobError(problems)
+    variables = {**job.environment.variables, VARIABLE: json.dumps(places, sort_keys=True)}
+    job = job.model_copy(update={"environment": job.environment.model_copy(update={"variables": variables})})
+    return job, tuple(_missing(places, {**environ, **variables})) if where.has_secrets_here else ()
+
+
+def _missing(places: Mapping[str, str], variables: Mapping[str, str]) -> Iterator[str]:
+    for name, place in places.items():
+        if place.startswith(("env:", "file:")):
+            try:
+                resolved({**variables, VARIABLE: json.dumps({name: place})})
+            except SetupError as error:
+                yield f"{error.message}: {error.hint}" if error.hint else error.message
+
+
+# Secrets that the store must not keep, and functions that hide them in the kept data.
+
+Shown = TypeVar("Shown")
+ValuePath = tuple[str | int, ...]
+
+_SIGNATURE = re.compile(
+    r"[?&](?:sig|signature|token|x-amz-(?:signature|credential|security-token))=(?P<query>[^&\s\"']{4,})|"
+    r"://[^/\s:@\"']*:(?P<password>[^@/\s\"']+)@",
+    re.IGNORECASE,
+)
+"""Keys in an address: signatures of Azure's and Amazon's storage, and passwords."""
+
+
+class Secrets(NamedTuple):
+    """Secrets that must not be stored.
+
+    Attributes:
+        values: secret texts, which are hidden wherever they occur.
+        named: pairs of name and value of secrets that do not look random: `("password", "hunter2")`. Such a secret is
+            hidden only where it is a whole value or follows its name.
+    """
+
+    values: tuple[str, ...] = ()
+    named: tuple[tuple[str, str], ...] = ()
+
+    def hidden(self, value: Shown) -> Shown:
+        """Return a copy of JSON data with the secrets hidden."""
+        value = hide(value, self.values)
+        return self._without_named(value) if self.named else value
+
+    def _without_named(self, value: Any) -> Any:
+        if isinstance(value, str):
+            for name, secret in self.named:
+                if value.strip("\"'") == secret:
+                    return HIDDEN
+                between = r"[\"']?(?:\s*[=:]\s*|\s+)[\"']?"
+                value = re.sub(rf"({re.escape(name)}{between}){re.escape(secret)}(?![\w-])", rf"\1{HIDDEN}", value)
+                if name == "command":
+                    value = value.replace(secret, HIDDEN)
+            return value
+        if isinstance(value, Mapping):
+            return {key: self._without_named(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [self._without_named(inner) for inner in value]
+        return value
+
+
+def texts_of(value: Any, path: ValuePath = ()) -> Iterator[tuple[ValuePath, str]]:
+    """Yield every text in JSON data, including keys, with its path."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield (*path, key), str(key)
+            yield from texts_of(inner, (*path, key))
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from texts_of(inner, (*path, number))
+
+
+def signatures_in(value: Any) -> Iterator[str]:
+    """Yield the signatures and passwords of all URLs in JSON data."""
+    for _, text in texts_of(value):
+        for match in _SIGNATURE.finditer(text) if "://" in text else ():
+            yield match["query"] or match["password"]
+
+
+def is_hidden(value: Any) -> bool:
+    """Return whether any part of JSON data was hidden, that is, replaced by `***`."""
+    return any(HIDDEN in text for _, text in texts_of(value))

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from cloudtrain.core.states import ListedRun, LogLine, Metrics, RunRef, RunState, RunStatus
-from cloudtrain.errors import StoreError, TargetError, TargetUnreachable, UsageError
-from cloudtrain.settings import Settings
-from cloudtrain.store.opening import open_store, read_store
-from cloudtrain.store.store import RunRecord
-from cloudtrain.system.disk import folder_size, remove_folder
-from cloudtrain.targets.base import ByteProgress, Service
+from cloudtrain.code.ignore import IGNORE_FILE, ignore_line
+from cloudtrain.errors import JobError, RunNotFound, StoreError, TargetError, TargetUnreachable, UsageError
+from cloudtrain.lifecycle.schema import open_store, read_store
+from cloudtrain.lifecycle.store import RunRecord
+from cloudtrain.plans.states import ListedRun, LogLine, Metrics, RunRef, RunState, RunStatus
+from cloudtrain.system.files import folder_size, remove_folder
+from cloudtrain.targets.contract import ByteProgress, Service
 from cloudtrain.targets.registry import service_of, usable_target
+from cloudtrain.targets.settings import Settings
 
 if TYPE_CHECKING:
-    from cloudtrain.core.plan import Plan
-    from cloudtrain.lifecycle.history import Sent
+    from cloudtrain.lifecycle.record import Sent
+    from cloudtrain.plans.plan import Plan
+
 
 _FIRST_POLL, _SLOWEST_POLL = 0.05, 2.0
 """Seconds between two polls while waiting for a run. Each interval is 1.5 times the one before."""
@@ -86,7 +89,7 @@ class Run:
         return f"<Run {self.ref} {self._last.state}>"
 
     def _repr_html_(self) -> str:
-        from cloudtrain.render.html import run_html
+        from cloudtrain.plans.html import run_html
 
         return run_html(self.name, str(self.ref), self.status())
 
@@ -198,7 +201,7 @@ class Run:
         Raises:
             RunNotFound: the store has no record of the submission, as for a run that another machine submitted.
         """
-        from cloudtrain.lifecycle.history import sent_of
+        from cloudtrain.lifecycle.record import sent_of
 
         with read_store(self._settings.state_dir) as store:
             return sent_of(store if self._stored else None, self._row)
@@ -231,8 +234,8 @@ class Run:
             UsageError: the run had secrets, which are not kept, and `overrides` do not supply them.
             TargetError: the target refused the request, or the code no longer exists.
         """
-        from cloudtrain.lifecycle.rerun import Again
-        from cloudtrain.lifecycle.submission import Submitted
+        from cloudtrain.lifecycle.again import Again
+        from cloudtrain.lifecycle.submit import Submitted
 
         def run_of(submitted: Submitted) -> Run:
             names = tuple(record.name for record in submitted.unreported)
@@ -256,7 +259,7 @@ class Run:
             UsageError: the folder is not empty.
             TargetError: the code no longer exists.
         """
-        from cloudtrain.lifecycle.code import code_of, write_code
+        from cloudtrain.lifecycle.again import code_of, write_code
 
         with code_of(self.show().kept, self.ref, self._service) as tree:
             return write_code(tree, Path(destination))
@@ -341,3 +344,64 @@ def _row_of(ref: RunRef, status: RunStatus) -> RunRecord:
 
 def _differs(one: RunStatus, other: RunStatus) -> bool:
     return (one.state, one.reason, one.started, one.ended) != (other.state, other.reason, other.started, other.ended)
+
+
+# Copies of what a run wrote, in the folder of a project: data that the next bundle of code must not contain.
+
+_MARK = (
+    "# `cloudtrain download` made this folder: its files are not code, so no bundle contains them.\n"
+    "# Without this file, a bundle of a folder above contains them.\n"
+    "*\n"
+)
+
+
+def source_of(run: Run) -> Path | None:
+    """Return the source folder that the run was submitted from; None if it is unknown or no longer exists."""
+    try:
+        job = run.show().job
+    except RunNotFound:
+        return None
+    folder = Path(job.get("job", job).get("source_dir") or "")
+    return folder if folder.is_absolute() and folder.is_dir() else None
+
+
+def is_new(folder: Path) -> bool:
+    """Return whether a folder does not exist or is empty, so that all of its later content is copies."""
+    try:
+        return not any(folder.iterdir())
+    except OSError:
+        return not os.path.lexists(folder)
+
+
+def leave_out(folder: Path, sources: Iterable[Path | None]) -> None:
+    """Write an ignore file into a folder of copies, so that bundles leave the copies out.
+
+    The folder stays unchanged if it is empty, or is not inside one of `sources`.
+    """
+    place = os.path.realpath(folder)
+    roots = {os.path.realpath(source) for source in sources if source is not None} - {place}
+    if any(os.path.commonpath([root, place]) == root for root in roots) and not is_new(folder):
+        with suppress(OSError):  # `bundled` then finds the copies
+            (folder / IGNORE_FILE).write_text(_MARK, encoding="utf-8")
+
+
+def bundled(files: Sequence[Path], folder: Path, source: Path) -> list[str]:
+    """Return the lines for the ignore file of `source` that leave the copies in `folder` out of its bundles; empty if
+    the bundles do not contain them.
+    """
+    from cloudtrain.code.walk import Moved, read_until_settled, walk
+
+    root = os.path.realpath(source)
+    try:
+        code = {file.path for file in read_until_settled(lambda: walk(root)).files}
+    except (JobError, Moved):  # the next submit reports it, and sends nothing
+        return []
+    copies = {os.path.relpath(os.path.realpath(file), root) for file in files} & code
+    others = code - copies
+    start = os.path.relpath(os.path.realpath(folder), root)
+    lines = []
+    for copy in sorted(copies):
+        top = os.path.normpath(os.path.join(start, os.path.relpath(copy, start).split("/", 1)[0]))  # noqa: PTH118
+        mixed = any(other.startswith(f"{top}/") for other in others)
+        lines.append(ignore_line(copy if mixed else top))
+    return list(dict.fromkeys(lines))

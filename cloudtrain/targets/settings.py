@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import getpass
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import PrivateAttr
 
-from cloudtrain.core.model import Model
+from cloudtrain.documents.document import Positions, Unreadable, read_document, read_text
+from cloudtrain.errors import JobError, Problem, SettingsError, did_you_mean, dotted
+from cloudtrain.job.model import Model
+from cloudtrain.job.nodes import KeyProblem, describe_value
+from cloudtrain.system.files import require_trust
+from cloudtrain.system.plugins import DEFAULT_TARGET, find_target, target_names
+from cloudtrain.system.processes import user_environment
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -38,3 +49,240 @@ class TargetSettings(Model):
 
 AnyTarget = str | TargetSettings | None
 """The name of a target, a target's settings, or None for the default target."""
+
+
+# A `cloudtrain.toml` file: its tables and the position of each value.
+
+Way = tuple["str | int", ...]
+"""The keys that lead to a value in a settings file."""
+
+
+class SettingsFile(NamedTuple):
+    """The content of a settings file."""
+
+    path: Path
+    tables: Mapping[str, Any]
+    positions: Positions
+
+    def holds(self, path: Way) -> bool:
+        """Return whether the file has a value at this path."""
+        return path in self.positions.values
+
+    def placed(self, problem: Problem) -> Problem:
+        """Return the problem with the file, line and column of the value that causes it. Its hint is in TOML syntax."""
+        place = self.positions.of(problem.path, key=isinstance(problem, KeyProblem))
+        line, column = place or (None, None)
+        from cloudtrain.job.explain import in_form  # importing it costs start-up time, and most settings are right
+
+        hint = in_form(problem.hint, "toml")
+        return replace(problem, hint=hint, file=str(self.path), line=line, column=column)
+
+
+def read_settings(path: Path) -> SettingsFile:
+    """Read a settings file.
+
+    Raises:
+        SettingsError: another user could have written the file, or the file cannot be read, is not TOML, or has unknown
+            tables.
+    """
+    try:
+        document = read_document(read_text(path, require_trust), "toml")
+    except Unreadable as error:
+        raise SettingsError.of([replace(error.problem, file=str(path))]) from None
+    except OSError as error:
+        hint = "make it a plain file that you may read, or remove it"
+        raise SettingsError(f"`{path}` cannot be read: {error.strerror}", hint=hint, code="CT911") from None
+    file = SettingsFile(path, document.data, document.positions)
+    problems = [file.placed(problem) for problem in _table_problems(file.tables)]
+    if problems:
+        raise SettingsError.of(problems)
+    return file
+
+
+def place_of(files: Sequence[SettingsFile], bases: Sequence[Way], problem: Problem) -> Problem:
+    """Return `problem` with the position of its value in the settings files.
+
+    Args:
+        files: the settings files in use. Later files take precedence.
+        bases: the tables that hold the settings, such as `("profiles", PROFILE, TARGET)`. Earlier tables take
+            precedence.
+        problem: a problem of a target's settings. Its path is relative to the table.
+    """
+    ways: list[tuple[SettingsFile, Way]] = [(file, base) for base in bases for file in reversed(files)]
+    exact = ((file, base) for file, base in ways if file.holds((*base, *problem.path)))
+    table = ((file, base) for file, base in ways if file.holds(base))
+    found: tuple[SettingsFile, Way] | None = next(exact, None) or next(table, None)
+    if found is None:
+        return problem
+    file, base = found
+    return file.placed(replace(problem, path=(*base, *problem.path)))
+
+
+def _table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
+    target, profiles = tables.get("target", DEFAULT_TARGET), tables.get("profiles", {})
+    if not isinstance(target, str):
+        message = f"`target` must be text, not {describe_value(target)}"
+        yield Problem(("target",), message, did_you_mean("", target_names()), code="CT012")
+    yield from _unknown(
+        {name: table for name, table in tables.items() if name != "target"}, ("profiles", *target_names())
+    )
+    if isinstance(profiles, Mapping):
+        yield from _unknown(profiles, profiles, ("profiles",))
+        for name, profile in profiles.items():
+            if isinstance(profile, Mapping):
+                yield from _unknown(profile, target_names(), ("profiles", name))
+
+
+def _unknown(tables: Mapping[str, Any], known: Collection[str], above: Way = ()) -> Iterator[Problem]:
+    for name, table in tables.items():
+        path = (*above, name)
+        if name not in known:
+            yield KeyProblem(path, f"unknown table `{dotted(path)}`", did_you_mean(name, known), code="CT912")
+        elif not isinstance(table, Mapping):
+            message = f"`{dotted(path)}` must be a table, not {describe_value(table)}"
+            yield Problem(path, message, f"write `[{dotted(path)}]`", code="CT912")
+
+
+# Settings: the state folder, the user's environment variables, and the account settings of each target.
+#
+# `cloudtrain.toml` holds one table per target, and profiles that override these tables. cloudtrain reads the file in
+# the user's configuration folder and the file of the project, which takes precedence. The project's file is the
+# nearest one in the folder of the job file and its parents, else in the working directory and its parents:
+#
+#     target = "NAME"                         # used if you name no target; default: `local`
+#
+#     [NAME]
+#     role = "arn:aws:iam::111122223333:role/train"
+#     region = "eu-west-1"
+#
+#     [profiles.research.NAME]                # cloudtrain submit job.yaml --profile research
+#     bucket = "research-training"
+#
+# Environment variables: CLOUDTRAIN_STATE_DIR moves the run store and the local runs, CLOUDTRAIN_PROFILE names a
+# profile, CLOUDTRAIN_DEBUG=1 shows tracebacks.
+
+FILE_NAME = "cloudtrain.toml"
+
+
+class Settings(NamedTuple):
+    """The settings, the environment variables and the working directory of the user."""
+
+    state_dir: Path
+    environ: Mapping[str, str]
+    cwd: Path
+    files: tuple[Path, ...] = ()
+    """The settings files in use. Later files take precedence."""
+    tables: Mapping[str, Any] | None = None
+    sources: tuple[SettingsFile, ...] = ()
+    """The content of the files, to find the positions of mistakes."""
+
+    @property
+    def default_target(self) -> str:
+        """The name of the target that is used if you name none."""
+        return str((self.tables or {}).get("target", DEFAULT_TARGET))
+
+    @property
+    def submitter(self) -> str:
+        """`user@host`. Run names depend on it, so that runs of two users never get the same name."""
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # a user without a passwd entry, as in containers
+            user = str(os.getuid())
+        return f"{user}@{os.uname().nodename}"
+
+    def target(self, name: str | None = None, *, profile: str | None = None, **flags: Any) -> TargetSettings:
+        """Return the settings of a target: its table, overridden by the profile's table and by flags that are not None.
+
+        Raises:
+            SettingsError: the target or profile does not exist, or a field in a settings file is wrong.
+            JobError: a flag has a wrong value.
+        """
+        given, name = name, name or self.default_target
+        if name not in target_names():
+            raise self._no_target(name, given=given)
+        tables = self.tables or {}
+        fields = dict(tables.get(name, {})) | self._profile(profile).get(name, {})
+        try:
+            from_files: TargetSettings = find_target(name).settings_model(**fields)
+        except JobError as error:
+            chosen = profile or self.environ.get("CLOUDTRAIN_PROFILE")
+            bases = [*([("profiles", chosen, name)] if chosen else []), (name,)]
+            placed = [place_of(self.sources, bases, problem) for problem in error.problems]
+            raise SettingsError.of(placed) from None
+        flags = {key: value for key, value in flags.items() if value is not None}
+        found = from_files.replace(**flags) if flags else from_files
+        return found.from_files(tuple(map(str, self.files)))
+
+    def _no_target(self, name: str, *, given: str | None) -> SettingsError:
+        """Return the error for the unknown target `name`. `given` is the name that the caller gave; if None, `name`
+        comes from `target` in a settings file, and the error has the position of `target`."""
+        problem = Problem(("target",), f"`{name}` is not a target", did_you_mean(name, target_names()), code="CT913")
+        placed = problem if given else place_of(self.sources, [()], problem)
+        return SettingsError.of([placed if placed.file else replace(problem, path=())])
+
+    def _profile(self, name: str | None) -> Mapping[str, Any]:
+        name = name or self.environ.get("CLOUDTRAIN_PROFILE")
+        if name is None:
+            return {}
+        profiles = (self.tables or {}).get("profiles", {})
+        if name not in profiles:
+            hint = (
+                did_you_mean(name, profiles) or f"add a table `[profiles.{name}.{self.default_target}]` to {FILE_NAME}"
+            )
+            raise SettingsError(f"there is no profile `{name}`", hint=hint, code="CT914")
+        found: Mapping[str, Any] = profiles[name]
+        return found
+
+
+def load_settings(near: Path | None = None) -> Settings:
+    """Read the environment, the working directory and the settings files.
+
+    Args:
+        near: the folder of the job file. The settings of its project replace the settings of the working
+            directory, so that a job file means the same from every folder.
+
+    Raises:
+        SettingsError: another user could have written a settings file, or it is not TOML or holds an unknown table.
+    """
+    cwd = Path.cwd()
+    sources = tuple(read_settings(file) for file in _files(cwd, near))
+    tables: dict[str, Any] = {}
+    for source in sources:
+        tables = _merge(tables, source.tables)
+    files = tuple(source.path for source in sources)
+    return Settings(_state_dir(), user_environment(), cwd, files, tables, sources)
+
+
+def debug_wanted() -> bool:
+    """Return whether tracebacks are shown (CLOUDTRAIN_DEBUG=1)."""
+    return os.environ.get("CLOUDTRAIN_DEBUG", "") not in ("", "0")
+
+
+def _state_dir() -> Path:
+    if given := os.environ.get("CLOUDTRAIN_STATE_DIR"):
+        return Path(given).absolute()
+    from platformdirs import user_state_path
+
+    return user_state_path("cloudtrain", appauthor=False)
+
+
+def _files(cwd: Path, near: Path | None) -> Iterator[Path]:
+    """Yield the paths of the existing settings files: the user's, then the project's, which takes precedence."""
+    from platformdirs import user_config_path
+
+    user = user_config_path("cloudtrain", appauthor=False) / FILE_NAME
+    if os.path.lexists(user):
+        yield user
+    start = (cwd / near) if near is not None else cwd
+    for folder in (start, *start.parents, cwd, *cwd.parents):
+        if os.path.lexists(folder / FILE_NAME):
+            yield folder / FILE_NAME
+            return
+
+
+def _merge(weak: Mapping[str, Any], strong: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(weak)
+    for key, value in strong.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged

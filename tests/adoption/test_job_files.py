@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import cloudtrain as ct
-from cloudtrain.core.differences import paths_that_differ
+from cloudtrain.plans.comparison import paths_that_differ
 from cloudtrain.targets.azureml.adopt.job_files import body_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "azureml"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.adoption.writing import job_yaml, settings_toml
+from cloudtrain.adoption.proof import job_yaml, settings_toml
 from cloudtrain.cli.app import run_command
 from cloudtrain.documents.document import read_document
-from cloudtrain.jobfile import parse_job
+from cloudtrain.job.file import parse_job
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SAGEMAKER = {

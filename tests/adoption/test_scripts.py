@@ -161,7 +161,7 @@ def test_a_hostile_script_ends(
     """With the namespaces of Linux and without them, and nothing of it is left."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the same test of another worker has its own
     if not isolated:
-        monkeypatch.setattr("cloudtrain.adoption.running._without_network", list)
+        monkeypatch.setattr("cloudtrain.adoption.scripts._without_network", list)
     with pytest.raises(ct.CloudtrainError) as caught:
         adopted("print('hello')\n" + HOSTILE[case], time_limit=3)
     assert caught.value.code == "CT984"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.plan import Plan
 from cloudtrain.errors import JobError
+from cloudtrain.plans.plan import Plan
 
 WHERE = {"subscription_id": "11111111-2222-3333-4444-555555555555", "resource_group": "rg", "workspace": "team"}
 IMAGE = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04"

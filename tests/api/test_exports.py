@@ -7,8 +7,8 @@ import re
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.exports import Exports
-from cloudtrain.core.targets import all_targets, find_target
+from cloudtrain.plans.plan import Exports
+from cloudtrain.system.plugins import all_targets, find_target
 
 METHODS = sorted(name for name in vars(Exports) if not name.startswith("_"))
 SETTINGS = {

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.bundle.archive import SourceChanged
-from cloudtrain.core.plan import Plan
-from cloudtrain.system.words import listening
+from cloudtrain.code.tree import SourceChanged
+from cloudtrain.plans.plan import Plan
+from cloudtrain.system.processes import listening
 
 JOB = ct.TrainingJob(name="job", source_dir="src", command="true", distribution=ct.NoDistribution())
 

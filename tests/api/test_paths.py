@@ -11,7 +11,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.errors import JobError, UsageError
-from cloudtrain.jobfile.files import load_job
+from cloudtrain.job.file import load_job
 
 LONG = "a" * 300
 DEEP = "/".join(["a" * 200] * 30)
@@ -113,10 +113,10 @@ def test_a_tree_that_is_too_deep_for_a_path(tmp_path: Path) -> None:
 
 def test_what_is_typed_after_a_timeout_is_one_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of somebody else's may have a name that a shell would read as several words."""
-    from cloudtrain.core.states import ListedRun, RunRef, RunState, RunStatus
     from cloudtrain.errors import TargetError
     from cloudtrain.lifecycle import run as handle
-    from cloudtrain.settings import load_settings
+    from cloudtrain.plans.states import ListedRun, RunRef, RunState, RunStatus
+    from cloudtrain.targets.settings import load_settings
 
     class Silent:
         def status(self, ref: RunRef) -> RunStatus:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import MissingExtra
-from cloudtrain.system.extras import require
+from cloudtrain.system.plugins import require
 
 
 def test_a_missing_extra_names_the_pip_line() -> None:

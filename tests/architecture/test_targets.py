@@ -10,20 +10,19 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.core.data import Checkpoint, Input, Output
-from cloudtrain.core.job import Environment
-from cloudtrain.core.processing import ProcessingInput, ProcessingOutput
-from cloudtrain.core.resources import PerTarget
-from cloudtrain.core.targets import TAKEN, target_names
+from cloudtrain.job.data import Checkpoint, Input, Output
+from cloudtrain.job.processing import ProcessingInput, ProcessingOutput
+from cloudtrain.job.training import Environment, PerTarget
+from cloudtrain.system.plugins import TAKEN, target_names
 from tests.architecture.test_layers import imports, modules
 
 PACKAGE = Path(cloudtrain.__file__).parent
 BUILT_IN = sorted(path.name for path in (PACKAGE / "targets").iterdir() if (path / "target.py").is_file())
 
 SPECIAL = {
-    "core.targets": "the target when none is named",
-    "rehearsal": "preemption is rehearsed on this machine, whatever the job's own target is",
-    "cli.complete": "an option of the local target",
+    "system.plugins": "the target when none is named",
+    "lifecycle.rehearse": "preemption is rehearsed on this machine, whatever the job's own target is",
+    "cli.options": "an option of the local target",
 }
 """Modules that may know the local target."""
 

@@ -20,10 +20,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.bundle.archive import SourceChanged
-from cloudtrain.bundle.content import ContentHash
-from cloudtrain.bundle.tree import Tree, scan
-from cloudtrain.bundle.unpack import DamagedBundle, unpack, verify
+from cloudtrain.code.content import ContentHash
+from cloudtrain.code.tree import SourceChanged, Tree, scan
+from cloudtrain.code.unpack import DamagedBundle, unpack, verify
 from cloudtrain.errors import UsageError
 
 Content = dict[str, tuple[bytes, bool]]
@@ -327,11 +326,11 @@ def test_unpack_imports_the_standard_library_only(tmp_path: Path) -> None:
     tree = scan(tmp_path / "src")
     tree.write(tmp_path / "a.tar.gz")
     code = (
-        "import sys; from pathlib import Path; from cloudtrain.bundle.unpack import unpack\n"
+        "import sys; from pathlib import Path; from cloudtrain.code.unpack import unpack\n"
         "unpack(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])\n"
         "print(sorted(m for m in sys.modules if m.startswith(('cloudtrain', 'pydantic', 'isal'))))"
     )
     command = [sys.executable, "-c", code, tmp_path / "a.tar.gz", tmp_path / "out", tree.sha256]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    ours = ["", ".bundle", ".bundle.content", ".bundle.unpack", ".system", ".system.staging"]
+    ours = ["", ".code", ".code.content", ".code.unpack", ".system", ".system.staging"]
     assert done.stdout == f"{[f'cloudtrain{name}' for name in ours]}\n"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.bundle.findings import name_findings, secret_findings, size_findings
-from cloudtrain.bundle.tree import Tree, scan
-from cloudtrain.core.plan import Finding, Level
+from cloudtrain.code.data import name_findings, secret_findings, size_findings
+from cloudtrain.code.tree import Tree, scan
+from cloudtrain.plans.plan import Finding, Level
 from cloudtrain.targets.registry import target_of
 
 MIB = 1 << 20

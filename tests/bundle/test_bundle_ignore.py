@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.bundle.ignore import ignore_line
-from cloudtrain.bundle.tree import scan
+from cloudtrain.code.ignore import ignore_line
+from cloudtrain.code.tree import scan
 from cloudtrain.errors import JobError
 
 IGNORE = ".cloudtrainignore"
@@ -156,7 +156,7 @@ def test_a_small_folder_loads_little(tmp_path: Path) -> None:
     """The usual small folder does not pay for importing what only a large one needs."""
     fill(tmp_path, "train.py", ".env", "__pycache__/x.pyc")
     code = (
-        "import sys; from pathlib import Path; from cloudtrain.bundle.tree import scan; scan(Path(sys.argv[1]));"
+        "import sys; from pathlib import Path; from cloudtrain.code.tree import scan; scan(Path(sys.argv[1]));"
         "print(sorted({'isal', 'tarfile', 'concurrent.futures'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.bundle.findings import secret_findings
-from cloudtrain.bundle.tree import Tree, scan
-from cloudtrain.bundle.unpack import unpack
+from cloudtrain.code.data import secret_findings
+from cloudtrain.code.tree import Tree, scan
+from cloudtrain.code.unpack import unpack
 from cloudtrain.errors import JobError
 from tests.bundle.test_bundle_scan import fill
 

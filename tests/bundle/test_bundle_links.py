@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.bundle.tree import scan
-from cloudtrain.bundle.unpack import unpack
+from cloudtrain.code.tree import scan
+from cloudtrain.code.unpack import unpack
 from cloudtrain.errors import JobError
 
 

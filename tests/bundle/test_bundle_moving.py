@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.bundle.data import UnreadableData, read_data
-from cloudtrain.bundle.ignore import IGNORE_FILE, INCLUDE_FILE
-from cloudtrain.bundle.tree import Tree, scan
+from cloudtrain.code.data import UnreadableData, read_data
+from cloudtrain.code.ignore import IGNORE_FILE, INCLUDE_FILE
+from cloudtrain.code.tree import Tree, scan
 from cloudtrain.errors import JobError
 
 Change = Callable[[Path], object]

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.bundle.ignore import Rules
-from cloudtrain.bundle.patterns import NoPattern, Pattern, pattern_of
+from cloudtrain.code.ignore import NoPattern, Pattern, Rules, pattern_of
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git says what patterns mean")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.bundle.tree import Tree, runtime_files, scan
+from cloudtrain.code.tree import Tree, runtime_files, scan
 from cloudtrain.errors import CloudtrainError, JobError
 
 ODD_NAMES = [

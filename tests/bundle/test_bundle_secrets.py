@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.bundle.findings import secret_findings
-from cloudtrain.bundle.secrets.rules import rule_set
-from cloudtrain.bundle.secrets.search import secrets_in
-from cloudtrain.bundle.secrets.suspects import LARGEST, suspects
-from cloudtrain.bundle.tree import Tree, scan
-from cloudtrain.core.plan import Finding, Level
+from cloudtrain.code.data import secret_findings
+from cloudtrain.code.secrets import rule_set, secrets_in
+from cloudtrain.code.suspects import LARGEST, suspects
+from cloudtrain.code.tree import Tree, scan
+from cloudtrain.plans.plan import Finding, Level
 from tests.bundle.credential_files import BASE64, HEX, Kind, Maker, kinds
 from tests.conftest import REPOSITORY
 
@@ -204,8 +203,8 @@ def test_ordinary_code_loads_no_rules(tmp_path: Path) -> None:
     """A small job does not pay for two hundred rules."""
     (tmp_path / "train.py").write_text((REPOSITORY / "training_scripts/digits_ddp/train.py").read_text())
     code = (
-        "import sys; from pathlib import Path; from cloudtrain.bundle.tree import scan; scan(Path(sys.argv[1]));"
-        "print('cloudtrain.bundle.secrets.search' in sys.modules)"
+        "import sys; from pathlib import Path; from cloudtrain.code.tree import scan; scan(Path(sys.argv[1]));"
+        "print('cloudtrain.code.secrets' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.targets.azureml.catalogue.vm_names import guess
+from cloudtrain.targets.azureml.catalogue import guess
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.catalogue.instances import COLUMNS, InstanceType, instance_named, instance_types
-from cloudtrain.catalogue.overlay import apply_overlay, read_overlay
-from cloudtrain.targets.azureml.catalogue.vm_sizes import overlay_of
+from cloudtrain.machines.overlay import apply_overlay, read_overlay
+from cloudtrain.machines.table import COLUMNS, InstanceType, instance_named, instance_types
+from cloudtrain.targets.azureml.catalogue import overlay_of
 
 
 def size(name: str, *, family: str = "", price: float | None = None, **fields: Any) -> dict[str, Any]:

@@ -14,12 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.catalogue.choose import choose
-from cloudtrain.catalogue.gpus import gpu_names, has_gpu, read_gpu
-from cloudtrain.catalogue.instances import InstanceType, instance_named, instance_types
-from cloudtrain.catalogue.query import Query, select
 from cloudtrain.errors import JobError
-from cloudtrain.targets.azureml.catalogue.vm_names import guess
+from cloudtrain.machines.choose import Query, choose, select
+from cloudtrain.machines.table import InstanceType, gpu_names, has_gpu, instance_named, instance_types, read_gpu
+from cloudtrain.targets.azureml.catalogue import guess
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -9,9 +9,17 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.targets.sagemaker.catalogue import image_data
-from cloudtrain.targets.sagemaker.catalogue.image_data import facts, numbers, registries, rows, tables
-from cloudtrain.targets.sagemaker.catalogue.images import frameworks, image_of_uri, resolve_image
+from cloudtrain.targets.sagemaker.catalogue import images as image_data
+from cloudtrain.targets.sagemaker.catalogue.images import (
+    facts,
+    frameworks,
+    image_of_uri,
+    numbers,
+    registries,
+    resolve_image,
+    rows,
+    tables,
+)
 
 FRAMEWORKS = (*frameworks(), "pytorch-smp")
 
@@ -101,6 +109,6 @@ def test_reading_the_tables_is_cheap() -> None:
     """They stay small, and importing the catalogue does not read them."""
     sizes = [(image_data.DATA / f"{name}.json").stat().st_size for name in ("images", "image_facts", "shapes")]
     assert all(size < 40_000 for size in sizes)
-    program = "import cloudtrain.targets.sagemaker.catalogue.images as i, cloudtrain.targets.sagemaker.catalogue.image_data as d; print(d.tables.cache_info().currsize)"
+    program = "import cloudtrain.targets.sagemaker.catalogue.images as i, cloudtrain.targets.sagemaker.catalogue.images as d; print(d.tables.cache_info().currsize)"
     done: Any = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "0"

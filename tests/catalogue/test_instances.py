@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.catalogue.gpus import read_gpu
-from cloudtrain.catalogue.instances import InstanceType, instance_named, instance_types
+from cloudtrain.machines.table import InstanceType, instance_named, instance_types, read_gpu
 
 REPOSITORY = Path(__file__).parents[2]
 

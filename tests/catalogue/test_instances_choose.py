@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.catalogue.choose import choose
-from cloudtrain.catalogue.gpus import gpu_names, has_gpu, read_gpu
-from cloudtrain.catalogue.instances import InstanceType, instance_named, instance_types
 from cloudtrain.errors import JobError, Problem
+from cloudtrain.machines.choose import choose
+from cloudtrain.machines.table import InstanceType, gpu_names, has_gpu, instance_named, instance_types, read_gpu
 
 TYPES = instance_types("sagemaker")
 

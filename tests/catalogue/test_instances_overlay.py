@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.catalogue.instances import InstanceType, instance_types
-from cloudtrain.catalogue.overlay import apply_overlay, load_overlay, load_overlays, read_overlay
 from cloudtrain.errors import SettingsError
+from cloudtrain.machines.overlay import apply_overlay, load_overlay, load_overlays, read_overlay
+from cloudtrain.machines.table import InstanceType, instance_types
 
 TYPES = instance_types("sagemaker")
 

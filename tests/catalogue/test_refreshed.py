@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.catalogue.instances import instance_types
-from cloudtrain.catalogue.overlay import apply_overlay, load_overlay, load_overlays, type_named
-from cloudtrain.catalogue.refreshed import read_refreshed, write_refreshed
 from cloudtrain.errors import SettingsError
+from cloudtrain.machines.overlay import (
+    apply_overlay,
+    load_overlay,
+    load_overlays,
+    read_refreshed,
+    type_named,
+    write_refreshed,
+)
+from cloudtrain.machines.table import instance_types
 
 TYPES = instance_types("azureml")
 

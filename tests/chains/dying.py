@@ -14,9 +14,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from cloudtrain.chains.order import ChainFolder
-from cloudtrain.chains.watcher import watch
-from cloudtrain.store.store import Store
+from cloudtrain.lifecycle.store import Store
+from cloudtrain.lifecycle.waiting import ChainFolder
+from cloudtrain.lifecycle.watcher import watch
 from cloudtrain.targets.registry import target_of
 
 POINTS = 22

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.chains.service import ChainService
 from cloudtrain.cli.app import run_command
-from cloudtrain.core.states import RunState, RunStatus
+from cloudtrain.lifecycle.waiting import ChainService
+from cloudtrain.plans.states import RunState, RunStatus
 from tests.chains.conftest import Cloud
 from tests.deadlines import DEADLINE
 from tests.targets.places import eventually

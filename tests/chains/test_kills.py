@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.chains.order import ChainFolder
-from cloudtrain.chains.service import ChainService
-from cloudtrain.core.states import RunState
-from cloudtrain.store.opening import read_store
+from cloudtrain.lifecycle.schema import read_store
+from cloudtrain.lifecycle.waiting import ChainFolder, ChainService
+from cloudtrain.plans.states import RunState
 from tests.chains import dying
 from tests.chains.conftest import Cloud
 from tests.submission.kill_points import kill_points

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from cloudtrain.cli.app import run_command
-from cloudtrain.core import targets
+from cloudtrain.system import plugins as targets
 from tests.cli.scripted import ScriptedTarget
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.core.states import LogLine, RunRef, RunState, RunStatus
+from cloudtrain.plans.states import LogLine, RunRef, RunState, RunStatus
 from tests.fakes.file_target import FileService, FileTarget
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.catalogue.instances import instance_named
-from cloudtrain.store.opening import read_store
+from cloudtrain.lifecycle.schema import read_store
+from cloudtrain.machines.table import instance_named
 from tests.cli.conftest import Cli
 from tests.fakes.azureml import FakeAzure
 

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.catalogue.instances import instance_named, instance_types
-from cloudtrain.catalogue.overlay import load_overlays
-from cloudtrain.settings import load_settings
-from cloudtrain.targets.azureml.compile.network import INFINIBAND
-from cloudtrain.targets.azureml.service.states import STATES
-from cloudtrain.targets.rules import all_rules
+from cloudtrain.machines.overlay import load_overlays
+from cloudtrain.machines.table import instance_named, instance_types
+from cloudtrain.targets.azureml.compile.job import INFINIBAND
+from cloudtrain.targets.azureml.service.service import STATES
+from cloudtrain.targets.registry import all_rules
+from cloudtrain.targets.settings import load_settings
 from tests.cli.conftest import Cli
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.job import Job

@@ -18,9 +18,9 @@ TARGET = '''
 """A small target, whose runs have ended as soon as they are there."""
 from pathlib import Path
 from typing import Literal, NamedTuple
-from cloudtrain.core.plan import Level, Plan
-from cloudtrain.core.states import RunState, RunStatus
-from cloudtrain.targets.base import Service, Target
+from cloudtrain.plans.plan import Level, Plan
+from cloudtrain.plans.states import RunState, RunStatus
+from cloudtrain.targets.contract import Service, Target
 from cloudtrain.targets.settings import TargetSettings
 
 class Account(NamedTuple):
@@ -54,8 +54,8 @@ class DeckTarget(Target):
 '''
 
 RULES = """
-from cloudtrain.core.plan import Level
-from cloudtrain.rules.rule import rule
+from cloudtrain.plans.plan import Level
+from cloudtrain.rules.engine import rule
 @rule("{code}", Level.ERROR)
 def broken(subject):
     "A problem."
@@ -64,9 +64,9 @@ def broken(subject):
 
 
 BUDGET = """
-from cloudtrain.core.plan import Level
-from cloudtrain.rules.rule import rule
-from cloudtrain.rules.shared.cost import budget_without_price, over_budget
+from cloudtrain.plans.plan import Level
+from cloudtrain.rules.engine import rule
+from cloudtrain.rules.machines import budget_without_price, over_budget
 rule("DE412", Level.ERROR)(over_budget)
 rule("DE413", Level.ERROR)(budget_without_price)
 """
@@ -144,7 +144,7 @@ def test_other_targets_work(install: Callable[..., Path], run: Run, arguments: l
         (("class DeckTarget", "import no_such_sdk\nclass DeckTarget"), "ModuleNotFoundError: No module named 'no_such_sdk'"),
         (("class DeckTarget", "raise SystemExit('no licence')\nclass DeckTarget"), "SystemExit: no licence"),
         (("def compile", "def compiles"), "TypeError: Can't instantiate abstract class DeckTarget"),
-        (("class DeckTarget(Target)", "class DeckTarget"), "it is not a subclass of `cloudtrain.targets.base.Target`"),
+        (("class DeckTarget(Target)", "class DeckTarget"), "it is not a subclass of `cloudtrain.targets.contract.Target`"),
         (('    rule_prefix = "DE"\n', ""), "its class has no `rule_prefix`"),
         (('    title = "the deck"\n', ""), "its class has no `title`"),
         (("    settings_model = Deck\n", ""), "its class has no `settings_model`"),

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.core import targets
-from cloudtrain.targets.common.this_machine import LocalAccount
+from cloudtrain.system import plugins as targets
+from cloudtrain.targets.common.launch import LocalAccount
 from cloudtrain.targets.local.target import LocalTarget
 from tests.cli.conftest import Cli
 

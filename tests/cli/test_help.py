@@ -93,7 +93,7 @@ def test_help_imports_no_pydantic_rich_or_yaml() -> None:
     """What is slow to import is not imported to show the help, nor any command's module."""
     code = (
         "import sys; from cloudtrain.cli.app import run_command; run_command(['--help']);"
-        "print([m for m in ('rich', 'yaml', 'pydantic', 'psutil', 'cloudtrain.core.job', 'cloudtrain.cli.commands')"
+        "print([m for m in ('rich', 'yaml', 'pydantic', 'psutil', 'cloudtrain.job.training', 'cloudtrain.cli.commands')"
         " if m in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)

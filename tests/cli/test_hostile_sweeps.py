@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.core.trial import Trial
-from cloudtrain.render.sweeps import trials_table
-from cloudtrain.sweeps.study import lines_of
+from cloudtrain.cli.tables import trials_table
+from cloudtrain.lifecycle.sweeps.study import lines_of
+from cloudtrain.plans.states import Trial
 from tests.cli.conftest import Cli
 
 HUGE = 10**400

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.cli.lines import LineFormat
-from cloudtrain.core.states import LogLine
+from cloudtrain.cli.live import LineFormat
+from cloudtrain.plans.states import LogLine
 from tests.cli.conftest import Cli, Result
 from tests.cli.test_completion import complete
 from tests.cli.test_terminal import terminal  # noqa: F401 - a fixture

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.catalogue.refreshed import Refreshed, write_refreshed
-from cloudtrain.core import targets
+from cloudtrain.machines.overlay import Refreshed, write_refreshed
+from cloudtrain.system import plugins as targets
 from cloudtrain.targets.azureml.target import AzureMLTarget
 from tests.cli.conftest import Cli
 from tests.cli.test_completion import complete

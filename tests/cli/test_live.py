@@ -12,11 +12,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from cloudtrain.cli.courses import Course, curve, sparkline, wants_logarithm
-from cloudtrain.cli.lines import LineFormat
-from cloudtrain.cli.live import LiveView
-from cloudtrain.cli.pace import Pace
-from cloudtrain.core.states import LogLine, RunState, RunStatus, Transition
+from cloudtrain.cli.live import Course, LineFormat, LiveView, Pace, curve, sparkline, wants_logarithm
+from cloudtrain.plans.states import LogLine, RunState, RunStatus, Transition
 from tests.deadlines import DEADLINE
 
 REPOSITORY = Path(__file__).parents[2]
@@ -157,9 +154,9 @@ def test_many_metrics_fit_any_terminal(monkeypatch: pytest.MonkeyPatch, columns:
 
 RESIZED = """
 import sys
-from cloudtrain.cli.lines import LineFormat
+from cloudtrain.cli.live import LineFormat
 from cloudtrain.cli.live import LiveView
-from cloudtrain.core.states import LogLine
+from cloudtrain.plans.states import LogLine
 with LiveView(LineFormat(), sys.stdout) as live:
     for step in range(9):
         live.show(LogLine(0.0, 0, 0, "stdout", f"[metrics] step={step} total=20 loss={9 - step}"))

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.catalogue.instances import instance_types
-from cloudtrain.catalogue.overlay import load_overlays
-from cloudtrain.settings import load_settings
-from cloudtrain.targets.rules import all_rules
+from cloudtrain.machines.overlay import load_overlays
+from cloudtrain.machines.table import instance_types
+from cloudtrain.targets.registry import all_rules
+from cloudtrain.targets.settings import load_settings
 from tests.cli.conftest import Cli
 from tests.fakes.sagemaker.identity import TRUST
 from tests.fakes.sagemaker.jobs import Job

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cloudtrain as ct
-from cloudtrain.core.script import read_hyperparameters
+from cloudtrain.job.script import read_hyperparameters
 from tests.cli.conftest import Cli
 
 TORCH = "import sys  # --target\ndef train():\n    import torch\nprint('got', sys.argv[1:], flush=True)\n"
@@ -151,8 +151,8 @@ def test_hyperparameters_arrive_as_typed(values: dict[str, str]) -> None:
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_saved_job_is_the_job(clean_environment: Path, words: list[str]) -> None:
     """The text of `--save-job` means the same job, whatever the arguments are."""
-    from cloudtrain.jobfile import parse_job
-    from cloudtrain.jobfile.script import job_text
+    from cloudtrain.job.file import parse_job
+    from cloudtrain.job.from_script import job_text
 
     script = clean_environment / "given.py"
     script.write_text("print(1)\n")

@@ -17,7 +17,7 @@ Shell = Callable[..., subprocess.CompletedProcess[str]]
 
 SCRIPTED = """\
 import sys
-from cloudtrain.core import targets
+from cloudtrain.system import plugins as targets
 from cloudtrain.cli import main
 from tests.cli.scripted import ScriptedTarget
 targets.LOADED["local"] = ScriptedTarget()
@@ -142,7 +142,7 @@ def test_a_name_that_is_no_text_is_printed(shell: Shell, scripted: Path, job: st
 
 
 @pytest.mark.parametrize(
-    "module", ["cloudtrain.cli.app", "cloudtrain.system.startup", "cloudtrain.cli.commands.explain"]
+    "module", ["cloudtrain.cli.app", "cloudtrain.system.processes", "cloudtrain.cli.commands.plan"]
 )
 def test_ctrl_c_while_the_program_is_read(clean_environment: Path, module: str) -> None:
     """Code 130 and not a word, however early the signal comes."""

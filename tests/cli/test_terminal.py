@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parents[2]
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 PROGRAM = (
-    "import sys; from cloudtrain.core import targets; from tests.cli.scripted import ScriptedTarget;"
+    "import sys; from cloudtrain.system import plugins as targets; from tests.cli.scripted import ScriptedTarget;"
     "targets.LOADED['local'] = ScriptedTarget();"
     "from cloudtrain.cli.app import run_command; sys.exit(run_command(sys.argv[1:]))"
 )

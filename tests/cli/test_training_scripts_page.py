@@ -11,8 +11,8 @@ from typing import NamedTuple
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.rehearsal.rehearse import RehearsalOptions, rehearse, run_whole
-from cloudtrain.scripts import script_names, script_path
+from cloudtrain.code.bundled import script_names, script_path
+from cloudtrain.lifecycle.rehearse import RehearsalOptions, rehearse, run_whole
 from tests.cli.conftest import Cli
 from tests.deadlines import DEADLINE, GRACE
 

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.plan import Bundle, CompileContext, Machine, Plan
-from cloudtrain.targets.azureml.compile import compile_azureml
-from cloudtrain.targets.azureml.emulate.compiler import ACCOUNT
-from cloudtrain.targets.azureml.launch.job import Body, processes, service_layout
-from cloudtrain.targets.common.scaled import scaled_job
-from cloudtrain.targets.common.this_machine import LocalAccount
-from cloudtrain.targets.local.compile.training import compile_local
+from cloudtrain.plans.plan import Bundle, CompileContext, Machine, Plan
+from cloudtrain.targets.azureml.compile.job import compile_azureml
+from cloudtrain.targets.azureml.emulate import ACCOUNT
+from cloudtrain.targets.azureml.launch import processes, service_layout
+from cloudtrain.targets.azureml.request import Body
+from cloudtrain.targets.common.launch import LocalAccount
+from cloudtrain.targets.common.scaling import scaled_job
+from cloudtrain.targets.local.compile import compile_local
 
 BUNDLE = Bundle("c0ffee" * 8, 10, 1)
 HERE = LocalAccount("/state", "/usr/bin/python3", Machine(4))

@@ -18,14 +18,13 @@ import pytest
 import yaml
 
 import cloudtrain as ct
-from cloudtrain.bundle.tree import scan
-from cloudtrain.core.plan import Bundle, CompileContext, Plan
+from cloudtrain.code.tree import scan
 from cloudtrain.errors import JobError
-from cloudtrain.targets.azureml.account import AzureMLAccount
-from cloudtrain.targets.azureml.compile import compile_azureml
-from cloudtrain.targets.azureml.compile.network import INFINIBAND
-from cloudtrain.targets.rules import check_plan
-from cloudtrain.targets.rules import subject_of as make_subject
+from cloudtrain.plans.plan import Bundle, CompileContext, Plan
+from cloudtrain.targets.azureml.compile.job import INFINIBAND, compile_azureml
+from cloudtrain.targets.azureml.settings import AzureMLAccount
+from cloudtrain.targets.registry import check_plan
+from cloudtrain.targets.registry import subject_of as make_subject
 
 FOLDER = Path(__file__).parent.parent / "golden" / "azureml"
 

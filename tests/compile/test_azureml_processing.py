@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.plan import Bundle, CompileContext, Plan
-from cloudtrain.targets.azureml.account import AzureMLAccount
-from cloudtrain.targets.azureml.compile import compile_azureml
+from cloudtrain.plans.plan import Bundle, CompileContext, Plan
+from cloudtrain.targets.azureml.compile.job import compile_azureml
+from cloudtrain.targets.azureml.settings import AzureMLAccount
 
 ACCOUNT = AzureMLAccount("00000000-0000-0000-0000-000000000000", "rg", "ws")
 BUNDLE = Bundle("5" * 64, 1000, 2)

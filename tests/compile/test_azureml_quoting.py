@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cloudtrain as ct
-from cloudtrain.core.plan import Bundle, CompileContext
-from cloudtrain.targets.azureml.account import AzureMLAccount
-from cloudtrain.targets.azureml.compile import compile_azureml
+from cloudtrain.plans.plan import Bundle, CompileContext
+from cloudtrain.targets.azureml.compile.job import compile_azureml
+from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.compiling import hyperparameter_argv
 
 SCRIPT = "import json, sys\nprint(json.dumps(sys.argv[1:]))\n"

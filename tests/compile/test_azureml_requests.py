@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.plan import Bundle, CompileContext, Plan, Upload
-from cloudtrain.targets.azureml.account import AzureMLAccount
-from cloudtrain.targets.azureml.compile import compile_azureml
-from cloudtrain.targets.azureml.compile.network import INFINIBAND, TOPOLOGY
+from cloudtrain.plans.plan import Bundle, CompileContext, Plan, Upload
+from cloudtrain.targets.azureml.compile.job import INFINIBAND, TOPOLOGY, compile_azureml
+from cloudtrain.targets.azureml.settings import AzureMLAccount
 
 ACCOUNT = AzureMLAccount("00000000-0000-0000-0000-000000000000", "rg", "ws")
 WORKSPACE = ACCOUNT.workspace_id

@@ -12,15 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cloudtrain as ct
-from cloudtrain.core.plan import Bundle, CompileContext, Machine, Plan
+from cloudtrain.plans.plan import Bundle, CompileContext, Machine, Plan
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
-from cloudtrain.targets.common.scaled import scaled_job
-from cloudtrain.targets.common.this_machine import LocalAccount
-from cloudtrain.targets.local.compile.training import compile_local
-from cloudtrain.targets.sagemaker.compile import compile_sagemaker
-from cloudtrain.targets.sagemaker.emulate.compiler import ACCOUNT
-from cloudtrain.targets.sagemaker.emulate.paths import relocate_request, relocate_text
-from cloudtrain.targets.sagemaker.launch import job as container
+from cloudtrain.targets.common.launch import LocalAccount
+from cloudtrain.targets.common.scaling import scaled_job
+from cloudtrain.targets.local.compile import compile_local
+from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
+from cloudtrain.targets.sagemaker.emulate import ACCOUNT
+from cloudtrain.targets.sagemaker.emulate_stage import relocate_request, relocate_text
+from cloudtrain.targets.sagemaker.launch.commands import command
+from cloudtrain.targets.sagemaker.launch.container import Container, environment
+from cloudtrain.targets.sagemaker.request import files as container_files
+from cloudtrain.targets.sagemaker.request import hosts
 
 BUNDLE = Bundle("c0ffee" * 8, 10, 1)
 HERE = LocalAccount("/state", "/usr/bin/python3", Machine(4), mpirun="/usr/bin/mpirun")
@@ -150,10 +153,10 @@ def test_digits_ddp_equals_the_launch_view(host: int) -> None:
     job = ct.bundled_job("digits_ddp", ["resources.instance_count=2"])
     process = plan_of(job).request["processes"][host]
     request = sagemaker_request(job)
-    where = next(each for each in container.hosts(request) if each.index == host)
-    image = container.Container("pytorch", "5.1.1", python="/usr/bin/python3")
-    expected = container.command(request, where, image, gpus=0)
-    env = container.environment(request, where, image, gpus=0, cpus=4)
+    where = next(each for each in hosts(request) if each.index == host)
+    image = Container("pytorch", "5.1.1", python="/usr/bin/python3")
+    expected = command(request, where, image, gpus=0)
+    env = environment(request, where, image, gpus=0, cpus=4)
     assert as_in_the_container(process["argv"], where.name) == list(expected.argv)
     ours = as_in_the_container(process["env"], where.name)
     assert {name: value for name, value in ours.items() if name not in OWN} == {**env, **expected.env}
@@ -165,11 +168,11 @@ def test_configuration_files() -> None:
     job = job_of(hyperparameters={"data": "${{inputs.train}}", "model": "/opt/ml/model", "n": 3},
                  inputs={"train": {"local": "/data"}})  # fmt: skip
     request, files = sagemaker_request(job), plan_of(job).request["files"]
-    for host in container.hosts(request):
+    for host in hosts(request):
         folder = f"{RUN}/hosts/{host.name}/opt/ml/input/config"
         found = {name: json.loads(files[f"{folder}/{name}.json"]) for name in
                  ("hyperparameters", "inputdataconfig", "resourceconfig")}  # fmt: skip
-        expected = container.files(request, host)
+        expected = container_files(request, host)
         shown = as_in_the_container(found, host.name)
         assert {f"/opt/ml/input/config/{name}.json": content for name, content in shown.items()} == expected
         assert json.loads(found["hyperparameters"]["data"]) == f"{RUN}/hosts/{host.name}/opt/ml/input/data/train"

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cloudtrain as ct
-from cloudtrain.core.plan import Bundle, CompileContext, Machine, Plan
+from cloudtrain.plans.plan import Bundle, CompileContext, Machine, Plan
 from cloudtrain.targets.common.compiling import hyperparameter_argv, run_name
+from cloudtrain.targets.common.launch import LocalAccount
 from cloudtrain.targets.common.scaling import local_size, requested_size
-from cloudtrain.targets.common.this_machine import LocalAccount
-from cloudtrain.targets.local.compile.training import compile_local
+from cloudtrain.targets.local.compile import compile_local
 
 LAPTOP = Machine(cpus=2)
 WORKSTATION = Machine(cpus=32, gpu_ids=("0", "1", "2", "3"))

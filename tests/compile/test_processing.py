@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.plan import Bundle, CompileContext, Plan
+from cloudtrain.plans.plan import Bundle, CompileContext, Plan
 from cloudtrain.runtime.sagemaker_processing import container_entrypoint
-from cloudtrain.targets.sagemaker.account import SageMakerAccount
 from cloudtrain.targets.sagemaker.catalogue.shapes import violations
 from cloudtrain.targets.sagemaker.compile.processing import compile_processing
+from cloudtrain.targets.sagemaker.settings import SageMakerAccount
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "sagemaker_sdk_v2_processing"
 ROLE = "arn:aws:iam::123456789012:role/SageMakerRole"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.plan import Bundle, CompileContext, Plan
-from cloudtrain.targets.sagemaker.account import SageMakerAccount
-from cloudtrain.targets.sagemaker.compile import compile_sagemaker
+from cloudtrain.plans.plan import Bundle, CompileContext, Plan
+from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
+from cloudtrain.targets.sagemaker.settings import SageMakerAccount
 
 ACCOUNT = SageMakerAccount("us-west-2", "arn:aws:iam::123456789012:role/Training", "bucket")
 PLAN_ARN = "arn:aws:sagemaker:us-west-2:123456789012:training-plan/plan-1"

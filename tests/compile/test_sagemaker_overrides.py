@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cloudtrain as ct
-from cloudtrain.core.merging import merged
-from cloudtrain.core.plan import Bundle, CompileContext, Plan
-from cloudtrain.targets.sagemaker.account import SageMakerAccount
-from cloudtrain.targets.sagemaker.compile import compile_sagemaker
+from cloudtrain.job.model import merged
+from cloudtrain.plans.plan import Bundle, CompileContext, Plan
+from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
+from cloudtrain.targets.sagemaker.settings import SageMakerAccount
 
 ACCOUNT = SageMakerAccount("us-west-2", "arn:aws:iam::123456789012:role/Training", "bucket")
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.plan import Bundle, CompileContext, Plan
-from cloudtrain.targets.rules import check_plan
-from cloudtrain.targets.rules import subject_of as make_subject
-from cloudtrain.targets.sagemaker.account import SageMakerAccount
-from cloudtrain.targets.sagemaker.compile import compile_sagemaker
+from cloudtrain.plans.plan import Bundle, CompileContext, Plan
+from cloudtrain.targets.registry import check_plan
+from cloudtrain.targets.registry import subject_of as make_subject
+from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
+from cloudtrain.targets.sagemaker.settings import SageMakerAccount
 from tests.compile.sdk_cases import BUCKET, SAME, STOPPED, STOPPED_OTHERWISE, UNSAYABLE, Case
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "sagemaker_sdk_v2"
@@ -125,7 +125,7 @@ def test_every_golden_case_is_here() -> None:
 
 
 def findings_of(case: Case, make_source: Any) -> tuple[Any, ...]:
-    from cloudtrain.bundle.tree import scan
+    from cloudtrain.code.tree import scan
 
     tree = scan(make_source({"train.py": "", "train.sh": ""}))
     return check_plan(make_subject(case.job, target_of(case), ACCOUNT, plan_of(case), tree))

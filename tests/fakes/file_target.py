@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.plan import Finding, Machine, Plan, Upload
-from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.errors import NameTaken, RunNotFound, TargetError
-from cloudtrain.targets.base import BundleWriter, ByteProgress
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.plans.plan import Finding, Machine, Plan, Upload
+from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.targets.common.archives import unpacked
-from cloudtrain.targets.common.this_machine import LocalAccount
+from cloudtrain.targets.common.launch import LocalAccount
+from cloudtrain.targets.contract import BundleWriter, ByteProgress
 from cloudtrain.targets.local.target import LocalTarget
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from cloudtrain.core.processing import KINDS
-from cloudtrain.core.targets import all_targets, find_target, target_names
-from cloudtrain.problems.schema_node import SchemaNode, node_of_model
+from cloudtrain.job.nodes import SchemaNode, node_of_model
+from cloudtrain.job.processing import KINDS
+from cloudtrain.system.plugins import all_targets, find_target, target_names
 from tests.fuzz import hostile
 from tests.fuzz.seeds import Data, Seed, requests, seeds
 

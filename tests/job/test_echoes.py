@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.jobfile import parse_job
+from cloudtrain.job.file import parse_job
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import yaml
 
 import cloudtrain as ct
 from cloudtrain.errors import JobError, Problem
-from cloudtrain.jobfile.parse import parse_job
+from cloudtrain.job.file import parse_job
 
 WRONG = """\
 inputs: {x: {local: /d, type: uri_flie}}

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.targets import all_targets
-from cloudtrain.problems.other_tools import _MEANT, _is_setting
-from cloudtrain.problems.schema_node import node_of_model
+from cloudtrain.job.nodes import node_of_model
+from cloudtrain.job.other_tools import _MEANT, _is_setting
+from cloudtrain.system.plugins import all_targets
 
 
 def job(**fields: Any) -> ct.TrainingJob:

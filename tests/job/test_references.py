@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cloudtrain as ct
-from cloudtrain.core.references import reference_problems, references_in, replace_references
+from cloudtrain.job.data import reference_problems, references_in, replace_references
 
 
 def test_references_are_found_where_they_may_stand() -> None:

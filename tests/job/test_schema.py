@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 import cloudtrain as ct
-from cloudtrain.jobfile import format_of, parse_job, read_document
-from cloudtrain.jobfile.schema import job_schema
+from cloudtrain.documents.document import read_document
+from cloudtrain.job.file import format_of, parse_job
+from cloudtrain.job.schema import job_schema
 
 REPOSITORY = Path(__file__).parents[2]
 SCHEMA = job_schema()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.core.script_options import options_of_script
+from cloudtrain.job.from_script import options_of_script
 
 REPOSITORY = Path(__file__).parents[2]
 

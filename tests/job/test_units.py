@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from cloudtrain.core.units import (
+from cloudtrain.job.model import (
     MAX_DURATION,
     MAX_SIZE,
     Duration,

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.targets.sagemaker.launch.job import Container, Host, hosts
+from cloudtrain.targets.sagemaker.launch.container import Container
+from cloudtrain.targets.sagemaker.request import Host, hosts
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

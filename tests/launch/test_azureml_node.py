@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.core.plan import Plan
-from cloudtrain.core.processes import Process
+from cloudtrain.plans.plan import Plan
+from cloudtrain.plans.processes import Process
 from cloudtrain.runtime.environment import detect_environment
-from cloudtrain.targets.azureml.launch.job import Body, fill_command, processes, service_layout, view
+from cloudtrain.targets.azureml.launch import fill_command, processes, service_layout, view
+from cloudtrain.targets.azureml.request import Body
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "azureml"
 WORKSPACE = "/subscriptions/sub/resourceGroups/group/providers/Microsoft.MachineLearningServices/workspaces/space"

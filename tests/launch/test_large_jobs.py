@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.plan import Bundle, CompileContext, Machine, Plan
-from cloudtrain.core.processes import LISTED, TOLD_APART, Processes, common_variables
 from cloudtrain.errors import JobError
-from cloudtrain.targets.azureml.account import AzureMLAccount
-from cloudtrain.targets.azureml.compile import compile_azureml
-from cloudtrain.targets.common.this_machine import LocalAccount
-from cloudtrain.targets.local.compile.training import compile_local
-from cloudtrain.targets.sagemaker.account import SageMakerAccount
-from cloudtrain.targets.sagemaker.compile import compile_sagemaker
+from cloudtrain.plans.plan import Bundle, CompileContext, Machine, Plan
+from cloudtrain.plans.processes import LISTED, TOLD_APART, Processes, common_variables
+from cloudtrain.targets.azureml.compile.job import compile_azureml
+from cloudtrain.targets.azureml.settings import AzureMLAccount
+from cloudtrain.targets.common.launch import LocalAccount
+from cloudtrain.targets.local.compile import compile_local
+from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
+from cloudtrain.targets.sagemaker.settings import SageMakerAccount
 
 BUNDLE = Bundle("ab" * 32, 100, 1)
 ACCOUNTS: dict[str, Any] = {
@@ -124,8 +124,8 @@ def test_json_tells_every_process(shape: str, monkeypatch: pytest.MonkeyPatch) -
     target, distribution, settings = SHAPES[shape]
     plan = plan_of(target, distribution, 13, **settings)
     every = [json.loads(json.dumps(entry)) for entry in plan.to_dict()["processes"]]
-    monkeypatch.setattr("cloudtrain.core.processes.LISTED", 2)
-    monkeypatch.setattr("cloudtrain.core.processes._LONG", 20)
+    monkeypatch.setattr("cloudtrain.plans.processes.LISTED", 2)
+    monkeypatch.setattr("cloudtrain.plans.processes._LONG", 20)
     again = [process for entry in plan.to_dict()["processes"] for process in _whole(entry)]
     assert again == [process for entry in every for process in _whole(entry)]
     assert len(again) == len(plan.processes)

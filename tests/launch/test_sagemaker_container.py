@@ -10,17 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.targets.sagemaker.launch.job import (
-    Command,
-    Container,
-    command,
-    environment,
-    files,
-    hosts,
-    input_data_config,
-    overwritten,
-    resource_config,
-)
+from cloudtrain.targets.sagemaker.launch.commands import Command, command, overwritten
+from cloudtrain.targets.sagemaker.launch.container import Container, environment
+from cloudtrain.targets.sagemaker.request import files, hosts, input_data_config, resource_config
 from tests.launch.sagemaker_requests import GOLDEN, host_named, pytorch, recorded, request
 
 RECORDED = sorted((GOLDEN / "sagemaker_container").glob("*.json"))

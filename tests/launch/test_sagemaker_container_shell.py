@@ -14,7 +14,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.targets.sagemaker.launch.job import arrives, arrives_intact, command, shell_tokens
+from cloudtrain.targets.sagemaker.launch.commands import command
+from cloudtrain.targets.sagemaker.launch.shell import arrives, arrives_intact, shell_tokens
 from tests.deadlines import DEADLINE
 from tests.launch.sagemaker_requests import host_named, pytorch, request
 

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.catalogue.overlay import read_overlay, type_named
-from cloudtrain.core.plan import Plan
-from cloudtrain.core.processes import Process
 from cloudtrain.errors import JobError
+from cloudtrain.machines.overlay import read_overlay, type_named
+from cloudtrain.plans.plan import Plan
+from cloudtrain.plans.processes import Process
 from cloudtrain.runtime.environment import detect_environment
 from cloudtrain.runtime.sagemaker_hosts import place
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
-from cloudtrain.targets.sagemaker.launch.job import Container, commands, is_entrypoint, view
+from cloudtrain.targets.sagemaker.launch.container import Container
+from cloudtrain.targets.sagemaker.launch.processes import commands, view
+from cloudtrain.targets.sagemaker.request import is_entrypoint
 from tests.launch.sagemaker_requests import pytorch, recorded, request
 
 TORCH = {"sagemaker_torch_distributed_enabled": True}

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cloudtrain as ct
-from cloudtrain.core.plan import Bundle, CompileContext, Machine
-from cloudtrain.launch.specification import CodePlace, LaunchSpecification, StartedProcess
-from cloudtrain.targets.common.this_machine import LocalAccount
-from cloudtrain.targets.local.compile.processing import compile_local_processing
-from cloudtrain.targets.local.compile.training import compile_local
+from cloudtrain.plans.plan import Bundle, CompileContext, Machine
+from cloudtrain.targets.common.launch import LocalAccount
+from cloudtrain.targets.common.specification import CodePlace, LaunchSpecification, StartedProcess
+from cloudtrain.targets.local.compile import compile_local
+from cloudtrain.targets.local.variants import compile_local_processing
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 RECORDED = sorted([*(GOLDEN / "local").glob("*.json"), *(GOLDEN / "launch").glob("*.json")])

@@ -17,9 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.catalogue.instances import instance_named
-from cloudtrain.core.processes import Process
-from cloudtrain.targets.sagemaker.launch.job import Container, view
+from cloudtrain.machines.table import instance_named
+from cloudtrain.plans.processes import Process
+from cloudtrain.targets.sagemaker.launch.container import Container
+from cloudtrain.targets.sagemaker.launch.processes import view
 from tests.fakes.sagemaker.jobs import Job
 from tests.fakes.sagemaker.runner import packed
 from tests.fakes.sagemaker.server import FakeAws

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.plan import Bundle, CompileContext
-from cloudtrain.core.processing import ProcessingJob
-from cloudtrain.targets.azureml.account import AzureMLAccount
-from cloudtrain.targets.azureml.compile import compile_azureml
+from cloudtrain.job.processing import ProcessingJob
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.plans.plan import Bundle, CompileContext
+from cloudtrain.targets.azureml.compile.job import compile_azureml
 from cloudtrain.targets.azureml.plan import AzureMLPlan
-from cloudtrain.targets.azureml.settings import AzureML
+from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
 
 ACCOUNT = AzureMLAccount("11111111-2222-3333-4444-555555555555", "research", "vision")
 WORKSPACE = ACCOUNT.workspace_id

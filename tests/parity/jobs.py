@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.plan import Bundle, CompileContext
-from cloudtrain.targets.sagemaker.account import SageMakerAccount
-from cloudtrain.targets.sagemaker.compile import compile_sagemaker
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.plans.plan import Bundle, CompileContext
+from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
 from cloudtrain.targets.sagemaker.plan import SageMakerPlan
-from cloudtrain.targets.sagemaker.settings import SageMaker
+from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 
 ROLE = "arn:aws:iam::123456789012:role/SageMakerRole"
 KEY = "arn:aws:kms:us-west-2:123456789012:key/0f5a"

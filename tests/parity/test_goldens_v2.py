@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.targets.common.export.calls import build
-from cloudtrain.targets.common.export.python_code import python_code
+from cloudtrain.targets.common.export import build, python_code
 from cloudtrain.targets.sagemaker.export.estimator import estimator_program
 from tests.parity.conftest import LOOKUPS, Sent
 from tests.parity.wire import Wire

@@ -15,11 +15,10 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import TargetError
-from cloudtrain.targets.azureml.account import AzureMLAccount
-from cloudtrain.targets.azureml.export.job import INPUT_MODES
+from cloudtrain.targets.azureml.export import INPUT_MODES
 from cloudtrain.targets.azureml.plan import AzureMLPlan
-from cloudtrain.targets.azureml.service.versions import SUBMIT
-from cloudtrain.targets.azureml.settings import AzureML
+from cloudtrain.targets.azureml.service.client import SUBMIT
+from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
 from tests.fakes.azureml import FakeAzure
 from tests.parity.azureml_jobs import ACCOUNT, CASES, PYTHON_ALONE, Case, plan_of
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.core.job import TrainingJob
 from cloudtrain.errors import JobError, TargetError
+from cloudtrain.job.training import TrainingJob
 from tests.parity.conftest import Sent
 from tests.parity.jobs import CASES, KEY, ROLE, SMDDP_IMAGE, Case, groups, machine, plan_of
 from tests.parity.wire import Wire

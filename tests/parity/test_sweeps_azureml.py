@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cloudtrain.core.plan import Bundle, CompileContext
-from cloudtrain.core.sweep import Sweep
+from cloudtrain.job.sweep import Sweep
+from cloudtrain.plans.plan import Bundle, CompileContext
 from cloudtrain.targets.azureml.compile.sweep import compile_azureml_sweep
 from cloudtrain.targets.azureml.plan import AzureMLPlan
 from cloudtrain.targets.azureml.settings import AzureML

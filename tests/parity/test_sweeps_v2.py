@@ -15,13 +15,11 @@ from typing import Any
 import pytest
 
 from cloudtrain.adoption.proof import adopt_original
-from cloudtrain.core.plan import Bundle, CompileContext
-from cloudtrain.core.sweep import Sweep
-from cloudtrain.targets.sagemaker.account import SageMakerAccount
-from cloudtrain.targets.sagemaker.adopt.documents import originals_in
-from cloudtrain.targets.sagemaker.compile.sweep import compile_tuning
-from cloudtrain.targets.sagemaker.compile.warm_start import continued
-from cloudtrain.targets.sagemaker.settings import SageMaker
+from cloudtrain.job.sweep import Sweep
+from cloudtrain.plans.plan import Bundle, CompileContext
+from cloudtrain.targets.sagemaker.adopt.requests import originals_in
+from cloudtrain.targets.sagemaker.compile.sweep import compile_tuning, continued
+from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 from tests.parity.conftest import session_of
 from tests.parity.jobs import BASE, KEY, OWN, ROLE, SMDDP_IMAGE, TENSORFLOW, TRANSFORMERS, Case, machine, plan_of
 from tests.parity.wire import Wire

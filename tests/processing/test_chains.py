@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.states import RunState
+from cloudtrain.plans.states import RunState
 from tests.deadlines import DEADLINE
 from tests.targets.places import eventually
 

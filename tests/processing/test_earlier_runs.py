@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cloudtrain as ct
-from cloudtrain.core.references import RunInput, run_input
-from cloudtrain.core.states import RunState, RunStatus
-from cloudtrain.store.opening import open_store
+from cloudtrain.job.data import RunInput, run_input
+from cloudtrain.lifecycle.schema import open_store
+from cloudtrain.plans.states import RunState, RunStatus
 from tests.deadlines import DEADLINE
 from tests.store.records import record
 

@@ -9,8 +9,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import cloudtrain as ct
-from cloudtrain.jobfile import parse_job
-from cloudtrain.jobfile.schema import job_schema
+from cloudtrain.job.file import parse_job
+from cloudtrain.job.schema import job_schema
 
 SMALL = {"name": "prep", "entry_point": "prep.py"}
 FILE = """\

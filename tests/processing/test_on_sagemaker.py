@@ -10,8 +10,8 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.api import check
-from cloudtrain.core.plan import Finding, Level
-from cloudtrain.core.states import RunState
+from cloudtrain.plans.plan import Finding, Level
+from cloudtrain.plans.states import RunState
 from tests.fakes.sagemaker.jobs import Job
 from tests.fakes.sagemaker.server import FakeAws
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.rehearsal.rehearse import Rehearsal, RehearsalOptions, rehearsal_name, rehearse, run_whole
+from cloudtrain.lifecycle.rehearse import Rehearsal, RehearsalOptions, rehearsal_name, rehearse, run_whole
 from tests.cli.conftest import Cli, cli  # noqa: F401 - the fixture
 from tests.deadlines import GRACE
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cloudtrain.core.states import RunRef
-from cloudtrain.launch.specification import CodePlace, Link, StartedProcess
-from cloudtrain.rehearsal.runs import Original
+from cloudtrain.lifecycle.rehearse import Original
+from cloudtrain.plans.states import RunRef
+from cloudtrain.targets.common.specification import CodePlace, Link, StartedProcess
 from tests.specifications import specification
 
 OLD = "/state/runs/toy-12ab-1"

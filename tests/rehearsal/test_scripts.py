@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.rehearsal.rehearse import Rehearsal, RehearsalOptions, rehearse, run_whole
+from cloudtrain.lifecycle.rehearse import Rehearsal, RehearsalOptions, rehearse, run_whole
 from tests.deadlines import GRACE
 
 pytestmark = pytest.mark.torch

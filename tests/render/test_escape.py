@@ -13,10 +13,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.render.document import Command, Document, Heading, Lines, Notice, Pairs, Span, Table, Text
-from cloudtrain.render.escape import on_one_line, shell_word, visible, visible_json, visible_output, visible_yaml
-from cloudtrain.render.html import to_html
-from cloudtrain.render.text import to_text
+from cloudtrain.plans.document import (
+    Command,
+    Document,
+    Heading,
+    Lines,
+    Notice,
+    Pairs,
+    Span,
+    Table,
+    Text,
+    on_one_line,
+    shell_word,
+    visible,
+    visible_json,
+    visible_output,
+    visible_yaml,
+)
+from cloudtrain.plans.html import to_html
+from cloudtrain.plans.layout import to_text
 
 HOSTILE = (
     "\x1b[2J", "\x1b]0;title\x07", "\x1b]8;;http://evil\x1b\\", "\x9b31m", "\x85", "\x7f", "\x00", "\b\b", "\r", "\n",
@@ -137,7 +152,7 @@ def test_yaml_keeps_its_value(text: str) -> None:
     """The same for the YAML of Azure ML, whose texts are written in quotes where it matters."""
     import yaml
 
-    from cloudtrain.targets.azureml.export.yaml_job import _dump
+    from cloudtrain.targets.azureml.export import _dump
 
     shown = _dump({"a": text, "b": {text or "k": 1}})
     assert yaml.safe_load(shown) == {"a": text, "b": {text or "k": 1}}

@@ -6,9 +6,20 @@ import re
 import xml.etree.ElementTree as ET
 
 import cloudtrain as ct
-from cloudtrain.core.states import RunState, RunStatus
-from cloudtrain.render.document import Command, Document, Heading, Lines, Notice, Pairs, Section, Span, Table, Text
-from cloudtrain.render.html import run_html, to_html
+from cloudtrain.plans.document import (
+    Command,
+    Document,
+    Heading,
+    Lines,
+    Notice,
+    Pairs,
+    Section,
+    Span,
+    Table,
+    Text,
+)
+from cloudtrain.plans.html import run_html, to_html
+from cloudtrain.plans.states import RunState, RunStatus
 
 ATTACK = '<script>alert("x")</script>&\'`<b>`'
 

@@ -8,9 +8,9 @@ import json
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.plan import Bundle, CompileContext, Finding, Level, Machine, Plan
-from cloudtrain.targets.common.this_machine import LocalAccount
-from cloudtrain.targets.local.compile.training import compile_local
+from cloudtrain.plans.plan import Bundle, CompileContext, Finding, Level, Machine, Plan
+from cloudtrain.targets.common.launch import LocalAccount
+from cloudtrain.targets.local.compile import compile_local
 
 CONTEXT = CompileContext(
     "digits-3f9a1c22-1", Bundle("ab" * 32, 34_212, 12), LocalAccount("/state", "/usr/bin/python3", Machine(4))
@@ -93,7 +93,7 @@ def test_findings_come_before_the_pages_with_their_place() -> None:
 
 def test_summary_leaves_the_request_out() -> None:
     """The short document has what a person reads first, and the findings."""
-    from cloudtrain.render.text import to_text
+    from cloudtrain.plans.layout import to_text
 
     text = to_text(plan_for().with_findings((FINDING,)).document(whole=False))
     assert "processes" in text

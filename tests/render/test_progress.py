@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from cloudtrain.core.states import RunState, RunStatus
-from cloudtrain.render.status import metrics_text, progress_text, run_document
-from cloudtrain.render.text import to_text
+from cloudtrain.plans.layout import metrics_text, progress_text, run_document, to_text
+from cloudtrain.plans.states import RunState, RunStatus
 
 HALF = {"step": 230.0, "total": 460.0, "loss": 0.25, "seconds_left": 90.0}
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.render.document import (
+from cloudtrain.plans.document import (
     Command,
     Document,
     Heading,
@@ -20,9 +20,10 @@ from cloudtrain.render.document import (
     Span,
     Table,
     Text,
+    width_of,
+    wrap,
 )
-from cloudtrain.render.text import RichDocument, to_text
-from cloudtrain.render.wrap import width_of, wrap
+from cloudtrain.plans.layout import RichDocument, to_text
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -7,8 +7,8 @@ from datetime import date, timedelta
 from typing import Any
 
 import cloudtrain as ct
-from cloudtrain.catalogue.overlay import read_overlay
-from cloudtrain.targets.azureml.account import AzureMLAccount
+from cloudtrain.machines.overlay import read_overlay
+from cloudtrain.targets.azureml.settings import AzureMLAccount
 
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
 CLIENT = "99999999-2222-3333-4444-555555555555"

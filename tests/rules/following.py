@@ -16,10 +16,10 @@ from typing import Any
 import yaml
 
 import cloudtrain as ct
-from cloudtrain.catalogue.overlay import read_overlay
-from cloudtrain.core.plan import Finding
 from cloudtrain.documents.document import read_document
-from cloudtrain.jobfile.overrides import override
+from cloudtrain.job.overrides import override
+from cloudtrain.machines.overlay import read_overlay
+from cloudtrain.plans.plan import Finding
 from tests.rules import sagemaker_rule_cases as aws
 from tests.rules import test_rules as local
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import cloudtrain as ct
-from cloudtrain.catalogue.overlay import read_overlay
-from cloudtrain.targets.sagemaker.account import SageMakerAccount
+from cloudtrain.machines.overlay import read_overlay
+from cloudtrain.targets.sagemaker.settings import SageMakerAccount
 
 DLC = "763104351884.dkr.ecr.us-west-2.amazonaws.com"
 BYOC = "123456789012.dkr.ecr.us-west-2.amazonaws.com/mine:1"

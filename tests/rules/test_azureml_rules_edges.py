@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as run_with
 from hypothesis import strategies as st
 
-from cloudtrain.catalogue.overlay import read_overlay
-from cloudtrain.core.plan import Level
 from cloudtrain.errors import JobError
-from cloudtrain.targets.azureml.rules.body import BODY, Fields, Named
+from cloudtrain.machines.overlay import read_overlay
+from cloudtrain.plans.plan import Level
+from cloudtrain.targets.azureml.rules.request import BODY, Fields, Named
 from tests.rules.azureml_rule_cases import (
     ARM,
     CASES,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.core.plan import Finding, Level
+from cloudtrain.plans.plan import Finding, Level
 from tests.rules import azureml_rule_cases as azure
 from tests.rules import sagemaker_rule_cases as aws
 from tests.rules import (

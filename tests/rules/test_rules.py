@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.bundle.tree import scan
-from cloudtrain.core.plan import CompileContext, Finding, Machine
-from cloudtrain.core.targets import all_targets
+from cloudtrain.code.tree import scan
 from cloudtrain.errors import UsageError
-from cloudtrain.rules.rule import PORTABLE
-from cloudtrain.targets.common.this_machine import LocalAccount
-from cloudtrain.targets.local.compile.training import compile_local
-from cloudtrain.targets.rules import all_rules, check_plan, rule_named
-from cloudtrain.targets.rules import subject_of as make_subject
+from cloudtrain.plans.plan import CompileContext, Finding, Machine
+from cloudtrain.rules.engine import PORTABLE
+from cloudtrain.system.plugins import all_targets
+from cloudtrain.targets.common.launch import LocalAccount
+from cloudtrain.targets.local.compile import compile_local
+from cloudtrain.targets.registry import all_rules, check_plan, rule_named
+from cloudtrain.targets.registry import subject_of as make_subject
 from tests.bundle.credential_files import Maker
 
 SOURCE = {"train.py": "print(1)\n", "lib/model.py": "x = 1\n"}
@@ -281,7 +281,7 @@ def test_missing_torch_is_found_before_the_launch(
     make_source: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where this interpreter has no PyTorch, a torchrun job is stopped, unless it names another interpreter."""
-    monkeypatch.setattr("cloudtrain.targets.local.rules.rules.find_spec", lambda name: None)
+    monkeypatch.setattr("cloudtrain.targets.local.rules.find_spec", lambda name: None)
     bad = Case({"distribution": TORCH})
     assert "LO103" in {finding.code for finding in check(bad, make_source)}
     bad.target = ct.Local(python="python3")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.catalogue.overlay import read_overlay
+from cloudtrain.machines.overlay import read_overlay
 from tests.rules.sagemaker_rule_cases import (
     BYOC,
     DLC,

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.bundle.tree import scan
-from cloudtrain.core.plan import CompileContext, Finding, Plan
-from cloudtrain.rules import Subject
-from cloudtrain.targets.rules import check_plan
-from cloudtrain.targets.rules import subject_of as make_subject
-from cloudtrain.targets.sagemaker.account import SageMakerAccount
-from cloudtrain.targets.sagemaker.compile import compile_sagemaker
+from cloudtrain.code.tree import scan
+from cloudtrain.plans.plan import CompileContext, Finding, Plan
+from cloudtrain.rules.engine import Subject
+from cloudtrain.targets.registry import check_plan
+from cloudtrain.targets.registry import subject_of as make_subject
+from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
+from cloudtrain.targets.sagemaker.settings import SageMakerAccount
 from tests.rules.sagemaker_rule_cases import BYOC, FILES, P4D, PS, SMDDP, TORCH, WORKERS, pytorch, tensorflow
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "sagemaker_sdk_v2"
@@ -182,7 +182,7 @@ def test_rules_of_sagemaker_are_not_imported_for_another_target(make_source: Mak
     code = (
         "import sys, cloudtrain as ct; job = ct.TrainingJob(name='j', entry_point='train.py', "
         f"source_dir={str(source)!r}); ct.plan(job, target='local'); "
-        "print([m for m in sys.modules if m.startswith('cloudtrain.rules.sagemaker')])"
+        "print([m for m in sys.modules if m.startswith('cloudtrain.rules.engine.sagemaker')])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

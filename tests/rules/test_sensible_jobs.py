@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.plan import Finding, Level
+from cloudtrain.plans.plan import Finding, Level
 from tests.rules.sensible_jobs import SENSIBLE, Sensible
 
 TARGETS = {

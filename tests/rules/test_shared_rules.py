@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.bundle.tree import scan
-from cloudtrain.core.plan import CompileContext
-from cloudtrain.rules.rule import Fault, Subject
-from cloudtrain.rules.shared import cost, machines, network, processes
-from cloudtrain.rules.subject import RequestView
-from cloudtrain.targets.rules import check_plan, subject_of
-from cloudtrain.targets.sagemaker.compile import compile_sagemaker
+from cloudtrain.code.tree import scan
+from cloudtrain.plans.plan import CompileContext
+from cloudtrain.rules import machines
+from cloudtrain.rules import machines as cost
+from cloudtrain.rules import machines as network
+from cloudtrain.rules import machines as processes
+from cloudtrain.rules.engine import Fault, RequestView, Subject
+from cloudtrain.targets.registry import check_plan, subject_of
+from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
 from tests.rules.sagemaker_rule_cases import Case, job, on, retired
 
 MPI = {"type": "mpi"}

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cloudtrain as ct
-from cloudtrain.core.hiding import HIDDEN, hide
-from cloudtrain.core.plan import Finding, Plan
 from cloudtrain.errors import PreflightError
+from cloudtrain.plans.plan import HIDDEN, Finding, Plan, hide
 from tests.bundle.credential_files import BASE64, HEX, Maker
 
 M = Maker(77)

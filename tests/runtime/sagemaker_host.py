@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.bundle.tree import scan
+from cloudtrain.code.tree import scan
 from cloudtrain.runtime.sagemaker_launcher import container_entrypoint
 from cloudtrain.runtime.sagemaker_launcher.network import EMULATION
 from tests.deadlines import DEADLINE

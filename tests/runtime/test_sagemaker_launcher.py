@@ -20,7 +20,7 @@ from cloudtrain.runtime import SetupError
 from cloudtrain.runtime.sagemaker_launcher import network
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
 from cloudtrain.runtime.sagemaker_launcher.failure import LIMIT, failure_text
-from cloudtrain.targets.sagemaker.service.lines import Writer, lines_of
+from cloudtrain.targets.sagemaker.service.logs import Writer, lines_of
 from tests.deadlines import DEADLINE
 from tests.ports import free_ports
 from tests.runtime.sagemaker_host import RECORDER, Host, resource_config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloudtrain.system.clock import Moment, read_clock
+from cloudtrain.system.processes import Moment, read_clock
 
 NOW = Moment(1000.0, "this", 500.0)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.states import RunState
 from cloudtrain.errors import CloudtrainError, TargetError
-from cloudtrain.store import FILE_NAME
-from cloudtrain.store.opening import open_store, read_store
+from cloudtrain.lifecycle.schema import open_store, read_store
+from cloudtrain.plans.states import RunState
+from cloudtrain.system.files import STORE_FILE
 from tests.deadlines import DEADLINE
 
 SOMEBODY = 54321
@@ -83,11 +83,11 @@ def test_an_open_state_folder_is_closed_and_that_is_said_once(
     """One that an earlier version has left open, with its store; the second time, there is nothing to say."""
     submit(make_source)
     state_dir.chmod(0o755)
-    (state_dir / FILE_NAME).chmod(0o644)
+    (state_dir / STORE_FILE).chmod(0o644)
     capfd.readouterr()
     with open_store(state_dir):
         pass
-    assert (mode(state_dir), mode(state_dir / FILE_NAME)) == (0o700, 0o600)
+    assert (mode(state_dir), mode(state_dir / STORE_FILE)) == (0o700, 0o600)
     assert f"closed `{state_dir}` to other users" in capfd.readouterr().err
     submit(make_source)
     assert capfd.readouterr().err == ""
@@ -132,11 +132,11 @@ def test_the_state_folder_of_somebody_else_is_an_error(state_dir: Path, make_sou
 @AS_ROOT
 def test_the_local_target_looks_for_itself(state_dir: Path, tmp_path: Path) -> None:
     """It also writes where no store was opened before."""
-    from cloudtrain.core.plan import Plan, Upload
+    from cloudtrain.plans.plan import Plan, Upload
 
     state_dir.mkdir()
     os.chown(state_dir, SOMEBODY, SOMEBODY)
-    from cloudtrain.targets.local.service.service import LocalService
+    from cloudtrain.targets.local.service import LocalService
 
     backend = LocalService(state_dir, environ={})
     plan = Plan("local", "run-1", "run", {}, (Upload("code", "ab", str(state_dir / "bundles/ab/x.tar.gz"), 1, 1),))
@@ -159,7 +159,7 @@ def test_files_are_not_opened_through_links(state_dir: Path, tmp_path: Path) -> 
     precious = tmp_path / "precious"
     precious.write_text("keep")
     state_dir.mkdir(mode=0o700)
-    (state_dir / FILE_NAME).symlink_to(precious)
+    (state_dir / STORE_FILE).symlink_to(precious)
     with pytest.raises(CloudtrainError, match="cannot be opened"), open_store(state_dir):
         pass
     assert precious.read_text() == "keep"

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.core.states import RunState, RunStatus
 from cloudtrain.errors import StoreError
-from cloudtrain.store import FILE_NAME
-from cloudtrain.store.migrations import MIGRATIONS, migrate, version_of
-from cloudtrain.store.opening import open_store, read_store, salt_in
-from cloudtrain.store.store import Store
-from cloudtrain.system.lock import ProcessLock
+from cloudtrain.lifecycle.schema import MIGRATIONS, migrate, open_store, read_store, salt_in, version_of
+from cloudtrain.lifecycle.store import Store
+from cloudtrain.plans.states import RunState, RunStatus
+from cloudtrain.system.files import STORE_FILE
+from cloudtrain.system.processes import ProcessLock
 from tests.deadlines import DEADLINE
 from tests.store.records import KEY, record
 
@@ -143,7 +142,7 @@ def test_a_newer_store_is_refused(state_dir: Path) -> None:
     """A store of a newer cloudtrain is left alone, and the error says to upgrade."""
     with open_store(state_dir):
         pass
-    db = sqlite3.connect(state_dir / FILE_NAME)
+    db = sqlite3.connect(state_dir / STORE_FILE)
     db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     db.close()
     with pytest.raises(StoreError, match="newer cloudtrain") as caught, open_store(state_dir):
@@ -154,10 +153,10 @@ def test_a_newer_store_is_refused(state_dir: Path) -> None:
 def test_a_broken_store_is_an_error_with_a_hint(state_dir: Path) -> None:
     """A file that is no database is not overwritten."""
     state_dir.mkdir()
-    (state_dir / FILE_NAME).write_bytes(b"this is not a database, it is a love letter" * 100)
+    (state_dir / STORE_FILE).write_bytes(b"this is not a database, it is a love letter" * 100)
     with pytest.raises(StoreError, match="cannot be used"), open_store(state_dir):
         pass
-    assert (state_dir / FILE_NAME).read_bytes().startswith(b"this is not")
+    assert (state_dir / STORE_FILE).read_bytes().startswith(b"this is not")
 
 
 WRITER = """
@@ -166,7 +165,7 @@ import threading
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from tests.store.records import record
-from cloudtrain.store.opening import open_store
+from cloudtrain.lifecycle.schema import open_store
 folder, worker = Path(sys.argv[1]), int(sys.argv[2])
 taken = []
 while len(taken) < 5:
@@ -198,7 +197,7 @@ def test_ten_thousand_runs_are_listed_from_an_index(state_dir: Path) -> None:
     """The listing and the prefix search walk an index instead of sorting or scanning the table."""
     with open_store(state_dir):
         pass
-    db = sqlite3.connect(state_dir / FILE_NAME)
+    db = sqlite3.connect(state_dir / STORE_FILE)
     for sql in (
         "SELECT * FROM runs ORDER BY seq DESC LIMIT 20",
         "SELECT * FROM runs WHERE stage != 'reported'",
@@ -248,7 +247,7 @@ def test_a_lock_that_is_only_looked_at_is_not_missed(tmp_path: Path) -> None:
 ANOTHER = """
 import sys
 from pathlib import Path
-from cloudtrain.store.opening import open_store
+from cloudtrain.lifecycle.schema import open_store
 from tests.store.test_store import put
 with open_store(Path(sys.argv[1])) as store:
     put(store, sys.argv[2])
@@ -329,7 +328,7 @@ def test_an_old_store_is_read_as_it_is(state_dir: Path, version: int) -> None:
 
 def _old_store(state_dir: Path, version: int) -> None:
     state_dir.mkdir()
-    db = sqlite3.connect(state_dir / FILE_NAME, isolation_level=None)
+    db = sqlite3.connect(state_dir / STORE_FILE, isolation_level=None)
     for step in MIGRATIONS[:version]:
         step(db)
     db.execute(f"PRAGMA user_version = {version}")
@@ -350,7 +349,7 @@ def test_a_state_path_that_holds_something_else_is_an_error(state_dir: Path, wha
         state_dir.write_text("")
     else:
         state_dir.mkdir()
-        (state_dir / FILE_NAME).mkdir() if "a folder" in what else (state_dir / FILE_NAME).write_text("text " * 200)
+        (state_dir / STORE_FILE).mkdir() if "a folder" in what else (state_dir / STORE_FILE).write_text("text " * 200)
     for opening in (read_store, open_store):
         with pytest.raises(StoreError) as caught, opening(state_dir) as store:
             store.newest()

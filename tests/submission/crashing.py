@@ -17,8 +17,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import cloudtrain as ct
-from cloudtrain.core import targets
-from cloudtrain.store.store import Store
+from cloudtrain.lifecycle.store import Store
+from cloudtrain.system import plugins as targets
 from tests.fakes.file_target import FileService, FileTarget
 
 targets.LOADED["local"] = FileTarget()

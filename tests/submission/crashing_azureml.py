@@ -21,10 +21,11 @@ import azure.storage.blob  # noqa: TID253
 import urllib3.connection
 
 import cloudtrain as ct
-from cloudtrain.store.store import Store
-from cloudtrain.targets.azureml.service import online, upload
+from cloudtrain.lifecycle.store import Store
+from cloudtrain.targets.azureml.service import online
+from cloudtrain.targets.azureml.service import transfer as upload
 from cloudtrain.targets.azureml.service.service import AzureMLService
-from cloudtrain.targets.common import data
+from cloudtrain.targets.common import transfers as data
 from tests.submission import forking
 from tests.submission.forking import around, point, put_points, serve, submit_by_command
 

@@ -8,11 +8,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import cloudtrain.cli.commands.submit
-import cloudtrain.lifecycle.submission
+import cloudtrain.lifecycle.submit
 from cloudtrain.targets.local import target as backend
 from tests.submission.forking import serve, submit_by_command
 
 assert cloudtrain.cli.commands.submit
-assert cloudtrain.lifecycle.submission
+assert cloudtrain.lifecycle.submit
 assert backend
 serve(submit_by_command)

@@ -18,8 +18,8 @@ import botocore.httpsession  # noqa: TID253
 import urllib3.connection
 
 import cloudtrain as ct
-from cloudtrain.store.store import Store
-from cloudtrain.targets.common import data
+from cloudtrain.lifecycle.store import Store
+from cloudtrain.targets.common import transfers as data
 from cloudtrain.targets.sagemaker.service import online
 from cloudtrain.targets.sagemaker.service.service import SageMakerService
 from tests.submission.forking import around, point, put_points, serve, submit_by_command

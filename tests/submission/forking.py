@@ -144,7 +144,7 @@ def start_submitter(program: Path) -> Iterator[Submitter]:
 def submit_by_command(order: dict[str, Any]) -> None:
     """`cloudtrain submit JOB --detach --target TARGET`, with what the order adds."""
     from cloudtrain.cli.app import run_command
-    from cloudtrain.cli.streams import mend_streams
+    from cloudtrain.cli.terminal import mend_streams
 
     sys.stdout = kept = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     mend_streams()

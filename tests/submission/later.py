@@ -5,12 +5,12 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from cloudtrain.store import FILE_NAME
+from cloudtrain.system.files import STORE_FILE
 
 
 def later(state_dir: Path | str, seconds: float) -> None:
     """All that the store knows of happened that much earlier."""
-    database = Path(state_dir, FILE_NAME)
+    database = Path(state_dir, STORE_FILE)
     if database.exists():
         with sqlite3.connect(database) as db:
             db.execute("UPDATE journal SET at = at - ?, uptime = uptime - ?", (seconds, seconds))

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core import targets
 from cloudtrain.errors import TargetError
-from cloudtrain.store import FILE_NAME
-from cloudtrain.store.opening import open_store, read_store
-from cloudtrain.system.lock import ProcessLock
+from cloudtrain.lifecycle.schema import open_store, read_store
+from cloudtrain.system import plugins as targets
+from cloudtrain.system.files import STORE_FILE
+from cloudtrain.system.processes import ProcessLock
 from tests.deadlines import DEADLINE
 from tests.fakes.file_target import FileTarget
 from tests.store.records import record
@@ -175,7 +175,7 @@ def test_an_interrupted_request_that_never_arrives_is_forgotten(interrupted: str
     assert ct.recover() == ct.runs() == []
 
 
-@pytest.mark.parametrize("lose", [shutil.rmtree, lambda folder: (folder / FILE_NAME).write_bytes(b"")])
+@pytest.mark.parametrize("lose", [shutil.rmtree, lambda folder: (folder / STORE_FILE).write_bytes(b"")])
 def test_with_the_store_lost_an_earlier_run_is_not_taken_for_the_new_one(
     lose: Callable[[Path], object], service: Path, job: ct.TrainingJob, state_dir: Path
 ) -> None:

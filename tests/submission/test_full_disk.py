@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.store import FILE_NAME
-from cloudtrain.store.opening import read_store
+from cloudtrain.lifecycle.schema import read_store
+from cloudtrain.system.files import STORE_FILE
 from tests.fakes.sagemaker.server import FakeAws
 from tests.submission.test_exactly_once_sagemaker import INSTANCE, TARGET
 
@@ -94,8 +94,8 @@ def test_a_log_without_its_index_is_read_without_it(job: ct.TrainingJob, state_d
     run = ct.submit(job, "local")
     run.stop()
     run.wait()
-    (state_dir / f"{FILE_NAME}-wal").write_bytes(b"")
-    (state_dir / f"{FILE_NAME}-shm").mkdir()  # nor can the index be
+    (state_dir / f"{STORE_FILE}-wal").write_bytes(b"")
+    (state_dir / f"{STORE_FILE}-shm").mkdir()  # nor can the index be
     with read_store(state_dir) as store:
         assert store is not None
         assert [record.name for record in store.newest()] == [run.name]

@@ -16,7 +16,7 @@ from random import Random
 import pytest
 import yaml
 
-from cloudtrain.store import FILE_NAME
+from cloudtrain.system.files import STORE_FILE
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.sagemaker.server import FakeAws
 from tests.submission.forking import Submitter, start_submitter
@@ -97,7 +97,7 @@ def test_killed_at_random_times(jobs: Callable[[], list[str]], submitter: Submit
         assert not (len(names) > 1 and not first)
         told += names
     assert sorted(jobs()) == sorted(told)
-    with sqlite3.connect(state_dir / FILE_NAME) as db:
+    with sqlite3.connect(state_dir / STORE_FILE) as db:
         rows = db.execute("SELECT name, stage FROM runs ORDER BY name").fetchall()
     db.close()
     assert rows == [(name, "reported") for name in sorted(told)]

@@ -13,8 +13,8 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain import errors
-from cloudtrain.bundle.tree import scan
-from cloudtrain.core.plan import Plan
+from cloudtrain.code.tree import scan
+from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.azureml.service import blobs
 from cloudtrain.targets.azureml.service import client as azure_client
 from cloudtrain.targets.registry import target_of

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.store import FILE_NAME
-from cloudtrain.targets.local.service import service
-from cloudtrain.targets.local.service.folder import RunFolder
-from cloudtrain.targets.local.service.withdraw import withdraw
+from cloudtrain.system.files import STORE_FILE
+from cloudtrain.targets.local import service
+from cloudtrain.targets.local.folder import RunFolder
+from cloudtrain.targets.local.service import withdraw
 from tests.submission.later import a_minute_later
 
 pytestmark = pytest.mark.lifecycle
@@ -33,8 +33,8 @@ def job(clean_environment: Path) -> ct.TrainingJob:
 @pytest.mark.parametrize(
     "lose",
     [
-        lambda folder: (folder / FILE_NAME).unlink(),
-        lambda folder: (folder / FILE_NAME).write_bytes(b""),
+        lambda folder: (folder / STORE_FILE).unlink(),
+        lambda folder: (folder / STORE_FILE).write_bytes(b""),
     ],
 )
 def test_with_the_store_lost_the_script_runs_again(
@@ -67,7 +67,7 @@ def test_a_supervisor_that_comes_too_late_starts_nothing(
     assert ct.runs() == ct.recover() == []
     (folder,) = folders
     reader, writer = os.pipe()
-    start = f"from cloudtrain.targets.local.service.supervisor import main; main([{folder.path!r}, '{writer}'])"
+    start = f"from cloudtrain.targets.local.supervisor import main; main([{folder.path!r}, '{writer}'])"
     subprocess.run([sys.executable, "-c", start], pass_fds=(writer,), check=True)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
@@ -86,7 +86,7 @@ def test_a_supervisor_that_is_just_starting_is_waited_for(tmp_path: Path) -> Non
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from pathlib import Path
-from cloudtrain.system.lock import ProcessLock
+from cloudtrain.system.processes import ProcessLock
 lock = ProcessLock.take(Path({folder.lock!r}))
 print("held", flush=True)
 time.sleep(0.3)

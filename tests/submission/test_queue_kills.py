@@ -10,7 +10,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.errors import TargetError
-from cloudtrain.store import FILE_NAME
+from cloudtrain.system.files import STORE_FILE
 from tests.deadlines import DEADLINE
 from tests.submission.kill_points import kill_points
 from tests.targets.local.dying_queue import BOOT
@@ -47,7 +47,7 @@ def job(name: str) -> ct.TrainingJob:
 def submit_dying(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
     """The run whose supervisor dies. Its submitter may hear of it or not."""
     with monkeypatch.context() as dying, suppress(TargetError):
-        dying.setattr("cloudtrain.targets.local.service.own_processes._BOOT", BOOT)
+        dying.setattr("cloudtrain.targets.local.folder._BOOT", BOOT)
         for name, value in variables.items():
             dying.setenv(name, value)
         ct.submit(job("dies"), QUEUE)
@@ -90,7 +90,7 @@ def test_killed_at(point: int, folder: Path, state_dir: Path, monkeypatch: pytes
     mine = {name: state for name, state in known.items() if name.startswith("dies")}
     assert list(mine) == statuses(state_dir, "dies")
     assert set(mine.values()) <= {"lost", "succeeded"}
-    with sqlite3.connect(state_dir / FILE_NAME) as db:
+    with sqlite3.connect(state_dir / STORE_FILE) as db:
         rows = [name for (name,) in db.execute("SELECT name FROM runs")]
     db.close()
     assert sorted(rows) == sorted(known)

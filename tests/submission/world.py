@@ -21,14 +21,21 @@ from typing import Any
 
 from greenlet import greenlet
 
-from cloudtrain.core.plan import Plan
-from cloudtrain.core.states import RunRef
 from cloudtrain.errors import NameTaken, StoreError, TargetError, TargetUnreachable
-from cloudtrain.lifecycle.submission import Recovered, Submission, Submitted, recover, report_accepted, submit_once
-from cloudtrain.store.identity import Identity
-from cloudtrain.store.migrations import migrate
-from cloudtrain.store.store import Store
-from cloudtrain.system.clock import Moment
+from cloudtrain.lifecycle.records import Identity
+from cloudtrain.lifecycle.schema import migrate
+from cloudtrain.lifecycle.store import Store
+from cloudtrain.lifecycle.submit import (
+    Recovered,
+    Submission,
+    Submitted,
+    recover,
+    report_accepted,
+    submit_once,
+)
+from cloudtrain.plans.plan import Plan
+from cloudtrain.plans.states import RunRef
+from cloudtrain.system.processes import Moment
 from cloudtrain.targets.common.compiling import run_name, submission_key
 
 IN_FLIGHT = 60.0
@@ -194,7 +201,7 @@ class Service:
 
 
 class ServiceOfProcess:
-    """What a process sees of a service: the promises of `cloudtrain.targets.base.Service`."""
+    """What a process sees of a service: the promises of `cloudtrain.targets.contract.Service`."""
 
     def __init__(self, process: Process, name: str) -> None:
         self.name = name

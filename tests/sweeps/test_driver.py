@@ -19,14 +19,13 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.cli.app import run_command
 from cloudtrain.errors import MissingExtra, RunNotFound, UsageError
-from cloudtrain.store.opening import read_store
-from cloudtrain.sweeps import study
-from cloudtrain.sweeps.driven import sleep_until_woken
-from cloudtrain.sweeps.folder import SweepFolder
-from cloudtrain.sweeps.service import SweepService
-from cloudtrain.sweeps.sweep_run import SweepRun, sweep_of
-from cloudtrain.system.lock import ProcessLock
-from cloudtrain.targets.local.service.service import LocalService
+from cloudtrain.lifecycle.driven import SweepFolder, sleep_until_woken
+from cloudtrain.lifecycle.schema import read_store
+from cloudtrain.lifecycle.sweeps import study
+from cloudtrain.lifecycle.sweeps.service import SweepService
+from cloudtrain.lifecycle.sweeps.sweep_run import SweepRun, sweep_of
+from cloudtrain.system.processes import ProcessLock
+from cloudtrain.targets.local.service import LocalService
 from tests.deadlines import DEADLINE
 from tests.sweeps.conftest import MakeSweep
 
@@ -38,9 +37,9 @@ KILLS = (*STEPS * 4, "before end", "before end")
 NURSERY = """
 import json, os, signal, sys
 from pathlib import Path
-import cloudtrain.lifecycle.keeping, cloudtrain.targets.local.service.service  # once for all drivers
-from cloudtrain.sweeps.driver import drive
-from cloudtrain.sweeps.folder import SweepFolder
+import cloudtrain.lifecycle.record, cloudtrain.targets.local.service  # once for all drivers
+from cloudtrain.lifecycle.sweeps.driver import drive
+from cloudtrain.lifecycle.driven import SweepFolder
 for line in sys.stdin:
     name, point = json.loads(line)
     pid = os.fork()
@@ -518,9 +517,9 @@ def test_a_removed_sweep_takes_its_trials_along(make_sweep: MakeSweep, state_dir
 FULL = """
 import sys
 from pathlib import Path
-from cloudtrain.sweeps import study
-from cloudtrain.sweeps.driver import drive
-from cloudtrain.sweeps.folder import SweepFolder
+from cloudtrain.lifecycle.sweeps import study
+from cloudtrain.lifecycle.sweeps.driver import drive
+from cloudtrain.lifecycle.driven import SweepFolder
 write = study.Journal.write
 def full(self, event, **fields):
     if event == "asked" and fields["trial"] == 2:
@@ -555,8 +554,8 @@ WITHOUT_OPTUNA = """
 import sys
 from pathlib import Path
 sys.modules["optuna"] = None
-from cloudtrain.sweeps import driver, strategies
-from cloudtrain.sweeps.folder import SweepFolder
+from cloudtrain.lifecycle.sweeps import driver, study as strategies
+from cloudtrain.lifecycle.driven import SweepFolder
 strategies.DRAWN_FIRST, strategies._LEAST = 1, 1
 driver.drive(SweepFolder(Path(sys.argv[1]), sys.argv[2]), lambda: None)
 """

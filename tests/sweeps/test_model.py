@@ -9,10 +9,10 @@ import jsonschema
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.search import Range
 from cloudtrain.errors import JobError
-from cloudtrain.jobfile import load_job
-from cloudtrain.jobfile.schema import job_schema
+from cloudtrain.job.file import load_job
+from cloudtrain.job.schema import job_schema
+from cloudtrain.job.sweep import Range
 
 GOOD = """\
 kind: sweep

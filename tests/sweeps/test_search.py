@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.trial import Trial, best_of
-from cloudtrain.sweeps.stopping import reason_to_stop
-from cloudtrain.sweeps.strategies import propose
+from cloudtrain.lifecycle.sweeps.study import propose, reason_to_stop
+from cloudtrain.plans.states import Trial, best_of
 
 DONE = ct.RunState.SUCCEEDED
 

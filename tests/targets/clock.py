@@ -11,7 +11,7 @@ import pytest
 
 @dataclass
 class Clock:
-    """Stands for the module `time` in `cloudtrain.targets.common.following`. `slept` counts the seconds."""
+    """Stands for the module `time` in `cloudtrain.targets.common.services`. `slept` counts the seconds."""
 
     slept: float = 0.0
     _due: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
@@ -20,7 +20,7 @@ class Clock:
     def of_following(cls, monkeypatch: pytest.MonkeyPatch) -> Clock:
         """A clock by which runs are followed until the test is over."""
         clock = cls()
-        monkeypatch.setattr("cloudtrain.targets.common.following.time", clock)
+        monkeypatch.setattr("cloudtrain.targets.common.services.time", clock)
         return clock
 
     def at(self, seconds: float, happen: Callable[[], object]) -> None:

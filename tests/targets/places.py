@@ -15,11 +15,11 @@ from typing import Any
 import psutil  # noqa: TID253 - tests may start slowly
 
 import cloudtrain as ct
-from cloudtrain.bundle.tree import scan
-from cloudtrain.core.plan import CompileContext, Plan
-from cloudtrain.core.states import LogLine, RunRef, RunStatus
-from cloudtrain.targets.base import Service
-from cloudtrain.targets.local.service.service import LocalService
+from cloudtrain.code.tree import scan
+from cloudtrain.plans.plan import CompileContext, Plan
+from cloudtrain.plans.states import LogLine, RunRef, RunStatus
+from cloudtrain.targets.contract import Service
+from cloudtrain.targets.local.service import LocalService
 from cloudtrain.targets.registry import target_of
 from tests.deadlines import DEADLINE, GRACE
 
@@ -109,7 +109,7 @@ class Run:
 
     def ours(self, module: str) -> psutil.Process:
         """The run's `supervisor` or `guard`."""
-        name = f"cloudtrain.targets.local.service.{module}"
+        name = f"cloudtrain.targets.local.{module}"
         return _first(self.processes, lambda process: name in process.cmdline(), name)
 
     def rank_process(self, rank: int) -> psutil.Process:

@@ -1,4 +1,4 @@
-"""What every service promises (`cloudtrain/targets/base.py`), service by service. A new service adds a row to PLACES."""
+"""What every service promises (`cloudtrain/targets/contract.py`), service by service. A new service adds a row to PLACES."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.states import RunRef, RunState
 from cloudtrain.errors import CloudtrainError, RunNotFound, UsageError
-from cloudtrain.targets.base import Service
+from cloudtrain.plans.states import RunRef, RunState
+from cloudtrain.targets.contract import Service
 from tests.deadlines import DEADLINE
 from tests.targets.azureml.place import azureml
 from tests.targets.places import Place, eventually

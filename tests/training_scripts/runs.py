@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil  # noqa: TID253 - tests may start slowly
 import pytest
 
+from cloudtrain.code.bundled import copy_script
 from cloudtrain.runtime import parse_metrics
-from cloudtrain.scripts import copy_script
 from tests.deadlines import DEADLINE
 from tests.ports import free_port
 from tests.targets.places import process_with

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.catalogue.instances import instance_types
+from cloudtrain.machines.table import instance_types
 from tests.training_scripts.runs import check_out, forks, run
 
 FOLDER = Path(__file__).parents[2] / "training_scripts" / "bandwidth"

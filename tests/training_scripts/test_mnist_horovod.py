@@ -27,7 +27,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.runtime import SetupError
-from cloudtrain.targets.common.machine import find_mpirun
+from cloudtrain.targets.common.launch import find_mpirun
 from tests.training_scripts import runs
 from tests.training_scripts.runs import (
     REPOSITORY,

@@ -12,8 +12,8 @@ import yaml
 
 import cloudtrain as ct
 from cloudtrain import TrainingJob
+from cloudtrain.code.bundled import copy_script
 from cloudtrain.runtime import arguments
-from cloudtrain.scripts import copy_script
 
 FOLDERS = sorted(path.parent for path in (Path(__file__).parents[2] / "training_scripts").glob("*/train.py"))
 SHARING = [folder for folder in FOLDERS if (folder / ".cloudtraininclude").is_file()]

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 import cloudtrain
-from cloudtrain.core.model import Model
-from cloudtrain.core.targets import all_targets
+from cloudtrain.job.model import Model
+from cloudtrain.system.plugins import all_targets
 
 TAKES = {
     "Duration": "DurationInput",
@@ -46,8 +46,8 @@ TAKES = {
 @cache
 def models() -> list[type[Model]]:
     """Every model that a user makes, without the classes that it is made of."""
-    importlib.import_module("cloudtrain.core.processing")
-    importlib.import_module("cloudtrain.core.sweep")
+    importlib.import_module("cloudtrain.job.processing")
+    importlib.import_module("cloudtrain.job.sweep")
     all_targets()
     found: dict[str, type[Model]] = {}
     waiting: list[type[Model]] = [Model]

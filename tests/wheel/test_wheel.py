@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.bundle.tree import scan
-from cloudtrain.scripts import copy_script, script_names
+from cloudtrain.code.bundled import copy_script, script_names
+from cloudtrain.code.tree import scan
 from tests.wheel.conftest import ROOT, run
 
 pytestmark = pytest.mark.wheel

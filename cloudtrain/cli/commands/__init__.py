@@ -1,1 +1,0 @@
-"""The commands, one per file. `cloudtrain.cli.app` lists them."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cloudtrain.adoption.proof import Adoption
 
 
-def command(
+def adopt_command(
     source: Annotated[
         str,
         typer.Argument(
@@ -135,7 +135,7 @@ def _show(found: Adoption, write: Path | None, *, force: bool, json: bool) -> No
         typer.Exit: the two requests differ (exit code 1).
     """
     from cloudtrain.cli.terminal import print_json, say
-    from cloudtrain.render.escape import visible
+    from cloudtrain.plans.document import visible
 
     if write is not None:
         from cloudtrain.adoption.proof import write_adoption
@@ -162,7 +162,7 @@ def _settings_as_comments(found: Adoption) -> str:
 
 def _say_comparison(found: Adoption) -> None:
     from cloudtrain.cli.terminal import say, show
-    from cloudtrain.render.document import Document, Table, Text
+    from cloudtrain.plans.document import Document, Table, Text
 
     if found.equal and not found.comparison.renewed:
         say(f"equal: the job starts the same as the original ({found.kind})")

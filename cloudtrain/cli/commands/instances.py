@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloudtrain.cli import complete, options
+from cloudtrain.cli import options
 
 if TYPE_CHECKING:
-    from cloudtrain.catalogue.instances import InstanceType
-    from cloudtrain.catalogue.query import Query
+    from cloudtrain.machines.choose import Query
+    from cloudtrain.machines.table import InstanceType
 
 
 def _offer(words: Callable[[str], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
@@ -23,31 +23,30 @@ def _offer(words: Callable[[str], Iterable[str]]) -> Callable[[typer.Context, st
 
 
 def _all_names(target: str) -> Iterable[str]:
-    from cloudtrain.catalogue.instances import instance_types
+    from cloudtrain.machines.table import instance_types
 
     return [instance.name for instance in instance_types(target)]
 
 
 def _all_gpus(target: str) -> Iterable[str]:
-    from cloudtrain.catalogue.gpus import gpu_names
-    from cloudtrain.catalogue.instances import instance_types
+    from cloudtrain.machines.table import gpu_names, instance_types
 
     return gpu_names(instance_types(target))
 
 
 def _all_orders(_: str) -> Iterable[str]:
-    from cloudtrain.catalogue.query import ORDERS
+    from cloudtrain.machines.choose import ORDERS
 
     return ORDERS
 
 
 def _all_interconnects(_: str) -> Iterable[str]:
-    from cloudtrain.catalogue.query import INTERCONNECTS
+    from cloudtrain.machines.choose import INTERCONNECTS
 
     return INTERCONNECTS
 
 
-def command(
+def instances_command(
     name: Annotated[
         str | None,
         typer.Argument(metavar="[NAME]", help="A type to show in full.", autocompletion=_offer(_all_names)),
@@ -60,7 +59,7 @@ def command(
             metavar="TARGET",
             help="The target. Default: `target` in cloudtrain.toml, else the first target that lists instance types.",
             show_default=False,
-            autocompletion=complete.targets,
+            autocompletion=options.targets,
         ),
     ] = None,
     gpu: Annotated[
@@ -149,13 +148,13 @@ def command(
     """
     from dataclasses import asdict
 
-    from cloudtrain.catalogue.query import Query, select
+    from cloudtrain.cli.tables import one_type, type_table
     from cloudtrain.cli.terminal import print_json, say, show
-    from cloudtrain.render.instances import one_type, type_table
+    from cloudtrain.machines.choose import Query, select
 
     target = target or _default_target()
     if refresh:
-        from cloudtrain.cli.refresh import refresh_types
+        from cloudtrain.cli.terminal import refresh_types
 
         say(*refresh_types(target, profile))
     if _lists_nodes(target, name, profile, json=json):
@@ -191,14 +190,13 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
     """
     from dataclasses import asdict
 
-    from cloudtrain.catalogue.instances import table_of
-    from cloudtrain.catalogue.nodes import ListsNodes
+    from cloudtrain.cli.tables import node_table
     from cloudtrain.cli.terminal import print_json, show
-    from cloudtrain.core.targets import target_names
     from cloudtrain.errors import UsageError
-    from cloudtrain.render.instances import node_table
-    from cloudtrain.settings import load_settings
+    from cloudtrain.machines.table import ListsNodes, table_of
+    from cloudtrain.system.plugins import target_names
     from cloudtrain.targets.registry import service_of, target_of
+    from cloudtrain.targets.settings import load_settings
 
     settings = load_settings()
     if target not in target_names() or table_of(target) is not None:
@@ -223,10 +221,10 @@ def _types(target: str) -> Sequence[InstanceType]:
 
     from platformdirs import user_config_path
 
-    from cloudtrain.catalogue.instances import instance_types, tables
-    from cloudtrain.catalogue.overlay import apply_overlay, load_overlays
-    from cloudtrain.core.targets import target_names
     from cloudtrain.errors import UsageError, did_you_mean
+    from cloudtrain.machines.overlay import apply_overlay, load_overlays
+    from cloudtrain.machines.table import instance_types, tables
+    from cloudtrain.system.plugins import target_names
 
     if target not in target_names():
         raise UsageError(f"`{target}` is not a target", hint=did_you_mean(target, target_names()), code="CT913")
@@ -239,8 +237,8 @@ def _types(target: str) -> Sequence[InstanceType]:
 
 
 def _gib(size: str | None) -> float | None:
-    from cloudtrain.core.units import parse_size
     from cloudtrain.errors import UsageError
+    from cloudtrain.job.model import parse_size
 
     if size is None:
         return None
@@ -257,9 +255,9 @@ def _check(types: Sequence[InstanceType], query: Query, sort: str) -> None:
     Raises:
         UsageError: a value is not valid; the hint names the nearest valid one.
     """
-    from cloudtrain.catalogue.gpus import has_gpu, unknown_gpu
-    from cloudtrain.catalogue.query import INTERCONNECTS, ORDERS
     from cloudtrain.errors import UsageError, did_you_mean
+    from cloudtrain.machines.choose import INTERCONNECTS, ORDERS
+    from cloudtrain.machines.table import has_gpu, unknown_gpu
 
     if query.gpu is not None and not any(has_gpu(instance, query.gpu) for instance in types):
         message, hint = unknown_gpu(query.gpu, types)
@@ -282,8 +280,8 @@ def _refuse_filters(name: str, query: Query) -> None:
 
 
 def _type_named(name: str, types: Sequence[InstanceType]) -> InstanceType:
-    from cloudtrain.catalogue.instances import name_key
     from cloudtrain.errors import UsageError
+    from cloudtrain.machines.table import name_key
 
     target = types[0].target
     known = {name_key(target, instance.name): instance for instance in types}
@@ -295,8 +293,8 @@ def _type_named(name: str, types: Sequence[InstanceType]) -> InstanceType:
 
 def _default_target() -> str:
     """Return the target in the settings if it has a table of types, else the first target with a table."""
-    from cloudtrain.catalogue.instances import tables
-    from cloudtrain.settings import load_settings
+    from cloudtrain.machines.table import tables
+    from cloudtrain.targets.settings import load_settings
 
     known = list(tables())
     own = load_settings().default_target
@@ -305,7 +303,7 @@ def _default_target() -> str:
 
 def _elsewhere(name: str, target: str) -> str | None:
     """Return a hint to add `--target` if another target has a type with this name; None otherwise."""
-    from cloudtrain.catalogue.instances import instance_named, tables
+    from cloudtrain.machines.table import instance_named, tables
 
     others = [other for other in tables() if other != target and instance_named(other, name)]
     return f"add `--target {others[0]}`" if others else None
@@ -314,8 +312,8 @@ def _elsewhere(name: str, target: str) -> str | None:
 def _nearest(name: str, target: str, known: Sequence[str]) -> str:
     """Return a hint for an unknown type: the most similar type or how to list all types, and the target's explanation
     of the name if it has one."""
-    from cloudtrain.catalogue.instances import name_key, tables
     from cloudtrain.errors import did_you_mean
+    from cloudtrain.machines.table import name_key, tables
 
     table = tables()[target]
     whole = name_key(target, table.prefix + name)
@@ -334,7 +332,7 @@ def _nearest(name: str, target: str, known: Sequence[str]) -> str:
 def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query, gone: int) -> list[str]:
     """Return lines about the matching types that are not shown: one each for types beyond the limit, types without a
     known price, and the `gone` types that are no longer offered. Omit lines with the number 0."""
-    from cloudtrain.catalogue.query import count_unpriced
+    from cloudtrain.machines.choose import count_unpriced
 
     lines = []
     if shown < found:
@@ -349,7 +347,7 @@ def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query, g
 def _note(types: Sequence[InstanceType]) -> str:
     """Return the line below the table: the unit of the network, the dates of the prices, and how to set your own
     prices."""
-    from cloudtrain.render.instances import has_infiniband
+    from cloudtrain.cli.tables import has_infiniband
 
     unit = "network in Gbit/s"
     if has_infiniband(types):
@@ -366,8 +364,8 @@ def _note(types: Sequence[InstanceType]) -> str:
 
 def _say_nothing(types: Sequence[InstanceType], query: Query, gone: int) -> None:
     """Print why no type matches: how many would match without each filter, or that the filters exclude each other."""
-    from cloudtrain.catalogue.query import count_unpriced, without_each
     from cloudtrain.cli.terminal import say
+    from cloudtrain.machines.choose import count_unpriced, without_each
 
     lines = ["no instance type matches"]
     if gone:

@@ -1,17 +1,18 @@
 from __future__ import annotations
 
+import re
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from cloudtrain.cli import complete, options
+from cloudtrain.cli import options
 
 if TYPE_CHECKING:
-    from cloudtrain.core.plan import Plan
+    from cloudtrain.plans.plan import Plan
 
 
-def command(
+def plan_command(
     job: options.Job,
     arguments: options.ScriptArguments = None,
     target: options.TargetName = None,
@@ -29,7 +30,7 @@ def command(
             help="text (default); json: the whole plan; request: the exact request; or a format of the target's own "
             "tools: python for SDK code, sbatch for a batch script, az-cli for `az ml job create --file`, aws-cli for "
             "`aws sagemaker create-training-job --cli-input-json`.",
-            autocompletion=complete.formats,
+            autocompletion=options.formats,
         ),
     ] = "text",
     json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
@@ -109,7 +110,7 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
     Raises:
         typer.Exit: a check found an error (exit code 2).
     """
-    from cloudtrain.render.escape import visible, visible_json
+    from cloudtrain.plans.document import visible, visible_json
 
     if form == "json":
         sys.stdout.write(visible_json(plan.to_json()))
@@ -158,9 +159,9 @@ def _known_format(form: str, target: str) -> str:
     from cloudtrain.errors import UsageError, did_you_mean
     from cloudtrain.targets.registry import target_of
 
-    if form in complete.FORMATS or form in target_of(target).plan_formats:
+    if form in options.FORMATS or form in target_of(target).plan_formats:
         return form
-    known = complete.formats("")
+    known = options.formats("")
     if form in known:
         return form
     message = f"invalid value for `--format` / `-f`: `{form}` is not one of {', '.join(f'`{name}`' for name in known)}"
@@ -184,3 +185,200 @@ def _for_the_tool(plan: Plan, form: str) -> str:
 
 _FILE_WIDTH = 100
 """The width if stdout is not a terminal. Long command lines are easier to read and compare if they are wrapped."""
+
+
+def check_command(
+    job: options.Job,
+    arguments: options.ScriptArguments = None,
+    target: options.TargetName = None,
+    profile: options.Profile = None,
+    set_: options.Set = None,
+    ignore: options.Ignore = None,
+    pin: options.Pin = False,
+    online: Annotated[
+        bool | None,
+        typer.Option(
+            "--online/--offline",
+            show_default=False,
+            help="Also ask the target about role, bucket, inputs and quota. Default: only if you have credentials.",
+        ),
+    ] = None,
+    json: options.Json = False,
+    instances: options.Instances = None,
+    processes_per_instance: options.ProcessesPerInstance = None,
+    python: options.Python = None,
+    build_environment: options.BuildEnvironment = None,
+    emulate: options.Emulate = None,
+    gpu: options.Gpu = None,
+    save_job: options.SaveJob = None,
+) -> None:
+    """Check a job for mistakes before it costs money.
+
+    The exit code is 2 when a check finds an error, and 0 otherwise. Warnings and notices do not stop a submit.
+    `--json` prints a list with the code, level, message, hint and line of each finding, also for an invalid job file.
+
+    \b
+    Examples:
+      cloudtrain check job.yaml
+      cloudtrain check job.yaml --target sagemaker --ignore CT104
+      cloudtrain check job.yaml --target sagemaker --offline
+      cloudtrain check job.yaml --json
+    """
+    from cloudtrain.cli import inputs
+    from cloudtrain.cli.terminal import print_json, say, show
+    from cloudtrain.errors import CloudtrainError
+    from cloudtrain.plans.document import Document
+
+    try:
+        file = inputs.job_or_script(
+            job,
+            set_,
+            arguments,
+            instances=instances,
+            processes_per_instance=processes_per_instance,
+            gpu=gpu,
+            save_job=save_job,
+        )
+        where = inputs.target(
+            options.submit_target(emulate, target),
+            profile,
+            job=job,
+            instance_count=instances,
+            processes_per_instance=processes_per_instance,
+            python=python,
+            build_environment=build_environment,
+            emulate=emulate,
+        )
+        if pin:
+            file = inputs.pinned(file, where, offline=online is False)
+        plan = inputs.checked(file, where, profile=profile, ignore=ignore, online=online)
+    except CloudtrainError as error:
+        if not json:
+            raise
+        print_json([_problem_json(problem) for problem in error.problems])
+        raise typer.Exit(error.exit_code) from None
+    if json:
+        print_json([_finding_json(finding) for finding in plan.findings])
+    elif plan.findings:
+        show(Document([finding.notice() for finding in plan.findings]), sys.stdout)
+    else:
+        say(f"{job}: no problems found for {plan.target}")
+    if plan.errors:
+        raise typer.Exit(2)
+
+
+def _finding_json(finding: Any) -> dict[str, Any]:
+    """Convert a finding to JSON data. `line` is LINE of its position `FILE:LINE:COLUMN`; null without a
+    position."""
+    line = re.search(r":([0-9]+):[0-9]+$", finding.place or "")
+    return dict(finding._asdict()) | {"level": finding.level.value, "line": int(line[1]) if line else None}
+
+
+def _problem_json(problem: Any) -> dict[str, Any]:
+    """Convert a problem of an invalid job file to JSON data with the same fields as a finding."""
+    from cloudtrain.errors import more_about
+
+    place = problem.file if problem.line is None else f"{problem.file}:{problem.line}:{problem.column}"
+    return {
+        "code": problem.code,
+        "level": "error",
+        "message": problem.message,
+        "hint": problem.hint or more_about(problem.code),
+        "path": problem.path,
+        "place": place,
+        "details": (),
+        "line": problem.line,
+    }
+
+
+class Entry(NamedTuple):
+    """The explanation of the code of a rule or of an error."""
+
+    code: str
+    level: str
+    summary: str
+    explanation: str
+    can_be_ignored: bool
+
+
+def explain_command(
+    code: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CODE]",
+            help="The code of a finding or an error. Default: list all of them.",
+            autocompletion=options.all_codes,
+        ),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Explain a finding or an error by its code.
+
+    \b
+    Examples:
+      cloudtrain explain            # every rule and error, one per line
+      cloudtrain explain CT101
+    """
+    from cloudtrain.cli.terminal import print_json, show
+    from cloudtrain.plans.document import Block, Document, Heading, Lines, Table, Text
+
+    if code is None:
+        entries = _all()
+        if json:
+            print_json([_as_json(entry) for entry in entries])
+            return
+        rows = [(entry.code, entry.level, entry.summary) for entry in entries]
+        show(Document([Table(("CODE", "LEVEL", "WHAT IT FINDS"), rows)]), sys.stdout)
+        return
+    entry = _entry(code)
+    if json:
+        print_json(_as_json(entry))
+        return
+    blocks: list[Block] = [Heading(f"{entry.code} ({entry.level})"), Text(entry.summary)]
+    for paragraph in entry.explanation.split("\n\n"):
+        is_code = paragraph.startswith("    ")
+        blocks.append(Lines(_dedent(paragraph)) if is_code else Text(" ".join(paragraph.split())))
+    if entry.can_be_ignored:
+        blocks.append(Text(f"Accept it in one job with `--ignore {entry.code}`."))
+    show(Document(blocks), sys.stdout)
+
+
+def _all() -> list[Entry]:
+    """Return the entries of all rules and errors, sorted by code."""
+    from cloudtrain.job.codes import ERROR_CODES
+    from cloudtrain.targets.registry import all_rules
+
+    return sorted([*map(_of_rule, all_rules()), *map(_of_error, ERROR_CODES.values())])
+
+
+def _entry(code: str) -> Entry:
+    """Return the entry of the rule or error with this code, in upper or lower case.
+
+    Raises:
+        UsageError: no rule or error has this code.
+    """
+    from cloudtrain.job.codes import ERROR_CODES
+
+    if code.upper() in ERROR_CODES:
+        return _of_error(ERROR_CODES[code.upper()])
+    from cloudtrain.targets.registry import rule_named
+
+    return _of_rule(rule_named(code))
+
+
+def _of_rule(rule: Any) -> Entry:
+    return Entry(rule.code, str(rule.level), rule.summary, rule.explanation, can_be_ignored=True)
+
+
+def _of_error(error: Any) -> Entry:
+    return Entry(error.code, "error", error.summary, error.explanation, can_be_ignored=False)
+
+
+def _dedent(text: str) -> list[str]:
+    from textwrap import dedent
+
+    return dedent(text).splitlines()
+
+
+def _as_json(entry: Entry) -> dict[str, Any]:
+    return entry._asdict()

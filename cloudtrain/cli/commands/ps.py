@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cloudtrain.cli import complete, options
+from cloudtrain.cli import options
+from cloudtrain.cli.inputs import LogLevel
 
 
-def command(
+def ps_command(
     everything: Annotated[bool, typer.Option("--all", "-a", help="Show all runs, not only the newest.")] = False,
     count: Annotated[
         int,
@@ -20,7 +22,7 @@ def command(
     active: Annotated[bool, typer.Option("--active", help="Only runs that have not ended.")] = False,
     state: Annotated[
         str | None,
-        typer.Option("--state", metavar="STATE", help="Only runs in this state.", autocompletion=complete.states),
+        typer.Option("--state", metavar="STATE", help="Only runs in this state.", autocompletion=options.states),
     ] = None,
     job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Only runs of this job.")] = None,
     tag: Annotated[
@@ -42,7 +44,7 @@ def command(
             "-t",
             metavar="TARGET",
             help="All runs on this target, by any user.",
-            autocompletion=complete.targets,
+            autocompletion=options.targets,
         ),
     ] = None,
     profile: options.Profile = None,
@@ -68,9 +70,9 @@ def command(
       cloudtrain ps -n 100 --json | jq -r '.[].name'
     """
     import cloudtrain as ct
-    from cloudtrain.cli.report import status_json
+    from cloudtrain.cli.follow import status_json
     from cloudtrain.cli.terminal import print_json, say, show
-    from cloudtrain.render.document import Document, Table
+    from cloudtrain.plans.document import Document, Table
 
     limit = None if everything else count
     runs = ct.runs(
@@ -104,8 +106,8 @@ def command(
 
 
 def _states_of(active: bool, state: str | None) -> list[Any]:
-    from cloudtrain.core.states import RunState
     from cloudtrain.errors import UsageError, did_you_mean
+    from cloudtrain.plans.states import RunState
 
     if state is None:
         return [known for known in RunState if active and not known.is_final]
@@ -140,8 +142,8 @@ def _nothing(active: bool, state: str | None, job: str | None, *, labelled: bool
 
 
 def _row(run: Any, now: float) -> tuple[Any, ...]:
-    from cloudtrain.core.units import format_duration
-    from cloudtrain.render.status import duration_of, state_cell
+    from cloudtrain.job.model import format_duration
+    from cloudtrain.plans.layout import duration_of, state_cell
 
     status = run.last_status
     age = format_duration(int(max(0, now - run.created)))
@@ -149,6 +151,281 @@ def _row(run: Any, now: float) -> tuple[Any, ...]:
 
 
 def _size(run: Any) -> str:
-    from cloudtrain.core.units import format_size
+    from cloudtrain.job.model import format_size
 
     return "" if run.size is None else format_size(run.size)
+
+
+def status_command(name: options.RunName, json: options.Json = False) -> None:
+    """Show the state of a run and why it failed.
+
+    The exit code is 0 in every state. `cloudtrain wait` exits with 1 when the run did not succeed.
+
+    \b
+    Examples:
+      cloudtrain status last
+      cloudtrain status digits-ddp-3f9a
+      cloudtrain status last --json | jq -r .state
+    """
+    from cloudtrain.cli import inputs
+    from cloudtrain.cli.follow import status_json
+    from cloudtrain.cli.terminal import print_json, show
+    from cloudtrain.plans.layout import run_document
+
+    run = inputs.run(name)
+    status = run.status()
+    if run.is_sweep:
+        from cloudtrain.cli.tables import sweep_document
+        from cloudtrain.lifecycle.sweeps.sweep_run import sweep_of
+
+        sweep = sweep_of(run)
+        trials = sweep.trials()
+        cost = sweep.cost(status, trials)
+        if json:
+            money = {"cost": None, "cost_left": None} if cost is None else {"cost": cost.spent, "cost_left": cost.left}
+            print_json(status_json(run, status) | money)
+            return
+        more = {"sweep": run.job_name, "continues": sweep.continues, "folder": run.directory}
+        rows = {name: str(value) for name, value in more.items() if value is not None}
+        show(sweep_document(run.name, str(run.ref), status, trials, sweep.objective, rows, cost), sys.stdout)
+        return
+    if json:
+        print_json(status_json(run, status))
+        return
+    folder = {"folder": str(run.directory)} if run.directory is not None else {}
+    show(run_document(run.name, str(run.ref), status, {"job": run.job_name} | folder), sys.stdout)
+
+
+def wait_command(
+    name: options.RunName,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="TIME", help="Stop waiting after this time, for example 10m.")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Wait until a run has ended.
+
+    The exit code is 0 if the run succeeded, 1 if it failed, was stopped or was lost, and 4 after the timeout. After a
+    timeout the run continues.
+
+    \b
+    Examples:
+      cloudtrain wait last && cloudtrain download last model/
+      cloudtrain wait digits-ddp-3f9a --timeout 2h
+    """
+    from cloudtrain.cli import inputs
+    from cloudtrain.cli.follow import exit_code, goes_on, report_end, status_json
+    from cloudtrain.cli.terminal import print_json
+
+    limit = None if timeout is None else inputs.seconds(timeout)
+    run = inputs.run(name)
+    try:
+        status = run.wait(limit)
+    except KeyboardInterrupt:
+        goes_on(run)
+        raise
+    if json:
+        print_json(status_json(run, status))
+    else:
+        report_end(run, status)
+    raise typer.Exit(exit_code(status))
+
+
+def stop_command(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="Runs: names, beginnings of names, references, or `last`.",
+            autocompletion=options.runs,
+            show_default=False,
+        ),
+    ],
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the runs have ended.")] = False,
+) -> None:
+    """Stop runs gracefully.
+
+    The processes get SIGTERM, so that they can save, and SIGKILL after the grace period. Ended runs are not changed.
+    If `last` is a run from another folder, the command asks first.
+
+    \b
+    Examples:
+      cloudtrain stop last
+      cloudtrain stop digits-ddp-3f9a --wait
+    """
+    from cloudtrain.cli import inputs
+    from cloudtrain.cli.terminal import say
+
+    runs = [inputs.run(name) for name in names]
+    for run in runs:
+        if run.can_stop:
+            inputs.may("stop", run)
+    for run in runs:
+        if run.can_stop:
+            run.stop()
+            say(f"`{run.name}` was asked to stop")
+        else:
+            say(f"`{run.name}` has already ended: {run.state}")
+    for run in runs if wait else ():
+        say(f"`{run.name}` is {run.wait().state}")
+
+
+def logs_command(
+    name: options.RunName,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the run ends.")] = False,
+    trial: Annotated[
+        int | None, typer.Option("--trial", min=1, metavar="N", help="For a sweep: show the output of this trial.")
+    ] = None,
+    rank: Annotated[
+        int | None, typer.Option("--rank", min=0, metavar="N", help="Only the process of this rank.")
+    ] = None,
+    instance: Annotated[
+        str | None,
+        typer.Option(
+            "--instance",
+            "--host",
+            metavar="N",
+            help="Only this instance: its number from 0, or its name, such as `algo-1`.",
+        ),
+    ] = None,
+    tail: Annotated[
+        int | None,
+        typer.Option(
+            "--tail",
+            min=0,
+            metavar="N",
+            help="Only the newest N lines; with --follow, new lines after them.",
+        ),
+    ] = None,
+    grep: Annotated[
+        str | None,
+        typer.Option("--grep", metavar="REGEX", help="Only lines that this regular expression matches."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Only lines since a time: `2026-11-22T10:00`, or `10m` ago."),
+    ] = None,
+    level: Annotated[
+        LogLevel | None,
+        typer.Option(
+            "--level",
+            metavar="LEVEL",
+            help="Only warnings and errors (`warning`), or only errors and tracebacks (`error`).",
+        ),
+    ] = None,
+    prefix: Annotated[
+        bool,
+        typer.Option(
+            "--prefix/--no-prefix",
+            show_default=False,
+            help="Print the rank before each line, or not. Default: print it.",
+        ),
+    ] = True,
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="Print the time (UTC) before each line.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print the output unchanged, with its control characters.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+) -> None:
+    """Print the output of a run's processes.
+
+    Ctrl-C stops following; the run continues. Control characters are shown as text (`\\x1b`), except colours on
+    a terminal. Of a progress bar, only the last state is shown.
+
+    \b
+    Examples:
+      cloudtrain logs last -f
+      cloudtrain logs digits-ddp-3f9a --rank 1 --tail 50
+      cloudtrain logs last --host algo-2
+      cloudtrain logs digits-lr-3f9a --trial 7
+      cloudtrain logs last --level error --since 10m
+      cloudtrain logs last --no-prefix > run.log
+    """
+    from cloudtrain.cli import follow as following
+    from cloudtrain.cli import inputs
+    from cloudtrain.cli.inputs import Selection, moment_of, pattern_of
+    from cloudtrain.cli.live import LineFormat
+    from cloudtrain.cli.terminal import has_color
+
+    selection = Selection(
+        None if grep is None else pattern_of(grep), None if since is None else moment_of(since), level
+    )
+    only = None if instance is None else inputs.instance_number(instance)
+    run = inputs.run(name)
+    if trial is not None:
+        from cloudtrain.lifecycle.sweeps.sweep_run import sweep_of
+
+        run = sweep_of(run).trial(trial)
+    prefix = prefix and not run.is_sweep
+    form = LineFormat(prefix=prefix, timestamps=timestamps, as_json=json, raw=raw, color=has_color(sys.stdout))
+    code = following.print_logs(run, form, follow=follow, rank=rank, instance=only, tail=tail, selection=selection)
+    raise typer.Exit(code)
+
+
+_NAMED = 5
+"""Maximum number of lines for the ignore file that the notice shows."""
+
+
+def download_command(
+    name: options.RunName,
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="[PATH]",
+            help="`model/`, `outputs/NAME`, `checkpoint/` or `logs/`; a local run also has `outputs/` (all outputs) "
+            "and `work/`. Default: everything.",
+            autocompletion=options.parts,
+            show_default=False,
+        ),
+    ] = "",
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="DIR", help="The folder to copy into. Default: a folder with the run's name."),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Copy what a run wrote: model, outputs, checkpoint, logs.
+
+    `work/` holds the files that the script of a local run wrote into its working folder.
+
+    Later bundles of code leave the copies out: a new folder inside your project gets a `.cloudtrainignore`.
+
+    Prints the path of each copied file on stdout. The exit code is 1 when there is nothing to copy.
+
+    \b
+    Examples:
+      cloudtrain download last model/
+      cloudtrain download last work/
+      cloudtrain download digits-ddp-3f9a --to results
+    """
+    from cloudtrain.cli import inputs
+    from cloudtrain.cli.terminal import print_json, print_lines, say, typed
+    from cloudtrain.lifecycle.run import bundled, is_new, leave_out, source_of
+
+    run = inputs.run(name)
+    folder = to if to is not None else Path(run.name)
+    source, new = source_of(run), is_new(folder)
+    try:
+        files = run.download(path, folder)
+    finally:
+        if new:
+            leave_out(folder, (source, Path()))
+    if json:
+        print_json([str(file) for file in files])
+    else:
+        print_lines(map(str, files))
+    lines = bundled(files, folder, source) if files and source is not None else []
+    if lines:
+        more = f" and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
+        say(
+            f"the next submit of `{run.job_name}` bundles these copies as code; if they are data, add to "
+            f"`{source}/.cloudtrainignore`: {', '.join(f'`{line}`' for line in lines[:_NAMED])}{more}"
+        )
+    if not files:
+        yet = "" if run.state.is_final else " yet"
+        say(f"`{run.name}` wrote no files{f' to `{path}`' if path else ''}{yet}")
+        if path and run.working_files:
+            say(f"the files in its working folder: {typed('cloudtrain', 'download', run.name, 'work/')}")
+        elif path.strip("/") == "model" and not yet:
+            say("save the model in `runtime.model_dir()`, the folder that $CLOUDTRAIN_MODEL_DIR names")
+        raise typer.Exit(1)

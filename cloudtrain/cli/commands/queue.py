@@ -2,19 +2,22 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloudtrain.cli import complete, options
-from cloudtrain.cli.help import CONTEXT, Command
+from cloudtrain.cli import options
+from cloudtrain.cli.app import CONTEXT, Command
 
 if TYPE_CHECKING:
-    from cloudtrain.core.states import QueuedRun
     from cloudtrain.lifecycle.run import Run
-    from cloudtrain.targets.base import KeepsQueue
+    from cloudtrain.plans.states import QueuedRun, RunState
+    from cloudtrain.targets.contract import KeepsQueue
 
-command = typer.Typer(
+
+queue_command = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     context_settings=CONTEXT,
@@ -23,7 +26,7 @@ command = typer.Typer(
 )
 
 
-@command.callback()
+@queue_command.callback()
 def queue(
     ctx: typer.Context,
     target: Annotated[
@@ -33,7 +36,7 @@ def queue(
             "-t",
             metavar="TARGET",
             help="The target. Default: `target` in cloudtrain.toml.",
-            autocompletion=complete.targets,
+            autocompletion=options.targets,
         ),
     ] = None,
     json: options.Json = False,
@@ -59,9 +62,9 @@ def queue(
             raise UsageError(f"`{flag}` has no effect with `{name}`", hint=f"remove `{flag}`", code="CT902")
         return
     from cloudtrain.cli.terminal import print_json, say, show
-    from cloudtrain.lifecycle.queue import queue_of
-    from cloudtrain.render.document import Document, Table
-    from cloudtrain.settings import load_settings
+    from cloudtrain.lifecycle.submit import queue_of
+    from cloudtrain.plans.document import Document, Table
+    from cloudtrain.targets.settings import load_settings
 
     settings = load_settings()
     found = queue_of(target or settings.default_target, settings).queue()
@@ -75,14 +78,14 @@ def queue(
         say("the queue is empty; `cloudtrain submit job.yaml --queue` adds a run")
 
 
-@command.command(cls=Command)
+@queue_command.command(cls=Command)
 def move(
     name: options.RunName,
     first: Annotated[bool, typer.Option("--first", help="Move it before all other runs.")] = False,
     last: Annotated[bool, typer.Option("--last", help="Move it behind all other runs.")] = False,
     before: Annotated[
         str | None,
-        typer.Option("--before", metavar="OTHER", help="Move it before this run.", autocompletion=complete.runs),
+        typer.Option("--before", metavar="OTHER", help="Move it before this run.", autocompletion=options.runs),
     ] = None,
 ) -> None:
     """Change the place of a waiting run in the queue.
@@ -112,14 +115,14 @@ def move(
     say(f"`{run.name}` has started" if place is None else f"`{run.name}` has place {place}")
 
 
-@command.command(cls=Command)
+@queue_command.command(cls=Command)
 def drop(
     names: Annotated[
         list[str],
         typer.Argument(
             metavar="NAME...",
             help="Waiting runs: names, beginnings of names, references, or `last`.",
-            autocompletion=complete.runs,
+            autocompletion=options.runs,
             show_default=False,
         ),
     ],
@@ -143,8 +146,8 @@ def drop(
 
 def _queue_of(run: Run) -> KeepsQueue:
     from cloudtrain.errors import UsageError
-    from cloudtrain.lifecycle.queue import queue_of
-    from cloudtrain.settings import load_settings
+    from cloudtrain.lifecycle.submit import queue_of
+    from cloudtrain.targets.settings import load_settings
 
     if run.is_sweep:
         hint = f"`cloudtrain queue` lists them by name, and `cloudtrain stop {run.name}` ends the sweep"
@@ -153,7 +156,7 @@ def _queue_of(run: Run) -> KeepsQueue:
 
 
 def _row(item: QueuedRun, now: float) -> tuple[Any, ...]:
-    from cloudtrain.core.units import format_duration
+    from cloudtrain.job.model import format_duration
 
     place = "" if item.place is None else str(item.place)
     since = format_duration(int(max(0, now - item.since)))
@@ -164,3 +167,174 @@ def _as_json(item: QueuedRun) -> dict[str, Any]:
     return {"name": item.ref.name, "ref": str(item.ref)} | {
         key: value for key, value in item._asdict().items() if key != "ref"
     }
+
+
+def prune_command(
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", metavar="AGE", help="Remove runs that ended longer ago than AGE, such as `30d`."),
+    ] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state", metavar="STATE", help="Remove runs in this state. Repeatable.", autocompletion=options.states
+        ),
+    ] = None,
+    job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Remove runs of this job.")] = None,
+    larger_than: Annotated[
+        str | None,
+        typer.Option("--larger-than", metavar="SIZE", help="Remove runs whose folder exceeds SIZE, such as `1g`."),
+    ] = None,
+    keep: Annotated[
+        int | None, typer.Option("--keep", min=0, metavar="N", help="Always keep the newest N runs of each job.")
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            metavar="METRIC",
+            help="With --keep: keep the N runs with the highest value of METRIC, not the newest runs. For the lowest "
+            "value, put a minus before the name: `--by=-loss`.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the names without removing the runs.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+) -> None:
+    """Remove old, failed or large runs, and keep the best.
+
+    Finds the ended runs that match all options, and removes them as `rm` does. Also removes code archives that
+    no submit has used for a day, and environments that no submit has used for two weeks. Prints the names of the
+    removed runs.
+
+    \b
+    Examples:
+      cloudtrain prune --older-than 30d
+      cloudtrain prune --state failed --state stopped --yes
+      cloudtrain prune --job digits-ddp --keep 3 --by test_accuracy --dry-run
+    """
+    import cloudtrain as ct
+    from cloudtrain.cli import inputs
+    from cloudtrain.cli.terminal import print_lines, say
+    from cloudtrain.errors import UsageError
+    from cloudtrain.lifecycle.cleaning import clean
+    from cloudtrain.targets.settings import load_settings
+
+    if by is not None and keep is None:
+        raise UsageError(
+            "`--by` needs `--keep`, the number of runs to keep", hint=f"write for example `--keep 3 --by {by}`"
+        )
+    if all(option is None for option in (older_than, state, job, larger_than, keep)):
+        raise UsageError(
+            "no option selects runs to remove", hint="write for example `cloudtrain prune --older-than 30d`"
+        )
+    ended = [run for run in ct.runs(limit=None, states=_states(state), job=job) if run.last_status.state.is_final]
+    found = ended if keep is None else _beyond(ended, keep, by)
+    if older_than is not None:
+        before = time.time() - inputs.seconds(older_than)
+        found = [run for run in found if (run.last_status.ended or run.created) < before]
+    if larger_than is not None:
+        least = _size(larger_than)
+        found = [run for run in found if (run.size or 0) > least]
+    if dry_run:
+        print_lines(run.name for run in found)
+        if not found:
+            say("no run matches; nothing would be removed")
+        return
+    if found and not (yes or inputs.confirmed(f"remove {_count(found)}?")):
+        raise UsageError(
+            f"{_count(found)} would be removed; nothing was removed",
+            hint="add `--yes` to remove, or `--dry-run` to list",
+        )
+    for run in found:
+        run.remove()
+        print_lines([run.name])
+    clean(load_settings().state_dir)
+    if not found:
+        say("no run matches; nothing was removed")
+
+
+def _count(runs: list[Run]) -> str:
+    return f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
+
+
+def _states(names: Iterable[str] | None) -> list[RunState]:
+    from cloudtrain.errors import UsageError, did_you_mean
+    from cloudtrain.plans.states import RunState
+
+    final = [state for state in RunState if state.is_final]
+    for name in names or ():
+        if name not in final:
+            hint = did_you_mean(name, [state.value for state in final])
+            raise UsageError(f"`{name}` is not a final state", hint=hint)
+    return [RunState(name) for name in names or ()]
+
+
+def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
+    """Return the runs that are not kept. Of each job, the `keep` newest runs are kept; with `by`, the `keep` best runs
+    by this metric. A run without the metric ranks last.
+
+    Raises:
+        UsageError: no run has the metric, so the best runs are unknown.
+    """
+    from cloudtrain.errors import UsageError, did_you_mean
+
+    found: list[Run] = []
+    reported = {name for run in runs for name in run.status().metrics} if by is not None else set()
+    if by is not None and runs and by.removeprefix("-") not in reported:
+        hint = did_you_mean(by.removeprefix("-"), reported) or "leave out `--by` to keep the newest runs"
+        raise UsageError(f"no run has the metric `{by.removeprefix('-')}`; nothing was removed", hint=hint)
+    for _, group in groupby(sorted(runs, key=lambda run: run.job_name), key=lambda run: run.job_name):
+        of_job = sorted(group, key=lambda run: run.created, reverse=True)
+        if by is not None:
+            metric, sign = by.removeprefix("-"), -1.0 if by.startswith("-") else 1.0
+            values = {run.name: run.status().metrics.get(metric) for run in of_job}
+            of_job.sort(key=lambda run: _rank(values[run.name], sign))
+        found += of_job[keep:]
+    return found
+
+
+def _rank(value: float | None, sign: float) -> tuple[bool, float]:
+    missing = value is None or value != value  # NaN is not equal to itself
+    return (missing, 0.0 if missing else -sign * float(value or 0.0))
+
+
+def _size(text: str) -> int:
+    from cloudtrain.errors import UsageError
+    from cloudtrain.job.model import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise UsageError(str(error), hint="write a number with a unit: `500m`, `1g`") from None
+
+
+def rm_command(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="Runs: names, beginnings of names, references, or `last`.",
+            autocompletion=options.runs,
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Remove ended runs from this machine.
+
+    Removes each run from the run store and deletes its folder with code, logs and outputs. Files that the run wrote
+    elsewhere and its data in a cloud stay. Prints the names of the removed runs.
+
+    \b
+    Examples:
+      cloudtrain rm digits-ddp-3f9a
+      cloudtrain rm last
+    """
+    from cloudtrain.cli import inputs
+    from cloudtrain.cli.terminal import print_lines
+
+    runs = {run.name: run for run in map(inputs.run, names)}
+    for run in runs.values():
+        inputs.may("rm", run)
+    for run in runs.values():
+        run.remove()
+        print_lines([run.name])

@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloudtrain.cli import complete, options
-from cloudtrain.core.targets import DEFAULT_TARGET
+from cloudtrain.cli import options
+from cloudtrain.system.plugins import DEFAULT_TARGET
 
 if TYPE_CHECKING:
+    from cloudtrain.lifecycle.rehearse import Rehearsal
     from cloudtrain.lifecycle.run import Run
-    from cloudtrain.rehearsal.rehearse import Rehearsal
 
 
-def command(
+def rehearse_command(
     what: Annotated[
         str,
         typer.Argument(
             metavar="JOB|RUN",
             help="A job file or `bundled:NAME`; or a successful run on this machine to compare with.",
-            autocompletion=complete.jobs,
+            autocompletion=options.jobs,
             show_default=False,
         ),
     ],
@@ -66,8 +66,8 @@ def command(
       cloudtrain rehearse last --json
     """
     from cloudtrain.cli.terminal import print_json, show
-    from cloudtrain.rehearsal.curves import TOLERANCE
-    from cloudtrain.rehearsal.rehearse import RehearsalOptions, rehearse
+    from cloudtrain.lifecycle.curves import TOLERANCE
+    from cloudtrain.lifecycle.rehearse import RehearsalOptions, rehearse
 
     flags = {
         "instance_count": instances,
@@ -95,8 +95,8 @@ def _whole(what: str, flags: dict[str, Any], *, profile: str | None, set_: Any, 
     from cloudtrain.cli import inputs
     from cloudtrain.cli.terminal import say
     from cloudtrain.errors import UsageError
-    from cloudtrain.rehearsal.rehearse import run_whole
-    from cloudtrain.system.words import listening
+    from cloudtrain.lifecycle.rehearse import run_whole
+    from cloudtrain.system.processes import listening
 
     if not _is_job(what):
         given = next((name for name, value in (flags | {"set": set_}).items() if value is not None), None)
@@ -127,8 +127,8 @@ def _whole(what: str, flags: dict[str, Any], *, profile: str | None, set_: Any, 
 def _is_job(what: str) -> bool:
     """Return whether the text names a job and not a run: whether it is `bundled:NAME` or a file, or looks like a
     path."""
-    from cloudtrain.core.job import BUNDLED
-    from cloudtrain.jobfile import SUFFIXES
+    from cloudtrain.job.file import SUFFIXES
+    from cloudtrain.job.training import BUNDLED
 
     like_file = Path(what).suffix.lower() in SUFFIXES or ("/" in what and "://" not in what)
     return what.startswith(BUNDLED) or like_file or Path(what).is_file()
@@ -155,7 +155,7 @@ _LEFT = {
 
 
 def _document(result: Rehearsal) -> Any:
-    from cloudtrain.render.document import Block, Document, Heading, Notice, Pairs, Span
+    from cloudtrain.plans.document import Block, Document, Heading, Notice, Pairs, Span
 
     comparison, verdict = result.comparison, result.verdict
     left = _LEFT[result.left].format(saved=comparison.saved_at, seconds=result.seconds_to_leave)

@@ -10,13 +10,14 @@ import typer
 from cloudtrain.cli import options
 
 if TYPE_CHECKING:
-    from cloudtrain.core.plan import Plan
-    from cloudtrain.jobfile import JobFile
+    from cloudtrain.job.file import JobFile
+    from cloudtrain.lifecycle.past import Since
     from cloudtrain.lifecycle.run import Run
-    from cloudtrain.lifecycle.since import Since
+    from cloudtrain.lifecycle.submit import Recovered
+    from cloudtrain.plans.plan import Plan
 
 
-def command(
+def submit_command(
     job: options.Job,
     arguments: options.ScriptArguments = None,
     target: options.TargetName = None,
@@ -144,9 +145,9 @@ def _send(
     quiet: bool = False,
 ) -> Run:
     import cloudtrain as ct
-    from cloudtrain.cli.progress import upload_progress
+    from cloudtrain.cli.live import upload_progress
     from cloudtrain.cli.terminal import say
-    from cloudtrain.system.words import listening
+    from cloudtrain.system.processes import listening
 
     try:
         with listening(say):
@@ -179,9 +180,9 @@ def _alone(option: str, others: dict[str, bool]) -> None:
 def _upload(file: JobFile, where: Any, profile: str | None, ignore: list[str] | None, *, as_json: bool) -> None:
     """Upload code and data, and print their destinations on stdout."""
     import cloudtrain as ct
-    from cloudtrain.cli.progress import upload_progress
+    from cloudtrain.cli.live import upload_progress
     from cloudtrain.cli.terminal import print_json, print_lines, say
-    from cloudtrain.system.words import listening
+    from cloudtrain.system.processes import listening
 
     with listening(say):
         plan = ct.upload(
@@ -212,7 +213,7 @@ def show_changes(since: Since | None) -> None:
     from textwrap import wrap
 
     from cloudtrain.cli.terminal import width_of
-    from cloudtrain.render.escape import on_one_line
+    from cloudtrain.plans.document import on_one_line
 
     width, shown = width_of(sys.stderr) or 80, list(map(on_one_line, since.items))
     for count in range(len(shown), 0, -1):
@@ -239,9 +240,8 @@ def print_detached(as_json: bool) -> Callable[[Run], None]:
     because the run exists and costs money."""
 
     def print_run(run: Run) -> None:
-        from cloudtrain.cli.report import goes_on
-        from cloudtrain.cli.streams import OutputError
-        from cloudtrain.cli.terminal import print_json, print_lines, say, typed
+        from cloudtrain.cli.follow import goes_on
+        from cloudtrain.cli.terminal import OutputError, print_json, print_lines, say, typed
 
         sent = {"name": run.name, "ref": str(run.ref), "target": run.target, "state": str(run.last_status.state)}
         _say_history(run)
@@ -277,6 +277,141 @@ def _say_history(run: Run) -> None:
 
 
 def _ago(run: Run) -> str:
-    from cloudtrain.core.units import format_duration
+    from cloudtrain.job.model import format_duration
 
     return f"{format_duration(int(max(0, time.time() - run.created)))} ago"
+
+
+def rerun_command(
+    run: options.RunName,
+    set_: options.Set = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Rename the job.", show_default=False)
+    ] = None,
+    ignore: options.Ignore = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="With --set: do not check role, bucket and quota with the target first.")
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return as soon as the target has accepted the run.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Submit a run again with the same code and request.
+
+    The source folder is not needed, because the sent code is used again. Only the run's name is new. With `--set`
+    the job is compiled and checked again, with the same code. The exit codes are the same as for `cloudtrain submit`.
+
+    For a sweep, the failed and interrupted trials run again with their values, under the sweep's name.
+
+    \b
+    Examples:
+      cloudtrain rerun last
+      cloudtrain rerun digits-ddp-3f9a --set hyperparameters.seed=2
+      cloudtrain rerun digits-ddp-3f9a --name digits-again --detach
+      cloudtrain rerun digits-lr-3f9a
+    """
+    from cloudtrain.cli import inputs
+    from cloudtrain.cli.follow import follow, lines_so_far
+    from cloudtrain.cli.live import upload_progress
+    from cloudtrain.cli.terminal import say
+
+    found = inputs.run(run)
+    inputs.may("rerun", found)
+    skip = 0 if detach else lines_so_far(found)
+    try:
+        sent = found.rerun(
+            list(set_ or ()),
+            name=name,
+            ignore=list(ignore or ()),
+            online=not offline,
+            on_plan=show_plan,
+            on_bytes=upload_progress(),
+            on_run=print_detached(json) if detach else _print_goes_on if found.is_sweep else print_followed,
+        )
+    except KeyboardInterrupt:
+        say("", "interrupted while sending; `cloudtrain recover` reports whether the run exists")
+        raise
+    if not detach:
+        raise typer.Exit(follow(sent, as_json=json, skip=skip))
+
+
+def _print_goes_on(sweep: Run) -> None:
+    from cloudtrain.cli.terminal import say
+
+    say(f"`{sweep.name}` continues with its failed trials; Ctrl-C leaves it running", "")
+
+
+def continue_command(
+    name: options.RunName,
+    trials: Annotated[int, typer.Option("--trials", min=0, metavar="N", help="Add N trials.", show_default=False)] = 0,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as the sweep continues.")] = False,
+) -> None:
+    """Continue a sweep, with more trials if you like.
+
+    This also continues a sweep that was stopped or whose driver was killed. Ended trials are not repeated, and new
+    trials learn from them.
+
+    If a run waits for another run and its waiting process has died, for example in a reboot, `continue` restarts that
+    process.
+
+    On SageMaker's own tuner the sweep continues as a new tuning job with another name and a warm start. The new sweep
+    lists the trials of both sweeps. Azure ML's tuner cannot continue a sweep.
+
+    \b
+    Examples:
+      cloudtrain continue digits-lr-3f9a --trials 20
+      cloudtrain continue last
+    """
+    from cloudtrain.cli import inputs
+    from cloudtrain.cli.follow import follow, lines_so_far
+    from cloudtrain.cli.terminal import say
+    from cloudtrain.lifecycle.sweeps.sweep_run import sweep_of
+    from cloudtrain.lifecycle.waiting_run import ChainedRun
+
+    run = inputs.run(name)
+    inputs.may("continue", run)
+    skip = 0 if detach else lines_so_far(run)  # a new tuning job lists these lines first
+
+    def tell(sweep: Run) -> None:
+        if sweep.name != run.name:
+            say(f"`{sweep.name}` continues `{run.name}`")
+        if detach:
+            print_detached(as_json=False)(sweep)
+        else:
+            say(f"`{sweep.name}` continues; Ctrl-C leaves it running", "")
+
+    if isinstance(run, ChainedRun) and not trials:
+        run.resume()
+        tell(run)
+    else:
+        run = sweep_of(run).resume(trials, on_run=tell)
+    if not detach:
+        raise typer.Exit(follow(run, skip=skip))
+
+
+def recover_command(json: options.Json = False) -> None:
+    """Clean up after interrupted submissions.
+
+    If a submit was killed while it was sending a job, this command asks the target whether the run exists. If so, the
+    run is kept; otherwise the submission is forgotten. Other commands do the same when they need to; `recover` reports
+    the result.
+
+    \b
+    Example:
+      cloudtrain recover
+    """
+    from cloudtrain.cli.terminal import print_json, say, show
+    from cloudtrain.lookup import recover
+    from cloudtrain.plans.document import Document, Table
+
+    def print_found(found: list[Recovered]) -> None:
+        if json:
+            print_json([item._asdict() for item in found])
+        elif found:
+            show(Document([Table(("NAME", "OUTCOME", "DETAIL"), found)]), sys.stdout)
+        else:
+            say("no submission was interrupted")
+        sys.stdout.flush()
+
+    recover(print_found)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.core.plan import Plan
-from cloudtrain.render.escape import visible
+from cloudtrain.plans.document import visible
+from cloudtrain.plans.plan import Plan
 
 if TYPE_CHECKING:
-    from cloudtrain.targets.azureml.account_ref import AccountRef
+    from cloudtrain.targets.azureml.settings import AccountRef
 
 
 class AzureMLPlan(Plan):
@@ -28,8 +29,7 @@ class AzureMLPlan(Plan):
     @property
     def outputs(self) -> dict[str, str]:
         """Map outputs to the addresses that the job will write to, without the keys (SAS) at their end."""
-        from cloudtrain.targets.azureml.account_ref import AccountRef
-        from cloudtrain.targets.azureml.outputs import places_of
+        from cloudtrain.targets.azureml.settings import AccountRef
 
         uris = places_of(self.request, self.run_name, AccountRef.parse(self.place).workspace_id)
         return {name: uri.partition("?")[0] for name, uri in uris.items()}
@@ -45,9 +45,8 @@ class AzureMLPlan(Plan):
             MissingExtra: the SDK is not installed.
             TargetError: the SDK cannot express a field of the request; the message names it.
         """
-        from cloudtrain.targets.azureml.export.program import command_program
-        from cloudtrain.targets.azureml.export.quiet import quiet
-        from cloudtrain.targets.common.export.calls import build
+        from cloudtrain.targets.azureml.export import command_program, quiet
+        from cloudtrain.targets.common.export import build
 
         program = command_program(self._job())
         with quiet():
@@ -59,8 +58,8 @@ class AzureMLPlan(Plan):
         Raises:
             TargetError: the SDK cannot express a field of the request; the message names it.
         """
-        from cloudtrain.targets.azureml.export.program import submit_program
-        from cloudtrain.targets.common.export.python_code import python_code
+        from cloudtrain.targets.azureml.export import submit_program
+        from cloudtrain.targets.common.export import python_code
 
         title = f"Job `{self.run_name}`, for the SDK of Azure ML: pip install azure-ai-ml azure-identity"
         if self.uploads:
@@ -73,7 +72,7 @@ class AzureMLPlan(Plan):
         Raises:
             TargetError: the YAML cannot express a field of the request; the message names it.
         """
-        from cloudtrain.targets.azureml.export.yaml_job import yaml_job
+        from cloudtrain.targets.azureml.export import yaml_job
 
         return yaml_job(self._job(), self._place, remark=self._needs if self.uploads else "")
 
@@ -91,11 +90,52 @@ class AzureMLPlan(Plan):
 
     @property
     def _place(self) -> AccountRef:
-        from cloudtrain.targets.azureml.account_ref import AccountRef
+        from cloudtrain.targets.azureml.settings import AccountRef
 
         return AccountRef.parse(self.place)
 
     def _job(self) -> dict[str, Any]:
-        from cloudtrain.targets.azureml.export.job import job_of
+        from cloudtrain.targets.azureml.export import job_of
 
         return job_of(self.request, self.run_name)
+
+
+# The addresses of a job's results: from the job's body, or the service's defaults.
+#
+# By default an output goes to `azureml/RUN/OUTPUT/` in the workspace's default datastore, which is
+# `workspaceblobstore` if the workspace has not chosen another. Once the job has begun, the run history has the real
+# address.
+
+OWN = ("model", "checkpoint")
+"""Outputs with their own top-level name among a run's results; the others are `outputs/NAME`."""
+
+_SERVICES_OWN = "default"
+_SHORT = re.compile(r"azureml://(?=datastores/)", re.IGNORECASE)
+
+
+def places_of(body: Mapping[str, Any], run_name: str, workspace: str) -> dict[str, str]:
+    """Map a job's results (`model`, `checkpoint`, `outputs/NAME`) to their addresses.
+
+    A datastore's address includes the workspace, so it is also valid in other workspaces.
+
+    Args:
+        body: body of the PUT that creates the job, or of the answer that describes the job.
+        workspace: the workspace's ARM id.
+    """
+    outputs = body["properties"].get("outputs") or {}
+    named = {name: output for name, output in outputs.items() if name != _SERVICES_OWN and output}
+    return {
+        name if name in OWN else f"outputs/{name}": _long(output.get("uri") or default_place(run_name, name), workspace)
+        for name, output in named.items()
+    }
+
+
+def default_place(run_name: str, output: str) -> str:
+    """Return the default address of an output."""
+    return f"azureml://datastores/workspaceblobstore/paths/azureml/{run_name}/{output}/"
+
+
+def _long(uri: str, workspace: str) -> str:
+    """Add the workspace's id to an address such as `azureml://datastores/...`."""
+    scope = workspace.replace("/providers/Microsoft.MachineLearningServices", "").strip("/")
+    return _SHORT.sub(lambda _: f"azureml://{scope}/", uri)

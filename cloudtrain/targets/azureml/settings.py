@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from urllib.parse import unquote
 
 from pydantic import Field
 
-from cloudtrain.core.model import Model, all_at_once
-from cloudtrain.core.units import Count
-from cloudtrain.errors import Problem
-from cloudtrain.problems.names import PLACE_NAME
+from cloudtrain.documents.document import Unreadable, read_bytes, read_text
+from cloudtrain.errors import Problem, UsageError
+from cloudtrain.job.model import Count, Model, all_at_once
+from cloudtrain.job.nodes import PLACE_NAME
+from cloudtrain.system.files import expand_home, read_trusted
 from cloudtrain.targets.settings import TargetSettings
 
 if TYPE_CHECKING:
-    from cloudtrain.core.arguments import Fields, Texts
+    from cloudtrain.job.model import Fields, Texts
+
 
 Credential = Literal["cli", "powershell", "developer_cli", "environment", "managed_identity", "workload_identity"]
 """Kinds of azure-identity's credentials that need no browser."""
@@ -126,3 +131,217 @@ class AzureML(TargetSettings):
             services: Mapping[str, Service | Fields] = ...,
             max_cost: float | None = None,
         ) -> None: ...
+
+
+# Read the files that the az command keeps on this machine.
+
+
+def az_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder of az's settings, usually `~/.azure`."""
+    home = environ.get("HOME") or environ.get("USERPROFILE") or "~"
+    return expand_home(environ.get("AZURE_CONFIG_DIR") or f"{home}/.azure")
+
+
+def az_subscriptions(folder: Path) -> list[Mapping[str, Any]]:
+    """Return the subscriptions that az is logged in to, from its `azureProfile.json` in `folder`.
+
+    `az logout` removes them from this file.
+    """
+    found = mapping_in(folder / "azureProfile.json").get("subscriptions")
+    return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
+
+
+def mapping_in(file: Path) -> Mapping[str, Any]:
+    """Return the mapping in a JSON file; empty if the file is missing or unreadable."""
+    try:
+        content = json.loads(read_text(file))  # az writes a byte order mark
+    except (OSError, ValueError, RecursionError, Unreadable):
+        return {}
+    return content if isinstance(content, Mapping) else {}
+
+
+# Find the account settings on this machine, without the network and without Azure packages.
+#
+# The target's own settings come first. Missing settings come from the SDK's `config.json` (in the job's folder or one
+# above it, also in `.azureml`), or else from the defaults of `az`. A source that contradicts a known setting is
+# ignored as a whole. `config.json` is used only if no other user could have written it (`cloudtrain/system/files.py`).
+
+PLACEHOLDERS = {
+    "subscription_id": "00000000-0000-0000-0000-000000000000",
+    "resource_group": "RESOURCE_GROUP",
+    "workspace": "WORKSPACE",
+}
+"""Placeholders for settings that are missing; a rule stops the submit and says what to type."""
+
+_CONFIG_NAMES = {
+    "subscription_id": "subscription_id",
+    "resource_group": "resource_group",
+    "workspace": "workspace_name",
+}
+"""Maps our names to those of the SDK's `config.json`."""
+
+_LONGEST = 64 * 1024
+"""Largest accepted `config.json` in bytes; a real one has about three hundred."""
+
+
+class AzureMLAccount(NamedTuple):
+    """The account settings of the Azure ML target, as far as they are known without the network."""
+
+    subscription_id: str
+    resource_group: str
+    workspace: str
+    missing: tuple[str, ...] = ()
+    """The names of the three settings that are missing; a placeholder stands in for each."""
+    credential: str | None = None
+    """The kind of azure-identity credential. None: the first kind that works."""
+    cloud: str | None = None
+    """The name of the Azure cloud. None: the environment decides; its default is the public cloud."""
+    overlay: Any = None
+    """The user's own corrections of the instance catalogue, or None."""
+    files: tuple[str, ...] = ()
+    """The SDK's `config.json`, if it was used."""
+
+    @property
+    def place(self) -> str:
+        """Return the account part of a run's reference: `[CREDENTIAL@]SUBSCRIPTION:GROUP:WORKSPACE[:CLOUD]`."""
+        from urllib.parse import quote
+
+        parts = (self.subscription_id, self.resource_group, self.workspace, *([self.cloud] if self.cloud else []))
+        place = ":".join(quote(part, safe="") for part in parts)
+        return place if self.credential is None else f"{self.credential}@{place}"
+
+    @property
+    def workspace_id(self) -> str:
+        """Return the workspace's id in Azure Resource Manager."""
+        return (
+            f"/subscriptions/{self.subscription_id}/resourceGroups/{self.resource_group}"
+            f"/providers/Microsoft.MachineLearningServices/workspaces/{self.workspace}"
+        )
+
+
+def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> AzureMLAccount:
+    """Return the target's account settings. Missing settings come from `config.json` and from the defaults of `az`.
+
+    The nearest `config.json` in `folder` or a folder above it is used.
+
+    Raises:
+        SettingsError: the settings would come from a `config.json` that another user could have written.
+    """
+    known = {name: value for name in PLACEHOLDERS if (value := getattr(target, name))}
+    file, configured = _config(folder) if len(known) < len(PLACEHOLDERS) else (None, {})
+    fits = _agree(known, configured)
+    if file is not None and fits:
+        configured = _workspace_in(read_trusted(file))
+    for found in (configured, _defaults_of_az(environ)):
+        if _agree(known, found):
+            known = {**found, **known}
+    missing = tuple(name for name in PLACEHOLDERS if name not in known)
+    return AzureMLAccount(
+        **(PLACEHOLDERS | known),
+        missing=missing,
+        credential=target.credential,
+        cloud=target.cloud or environ.get("AZUREML_CURRENT_CLOUD") or None,
+        files=(str(file),) if file is not None and fits else (),
+    )
+
+
+def _agree(known: Mapping[str, str], found: Mapping[str, str]) -> bool:
+    return all(found.get(name, value) == value for name, value in known.items())
+
+
+def _config(folder: Path) -> tuple[Path | None, dict[str, str]]:
+    """Return the nearest `config.json` that names a workspace, and the settings in it.
+
+    The file may come from the studio or from an unrelated program, so the caller decides whether to use it.
+    """
+    for place in (folder, *folder.parents):
+        for file in (place / ".azureml" / "config.json", place / "config.json"):
+            if file.is_file() and (found := _workspace_in(_bytes_of(file))):
+                return file, found
+    return None, {}
+
+
+def _bytes_of(file: Path) -> bytes:
+    try:
+        return read_bytes(file, _LONGEST)
+    except OSError:  # also a longer file
+        return b""
+
+
+def _workspace_in(content: bytes) -> dict[str, str]:
+    """Return the workspace settings of a `config.json` if they are complete; otherwise an empty dict."""
+    try:
+        names = json.loads(content.decode("utf-8-sig"))
+        json.dumps(names, ensure_ascii=False).encode()  # half of a character cannot be sent
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(names, Mapping):
+        return {}
+    found = {ours: str(names[theirs]) for ours, theirs in _CONFIG_NAMES.items() if names.get(theirs)}
+    return found if len(found) == len(_CONFIG_NAMES) else {}
+
+
+def _defaults_of_az(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that `az configure --defaults group=... workspace=...` and `az account set` have stored. The
+    environment variables of az take precedence.
+    """
+    folder = az_folder(environ)
+    defaults = dict(_section(folder / "config", "defaults"))
+    found = {
+        "resource_group": environ.get("AZURE_DEFAULTS_GROUP") or defaults.get("group"),
+        "workspace": environ.get("AZURE_DEFAULTS_WORKSPACE") or defaults.get("workspace"),
+        "subscription_id": environ.get("AZURE_SUBSCRIPTION_ID") or _default_subscription(folder),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _default_subscription(folder: Path) -> str | None:
+    chosen = (row["id"] for row in az_subscriptions(folder) if row.get("isDefault") and row.get("id"))
+    return next(map(str, chosen), None)
+
+
+def _section(file: Path, name: str) -> Mapping[str, str]:
+    import configparser
+
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read(file, encoding="utf-8")
+    except (configparser.Error, OSError, UnicodeDecodeError):
+        return {}
+    return dict(parser.items(name)) if parser.has_section(name) else {}
+
+
+# The account part of a run's reference: `[CREDENTIAL@]SUBSCRIPTION:GROUP:WORKSPACE[:CLOUD]`.
+
+
+class AccountRef(NamedTuple):
+    """A workspace, its cloud and the kind of credential.
+
+    If `cloud` is None, environment variables name the cloud; if `credential` is None, any credential is used.
+    """
+
+    subscription_id: str
+    resource_group: str
+    workspace: str
+    credential: str | None = None
+    cloud: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> AccountRef:
+        """Parse the text that `AzureMLAccount.place` wrote.
+
+        Raises:
+            UsageError: the text does not have that form.
+        """
+        credential, _, rest = text.rpartition("@")
+        parts = [unquote(part) for part in rest.split(":")]
+        if len(parts) not in (3, 4) or not all(parts):
+            hint = "write `azureml://SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE/RUN`, as `cloudtrain ps` shows it"
+            raise UsageError(f"`{text}` does not name a workspace", hint=hint, code="CT933")
+        return cls(parts[0], parts[1], parts[2], credential or None, parts[3] if len(parts) == 4 else None)
+
+    @property
+    def workspace_id(self) -> str:
+        """Return the workspace's id in Azure Resource Manager."""
+
+        return AzureMLAccount(self.subscription_id, self.resource_group, self.workspace).workspace_id

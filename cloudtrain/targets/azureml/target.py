@@ -9,21 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cloudtrain.targets.azureml.settings import AzureML
-from cloudtrain.targets.base import Target
+from cloudtrain.targets.contract import Target
 
 if TYPE_CHECKING:
-    from cloudtrain.catalogue.instances import InstanceTable
-    from cloudtrain.core.adoption import Adopter, Draft, Original, StaticCall
-    from cloudtrain.core.job import TrainingJob
-    from cloudtrain.core.plan import CompileContext, Plan
-    from cloudtrain.core.processing import AnyJob
-    from cloudtrain.core.sweep import Sweep
-    from cloudtrain.rules.subject import RequestView
-    from cloudtrain.targets.azureml.account import AzureMLAccount
+    from cloudtrain.job.processing import AnyJob
+    from cloudtrain.job.sweep import Sweep
+    from cloudtrain.job.training import TrainingJob
+    from cloudtrain.machines.table import InstanceTable
+    from cloudtrain.plans.plan import CompileContext, Plan
+    from cloudtrain.rules.engine import RequestView
+    from cloudtrain.targets.adoption import Adopter, Draft, Original, StaticCall
     from cloudtrain.targets.azureml.service.service import AzureMLService
     from cloudtrain.targets.azureml.service.sweeps import AzureMLTuner
-    from cloudtrain.targets.common.following import Pace
-    from cloudtrain.targets.common.this_machine import LocalPlan
+    from cloudtrain.targets.azureml.settings import AzureMLAccount
+    from cloudtrain.targets.common.launch import LocalPlan
+    from cloudtrain.targets.common.services import Pace
+
 
 _RULES = "cloudtrain.targets.azureml.rules"
 
@@ -36,13 +37,8 @@ class AzureMLTarget(Target):
     order = 20
     settings_model = AzureML
     rule_prefix = "AZ"
-    rule_modules = tuple(
-        f"{_RULES}.{name}"
-        for name in (
-            "account", "request", "machine", "distribution", "time", "data", "environment", "variable", "container",
-        )
-    )  # fmt: skip
-    online_rule_modules = (f"{_RULES}.online",)
+    rule_modules = tuple(f"{_RULES}.{name}" for name in ("account", "request", "distribution", "data", "container"))
+    online_rule_modules = ("cloudtrain.targets.azureml.service.online",)
     extras: ClassVar = {"azureml": ("azure-identity", "azure-storage-blob"), "azureml-sdk": ("azure-ai-ml",)}
     plan_formats = ("az-cli", "python")
     locating_settings = ("subscription_id", "resource_group", "workspace")
@@ -65,14 +61,14 @@ class AzureMLTarget(Target):
 
     def account(self, settings: AzureML, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> AzureMLAccount:
         """Return the workspace settings found on this machine, with the user's corrections of the catalogue."""
-        from cloudtrain.catalogue.overlay import user_overlay
-        from cloudtrain.targets.azureml.account import account_of
+        from cloudtrain.machines.overlay import user_overlay
+        from cloudtrain.targets.azureml.settings import account_of
 
         return account_of(settings, environ, cwd)._replace(overlay=user_overlay(cwd, self.name) or None)
 
     def compile(self, job: AnyJob, settings: AzureML, context: CompileContext) -> Plan:
         """Return the plan of a job on Azure ML, which can also be exported for Azure's SDK and command line."""
-        from cloudtrain.targets.azureml.compile import compile_azureml
+        from cloudtrain.targets.azureml.compile.job import compile_azureml
         from cloudtrain.targets.azureml.plan import AzureMLPlan
 
         return AzureMLPlan.of(compile_azureml(job, settings, context))
@@ -115,13 +111,12 @@ class AzureMLTarget(Target):
 
     def request_view(self, settings: Any) -> RequestView:
         """Return the view that reads bodies of command jobs for rules."""
-        from cloudtrain.targets.azureml.rules.request_view import AzureMLView
+        from cloudtrain.targets.azureml.rules.view import AzureMLView
 
         return AzureMLView(self.name)
 
     def refuse_path(self, path: str) -> str | None:
         """Explain why a file cannot be part of a bundle; None if it can. Every file must have a valid blob name."""
-        from cloudtrain.targets.azureml.blob_names import refuse_blob_name
 
         return refuse_blob_name(path)
 
@@ -142,16 +137,15 @@ class AzureMLTarget(Target):
 
     def adopter(self) -> Adopter:
         """Return the adopter, which reads bodies of command jobs."""
-        from cloudtrain.targets.azureml.adopt import AzureMLAdopter
+        from cloudtrain.targets.azureml.adopt.requests import AzureMLAdopter
 
         return AzureMLAdopter()
 
     def fetch_original(self, place: str, name: str, settings: AzureML, environ: Mapping[str, str]) -> Original:
         """Fetch a command job from a workspace over REST."""
-        from cloudtrain.targets.azureml.account import account_of
-        from cloudtrain.targets.azureml.account_ref import AccountRef
-        from cloudtrain.targets.azureml.service.adoption import fetch_original, workspace_of
         from cloudtrain.targets.azureml.service.client import Client
+        from cloudtrain.targets.azureml.service.sweeps import fetch_original, workspace_of
+        from cloudtrain.targets.azureml.settings import AccountRef, account_of
 
         account = account_of(settings, environ, Path.cwd())
         where = workspace_of(place, AccountRef.parse(account.place), account.missing)
@@ -163,3 +157,27 @@ class AzureMLTarget(Target):
             return "no workspace is configured"
         source = f", from {account.files[0]}" if account.files else ""
         return f"workspace {account.workspace}{source}"
+
+
+# Check whether a bundle's files can be stored as blobs under the same names.
+
+_LONGEST_BLOB, _LONGEST_PART = 1000, 254
+"""Longest name of a blob, and of each part of it, in characters.
+
+Azure allows 1,024, and our own folder needs some of them.
+"""
+
+
+def refuse_blob_name(path: str) -> str | None:
+    """Explain why a file cannot be stored as a blob; None if it can. Blob names are text without control characters."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return "whose name is not UTF-8"
+    if any(letter < " " or "\x7f" <= letter <= "\x9f" or letter in "\ufffe\uffff" for letter in path):
+        return "whose name has a control character in it"
+    if any(part.endswith(".") for part in path.split("/")):
+        return "whose name ends with a dot"
+    if len(path) > _LONGEST_BLOB or any(len(part) > _LONGEST_PART for part in path.split("/")):
+        return "whose path is too long"
+    return None

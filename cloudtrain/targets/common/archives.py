@@ -2,18 +2,22 @@
 
 When an archive is complete, its size, modification time and inode are written to a file beside it. A later submit only
 compares these values, and writes the archive again if they differ. The archive's content is verified only when it is
-unpacked (`cloudtrain.bundle.unpack`).
+unpacked (`cloudtrain.code.unpack`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import suppress
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from cloudtrain.errors import TargetError, UsageError, did_you_mean
+from cloudtrain.runtime.shards import leads_back
 from cloudtrain.system.private import make_private_folder, open_private
-from cloudtrain.targets.base import BundleWriter
+from cloudtrain.system.staging import Staging, Unsafe
+from cloudtrain.targets.contract import BundleWriter
 
 
 def put_archive(archive: Path, bundle: BundleWriter) -> bool:
@@ -39,7 +43,7 @@ def put_archive(archive: Path, bundle: BundleWriter) -> bool:
 
 def unpacked(archive: Path, sha256: str, scratch: Path) -> Iterator[Path]:
     """Unpack an archive below `scratch` and yield the folder; yield nothing if the archive is missing or damaged."""
-    from cloudtrain.bundle.unpack import DamagedBundle, unpack
+    from cloudtrain.code.unpack import DamagedBundle, unpack
 
     folder = scratch / "code"
     with suppress(DamagedBundle, FileNotFoundError):
@@ -61,3 +65,141 @@ def _read(note: Path) -> str | None:
         return note.read_text("ascii")
     except (OSError, ValueError):
         return None
+
+
+# Move results into the user's folder: all of them, or none.
+
+_HINT = "nothing was written; copy a part of it, such as one file, or copy it by hand into an empty folder"
+
+
+@contextmanager
+def landing(destination: Path, *, odd_names: bool = False) -> Iterator[Staging]:
+    """Yield a `Staging`, which creates the folder `destination` and collects files for it. `Staging.move` moves all
+    these files into the folder, or none of them.
+
+    `odd_names`: allow control characters in file names.
+
+    Raises:
+        TargetError: a file name is unsafe, or another file blocks a file's path.
+    """
+    with Staging(destination, odd_names=odd_names) as staging:
+        try:
+            yield staging
+        except Unsafe as error:
+            raise TargetError(str(error), hint=_HINT) from None
+
+
+# Copy files that a run wrote: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or everything.
+
+Places = Iterable[Path]
+"""The folders of one output. Their contents are copied together."""
+
+
+Files = Mapping[str, Path]
+"""Maps relative paths of an output's files to the files on this machine."""
+
+
+def copy_places(
+    known: Mapping[str, Places], path: str, destination: Path, *, chosen: Mapping[str, Files] | None = None
+) -> list[Path]:
+    """Copy the run's files at `path` into the folder `destination`, which is created. Return the copies.
+
+    The content of a folder goes directly into `destination`. An empty path copies everything, each output to its own
+    subfolder. The path `outputs` copies each of the job's outputs to its own subfolder, and a path such as
+    `model/weights.pt` copies one file. Existing files of the same name are replaced. If an error occurs, no file is
+    copied.
+
+    Args:
+        known: the folders of each output on this machine, by the output's name for `cloudtrain download`.
+        chosen: more outputs, whose folders also hold other files. Maps each output's name to its files.
+
+    Raises:
+        UsageError: the run has no output of this name; the hint names its outputs.
+        TargetError: the run wrote no files to the output, or an existing file blocks a copy's path.
+    """
+    wanted = path.strip("/")
+    chosen = chosen or {}
+    if not wanted:
+        return _copy_named({**{name: dict(_files(folders)) for name, folders in known.items()}, **chosen}, destination)
+    outputs = {name.removeprefix("outputs/"): known[name] for name in known if name.startswith("outputs/")}
+    if wanted == "outputs" and wanted not in known and outputs:
+        return _copy_named({name: dict(_files(folders)) for name, folders in outputs.items()}, destination)
+    if wanted == "outputs" and wanted not in known:
+        raise UsageError("the job declares no outputs except its model", hint=_instead(known, chosen), code="CT935")
+    place, _, below = wanted.partition("/")
+    if place in chosen:
+        files = _below(chosen[place], below)
+        if below and not files:
+            raise TargetError(f"the run wrote nothing to `{wanted}`", hint=f"`{place}/` copies the whole output")
+        return _copy(files, destination)
+    found = [place for place in _find(wanted, known) if place.exists()]
+    if not found:
+        hint = f"the run's outputs: {', '.join(f'`{name}/`' for name in known)}"
+        raise TargetError(f"the run wrote nothing to `{wanted}`", hint=hint)
+    return _copy(dict(_files(found)), destination)
+
+
+def _find(wanted: str, known: Mapping[str, Places]) -> list[Path]:
+    parts = wanted.split("/")
+    for length in (2, 1):  # an output's name can have two parts, as `outputs/scores`
+        name, rest = "/".join(parts[:length]), parts[length:]
+        if name in known and ".." not in rest:
+            return [place.joinpath(*rest) for place in known[name]]
+    hint = f"did you mean `outputs/{wanted}`?" if f"outputs/{parts[0]}" in known else did_you_mean(wanted, known)
+    raise UsageError(f"`{wanted}` is not a result of the run", hint=hint, code="CT935")
+
+
+def _instead(known: Mapping[str, Places], chosen: Mapping[str, Files]) -> str:
+    """Return the hint for a job without outputs: to copy its model, or an output of `chosen` if the model is empty."""
+    if not any(_files(known.get("model", ()))):
+        for place, files in chosen.items():
+            if files:
+                return f"copy `{place}/`: the script wrote into its working folder"
+    return "copy `model/`"
+
+
+def _files(places: Places) -> Iterator[tuple[str, Path]]:
+    """Yield the relative path and the path of each file below the folders. If two files have the same relative
+    path, the later one is used."""
+    from cloudtrain.runtime.atomic import ASIDE
+
+    for place in places:
+        if place.is_file():
+            yield place.name, place
+            continue
+        for folder, folders, names in os.walk(place, followlinks=True):
+            folders[:] = [name for name in folders if not (name.startswith(ASIDE) or leads_back(folder, name))]
+            for name in sorted(names):
+                file = Path(folder, name)
+                if file.is_file():  # not a socket, not a link to nowhere
+                    yield file.relative_to(place).as_posix(), file
+
+
+def _below(files: Files, path: str) -> dict[str, Path]:
+    """Return the files below the folder `path`, by their paths relative to it; or the single file at `path`."""
+    if not path:
+        return dict(files)
+    if path in files:
+        return {path.rpartition("/")[2]: files[path]}
+    return {name.removeprefix(f"{path}/"): file for name, file in files.items() if name.startswith(f"{path}/")}
+
+
+def _copy_named(places: Mapping[str, Files], destination: Path) -> list[Path]:
+    """Copy each output to a folder with the output's name."""
+    return _copy(
+        {f"{name}/{file}": found for name, files in places.items() for file, found in files.items()}, destination
+    )
+
+
+def _copy(files: Mapping[str, Path], destination: Path) -> list[Path]:
+    """Copy the files into `destination`. Skip files that a running script removes meanwhile."""
+    with landing(destination, odd_names=True) as staging:
+        for name, source in files.items():
+            place = staging.place(name)
+            try:
+                shutil.copy2(source, place)
+            except FileNotFoundError:
+                if source.exists():
+                    raise
+                staging.drop(name)
+        return staging.move()

@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from shlex import split
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.references import replace_references
-from cloudtrain.errors import Problem
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.job.data import replace_references
+from cloudtrain.job.training import Resources, TrainingJob
+from cloudtrain.machines.table import instance_types
+from cloudtrain.plans.plan import Plan
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, text_of
 
 if TYPE_CHECKING:
-    from cloudtrain.core.plan import Plan
-    from cloudtrain.core.processing import AnyJob
+    from cloudtrain.job.processing import AnyJob
+
 
 HASH_LENGTH = 8
 """Number of hex digits of the plan's hash in a run name. A collision becomes likely only with 2**16 different plans of
@@ -115,3 +117,61 @@ def run_name(job_name: str, key: str, submitter: str, salt: str, counter: int) -
     """
     digest = hashlib.sha256(f"{key}\n{submitter}\n{salt}".encode()).hexdigest()[:HASH_LENGTH]
     return f"{job_name}-{digest}-{counter}"
+
+
+# Collect the problems of a job while it is compiled, to report all of them together.
+
+Value = TypeVar("Value")
+Instead = TypeVar("Instead")
+
+
+class CompileError(JobError):
+    """The target cannot run the job. `plan` is the plan without the faulty parts, or None if no usable plan is left.
+    The rules check this plan, so that their findings are reported together with the problems."""
+
+    def __init__(self, problems: Sequence[Problem], plan: Plan | None = None) -> None:
+        super().__init__(problems)
+        self.plan = plan
+
+
+class Problems(list[Problem]):
+    """The problems of one job, in the order in which they were found."""
+
+    def value(self, make: Callable[[], Value], instead: Instead) -> Value | Instead:
+        """Return the result of `make`. If `make` raises a `JobError`, collect its problems and return `instead`."""
+        try:
+            return make()
+        except JobError as error:
+            self += [problem for problem in error.problems if problem not in self]
+            return instead
+
+    def refuse(self, plan: Plan | None = None) -> None:
+        """If any problems were collected, raise an error with these problems and `plan`.
+
+        Raises:
+            CompileError: problems were collected.
+        """
+        if self:
+            raise CompileError(self, plan)
+
+
+# Choose the instance type of a job that names only a GPU, from the catalogue with the user's own corrections.
+
+
+def type_by_gpu(target: str, resources: Resources, overlay: Any) -> str:
+    """Return the name of the instance type for `resources.gpu`. `overlay`: the user's corrections of the catalogue.
+
+    Raises:
+        JobError: no instance type fits; the hint names the available types.
+    """
+    from cloudtrain.machines.choose import choose
+    from cloudtrain.machines.overlay import apply_overlay
+
+    assert resources.gpu is not None
+    return choose(
+        target,
+        gpu=resources.gpu,
+        gpus_per_instance=resources.gpus_per_instance,
+        interconnect=resources.interconnect,
+        types=apply_overlay(instance_types(target), overlay) if overlay else None,
+    ).name

@@ -3,10 +3,18 @@ first finish all transfers in progress, which takes hours for large files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from threading import Event
-from typing import TypeVar
+from contextlib import suppress
+from pathlib import PurePosixPath
+from threading import Event, Lock
+from typing import NamedTuple, TypeVar
+
+from cloudtrain.code.data import DataFile, LocalData, UnreadableData, read_data
+from cloudtrain.code.files import escape_path
+from cloudtrain.errors import TargetError
+from cloudtrain.plans.plan import Upload
+from cloudtrain.targets.contract import ByteProgress
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -45,3 +53,119 @@ def run_concurrently(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return [item.result() for item in begun]
+
+
+# Upload data from this machine to storage: only the missing files, several at the same time.
+#
+# Storage never keeps a partial file, and the name of the folder contains the hash of all files. So an existing file of
+# the right size is complete and correct. An interrupted upload continues where it stopped, and complete data is not
+# uploaded again.
+
+_AT_ONCE = 8
+
+Report = Callable[[int], None]
+"""Called with the number of bytes of a file that have arrived so far."""
+
+
+class Storage(NamedTuple):
+    """The operations on one storage folder. File names are relative paths with slashes."""
+
+    sizes: Callable[[], Mapping[str, int]]
+    """Returns the sizes of the existing files, by name."""
+    send: Callable[[DataFile, Report], None]
+    remove: Callable[[str], None]
+
+
+def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> bool:
+    """Upload the missing files. Return False if all files are already in storage.
+
+    Raises:
+        TargetError: the storage refuses the upload, or its folder has files that are not part of the data.
+        UnreadableData: the data is no longer on this machine, or has changed since it was planned.
+    """
+    there = storage.sizes()
+    if len(there) == item.file_count and sum(there.values()) == item.size:
+        return False
+    data = _read_again(item)
+    strangers = there.keys() - {file.path for file in data.files}
+    if strangers:
+        message = f"`{item.destination}` holds `{escape_path(min(strangers))}`, which is not part of this data"
+        raise TargetError(message, hint="remove this file: only cloudtrain may write to that folder", code="CT986")
+    missing = [file for file in data.files if there.get(file.path) != file.size]
+    report = _counting(data, missing, on_bytes)
+
+    def send(file: DataFile, check: Check) -> None:
+        def count(sent: int) -> None:
+            check()
+            report(file, sent)
+
+        try:
+            storage.send(file, count)
+            whole = file.is_as_it_was
+        except OSError:
+            whole = False
+        if not whole:
+            with suppress(TargetError):
+                storage.remove(file.path)
+            raise _changed(item)
+        report(file, file.size)
+
+    run_concurrently(_AT_ONCE, send, missing)
+    return True
+
+
+def _read_again(item: Upload) -> LocalData:
+    """Read the data again, and check that it is the same as in the plan.
+
+    Raises:
+        UnreadableData: the data is missing, or has changed.
+    """
+    if item.source is None:
+        raise UnreadableData(f"`{item.destination}` does not hold all its data", hint="submit the job again")
+    data = read_data(item.source)
+    if data.sha256 != item.sha256:
+        raise _changed(item)
+    for file in data.files:
+        if not file.path.isprintable() or not _is_text(file.path):
+            hint = "rename the file: names in storage must be printable text"
+            raise UnreadableData(f"`{escape_path(file.path)}` has a name that storage cannot hold", hint=hint)
+    return data
+
+
+def _is_text(name: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def _changed(item: Upload) -> UnreadableData:
+    message = f"the data in `{escape_path(str(item.source))}` has changed since the job was planned"
+    return UnreadableData(message, hint="submit the job again when no program writes to the data")
+
+
+def _counting(
+    data: LocalData, missing: list[DataFile], on_bytes: ByteProgress | None
+) -> Callable[[DataFile, int], None]:
+    """Return a function that takes a file and the number of its bytes sent so far, and calls `on_bytes` with the total
+    of all files. Files already in storage count as sent."""
+    sent, lock = dict.fromkeys((file.path for file in missing), 0), Lock()
+    sent_of_all = data.size - sum(file.size for file in missing)
+
+    def count(file: DataFile, amount: int) -> None:
+        nonlocal sent_of_all
+        if on_bytes is not None:
+            with lock:
+                sent_of_all += amount - sent[file.path]
+                sent[file.path] = amount
+                on_bytes(sent_of_all, data.size)
+
+    return count
+
+
+def below(folder: str, names: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes of the files below `folder`, by their paths relative to it. `names` maps the full names in a
+    storage listing to sizes. Entries for folders are left out."""
+    prefix = folder.rstrip("/") + "/"
+    return {
+        name[len(prefix) :]: size
+        for name, size in names.items()
+        if name.startswith(prefix) and PurePosixPath(name).name and not name.endswith("/")
+    }

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain.core.job import TrainingJob
-from cloudtrain.targets.base import Target
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.targets.contract import Target
 from cloudtrain.targets.local.settings import Local
 
 if TYPE_CHECKING:
-    from cloudtrain.core.plan import CompileContext
-    from cloudtrain.core.processing import AnyJob
-    from cloudtrain.rules.subject import RequestView
-    from cloudtrain.targets.common.this_machine import LocalAccount, LocalPlan
-    from cloudtrain.targets.local.service.service import LocalService
+    from cloudtrain.job.processing import AnyJob
+    from cloudtrain.plans.plan import CompileContext
+    from cloudtrain.rules.engine import RequestView
+    from cloudtrain.targets.common.launch import LocalAccount, LocalPlan
+    from cloudtrain.targets.local.service import LocalService
 
 
 class LocalTarget(Target):
@@ -29,7 +29,7 @@ class LocalTarget(Target):
     order = 0
     settings_model = Local
     rule_prefix = "LO"
-    rule_modules = ("cloudtrain.targets.local.rules.rules",)
+    rule_modules = ("cloudtrain.targets.local.rules",)
     is_paid = False
     place_example = "data/train"
     place_help = "A path on this machine, relative to the job file."
@@ -43,15 +43,20 @@ class LocalTarget(Target):
         python = settings.python
         if python is None or not (os.sep in python or python == "uv" or python.startswith("conda:")):
             return settings
-        from cloudtrain.targets.local.interpreters import find_interpreter
+        from cloudtrain.targets.local.settings import find_interpreter
 
         found = find_interpreter(python, environ, cwd)
         return settings if found is None else settings.model_copy(update={"python": str(found)})
 
     def account(self, settings: Local, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> LocalAccount:
         """Return the description of this machine, which `compile` needs."""
-        from cloudtrain.targets.common.machine import find_mpirun, host_name, loopback_interface, this_machine
-        from cloudtrain.targets.common.this_machine import LocalAccount
+        from cloudtrain.targets.common.launch import (
+            LocalAccount,
+            find_mpirun,
+            host_name,
+            loopback_interface,
+            this_machine,
+        )
 
         machine = this_machine(environ)
         if settings.gpus is not None:
@@ -70,7 +75,7 @@ class LocalTarget(Target):
 
     def compile(self, job: AnyJob, settings: Local, context: CompileContext) -> LocalPlan:
         """Return the plan of a job on this machine."""
-        from cloudtrain.targets.local.environment import environment_of, plan_with, settings_in
+        from cloudtrain.targets.local.variants import environment_of, plan_with, settings_in
 
         environment = environment_of(job, settings, context)
         if environment is None:
@@ -78,11 +83,11 @@ class LocalTarget(Target):
         else:
             plan = plan_with(environment, self._compile(job, settings_in(environment, settings), context))
         if settings.queue:
-            from cloudtrain.targets.local.compile.queueing import queue_plan
+            from cloudtrain.targets.local.variants import queue_plan
 
             plan = queue_plan(plan, job, settings, context.account)
         if context.after:
-            from cloudtrain.targets.local.compile.queueing import plan_after
+            from cloudtrain.targets.local.variants import plan_after
 
             plan = plan_after(plan, context.after)
         return plan
@@ -90,23 +95,23 @@ class LocalTarget(Target):
     @staticmethod
     def _compile(job: AnyJob, settings: Local, context: CompileContext) -> LocalPlan:
         if isinstance(job, TrainingJob):
-            from cloudtrain.targets.local.compile.training import compile_local
+            from cloudtrain.targets.local.compile import compile_local
 
             return compile_local(job, settings, context)
-        from cloudtrain.targets.local.compile.processing import compile_local_processing
+        from cloudtrain.targets.local.variants import compile_local_processing
 
         return compile_local_processing(job, settings, context)
 
     def service(self, *, environ: Mapping[str, str], state_dir: Path) -> LocalService:
         """Return the service that starts runs on this machine."""
-        from cloudtrain.targets.local.service.service import LocalService
+        from cloudtrain.targets.local.service import LocalService
 
         return LocalService(state_dir, environ=environ)
 
     def request_view(self, settings: Local) -> RequestView:
         """Return the object through which rules read a launch specification. With `emulate`, the overrides of the
         emulated service apply."""
-        from cloudtrain.targets.local.rules.request_view import LocalView
+        from cloudtrain.targets.local.rules import LocalView
 
         return LocalView(self.name, settings.emulate)
 
@@ -116,8 +121,8 @@ class LocalTarget(Target):
 
     def working_files(self, run_name: str, state_dir: Path) -> dict[str, Path]:
         """Map relative paths to the files that the script wrote into its working folder."""
-        from cloudtrain.targets.local.service.folder import RunFolder
-        from cloudtrain.targets.local.service.work import working_files
+        from cloudtrain.targets.local.folder import RunFolder
+        from cloudtrain.targets.local.service import working_files
 
         folder = RunFolder(str(self.run_folder(run_name, state_dir)))
         return working_files(folder.read_launch(), Path(folder.unpacked))

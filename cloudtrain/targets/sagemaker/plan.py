@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote
 
-from cloudtrain.core.plan import Plan
 from cloudtrain.errors import UsageError
-from cloudtrain.render.escape import visible, visible_json
+from cloudtrain.plans.document import visible, visible_json
+from cloudtrain.plans.plan import Plan
 
 if TYPE_CHECKING:
-    from cloudtrain.targets.common.export.calls import Program
+    from cloudtrain.targets.common.export import Program
 
 
 class SageMakerPlan(Plan):
@@ -36,8 +36,6 @@ class SageMakerPlan(Plan):
         """
         if "HyperParameterTuningJobName" in self.request:
             return {}
-        from cloudtrain.targets.sagemaker.jobs import kind_of
-        from cloudtrain.targets.sagemaker.outputs import places_of
 
         return {name: str(uri) for name, uri in places_of(self.request, kind_of(self.request)).items()}
 
@@ -66,7 +64,7 @@ class SageMakerPlan(Plan):
             TargetError: the SDK cannot express a field of the request; the message names it.
             UsageError: the plan is not for a training job.
         """
-        from cloudtrain.targets.common.export.calls import build
+        from cloudtrain.targets.common.export import build
 
         return build(self._estimator(), session=session)[0]
 
@@ -75,7 +73,7 @@ class SageMakerPlan(Plan):
 
         Raises: the same errors as `to_estimator`.
         """
-        from cloudtrain.targets.common.export.calls import build_arguments
+        from cloudtrain.targets.common.export import build_arguments
 
         return build_arguments(self._estimator())
 
@@ -88,7 +86,7 @@ class SageMakerPlan(Plan):
             TargetError: the SDK cannot express a field of the request; the message names it.
             UsageError: the plan is not for a training job.
         """
-        from cloudtrain.targets.common.export.python_code import python_code
+        from cloudtrain.targets.common.export import python_code
 
         program, package = (self._estimator(), "sagemaker<3") if sdk == 2 else (self._trainer(), "sagemaker>=3")
         title = (
@@ -113,7 +111,7 @@ class SageMakerPlan(Plan):
             TargetError: version 3 cannot express a field of the request, or cannot start the job; the message names it.
             UsageError: the plan is not for a training job.
         """
-        from cloudtrain.targets.common.export.calls import build
+        from cloudtrain.targets.common.export import build
 
         return build(self._trainer(), session=session)[0]
 
@@ -122,7 +120,7 @@ class SageMakerPlan(Plan):
 
         Raises: the same errors as `to_model_trainer`.
         """
-        from cloudtrain.targets.common.export.calls import build_arguments
+        from cloudtrain.targets.common.export import build_arguments
 
         return build_arguments(self._trainer())
 
@@ -158,3 +156,133 @@ class SageMakerPlan(Plan):
         if not self._trains:
             hint = "print the request with `--format aws-cli`, or send `plan.request` with boto3"
             raise UsageError("only training jobs can be exported to the SageMaker SDK", hint=hint, code="CT904")
+
+
+# The API's operations and field names for training jobs and processing jobs, which have the same life cycle.
+
+
+@dataclass(frozen=True)
+class JobKind:
+    """The boto3 operations and API field names of one job type."""
+
+    noun: str
+    name: str
+    """The field that holds the job's name."""
+    status: str
+    arn: str
+    started: str
+    ended: str
+    summaries: str
+    outputs: str
+    """The field with the location of results and their KMS key."""
+    log_group: str
+
+    @property
+    def _words(self) -> str:
+        return f"{self.noun}_job"
+
+    @property
+    def create(self) -> str:
+        return f"create_{self._words}"
+
+    @property
+    def describe(self) -> str:
+        return f"describe_{self._words}"
+
+    @property
+    def stop(self) -> str:
+        return f"stop_{self._words}"
+
+    @property
+    def list(self) -> str:
+        return f"list_{self._words}s"
+
+
+TRAINING = JobKind(
+    noun="training",
+    name="TrainingJobName",
+    status="TrainingJobStatus",
+    arn="TrainingJobArn",
+    started="TrainingStartTime",
+    ended="TrainingEndTime",
+    summaries="TrainingJobSummaries",
+    outputs="OutputDataConfig",
+    log_group="/aws/sagemaker/TrainingJobs",
+)
+
+PROCESSING = JobKind(
+    noun="processing",
+    name="ProcessingJobName",
+    status="ProcessingJobStatus",
+    arn="ProcessingJobArn",
+    started="ProcessingStartTime",
+    ended="ProcessingEndTime",
+    summaries="ProcessingJobSummaries",
+    outputs="ProcessingOutputConfig",
+    log_group="/aws/sagemaker/ProcessingJobs",
+)
+
+KINDS = (TRAINING, PROCESSING)
+
+
+def kind_of(body: Mapping[str, Any]) -> JobKind:
+    """Return the job type of a request or job description: training or processing."""
+    return next(kind for kind in KINDS if kind.name in body)
+
+
+# `s3://bucket/key`, the form of all S3 addresses.
+
+
+class S3Uri(NamedTuple):
+    """An S3 address: `s3://bucket/key`."""
+
+    bucket: str
+    key: str
+
+    @classmethod
+    def parse(cls, text: str) -> S3Uri:
+        """Parse an address into bucket and key. The key may be empty."""
+        bucket, _, key = text.removeprefix("s3://").partition("/")
+        return cls(bucket, key)
+
+    @property
+    def folder(self) -> str:
+        """Return the prefix of all keys in this folder: `data/` for the key `data`; empty if the key is empty."""
+        return f"{self.key.rstrip('/')}/" if self.key else ""
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.key}"
+
+
+# The S3 locations of a job's results.
+
+Places = Mapping[str, S3Uri]
+"""Maps `model`, `outputs`, `outputs/NAME`, `checkpoint` to a folder, or to an archive (`.tar.gz`)."""
+
+
+def places_of(description: Mapping[str, Any], kind: JobKind) -> Places:
+    """Return the S3 locations of a job's results.
+
+    Locations that the description does not contain are computed from SageMaker's documented folder layout.
+    """
+    if kind is not TRAINING:
+        outputs = description.get("ProcessingOutputConfig", {}).get("Outputs", ())
+        named = {item["OutputName"]: item.get("S3Output", {}).get("S3Uri") for item in outputs}
+        return {f"outputs/{name}": S3Uri.parse(uri) for name, uri in named.items() if uri}
+    config = description["OutputDataConfig"]
+    root = f"{config['S3OutputPath'].rstrip('/')}/{description[kind.name]}/output"
+    packed = config.get("CompressionType", "GZIP") != "NONE"
+    model = description.get("ModelArtifacts", {}).get("S3ModelArtifacts")
+    checkpoint = description.get("CheckpointConfig", {}).get("S3Uri")
+    places = {
+        "model": model or f"{root}/model{'.tar.gz' if packed else '/'}",
+        "outputs": f"{root}/{'output.tar.gz' if packed else 'data/'}",
+        "checkpoint": checkpoint,
+    }
+    return {name: S3Uri.parse(uri) for name, uri in places.items() if uri}
+
+
+# The tag that marks a SageMaker job as created by cloudtrain.
+
+RUN_TAG = "cloudtrain:run"
+"""The tag's key; its value is the run's name."""

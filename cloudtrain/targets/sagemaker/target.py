@@ -7,22 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from cloudtrain.core.job import TrainingJob
-from cloudtrain.targets.base import Target
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.targets.contract import Target
 from cloudtrain.targets.sagemaker.settings import SageMaker
 
 if TYPE_CHECKING:
-    from cloudtrain.catalogue.instances import InstanceTable
-    from cloudtrain.core.adoption import Adopter, Draft, Original, StaticCall
-    from cloudtrain.core.plan import CompileContext, Plan
-    from cloudtrain.core.processing import AnyJob
-    from cloudtrain.core.sweep import Sweep
-    from cloudtrain.rules.subject import RequestView
-    from cloudtrain.targets.common.following import Pace
-    from cloudtrain.targets.common.this_machine import LocalPlan
-    from cloudtrain.targets.sagemaker.account import SageMakerAccount
+    from cloudtrain.job.processing import AnyJob
+    from cloudtrain.job.sweep import Sweep
+    from cloudtrain.machines.table import InstanceTable
+    from cloudtrain.plans.plan import CompileContext, Plan
+    from cloudtrain.rules.engine import RequestView
+    from cloudtrain.targets.adoption import Adopter, Draft, Original, StaticCall
+    from cloudtrain.targets.common.launch import LocalPlan
+    from cloudtrain.targets.common.services import Pace
     from cloudtrain.targets.sagemaker.service.service import SageMakerService
     from cloudtrain.targets.sagemaker.service.tuning import SageMakerTuner
+    from cloudtrain.targets.sagemaker.settings import SageMakerAccount
+
 
 _RULES = "cloudtrain.targets.sagemaker.rules"
 
@@ -39,12 +40,9 @@ class SageMakerTarget(Target):
     order = 10
     settings_model = SageMaker
     rule_prefix = "SM"
-    only_training_rule_modules = _rules(
-        "machine", "cluster", "library", "image", "distribution", "process", "script", "time", "data", "parameter",
-        "network",
-    )  # fmt: skip
-    rule_modules = (*_rules("account", "request", "cost"), *only_training_rule_modules)
-    online_rule_modules = _rules("online")
+    only_training_rule_modules = _rules("machines", "distribution", "script", "data")
+    rule_modules = (*_rules("request"), *only_training_rule_modules)
+    online_rule_modules = ("cloudtrain.targets.sagemaker.service.online",)
     extras: ClassVar = {"sagemaker": ("boto3",), "sagemaker-sdk": ("sagemaker",)}
     plan_formats = ("aws-cli", "python")
     locating_settings = ("region",)
@@ -67,8 +65,8 @@ class SageMakerTarget(Target):
         self, settings: SageMaker, *, environ: Mapping[str, str], state_dir: Path, cwd: Path
     ) -> SageMakerAccount:
         """Return the account settings that can be read on this machine, and the user's catalogue corrections."""
-        from cloudtrain.catalogue.overlay import user_overlay
-        from cloudtrain.targets.sagemaker.account import account_of
+        from cloudtrain.machines.overlay import user_overlay
+        from cloudtrain.targets.sagemaker.settings import account_of
 
         return account_of(settings, environ)._replace(overlay=user_overlay(cwd) or None)
 
@@ -77,7 +75,7 @@ class SageMakerTarget(Target):
         from cloudtrain.targets.sagemaker.plan import SageMakerPlan
 
         if isinstance(job, TrainingJob):
-            from cloudtrain.targets.sagemaker.compile import compile_sagemaker
+            from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
 
             compiled = compile_sagemaker(job, settings, context)
         else:
@@ -120,13 +118,13 @@ class SageMakerTarget(Target):
     @property
     def instance_table(self) -> InstanceTable:
         """Return the table of SageMaker's training instance types."""
-        from cloudtrain.targets.sagemaker.catalogue import TABLE
+        from cloudtrain.targets.sagemaker.catalogue.shapes import TABLE
 
         return TABLE
 
     def request_view(self, settings: Any) -> RequestView:
         """Return the reader of CreateTrainingJob and CreateProcessingJob requests."""
-        from cloudtrain.targets.sagemaker.rules.request_view import SageMakerView
+        from cloudtrain.targets.sagemaker.rules.view import SageMakerView
 
         return SageMakerView(self.name)
 
@@ -138,9 +136,9 @@ class SageMakerTarget(Target):
 
     def fetch_original(self, place: str, name: str, settings: Any, environ: Mapping[str, str]) -> Original:
         """Return a training job of the account for `cloudtrain adopt`, read through boto3."""
-        from cloudtrain.targets.sagemaker.account_ref import AccountRef
-        from cloudtrain.targets.sagemaker.service.adoption import fetch_original
         from cloudtrain.targets.sagemaker.service.clients import Clients
+        from cloudtrain.targets.sagemaker.service.tuning import fetch_original
+        from cloudtrain.targets.sagemaker.settings import AccountRef
 
         return fetch_original(Clients(AccountRef.parse(place), environ), name)
 
@@ -149,12 +147,12 @@ class SageMakerTarget(Target):
 
         `calls` are the script's calls. Returns None if none of them creates a job with the SDK or boto3.
         """
-        from cloudtrain.targets.sagemaker.adopt.static import draft_of_calls
+        from cloudtrain.targets.sagemaker.adopt.scripts import draft_of_calls
 
         return draft_of_calls(calls)
 
     def adopter(self) -> Adopter:
         """Return the adopter, which turns CreateTrainingJob requests into jobs."""
-        from cloudtrain.targets.sagemaker.adopt import SageMakerAdopter
+        from cloudtrain.targets.sagemaker.adopt.scripts import SageMakerAdopter
 
         return SageMakerAdopter()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cloudtrain.core.adoption import BatchSettings
+from cloudtrain.targets.adoption import BatchSettings
 
 _TEXTS = ("partition", "account", "qos", "constraint", "reservation")
 _FIELDS = frozenset("nodes time job-name gpus-per-node gpus-per-task gres ntasks-per-node ntasks".split())

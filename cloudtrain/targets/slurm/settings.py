@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote, unquote
 
 from pydantic import Field
 
-from cloudtrain.core.model import all_at_once
-from cloudtrain.core.units import Count, Duration
-from cloudtrain.errors import Problem
+from cloudtrain.errors import Problem, RunNotFound
+from cloudtrain.job.model import Count, Duration, all_at_once
 from cloudtrain.targets.settings import TargetSettings
 
 if TYPE_CHECKING:
-    from cloudtrain.core.arguments import DurationInput, Texts
+    from cloudtrain.job.model import DurationInput, Texts
+
 
 _UNFIT = "%\\"
 """Characters that have a special meaning to Slurm in the name of an output file."""
@@ -122,3 +124,99 @@ class Slurm(TargetSettings):
             grace_period: DurationInput = 60,
             extra_sbatch: Texts = (),
         ) -> None: ...
+
+
+# The login node and the shared folder of a run. A run's reference holds both, so cloudtrain finds the run without
+# settings: `slurm://login1:fsx:cloudtrain/digits-1f3a9c2b-1`.
+
+PLACEHOLDER = "/SHARED_DIR"
+"""The path used while `shared_dir` is not configured. The rule SL101 then refuses to submit the job."""
+
+
+@dataclass(frozen=True)
+class SlurmAccount:
+    """The cluster that a run belongs to: its login node and its shared folder."""
+
+    host: str | None
+    """The login node, as ssh knows it; None if Slurm's commands run on this machine."""
+    shared_dir: str
+    missing: tuple[str, ...] = ()
+    """The names of missing settings, such as `shared_dir`. Each has a placeholder as its value."""
+
+    @property
+    def place(self) -> str:
+        """Return the login node and the shared folder as text: `login1:fsx:data` for the folder `/fsx/data`.
+
+        The host is empty if Slurm's commands run on this machine.
+        """
+        folders = self.shared_dir.strip("/").split("/")
+        return ":".join([quote(self.host or "", safe="@"), *(quote(folder, safe="") for folder in folders)])
+
+    @classmethod
+    def of(cls, settings: Slurm) -> SlurmAccount:
+        """Read the account from the settings."""
+        if settings.shared_dir is None:
+            return cls(settings.host, PLACEHOLDER, ("shared_dir",))
+        return cls(settings.host, "/" + "/".join(part for part in settings.shared_dir.split("/") if part))
+
+    @classmethod
+    def parse(cls, place: str) -> SlurmAccount:
+        """Parse `place`, the part of a run's reference that names the cluster.
+
+        Raises:
+            RunNotFound: `place` is not of the form `HOST:FOLDER:FOLDER`.
+        """
+        host, colon, folders = place.partition(":")
+        if not colon or not folders:
+            hint = "write the reference as in `slurm://login1:fsx:cloudtrain/NAME`"
+            raise RunNotFound(f"`{place}` does not name a Slurm cluster", hint=hint, code="CT933")
+        return cls(unquote(host) or None, "/" + "/".join(unquote(folder) for folder in folders.split(":")))
+
+
+# The layout of the shared file system.
+#
+# SHARED_DIR/bundles/SHA256/sourcedir.tar.gz      the user's code
+# SHARED_DIR/runs/NAME/
+#     job.sh          the submitted batch script
+#     job             a link whose target is the number of the run's job, or `withdrawn` for a withdrawn run
+#     journal         events that the batch script records: `SECONDS JOB EVENT ...`
+#     stop            exists after `cloudtrain stop`
+#     slurm.out       the output of the batch script itself, and Slurm's own messages
+#     code/           the unpacked bundle
+#     logs/N/         the output of the processes after N restarts: node_I.rank_R.stdout.log
+#     model/  outputs/NAME/
+#     checkpoint/
+
+WITHDRAWN = "withdrawn"
+
+
+def bundle_path(shared_dir: str, sha256: str) -> str:
+    """Return the path of a bundle's archive."""
+    return f"{shared_dir}/bundles/{sha256}/sourcedir.tar.gz"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run."""
+
+    path: str
+
+    @classmethod
+    def of(cls, shared_dir: str, run_name: str) -> RunFolder:
+        """Return the folder of the run with the name `run_name`."""
+        return cls(f"{shared_dir}/runs/{run_name}")
+
+    @property
+    def script(self) -> str:
+        """Return the path of the batch script."""
+        return f"{self.path}/job.sh"
+
+    @property
+    def output(self) -> str:
+        """Return the path of the batch script's own output."""
+        return f"{self.path}/slurm.out"
+
+    @property
+    def code(self) -> str:
+        """Return the path of the unpacked bundle."""
+        return f"{self.path}/code"

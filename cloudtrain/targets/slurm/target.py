@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from cloudtrain.targets.base import Service, Target
-from cloudtrain.targets.slurm.account import SlurmAccount
-from cloudtrain.targets.slurm.settings import Slurm
+from cloudtrain.targets.contract import Service, Target
+from cloudtrain.targets.slurm.settings import Slurm, SlurmAccount
 
 if TYPE_CHECKING:
-    from cloudtrain.core.adoption import BatchSettings
-    from cloudtrain.core.plan import CompileContext, Plan
-    from cloudtrain.core.processing import AnyJob
+    from cloudtrain.job.processing import AnyJob
+    from cloudtrain.plans.plan import CompileContext, Plan
+    from cloudtrain.targets.adoption import BatchSettings
 
 
 class SlurmTarget(Target):
@@ -23,8 +22,8 @@ class SlurmTarget(Target):
     title = "Slurm"
     settings_model = Slurm
     rule_prefix = "SL"
-    rule_modules = ("cloudtrain.targets.slurm.rules.cluster", "cloudtrain.targets.slurm.rules.job")
-    online_rule_modules = ("cloudtrain.targets.slurm.rules.online",)
+    rule_modules = ("cloudtrain.targets.slurm.rules",)
+    online_rule_modules = ("cloudtrain.targets.slurm.online",)
     plan_formats = ("sbatch",)
     order = 30
     is_paid = False
@@ -40,13 +39,13 @@ class SlurmTarget(Target):
 
     def compile(self, job: AnyJob, settings: Slurm, context: CompileContext) -> Plan:
         """Return the plan: the command line of sbatch and the batch script."""
-        from cloudtrain.targets.slurm.compile.compiler import compile_slurm
+        from cloudtrain.targets.slurm.compile import compile_slurm
 
         return compile_slurm(job, settings, context)
 
     def service(self, *, environ: Mapping[str, str], state_dir: Path) -> Service:
         """Return the service that runs Slurm's commands."""
-        from cloudtrain.targets.slurm.service.service import SlurmService
+        from cloudtrain.targets.slurm.service import SlurmService
 
         return SlurmService(environ=environ, state_dir=state_dir)
 

@@ -10,7 +10,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.errors import UsageError
-from cloudtrain.jobfile import load_job
+from cloudtrain.job.file import load_job
 
 TEXT = """\
 name: a
@@ -121,15 +121,15 @@ def test_problems_carry_the_name_that_was_given(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize(
     ("suffix", "text", "unloaded"),
-    [("json", '{"name": "a", "entry_point": "t"}', {"yaml", "tomllib", "tomli", "cloudtrain.problems.explain"}),
-     ("toml", 'name = "a"\nentry_point = "t"', {"yaml", "cloudtrain.problems.explain"}),
-     ("yaml", "name: a\nentry_point: t", {"tomllib", "tomli", "cloudtrain.problems.explain"})],
+    [("json", '{"name": "a", "entry_point": "t"}', {"yaml", "tomllib", "tomli", "cloudtrain.job.explain"}),
+     ("toml", 'name = "a"\nentry_point = "t"', {"yaml", "cloudtrain.job.explain"}),
+     ("yaml", "name: a\nentry_point: t", {"tomllib", "tomli", "cloudtrain.job.explain"})],
 )  # fmt: skip
 def test_only_what_a_format_needs_is_loaded(tmp_path: Path, suffix: str, text: str, unloaded: set[str]) -> None:
     """A right JSON job needs no YAML, no TOML and none of the words for mistakes: start-up time."""
     path = write(tmp_path, f"job.{suffix}", text)
     code = (
-        "import sys; from pathlib import Path; from cloudtrain.jobfile import load_job; "
+        "import sys; from pathlib import Path; from cloudtrain.job.file import load_job; "
         f"load_job(Path({str(path)!r})); print(*sys.modules)"
     )
     root = str(Path(ct.__file__).parent.parent)

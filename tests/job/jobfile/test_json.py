@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloudtrain.documents.document import read_document
 from cloudtrain.errors import JobError
-from cloudtrain.jobfile import parse_job, read_document
+from cloudtrain.job.file import parse_job
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),

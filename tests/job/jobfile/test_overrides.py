@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import cloudtrain as ct
 from cloudtrain.errors import shortened
-from cloudtrain.jobfile import parse_job
+from cloudtrain.job.file import parse_job
 
 TEXT = """\
 name: a

@@ -8,7 +8,8 @@ from typing import Any, get_args
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.jobfile import Format, parse, parse_job
+from cloudtrain.documents.document import Format
+from cloudtrain.job.file import parse, parse_job
 
 Told = tuple[int | None, int | None, str, str | None]
 

@@ -10,8 +10,9 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloudtrain.documents.document import read_document
 from cloudtrain.errors import JobError
-from cloudtrain.jobfile import parse_job, read_document
+from cloudtrain.job.file import parse_job
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -9,8 +9,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloudtrain.documents.document import Document, read_document
 from cloudtrain.errors import JobError
-from cloudtrain.jobfile import Document, parse_job, read_document
+from cloudtrain.job.file import parse_job
 
 
 def read(text: str) -> Any:

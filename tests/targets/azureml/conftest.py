@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.bundle.tree import Tree, scan
-from cloudtrain.core.plan import Plan, Upload
-from cloudtrain.core.states import RunRef
-from cloudtrain.targets.azureml.account_ref import AccountRef
+from cloudtrain.code.tree import Tree, scan
+from cloudtrain.plans.plan import Plan, Upload
+from cloudtrain.plans.states import RunRef
 from cloudtrain.targets.azureml.service import blobs
 from cloudtrain.targets.azureml.service import client as client_module
 from cloudtrain.targets.azureml.service.client import Client
 from cloudtrain.targets.azureml.service.service import AzureMLService
-from cloudtrain.targets.common.following import Pace
+from cloudtrain.targets.azureml.settings import AccountRef
+from cloudtrain.targets.common.services import Pace
 from tests.deadlines import DEADLINE
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.job import Job

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.bundle.tree import scan
-from cloudtrain.core.plan import CompileContext, Plan
+from cloudtrain.code.tree import scan
+from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.targets.azureml.service.service import AzureMLService
-from cloudtrain.targets.common.following import Pace
+from cloudtrain.targets.common.services import Pace
 from tests.deadlines import DEADLINE
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.runner import Runner

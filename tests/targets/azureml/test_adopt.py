@@ -10,8 +10,8 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.documents.archives import files_of
-from cloudtrain.targets.azureml.service.download import code_folder
 from cloudtrain.targets.azureml.service.service import AzureMLService
+from cloudtrain.targets.azureml.service.transfer import code_folder
 from tests.adoption.test_requests import AZUREML
 from tests.fakes.azureml import FakeAzure
 from tests.targets.azureml.conftest import CODE, PLACE, SUBSCRIPTION, WORKSPACE, Source, code_plan

@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from cloudtrain.errors import TargetError, TargetUnreachable
-from cloudtrain.targets.azureml.service.client import Client
-from cloudtrain.targets.azureml.service.versions import COMPUTE, JOB, WORKSPACE
+from cloudtrain.targets.azureml.service.client import COMPUTE, JOB, WORKSPACE, Client
 from tests.fakes.azureml import FakeAzure
 
 pytestmark = pytest.mark.lifecycle
@@ -142,7 +141,7 @@ print([name for name in sys.modules if name.split(".")[0] in ("azure", "requests
 from cloudtrain.targets.azureml.service.service import AzureMLService
 import os
 try:
-    AzureMLService(os.environ, None).status(__import__("cloudtrain.core.states").core.states.RunRef("azureml", sys.argv[1], "x"))
+    AzureMLService(os.environ, None).status(__import__("cloudtrain.plans.states").plans.states.RunRef("azureml", sys.argv[1], "x"))
 except Exception as error:
     print(type(error).__name__)
 print([name for name in sys.modules if name.startswith("azure.ai") or name == "azure.storage.blob"])

@@ -11,16 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.core.states import RunRef
 from cloudtrain.errors import CloudtrainError, SettingsError, TargetError
-from cloudtrain.targets.azureml.account import account_of
-from cloudtrain.targets.azureml.account_ref import AccountRef
-from cloudtrain.targets.azureml.service.client import Client
-from cloudtrain.targets.azureml.service.clouds import BUILT_IN, Cloud
-from cloudtrain.targets.azureml.service.credentials import KINDS, credential_of, credentials_in_sight
+from cloudtrain.plans.states import RunRef
+from cloudtrain.targets.azureml.service.client import (
+    BUILT_IN,
+    KINDS,
+    WORKSPACE,
+    Client,
+    Cloud,
+    credential_of,
+    credentials_in_sight,
+)
 from cloudtrain.targets.azureml.service.service import AzureMLService
-from cloudtrain.targets.azureml.service.versions import WORKSPACE
-from cloudtrain.targets.azureml.settings import AzureML
+from cloudtrain.targets.azureml.settings import AccountRef, AzureML, account_of
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.identity import make_token
 from tests.targets.azureml.conftest import PLACE, plan_of

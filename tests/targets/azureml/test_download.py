@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from cloudtrain.errors import TargetError, UsageError
-from cloudtrain.targets.azureml.outputs import places_of
-from cloudtrain.targets.azureml.service.blobs import READ
-from cloudtrain.targets.azureml.service.places import BlobPlace, DatastorePlace, place_of
+from cloudtrain.targets.azureml.plan import places_of
+from cloudtrain.targets.azureml.service.blobs import READ, BlobPlace, DatastorePlace, place_of
 from cloudtrain.targets.azureml.service.service import AzureMLService
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml import history as run_history

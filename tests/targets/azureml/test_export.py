@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 import cloudtrain as ct
 from cloudtrain.errors import MissingExtra, TargetError
-from cloudtrain.targets.azureml.account import AzureMLAccount
 from cloudtrain.targets.azureml.plan import AzureMLPlan
+from cloudtrain.targets.azureml.settings import AzureMLAccount
 from tests.parity.azureml_jobs import ACCOUNT, CASES, PYTHON_ALONE, RUN, STORE, WORKSPACE, Case, overrides, plan_of
 
 YAML = "the YAML of Azure ML"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.errors import UsageError
-from cloudtrain.targets.azureml.service.lines import Cutter, Layout
+from cloudtrain.targets.azureml.service.logs import Cutter, Layout
 
 
 def body(kind: str | None = None, instances: int = 2, **distribution: Any) -> dict[str, Any]:

@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.core.states import LogLine, RunState, RunStatus
 from cloudtrain.errors import TargetError
+from cloudtrain.plans.states import LogLine, RunState, RunStatus
 from cloudtrain.targets.azureml.service import blobs as storage
 from cloudtrain.targets.azureml.service.blobs import Blobs
 from cloudtrain.targets.azureml.service.client import Client
-from cloudtrain.targets.azureml.service.lines import Layout
-from cloudtrain.targets.azureml.service.logs import RunLog
-from cloudtrain.targets.common.following import Pace, follow
-from cloudtrain.targets.common.provider_errors import Denied
+from cloudtrain.targets.azureml.service.logs import Layout, RunLog
+from cloudtrain.targets.common.services import Denied, Pace, follow
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.files import ARTIFACTS, artifact
 from tests.fakes.azureml.job import Job

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.plan import Finding
-from cloudtrain.rules.rule import registered
+from cloudtrain.plans.plan import Finding
+from cloudtrain.rules.engine import registered
 from cloudtrain.targets.azureml.service.service import AzureMLService
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.compute import Quota

@@ -20,7 +20,7 @@ from cloudtrain.targets.azureml.service.provider_errors import (
     refusal_error,
     translate_error,
 )  # fmt: skip
-from cloudtrain.targets.common.provider_errors import Denied, Expired, NotThere
+from cloudtrain.targets.common.services import Denied, Expired, NotThere
 
 CALL = Call("PUT", "jobs/digits-1", "ws", "rg", "1234")
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.catalogue.instances import instance_types
-from cloudtrain.catalogue.overlay import apply_overlay, load_overlays
 from cloudtrain.errors import TargetError
+from cloudtrain.machines.overlay import apply_overlay, load_overlays
+from cloudtrain.machines.table import instance_types
+from cloudtrain.targets.azureml.service.online import refresh
 from cloudtrain.targets.azureml.service.provider_errors import NoWorkspace
-from cloudtrain.targets.azureml.service.sizes import refresh
-from cloudtrain.targets.common.provider_errors import Denied
+from cloudtrain.targets.common.services import Denied
 
 SUBSCRIPTION = "/subscriptions/00000000-0000-0000-0000-000000000000"
 LOCATION = f"{SUBSCRIPTION}/providers/Microsoft.MachineLearningServices/locations/westeurope"

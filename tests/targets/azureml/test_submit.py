@@ -14,8 +14,8 @@ import pytest
 
 import cloudtrain
 import cloudtrain as ct
-from cloudtrain.core.plan import Upload
 from cloudtrain.errors import TargetError, TargetUnreachable
+from cloudtrain.plans.plan import Upload
 from cloudtrain.targets.azureml.service.service import AzureMLService
 from tests.deadlines import DEADLINE
 from tests.fakes.azureml import FakeAzure

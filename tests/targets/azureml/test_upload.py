@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.targets.azureml.service.service import AzureMLService
-from cloudtrain.targets.azureml.service.upload import _counting as counting
-from cloudtrain.targets.azureml.service.upload import _File as File
+from cloudtrain.targets.azureml.service.transfer import _counting as counting
+from cloudtrain.targets.azureml.service.transfer import _File as File
 from tests.fakes.azureml import FakeAzure
 from tests.targets.azureml.conftest import Source, code_plan, hold_back
 

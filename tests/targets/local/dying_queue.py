@@ -40,10 +40,11 @@ def _dying(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def install() -> None:
     """Put points around what a queued run does, from its first status to the place that it gives back."""
-    from cloudtrain.targets.local.service import launched, supervisor
-    from cloudtrain.targets.local.service.folder import RunFolder
-    from cloudtrain.targets.local.service.queue import Queue
-    from cloudtrain.targets.local.service.waiting import Place
+    from cloudtrain.targets.local import processes as launched
+    from cloudtrain.targets.local import supervisor
+    from cloudtrain.targets.local.folder import RunFolder
+    from cloudtrain.targets.local.queueing import Queue
+    from cloudtrain.targets.local.waiting import Place
 
     points: list[tuple[Any, str]] = [
         (RunFolder, "write_status"),

@@ -12,11 +12,12 @@ import psutil  # noqa: TID253 - tests may start slowly
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.bundle.tree import scan
-from cloudtrain.core.plan import CompileContext
-from cloudtrain.core.states import RunState
-from cloudtrain.launch.loopback import loopback_variables
-from cloudtrain.targets.azureml.launch.job import Body, processes, service_layout
+from cloudtrain.code.tree import scan
+from cloudtrain.plans.plan import CompileContext
+from cloudtrain.plans.states import RunState
+from cloudtrain.targets.azureml.launch import processes, service_layout
+from cloudtrain.targets.azureml.request import Body
+from cloudtrain.targets.common.launchers import loopback_variables
 from tests.compile.test_azureml_emulation import OWN, WORKSPACE, azureml_request
 from tests.deadlines import GRACE
 from tests.targets.places import Place, Run, digits_that_wait, eventually

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.bundle.tree import scan
-from cloudtrain.core.plan import CompileContext
-from cloudtrain.core.states import RunState
+from cloudtrain.code.tree import scan
+from cloudtrain.plans.plan import CompileContext
+from cloudtrain.plans.states import RunState
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
 from tests.compile.test_emulation import OWN, sagemaker_request
 from tests.deadlines import GRACE
@@ -54,7 +54,9 @@ def data(tmp_path: Path) -> Path:
 @pytest.mark.torch
 def test_digits_ddp_on_two_hosts(place: Place) -> None:
     """The bundled job trains on two emulated hosts, and its processes live in the environment of the launch view."""
-    from cloudtrain.targets.sagemaker.launch import job as container
+    from cloudtrain.targets.sagemaker.launch.commands import command
+    from cloudtrain.targets.sagemaker.launch.container import Container, environment
+    from cloudtrain.targets.sagemaker.request import hosts
 
     job = ct.bundled_job("digits_ddp", ["resources.instance_count=2", "hyperparameters.epochs=2"])
     target = ct.Local(emulate="sagemaker", instance_count=2, processes_per_instance=1)
@@ -73,10 +75,10 @@ def test_digits_ddp_on_two_hosts(place: Place) -> None:
     assert (run.folder / "hosts/algo-1/opt/ml/model/model.pt").exists()
 
     request = sagemaker_request(job, account)
-    for host, real, argv in zip(container.hosts(request), variables, commands, strict=True):
-        image = container.Container("pytorch", "5.1.1", python=account.python)
-        made = container.command(request, host, image, gpus=account.machine.gpus)
-        expected = container.environment(request, host, image, gpus=account.machine.gpus, cpus=account.machine.cpus)
+    for host, real, argv in zip(hosts(request), variables, commands, strict=True):
+        image = Container("pytorch", "5.1.1", python=account.python)
+        made = command(request, host, image, gpus=account.machine.gpus)
+        expected = environment(request, host, image, gpus=account.machine.gpus, cpus=account.machine.cpus)
         root = f"{run.folder}/hosts/{host.name}/opt/ml"
         # the run's name is part of the request; torchrun gives its ranks the address that they meet at
         text = json.dumps(expected | made.env).replace("/opt/ml", root).replace("job-1", "digits-1")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.targets.local.service.lines import LONGEST, PROGRESS_EVERY, Lines
+from cloudtrain.targets.local.output import LONGEST, PROGRESS_EVERY, Lines
 
 
 def split(*chunks: bytes) -> list[str]:

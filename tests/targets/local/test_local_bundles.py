@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.plan import Plan
-from cloudtrain.core.states import RunState
 from cloudtrain.errors import TargetError
-from cloudtrain.targets.base import BundleWriter
+from cloudtrain.plans.plan import Plan
+from cloudtrain.plans.states import RunState
+from cloudtrain.targets.contract import BundleWriter
 from tests.targets.places import Place, files_of_at_most
 
 SCRIPT = "print('the script ran')\n"

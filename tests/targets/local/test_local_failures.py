@@ -12,7 +12,7 @@ import psutil  # noqa: TID253 - tests may start slowly
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.states import RunState
+from cloudtrain.plans.states import RunState
 from tests.targets.places import Place, files_of_at_most
 
 pytestmark = pytest.mark.lifecycle
@@ -209,8 +209,8 @@ def test_unreadable_specification(place: Place, launch: str) -> None:
     place.service.upload(plan, bundle)
     folder = Path(plan.request["run_dir"])
     folder.mkdir(parents=True)
-    from cloudtrain.targets.local.service.folder import RunFolder
-    from cloudtrain.targets.local.service.service import _start_supervisor
+    from cloudtrain.targets.local.folder import RunFolder
+    from cloudtrain.targets.local.service import _start_supervisor
 
     (folder / "launch.json").write_text(launch)
     _start_supervisor(RunFolder(str(folder)), os.environ)

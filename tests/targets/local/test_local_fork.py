@@ -11,7 +11,7 @@ import psutil  # noqa: TID253 - tests may start slowly
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.states import RunState
+from cloudtrain.plans.states import RunState
 from cloudtrain.runtime import parse_metrics
 from cloudtrain.runtime.fork_launcher import rank_environment
 from tests.deadlines import GRACE

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.states import RunRef, RunState
 from cloudtrain.errors import NameTaken, RunNotFound, TargetError
-from cloudtrain.targets.local.service.own_processes import command
+from cloudtrain.plans.states import RunRef, RunState
+from cloudtrain.targets.local.folder import command
 from tests.deadlines import DEADLINE
 from tests.targets.places import Place, eventually
 
@@ -262,7 +262,7 @@ def test_state_folder_that_cannot_be_written(place: Place) -> None:
 
 def test_supervisor_that_cannot_start(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A supervisor that dies before it takes over is an error that repeats its words."""
-    monkeypatch.setattr("cloudtrain.targets.local.service.own_processes._BOOT", "raise SystemExit('no way')")
+    monkeypatch.setattr("cloudtrain.targets.local.folder._BOOT", "raise SystemExit('no way')")
     with pytest.raises(TargetError, match="no way"):
         place.submit("")
 

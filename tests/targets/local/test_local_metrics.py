@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.rehearsal.rehearse import RehearsalOptions, rehearse, run_whole
+from cloudtrain.lifecycle.rehearse import RehearsalOptions, rehearse, run_whole
 from tests.cli.conftest import Cli, cli  # noqa: F401 - the fixture
 from tests.deadlines import DEADLINE
 

@@ -9,7 +9,7 @@ import psutil  # noqa: TID253 - tests may start slowly
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.states import RunState
+from cloudtrain.plans.states import RunState
 from tests.deadlines import GRACE
 from tests.targets.places import Place, Run
 

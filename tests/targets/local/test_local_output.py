@@ -11,10 +11,10 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.errors import TargetError, UsageError
-from cloudtrain.launch.specification import LaunchSpecification
-from cloudtrain.targets.local.service.folder import RunFolder
-from cloudtrain.targets.local.service.output import Output
-from cloudtrain.targets.local.service.reading import JournalReader
+from cloudtrain.targets.common.specification import LaunchSpecification
+from cloudtrain.targets.local.folder import RunFolder
+from cloudtrain.targets.local.output import Output
+from cloudtrain.targets.local.service import JournalReader
 from tests.specifications import specification
 from tests.targets.places import Place, files_of_at_most
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.states import RunState
+from cloudtrain.plans.states import RunState
 from tests.targets.places import Place, eventually
 
 pytestmark = pytest.mark.lifecycle

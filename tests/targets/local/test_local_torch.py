@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.states import RunState
+from cloudtrain.plans.states import RunState
 from tests.deadlines import GRACE
 from tests.targets.places import Place
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.states import RunRef, RunState
+from cloudtrain.plans.states import RunRef, RunState
 from cloudtrain.targets.common.gpus import gpu_ids
-from cloudtrain.targets.common.machine import cpu_count, host_name
-from cloudtrain.targets.local.service.prepare import Ports, fill
+from cloudtrain.targets.common.launch import cpu_count, host_name
+from cloudtrain.targets.local.prepare import Ports, fill
 from tests.targets.places import Place
 
 SHOW = "import json, os, sys\nprint(json.dumps([sys.argv, dict(os.environ), os.getcwd(), sys.path]))"
@@ -61,7 +61,7 @@ def test_ports_are_none_of_outgoing_connections(
     file = tmp_path / "ip_local_port_range"
     if outgoing is not None:
         file.write_text(outgoing)
-    monkeypatch.setattr("cloudtrain.targets.local.service.prepare._OUTGOING", str(file))
+    monkeypatch.setattr("cloudtrain.targets.local.prepare._OUTGOING", str(file))
     ports = Ports([f"worker_{n}" for n in range(100)])
     ports.release()
     assert all(first <= number <= last for number in ports.numbers.values())

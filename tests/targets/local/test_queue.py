@@ -16,10 +16,10 @@ import psutil  # noqa: TID253 - tests may start slowly
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.states import RunRef, RunState, RunStatus
 from cloudtrain.errors import JobError, UsageError
-from cloudtrain.targets.local.service.folder import RunFolder
-from cloudtrain.targets.local.service.service import LocalService
+from cloudtrain.plans.states import RunRef, RunState, RunStatus
+from cloudtrain.targets.local.folder import RunFolder
+from cloudtrain.targets.local.service import LocalService
 from tests.deadlines import GRACE
 from tests.targets.places import Place, Run, eventually
 

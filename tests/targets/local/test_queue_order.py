@@ -14,8 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from cloudtrain.targets.local.service.order import Held, Order, Waiting
-from cloudtrain.targets.local.service.queue import Queue
+from cloudtrain.targets.local.queueing import Held, Order, Queue, Waiting
 
 GPUS = ("0", "1", "GPU-4f2a", "MIG-11c7")
 SLOTS = 3

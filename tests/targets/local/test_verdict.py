@@ -6,11 +6,17 @@ from typing import cast
 
 import pytest
 
-from cloudtrain.targets.local.service.failures import Deaths
-from cloudtrain.targets.local.service.output import Output
-from cloudtrain.targets.local.service.ranks import Rank
-from cloudtrain.targets.local.service.summaries import failed_ranks
-from cloudtrain.targets.local.service.verdict import Death, explain, first_failure, launcher_verdict, rank_verdict
+from cloudtrain.targets.local.output import Output
+from cloudtrain.targets.local.processes import Rank
+from cloudtrain.targets.local.verdict import (
+    Death,
+    Deaths,
+    explain,
+    failed_ranks,
+    first_failure,
+    launcher_verdict,
+    rank_verdict,
+)
 from tests.specifications import specification
 
 PEER_LOST = [

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.core.plan import Plan, Upload
-from cloudtrain.core.states import RunRef
+from cloudtrain.plans.plan import Plan, Upload
+from cloudtrain.plans.states import RunRef
 from cloudtrain.targets.sagemaker.service.service import SageMakerService
 from tests.fakes.sagemaker.jobs import Job
 from tests.fakes.sagemaker.server import FakeAws

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.bundle.tree import scan
-from cloudtrain.core.plan import CompileContext, Plan
-from cloudtrain.targets.common.following import Pace
+from cloudtrain.code.tree import scan
+from cloudtrain.plans.plan import CompileContext, Plan
+from cloudtrain.targets.common.services import Pace
 from cloudtrain.targets.sagemaker.service.service import SageMakerService
 from tests.deadlines import DEADLINE
 from tests.fakes.sagemaker.runner import Runner

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.targets.sagemaker.account import SageMakerAccount
 from cloudtrain.targets.sagemaker.service.service import SageMakerService
+from cloudtrain.targets.sagemaker.settings import SageMakerAccount
 from cloudtrain.targets.sagemaker.target import SageMakerTarget
 from tests.targets.sagemaker.place import ROLE
 

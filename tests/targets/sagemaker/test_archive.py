@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.errors import TargetError
-from cloudtrain.targets.sagemaker.service.archive import extract
+from cloudtrain.targets.sagemaker.service.transfer import extract
 
 
 def member(

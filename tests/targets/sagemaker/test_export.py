@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.core.plan import Plan
 from cloudtrain.errors import MissingExtra, TargetError, UsageError
-from cloudtrain.targets.common.export.calls import Call, Program
-from cloudtrain.targets.common.export.python_code import python_code
+from cloudtrain.plans.plan import Plan
+from cloudtrain.targets.common.export import Call, Program, python_code
 from cloudtrain.targets.sagemaker.plan import SageMakerPlan
 from tests.parity.jobs import CASES, Case, machine, plan_of
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.core.states import LogLine, RunState, RunStatus
 from cloudtrain.errors import TargetUnreachable, UsageError
-from cloudtrain.targets.common.following import Pace
-from cloudtrain.targets.sagemaker.service.lines import Writer, lines_of
+from cloudtrain.plans.states import LogLine, RunState, RunStatus
+from cloudtrain.targets.common.services import Pace
+from cloudtrain.targets.sagemaker.service.logs import Writer, lines_of
 from cloudtrain.targets.sagemaker.service.service import SageMakerService
 from tests.fakes.sagemaker.jobs import Job
 from tests.fakes.sagemaker.server import FakeAws

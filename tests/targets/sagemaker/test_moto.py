@@ -11,7 +11,7 @@ import boto3  # noqa: TID253
 import pytest
 from moto.server import ThreadedMotoServer
 
-from cloudtrain.core.plan import Plan
+from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.sagemaker.service.service import SageMakerService
 from tests.targets.sagemaker.conftest import BUCKET, CODE, Archive, plan_of
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.plan import Finding
-from cloudtrain.rules.rule import registered
+from cloudtrain.plans.plan import Finding
+from cloudtrain.rules.engine import registered
 from cloudtrain.targets.sagemaker.service.service import SageMakerService
 from tests.fakes.sagemaker.server import FakeAws
 from tests.targets.sagemaker.conftest import BUCKET, plan_of

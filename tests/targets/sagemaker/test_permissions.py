@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.targets import sagemaker
-from cloudtrain.targets.sagemaker.jobs import KINDS
+from cloudtrain.targets.sagemaker import target as sagemaker
+from cloudtrain.targets.sagemaker.plan import KINDS
 from cloudtrain.targets.sagemaker.service.tuning import TUNING
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sagemaker.md").read_text("utf-8")

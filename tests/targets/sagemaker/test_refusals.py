@@ -9,9 +9,9 @@ import botocore.exceptions as theirs  # noqa: TID253
 import pytest
 from botocore.parsers import ResponseParserError  # noqa: TID253
 
-from cloudtrain.errors import RunNotFound, SettingsError, TargetError, TargetUnreachable
-from cloudtrain.targets.common.provider_errors import Denied, Expired, NotThere
-from cloudtrain.targets.sagemaker.service.provider_errors import CODES, Call, NameTaken, translate_error
+from cloudtrain.errors import NameTaken, RunNotFound, SettingsError, TargetError, TargetUnreachable
+from cloudtrain.targets.common.services import Denied, Expired, NotThere
+from cloudtrain.targets.sagemaker.service.clients import CODES, Call, translate_error
 from cloudtrain.targets.sagemaker.service.service import SageMakerService
 from tests.fakes.sagemaker.server import FakeAws
 from tests.targets.sagemaker.conftest import REF, plan_of

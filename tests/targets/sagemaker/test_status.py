@@ -7,10 +7,9 @@ from pathlib import Path
 import botocore.session  # noqa: TID253
 import pytest
 
-from cloudtrain.core.states import RunState
 from cloudtrain.errors import SettingsError
-from cloudtrain.targets.sagemaker.service.service import SageMakerService
-from cloudtrain.targets.sagemaker.service.states import PRIMARY, SECONDARY, state_of
+from cloudtrain.plans.states import RunState
+from cloudtrain.targets.sagemaker.service.service import PRIMARY, SECONDARY, SageMakerService, state_of
 from tests.fakes.sagemaker.jobs import Job
 from tests.fakes.sagemaker.server import FakeAws
 from tests.targets.sagemaker.conftest import NAME, REF, plan_of
@@ -149,7 +148,7 @@ def test_times(service: SageMakerService, job: Job) -> None:
 
 def test_cost_of_a_finished_job(service: SageMakerService, job: Job) -> None:
     """Billed seconds times instances times the list price (ml.g5.12xlarge: the catalogue's), and what spot saved."""
-    from cloudtrain.catalogue.instances import instance_named
+    from cloudtrain.machines.table import instance_named
 
     price = instance_named("sagemaker", "ml.g5.12xlarge")
     assert price is not None

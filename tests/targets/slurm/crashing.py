@@ -13,9 +13,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import cloudtrain as ct
-from cloudtrain.store.store import Store
-from cloudtrain.targets.slurm.service.runner import Runner
-from cloudtrain.targets.slurm.service.service import SlurmService
+from cloudtrain.lifecycle.store import Store
+from cloudtrain.targets.slurm.runner import Runner
+from cloudtrain.targets.slurm.service import SlurmService
 from cloudtrain.targets.slurm.settings import Slurm
 from tests.submission.forking import around, put_points, serve
 

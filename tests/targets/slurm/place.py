@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.bundle.tree import scan
-from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.plan import CompileContext, Plan
-from cloudtrain.targets.slurm.service.service import SlurmService
+from cloudtrain.code.tree import scan
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.plans.plan import CompileContext, Plan
+from cloudtrain.targets.slurm.service import SlurmService
 from cloudtrain.targets.slurm.settings import Slurm
 from tests.targets.places import Place, Run
 from tests.targets.slurm.site import QUICK, environ_of, find_cluster

@@ -15,16 +15,15 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.bundle.tree import scan
-from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.plan import Bundle, CompileContext
-from cloudtrain.core.processing import AnyJob
-from cloudtrain.core.states import LogLine, RunRef, RunStatus
-from cloudtrain.targets.common.following import Pace
-from cloudtrain.targets.slurm.account import SlurmAccount
-from cloudtrain.targets.slurm.plan import SlurmPlan
-from cloudtrain.targets.slurm.service.service import SlurmService
-from cloudtrain.targets.slurm.settings import Slurm
+from cloudtrain.code.tree import scan
+from cloudtrain.job.processing import AnyJob
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.plans.plan import Bundle, CompileContext
+from cloudtrain.plans.states import LogLine, RunRef, RunStatus
+from cloudtrain.targets.common.services import Pace
+from cloudtrain.targets.slurm.compile import SlurmPlan
+from cloudtrain.targets.slurm.service import SlurmService
+from cloudtrain.targets.slurm.settings import Slurm, SlurmAccount
 from cloudtrain.targets.slurm.target import SlurmTarget
 from tests.deadlines import DEADLINE
 from tools.slurm_cluster import find_missing

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 import cloudtrain as ct
 from cloudtrain.errors import JobError
-from cloudtrain.targets.slurm.account import SlurmAccount
-from cloudtrain.targets.slurm.settings import Slurm
+from cloudtrain.targets.slurm.settings import Slurm, SlurmAccount
 from cloudtrain.targets.slurm.target import SlurmTarget
 from tests.targets.slurm.site import compile_plan
 

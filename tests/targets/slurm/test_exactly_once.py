@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.store.opening import read_store
+from cloudtrain.lifecycle.schema import read_store
 from cloudtrain.targets.slurm.settings import Slurm
 from tests.submission.forking import Submitter, start_submitter
 from tests.submission.kill_points import kill_points

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import CloudtrainError, TargetError, TargetUnreachable
-from cloudtrain.targets.slurm.layout import RunFolder
-from cloudtrain.targets.slurm.service import scripts
-from cloudtrain.targets.slurm.service.download import download
-from cloudtrain.targets.slurm.service.runner import Runner
+from cloudtrain.targets.slurm import scripts
+from cloudtrain.targets.slurm.runner import Runner
+from cloudtrain.targets.slurm.settings import RunFolder
+from cloudtrain.targets.slurm.transfer import download
 
 
 @pytest.fixture

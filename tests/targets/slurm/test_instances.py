@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloudtrain.targets.slurm.service.instances import parse_nodes
+from cloudtrain.targets.slurm.online import parse_nodes
 from tests.targets.slurm.site import Site
 
 

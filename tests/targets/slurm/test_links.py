@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import TargetError
-from cloudtrain.targets.slurm.layout import RunFolder
-from cloudtrain.targets.slurm.service.download import download
-from cloudtrain.targets.slurm.service.runner import Runner
+from cloudtrain.targets.slurm.runner import Runner
+from cloudtrain.targets.slurm.settings import RunFolder
+from cloudtrain.targets.slurm.transfer import download
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.targets.slurm.service.runner import Runner
+from cloudtrain.targets.slurm.runner import Runner
 
 WORDS = (
     "",

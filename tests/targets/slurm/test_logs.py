@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.targets.slurm.service.logs import RunLog
-from cloudtrain.targets.slurm.service.runner import Runner
+from cloudtrain.targets.slurm.runner import Runner
+from cloudtrain.targets.slurm.transfer import RunLog
 
 TEXT = st.text(st.characters(blacklist_characters="\n\r", blacklist_categories=("Cs",)), max_size=20)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.core.states import RunState
 from cloudtrain.errors import TargetError, TargetUnreachable
+from cloudtrain.plans.states import RunState
 from tests.targets.slurm.site import Run, Site
 
 QUIET = {"squeue": "exit 0", "sacct": "exit 0", "sbatch": "echo 7"}

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cloudtrain as ct
-from cloudtrain.bundle.tree import scan
+from cloudtrain.code.tree import scan
 from cloudtrain.targets.slurm.settings import Slurm
 from tests.targets.slurm.site import compile_plan
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.core.processing import ProcessingJob
-from cloudtrain.core.states import RunState
 from cloudtrain.errors import RunNotFound, TargetError
+from cloudtrain.job.processing import ProcessingJob
+from cloudtrain.plans.states import RunState
 from tests.targets.slurm.site import REPOSITORY, Run, Site, command, eventually
 
 pytestmark = [pytest.mark.lifecycle, pytest.mark.slurm]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.core.states import RunState
 from cloudtrain.errors import TargetUnreachable
+from cloudtrain.plans.states import RunState
 from tests.targets.slurm.site import Site
 
 pytestmark = [pytest.mark.lifecycle, pytest.mark.slurm]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cloudtrain.core.states import RunState
-from cloudtrain.targets.slurm.service.records import parse_records
-from cloudtrain.targets.slurm.service.states import MEANINGS, meaning_of
-from cloudtrain.targets.slurm.service.status import status_of
+from cloudtrain.plans.states import RunState
+from cloudtrain.targets.slurm.scripts import parse_records
+from cloudtrain.targets.slurm.service import MEANINGS, meaning_of, status_of
 
 WORDS = {
     "BOOT_FAIL": RunState.FAILED,

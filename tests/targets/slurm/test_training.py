@@ -12,7 +12,7 @@ from typing import Any
 import psutil  # noqa: TID253 - tests may start slowly
 import pytest
 
-from cloudtrain.core.states import LogLine, RunState
+from cloudtrain.plans.states import LogLine, RunState
 from tests.targets.slurm.site import REPOSITORY, STARTER, Run, Site, command, eventually
 
 pytestmark = [pytest.mark.lifecycle, pytest.mark.slurm]

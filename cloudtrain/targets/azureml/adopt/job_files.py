@@ -12,12 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.core.adoption import Original
-from cloudtrain.documents.document import Unreadable, read_document
-from cloudtrain.documents.reading import read_text
+from cloudtrain.documents.document import Unreadable, read_document, read_text
 from cloudtrain.errors import UsageError, did_you_mean
-from cloudtrain.targets.azureml.compile.distributions import camel
-from cloudtrain.targets.azureml.compile.durations import duration_text
+from cloudtrain.targets.adoption import Original
+from cloudtrain.targets.azureml.compile.parts import camel, duration_text
 from cloudtrain.targets.azureml.compile.places import SCHEMES
 
 _WORKSPACE = re.compile(

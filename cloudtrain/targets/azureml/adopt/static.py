@@ -10,9 +10,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from cloudtrain.core.adoption import Draft, Original, StaticCall, said
+from cloudtrain.targets.adoption import Draft, Original, StaticCall, said
 from cloudtrain.targets.azureml.adopt.job_files import body_of
-from cloudtrain.targets.azureml.adopt.jobs import drafts_of
+from cloudtrain.targets.azureml.adopt.requests import drafts_of
 
 _CLASSES: dict[str, dict[str, str]] = {
     "PyTorchDistribution": {"type": "pytorch"},

@@ -5,15 +5,30 @@ Azure ML itself replaces `${{inputs.NAME}}` and `${{outputs.NAME}}` in the comma
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+import posixpath
+import re
+import shlex
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
-from cloudtrain.core.data import Input, Output
-from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.references import references_in
-from cloudtrain.errors import Problem
-from cloudtrain.targets.azureml.account import AzureMLAccount
-from cloudtrain.targets.azureml.compile.identifiers import MODELS, asset_id, asset_meant, is_label
-from cloudtrain.targets.common.compiling import hyperparameter_text
+from cloudtrain.errors import JobError, Problem, did_you_mean
+from cloudtrain.job.data import Input, Output, references_in
+from cloudtrain.job.distribution import DeepSpeed
+from cloudtrain.job.training import Environment, TrainingJob
+from cloudtrain.plans.plan import CompileContext, Upload, canonical_json
+from cloudtrain.targets.azureml.catalogue import CURATED, curated_environment
+from cloudtrain.targets.azureml.compile.parts import (
+    MODELS,
+    UNNAMED,
+    asset_id,
+    asset_meant,
+    environment_id,
+    is_label,
+    is_launcher,
+)
+from cloudtrain.targets.azureml.settings import AzureMLAccount
+from cloudtrain.targets.common.compiling import arguments_of, hyperparameter_text, resolve_text
 
 MODEL, CHECKPOINT = "model", "checkpoint"
 """Outputs that a job has without declaring them: the model of a script, and the checkpoints if it keeps some."""
@@ -153,3 +168,221 @@ def _output(item: Output) -> dict[str, Any]:
         body["mode"] = _OUTPUT_MODES[item.mode]
     optional = {"uri": item.azureml, "assetName": item.asset_name, "assetVersion": item.asset_version}
     return body | {key: value for key, value in optional.items() if value is not None}
+
+
+# The environment of a job: a registered one, a curated one by framework and version, or one made of an image.
+
+FOLDER = "${{folder}}"
+"""Stands in an environment's definition for the address of its folder (`Upload.folder`)."""
+
+
+class ChosenEnvironment(NamedTuple):
+    """The body's `environmentId`, and the environment that must be created first, if any."""
+
+    id: str
+    upload: Upload | None = None
+
+
+def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironment:
+    """Return the environment that the job names.
+
+    Raises:
+        JobError: the job names no environment, an environment without a version, or a framework for which there is no
+            curated environment.
+    """
+    given = job.environment
+    image = given.image.of("azureml") if given.image else None
+    registered = given.of("azureml")
+    if registered is not None:
+        _refuse_names(given)
+        return ChosenEnvironment(_registered_id(registered, context.account.workspace_id))
+    if given.build is not None:
+        if image is not None or given.conda_file is not None:
+            raise _wrong("build", "an environment is either built from a Dockerfile or made of an image", "remove one")
+        return _asset_from_build(given, given.build, posixpath.normpath(given.dockerfile or "Dockerfile"), context)
+    if given.dockerfile is not None:
+        hint = "add the folder, for example `build: ../environment`"
+        raise _wrong("dockerfile", "`dockerfile` needs `build`, the folder that contains the file", hint)
+    if image is not None:
+        return _asset_from_image(given, image, context)
+    if given.conda_file is not None:
+        message = "`conda_file` needs an image to build on"
+        hint = "add `image: {azureml: mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22.04}`"
+        raise _wrong("conda_file", message, hint)
+    if given.framework is None:
+        hint = 'add `environment: {framework: pytorch, version: "2.8"}`, `azureml: azureml:NAME:VERSION`, or an `image`'
+        raise _wrong("framework", "the job does not say in which environment it runs on Azure ML", hint)
+    _refuse_names(given)
+    return ChosenEnvironment(_curated_id(given.framework, given.version))
+
+
+def _registered_id(written: str, workspace_id: str) -> str:
+    found = asset_id(workspace_id, written, "environments")
+    if found is not None:
+        return found
+    name, version = asset_meant(written) or (written.removeprefix("azureml:").partition("@")[0], None)
+    if is_label(written):
+        message = f"`{written}`: `latest` is the only label that Azure ML's tools look up"
+    else:
+        message = f"`{written}` names no version of an environment"
+    hint = f"name one: `azureml:{name}:1`; `az ml environment list -n {name}` lists them, and `@latest` is the newest"
+    raise _wrong("azureml", message, hint if version is None else f"write `azureml:{name}:{version}`")
+
+
+def _refuse_names(given: Environment) -> None:
+    """Raise JobError if the job gives a name, a description or tags to an environment that already exists."""
+    for field in ("asset_name", "asset_version", "description", "tags"):
+        if getattr(given, field):
+            message = f"`{field}` applies only to an environment that cloudtrain registers; this job's already exists"
+            raise _wrong(field, message, "remove it, or define the environment with `image` or `build`")
+
+
+def _asset_from_image(given: Environment, image: str, context: CompileContext) -> ChosenEnvironment:
+    properties: dict[str, Any] = {"image": image}
+    if given.conda_file is not None:
+        if context.conda is None:
+            hint = "write the path relative to `source_dir`, and check that no ignore file excludes the file"
+            raise _wrong("conda_file", f"the bundle has no file `{given.conda_file}`", hint)
+        properties["condaFile"] = context.conda
+    return _asset(given, properties, context)
+
+
+def _asset_from_build(given: Environment, folder: str, dockerfile: str, context: CompileContext) -> ChosenEnvironment:
+    """Return an environment that is built from a folder.
+
+    By default a hash of the folder's content identifies the environment, because the folder's address is known only
+    after the upload.
+    """
+    if context.build is None:
+        hint = "write the folder's path relative to `source_dir`, and the file's name in `dockerfile`"
+        raise _wrong("build", f"the bundle has no file `{posixpath.normpath(f'{folder}/{dockerfile}')}`", hint)
+    build = {"contextUri": FOLDER, "dockerfilePath": dockerfile}
+    return _asset(given, {"build": build}, context, folder=posixpath.normpath(folder), sha256=context.build)
+
+
+def _asset(
+    given: Environment,
+    definition: Mapping[str, Any],
+    context: CompileContext,
+    *,
+    folder: str | None = None,
+    sha256: str = "",
+) -> ChosenEnvironment:
+    if given.asset_version is not None and given.asset_name is None:
+        raise _wrong("asset_version", "`asset_version` needs an `asset_name`", "add `asset_name`, or remove it")
+    words = {name: value for name in ("description", "tags") if (value := getattr(given, name))}
+    properties = {"isAnonymous": given.asset_name is None, "isArchived": False, **definition}
+    hashed = properties if given.asset_name else properties | words
+    digest = hashlib.sha256((canonical_json({"properties": hashed}) + sha256).encode()).hexdigest()
+    content = canonical_json({"properties": properties | words})
+    version = given.asset_version or digest[:32]
+    destination = environment_id(context.account.workspace_id, given.asset_name or UNNAMED, version)
+    size = len(content.encode())
+    return ChosenEnvironment(
+        destination, Upload("environment", digest, destination, size, 1, content=content, folder=folder)
+    )
+
+
+def _curated_id(framework: str, version: str | None) -> str:
+    found = curated_environment(framework, version)
+    if found is not None:
+        return found.id
+    versions = [row.version for row in CURATED if row.framework == framework]
+    if not versions:
+        message = f"Azure ML has no curated environment for `{framework}`"
+        hint = "name one: `azureml: azureml:NAME:VERSION`, or use `framework: pytorch` with `requirements`"
+        raise _wrong("framework", message, hint)
+    message = f"no curated environment of `{framework}` {version} is known"
+    hint = did_you_mean(version or "", versions) or f"use `{versions[0]}`"
+    raise _wrong(
+        "version",
+        message,
+        f"{hint}, or name any environment by id: `azureml: azureml://registries/azureml/environments/...`",
+    )
+
+
+def _wrong(field: str, message: str, hint: str) -> JobError:
+    return JobError([Problem(("environment", field), message, hint, code="CT034")])
+
+
+# The command line: one shell string, which every process of the job runs with `bash -c`.
+#
+# The user's arguments reach the script unchanged, with spaces, quotes, `$`, `;`, newlines and any other character.
+
+_REFERENCE = re.compile(r"\$\{\{(?:inputs|outputs)\.\w+\}\}")
+
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]*")
+"""Text that every shell leaves unchanged."""
+
+_INSTALL = "flock /tmp/cloudtrain-requirements.lock python -m pip install -q --disable-pip-version-check -r"
+"""Installs the requirements.
+
+Every process of an instance runs the command, so they take turns; only the first installs anything.
+"""
+
+_SECRETS = (
+    'secrets="$(PYTHONPATH="$PWD" python -m cloudtrain.runtime.secret_values)" || exit; eval "$secrets"; unset secrets'
+)
+"""Reads the secrets as lines for the shell, which keeps their values out of command lines and files."""
+
+_WITH_CODE = 'PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"'
+"""Adds the bundle's folder to Python's path.
+
+For a script in a subfolder, Python would search only that folder, and the runtime is above it.
+"""
+
+LAUNCHER = "cloudtrain.runtime.deepspeed_launcher"
+
+
+def command_of(job: TrainingJob) -> str:
+    """Return the body's `command`.
+
+    Raises:
+        JobError: the job has nothing to run.
+    """
+    texts = reference_texts(job)
+    if job.command is not None:
+        line = resolve_text(job.command, texts)
+    elif job.entry_point is not None:
+        line = " ".join(quote_word(word, free_texts(job)) for word in _words(job, texts))
+        line = f"{_WITH_CODE} {line}" if "/" in job.entry_point else line
+    else:
+        message = "a job on Azure ML needs something to run: an image's own entry point is never started"
+        raise JobError([Problem(("entry_point",), message, "add for example `entry_point: train.py`", code="CT036")])
+    if job.environment.secrets:
+        line = f"{_SECRETS}; {line}"
+    requirements = job.environment.requirements
+    # `&&` would bind only to the first command of a line with several.
+    return line if requirements is None else f"{_INSTALL} {quote_word(requirements)} || exit; {line}"
+
+
+def quote_word(word: str, free: Collection[str] = ()) -> str:
+    """Quote one word of a shell line if needed. References such as `${{inputs.data}}` in the word stay unchanged.
+
+    A word that contains a reference in `free` is always quoted, because the service replaces these references with text
+    that the shell could split or interpret.
+    """
+    if word and _PLAIN.fullmatch(_REFERENCE.sub("", word)) and not any(text in word for text in free):
+        return word
+    return shlex.quote(word)
+
+
+def _words(job: TrainingJob, texts: dict[str, str]) -> Iterable[str]:
+    assert job.entry_point is not None
+    script = resolve_text(job.entry_point, texts)
+    arguments = arguments_of(job, texts)
+    if isinstance(job.distribution, DeepSpeed) and is_launcher(job):
+        return ["python", "-m", LAUNCHER, *_options(job.distribution), script, *arguments]
+    # Azure ML's copy of the code has no executable files.
+    return ["python" if script.endswith(".py") else "bash", script, *arguments]
+
+
+def _options(distribution: DeepSpeed) -> list[str]:
+    count = distribution.processes_per_instance
+    try:
+        return [*([] if count is None else ["--num_gpus", str(count)]), *shlex.split(distribution.launcher_options)]
+    except ValueError as error:
+        message = f"`launcher_options` is not valid shell syntax: {str(error).lower()}"
+        raise JobError(
+            [Problem(("distribution", "launcher_options"), message, "close the quotes", code="CT037")]
+        ) from None

@@ -14,15 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cloudtrain.core.data import Input
-from cloudtrain.core.distribution import Torch
-from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.plan import Plan
-from cloudtrain.core.processing import ProcessingJob
 from cloudtrain.errors import Problem
+from cloudtrain.job.data import Input
+from cloudtrain.job.distribution import Torch
+from cloudtrain.job.processing import ProcessingJob
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.plans.plan import Plan
 from cloudtrain.runtime.azureml_processing import MODULE
-from cloudtrain.targets.azureml.compile.command import quote_word
-from cloudtrain.targets.azureml.compile.places import free_texts, reference_texts
+from cloudtrain.targets.azureml.compile.places import free_texts, quote_word, reference_texts
 from cloudtrain.targets.common.compiling import (
     hyperparameter_argv,
     hyperparameter_text,

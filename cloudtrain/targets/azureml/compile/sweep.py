@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping
 from math import log
 from typing import Any
 
-from cloudtrain.core.plan import CompileContext, Plan
-from cloudtrain.core.search import Range
-from cloudtrain.core.sweep import Sweep
 from cloudtrain.errors import JobError, Problem
+from cloudtrain.job.sweep import Range, Sweep
+from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.runtime.azureml_metrics import WANTED
-from cloudtrain.targets.azureml.compile.compiler import compile_azureml
-from cloudtrain.targets.azureml.compile.durations import duration_text
+from cloudtrain.targets.azureml.compile.job import compile_azureml
+from cloudtrain.targets.azureml.compile.parts import duration_text
 from cloudtrain.targets.azureml.settings import AzureML
 
 _NAME = re.compile(r"[a-zA-Z_]+[a-zA-Z0-9_]*")

@@ -1,1 +1,0 @@
-"""Rules about jobs on Azure ML (AZ)."""

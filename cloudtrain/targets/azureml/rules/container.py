@@ -6,18 +6,23 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from cloudtrain.core.plan import Level
-from cloudtrain.rules.reading import value_at
-from cloudtrain.rules.rule import Fault, Subject, rule
-from cloudtrain.rules.words import plural
+from cloudtrain.plans.plan import Level
+from cloudtrain.rules.engine import Fault, Subject, plural, rule, value_at
+from cloudtrain.rules.job import LAUNCHER_VARIABLES
+from cloudtrain.rules.machines import works_together
+from cloudtrain.targets.azureml.compile.parts import parse_label
 from cloudtrain.targets.azureml.rules.view import (
-    Path,
+    ValuePath,
     body,
+    environment_name,
+    environment_path,
+    image,
     is_on_cluster,
     machines,
     mapping,
     overridden,
     place,
+    text,
 )
 
 _SIZE = re.compile(r"0*[1-9][0-9]*[bkmgBKMG]?")
@@ -187,7 +192,7 @@ def _services(subject: Subject, kind: str) -> list[str]:
     return [name for name, service in services.items() if value_at(service, "jobServiceType") == kind]
 
 
-def _docker_path(subject: Subject) -> Path:
+def _docker_path(subject: Subject) -> ValuePath:
     return overridden(subject, "resources", "dockerArgs") or overridden(subject, "resources", "dockerArgsList") or ()
 
 
@@ -200,3 +205,278 @@ def _docker_words(subject: Subject) -> list[str]:
         return [*words, *(shlex.split(text) if isinstance(text, str) else [])]
     except ValueError:
         return words
+
+
+# Rules about the environment of an Azure ML job, and whether it fits the machines.
+
+_ARCHITECTURES = {
+    "arm64": re.compile(r"(?<![a-z0-9])(arm64|aarch64)(?![a-z0-9])"),
+    "x86_64": re.compile(r"(?<![a-z0-9])(amd64|x86[-_]64)(?![a-z0-9])"),
+}
+_CUDA = re.compile(r"cuda|(?<![a-z0-9])cu1[0-9]{1,2}(?![0-9])|nvidia")
+_ROCM = re.compile(r"rocm|amdgpu")
+_CPU = re.compile(r"(?<![a-z0-9])cpu(?![a-z0-9])")
+_TAG = re.compile(r"[^/]+:(?P<tag>[\w.-]+)")
+_LABEL = re.compile(r".*/environments/(?P<name>[^/]+)/labels/(?P<label>[^/]+)")
+
+
+@rule("AZ601", Level.NOTICE)
+def environment_changes(subject: Subject) -> Iterator[Fault]:
+    """The environment uses the label `latest`, which can mean another version tomorrow.
+
+    As soon as a new version is registered, a job with `NAME@latest` or `labels/latest` runs with other packages, and
+    you cannot reproduce an earlier failure. `cloudtrain submit` asks the workspace for the current version, reports it
+    (AZ916), and sends that version, as the SDK does; it sends labels of registries unchanged. (`framework` and
+    `version` select the newest build on purpose, because Microsoft removes old builds.)
+    """
+    written = text(subject, "environmentId")
+    if found := parse_label(written):
+        yield Fault(
+            f"the version of `{found.name}@latest` can change; a submit sends the version of that moment",
+            f"add `--pin`, or write `azureml:{found.name}:VERSION`; `az ml environment list --name {found.name}` lists "
+            "them",
+            environment_path(subject),
+        )
+        return
+    match = _LABEL.fullmatch(written)
+    if match and (subject.job.environment.of("azureml") or overridden(subject, "environmentId")):
+        start = text(subject, "environmentId").partition("/labels/")[0]
+        registry = re.search(r"/registries/([^/]+)/", start)
+        lists = f"`az ml environment list --name {match['name']}" + (
+            f" --registry-name {registry[1]}`" if registry else "`"
+        )
+        yield Fault(
+            f"the version of `{match['name']}` with the label `{match['label']}` can change",
+            f"write `{start}/versions/VERSION`; {lists} lists them",
+            environment_path(subject),
+        )
+
+
+@rule("AZ602", Level.WARNING)
+def image_changes(subject: Subject) -> Iterator[Fault]:
+    """The image has no tag, or a tag that can point to another image later.
+
+    Without a tag a registry returns `latest`, the image that was pushed last. Azure ML builds an environment once and
+    keeps it, so the same job can run with an old image in one workspace and with a new one in another.
+    """
+    name = image(subject)
+    tag = _TAG.fullmatch(name.rpartition("/")[2])
+    if name and "@sha256:" not in name and (tag is None or tag["tag"] == "latest"):
+        what = "has no tag" if tag is None else "has the tag `latest`"
+        plain = name.removesuffix(":latest")
+        hint = f"write `{plain}:VERSION`, or `{plain}@sha256:DIGEST`"
+        yield Fault(f"`{name}` {what}, so its content can change", hint, environment_path(subject))
+
+
+@rule("AZ603", Level.ERROR)
+def image_of_another_architecture(subject: Subject) -> Iterator[Fault]:
+    """The image and the instance type are for different processors.
+
+    GB200 and GB300 machines have Arm processors (Grace), all others x86-64. A container for the other architecture
+    fails at once with "exec format error". This rule reads the image's architecture from its name.
+    """
+    known, name = machines(subject).known, environment_name(subject)
+    if known is None or subject.processing is not None:
+        return
+    other = "x86_64" if known.architecture == "arm64" else "arm64"
+    if _says(name, other) and not _says(name, known.architecture):
+        yield Fault(
+            f"`{name}` is for {_PROCESSOR[other]}, and `{known.name}` has {_PROCESSOR[known.architecture]}",
+            f"use an image for {known.architecture}, or another type",
+            environment_path(subject),
+        )
+
+
+@rule("AZ604", Level.WARNING)
+def image_for_arm_unsaid(subject: Subject) -> Iterator[Fault]:
+    """The instance type has Arm processors, but the environment may be for x86-64 only.
+
+    Most images are for x86-64 only, and fail with "exec format error" on a GB200 or GB300; Azure ML's curated
+    environments are probably among them. An image for both architectures works; check it with
+    `docker manifest inspect`.
+    """
+    known, name = machines(subject).known, environment_name(subject)
+    if known is not None and known.architecture == "arm64" and not any(_says(name, each) for each in _ARCHITECTURES):
+        yield Fault(
+            f"`{known.name}` has {_PROCESSOR['arm64']}, and nothing in `{name}` says that it supports them",
+            "use an image for arm64, or add `--ignore AZ604` if `docker manifest inspect IMAGE` lists arm64",
+            environment_path(subject),
+        )
+
+
+@rule("AZ605", Level.ERROR)
+def image_of_another_gpu(subject: Subject) -> Iterator[Fault]:
+    """The environment and the instance type are for GPUs of different makers.
+
+    Software for CUDA cannot use an AMD MI300X, and software for ROCm cannot use an NVIDIA GPU. The script trains on the
+    CPU, or fails, and you still pay for the GPUs. Azure ML's curated environments are for CUDA.
+    """
+    known, name = machines(subject).known, environment_name(subject)
+    if known is None or not known.gpus:
+        return
+    is_amd = known.gpu.startswith("MI")
+    is_wrong = _CUDA.search(name.casefold()) if is_amd else _ROCM.search(name.casefold())
+    if is_wrong and not (_ROCM if is_amd else _CUDA).search(name.casefold()):
+        made, has = ("CUDA", "AMD") if is_amd else ("ROCm", "NVIDIA")
+        hint = "use an image with ROCm, `rocm/pytorch:TAG` for example" if is_amd else "use an image with CUDA"
+        yield Fault(
+            f"`{name}` is made for {made}, and `{known.name}` has {has} GPUs ({known.hardware})",
+            hint,
+            environment_path(subject),
+        )
+
+
+@rule("AZ606", Level.WARNING)
+def cpu_image_on_gpus(subject: Subject) -> Iterator[Fault]:
+    """The environment is made for CPUs, and the instance type has GPUs.
+
+    A framework that was built without CUDA cannot use the GPUs: the script trains on the CPU, and you still pay for
+    them.
+    """
+    known, name = machines(subject).known, environment_name(subject)
+    if known is not None and known.gpus and _CPU.search(name.casefold()) and not _CUDA.search(name.casefold()):
+        yield Fault(
+            f"`{name}` is made for CPUs, and `{known.name}` has {known.hardware}",
+            "use an environment with CUDA, or a type without GPUs",
+            environment_path(subject),
+        )
+
+
+_PROCESSOR = {"arm64": "Arm processors", "x86_64": "x86-64 processors"}
+
+
+def _says(name: str, architecture: str) -> bool:
+    return _ARCHITECTURES[architecture].search(name.casefold()) is not None
+
+
+# Rules about the environment variables of an Azure ML job.
+
+_OF_SERVICE = re.compile(
+    r"AZ_BATCH_.*|AZ_BATCHAI_.*|OMPI_COMM_WORLD_.*|OMPI_UNIVERSE_SIZE|AZUREML_CR_.*|AZUREML_ARM_.*|AZUREML_WORKSPACE_.*"
+    r"|AZUREML_(ROOT_)?RUN_(ID|TOKEN.*)|AZUREML_EXPERIMENT_(ID|SCOPE)|AZUREML_\w*SERVICE_ENDPOINT|AZUREML_NODE_COUNT"
+    r"|AZUREML_PROCESS_NAME|AZUREML_TARGET_TYPE|AZUREML_(PARAMETER|DATAREFERENCE)_.*|AZURE_ML_(INPUT|OUTPUT)_.*"
+    r"|MLFLOW_RUN_ID"
+)
+"""Variables that the service sets in each process, as published environments of jobs show."""
+
+_NOT_A_NETWORK = ("docker", "lo", "veth")
+_TRUE = ("1", "true", "yes", "y", "on")
+
+
+@rule("AZ621", Level.ERROR)
+def variable_is_no_text(subject: Subject) -> Iterator[Fault]:
+    """The value of an environment variable is a number or `true` instead of a text.
+
+    Only overrides can cause this. The SDK sends such values unchanged (azure-ai-ml 1.35.2), and the API accepts only
+    texts.
+    """
+    for name, value in mapping(subject, "environmentVariables").items():
+        path = place(subject, ("environmentVariables", name), ("environment", "variables", name))
+        if not isinstance(value, str):
+            word = str(value).lower() if isinstance(value, bool) else value
+            yield Fault(f"the variable `{name}` is `{word}`, and not a text", f'write `{name}: "{word}"`', path)
+
+
+@rule("AZ622", Level.ERROR)
+def variable_of_service(subject: Subject) -> Iterator[Fault]:
+    """The job sets an environment variable that Azure ML sets.
+
+    These variables tell each process its rank, the location of its data, and its token for the workspace. If the job
+    sets them, all processes may get the same rank, or the job may lose the connection to its run. This rule ignores
+    `AZUREML_COMMON_RUNTIME_...` and other variables that users may set.
+    """
+    for name in mapping(subject, "environmentVariables"):
+        seen = name in LAUNCHER_VARIABLES or name.startswith("AZUREML_CR_")  # CT204 reports these
+        if _OF_SERVICE.fullmatch(name) and not seen:
+            message = f"Azure ML sets `{name}` itself, for each process"
+            path = _path(subject, name)
+            yield Fault(message, f"remove `{'' if path[-1] == name else '-x '}{name}`", path)
+
+
+@rule("AZ623", Level.WARNING)
+def interface_without_network(subject: Subject) -> Iterator[Fault]:
+    """NCCL would use a network card that does not connect the instances.
+
+    `docker0` and `lo` exist on every instance but do not connect instances, so NCCL hangs at the start until it times
+    out. The Ethernet card of Azure's GPU machines is `eth0`; without `NCCL_SOCKET_IFNAME`, NCCL finds it by itself.
+    """
+    if not _over_instances(subject):
+        return
+    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        value = _value(subject, name)
+        cards = [card.lstrip("=") for card in value.split(",")]
+        if value and not value.startswith("^") and all(card.startswith(_NOT_A_NETWORK) for card in cards):
+            message = f"`{name}={value}` does not connect the job's {body(subject).instances:,} instances"
+            yield Fault(message, f"write `{name}: eth0`, or remove it", _path(subject, name))
+
+
+@rule("AZ624", Level.WARNING)
+def infiniband_switched_off(subject: Subject) -> Iterator[Fault]:
+    """The job pays for InfiniBand but switches it off.
+
+    With `NCCL_IB_DISABLE=1`, all gradients travel over Ethernet at a fraction of the speed. On a machine with
+    InfiniBand this is useful only to find network errors.
+    """
+    known, value = machines(subject).known, _value(subject, "NCCL_IB_DISABLE")
+    if _over_instances(subject) and known and known.interconnect == "rdma" and value.casefold() in _TRUE:
+        speed = f"{known.network_gbps:,.0f} Gb/s of " if known.network_gbps else ""
+        yield Fault(
+            f"`NCCL_IB_DISABLE={value}` switches off the {speed}InfiniBand of `{known.name}`",
+            "remove `NCCL_IB_DISABLE`",
+            _path(subject, "NCCL_IB_DISABLE"),
+        )
+
+
+@rule("AZ625", Level.WARNING)
+def same_gpus_for_all(subject: Subject) -> Iterator[Fault]:
+    """`CUDA_VISIBLE_DEVICES` shows fewer GPUs than an instance has processes.
+
+    All processes get the same value. With `0`, all eight processes of an instance see only GPU 0, and NCCL stops
+    ("Duplicate GPU detected"). Let each process choose its GPU by `LOCAL_RANK`.
+    """
+    value, count = _value(subject, "CUDA_VISIBLE_DEVICES"), body(subject).processes_per_instance
+    shown = len([device for device in value.split(",") if device.strip()])
+    is_set = "CUDA_VISIBLE_DEVICES" in mapping(subject, "environmentVariables")
+    if is_set and body(subject).kind in ("PyTorch", "Mpi") and machines(subject).device != "cpu" and shown < count:
+        yield Fault(
+            f"`CUDA_VISIBLE_DEVICES={value}` shows {plural(shown, 'GPU')} to each of {plural(count, 'process')}",
+            "remove it, and let each process use the GPU with the number `LOCAL_RANK`",
+            _path(subject, "CUDA_VISIBLE_DEVICES"),
+        )
+
+
+@rule("AZ520", Level.WARNING)
+def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
+    """The job may not be able to look up a secret.
+
+    `keyvault:VAULT/NAME` needs the managed identity of the compute or of the job, with the role `Key Vault Secrets
+    User`; a job with `identity: user` or `aml_token` has none. `keyvault:NAME`, in the workspace's own vault, needs
+    azureml-core in the environment.
+    """
+    for name, secret in subject.job.environment.secrets.items():
+        place, path = secret.of("azureml") or "", ("environment", "secrets", name)
+        if place.startswith("keyvault:") and "/" not in place:
+            message = f"the secret `{name}` is in the workspace's vault, which only azureml-core can read"
+            yield Fault(message, f"name the vault, `keyvault:VAULT/{place[9:]}`, or install azureml-core", path)
+        elif subject.target.identity in ("user", "aml_token"):
+            message = f"the secret `{name}` needs a managed identity, and the job has `{subject.target.identity}`"
+            yield Fault(message, 'set `identity = "managed"` in `[azureml]`', path)
+
+
+def _over_instances(subject: Subject) -> bool:
+    return body(subject).instances > 1 and works_together(subject)
+
+
+def _value(subject: Subject, name: str) -> str:
+    value = mapping(subject, "environmentVariables").get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _path(subject: Subject, name: str) -> ValuePath:
+    """Return the path of the field that sets a variable: the override, `environment.variables`, or else
+    `distribution.options`, because options of mpirun can set variables.
+    """
+    field: ValuePath = ("environment", "variables", name)
+    if name not in subject.job.environment.variables:
+        field = ("distribution", "options")
+    return place(subject, ("environmentVariables", name), field)

@@ -7,14 +7,14 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cloudtrain.core.plan import Level
-from cloudtrain.core.references import find_references, references_in
 from cloudtrain.errors import did_you_mean
-from cloudtrain.problems.names import PLACE_NAME, mend_name
-from cloudtrain.rules.rule import Fault, Subject, rule
-from cloudtrain.targets.azureml.compile.identifiers import asset_id, asset_meant, parse_label
+from cloudtrain.job.data import find_references, references_in
+from cloudtrain.job.nodes import PLACE_NAME, mend_name
+from cloudtrain.plans.plan import Level
+from cloudtrain.rules.engine import Fault, Subject, rule
+from cloudtrain.targets.azureml.compile.parts import asset_id, asset_meant, parse_label
 from cloudtrain.targets.azureml.compile.places import CHECKPOINT, DEFAULT_STORE, MODEL, SCHEMES
-from cloudtrain.targets.azureml.rules.view import Path, body, overridden, place, text
+from cloudtrain.targets.azureml.rules.view import ValuePath, body, overridden, place, text
 
 _ASSET_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}")
 
@@ -278,7 +278,7 @@ def _survives(reference: re.Pattern[str], value: str, command: str, is_quoted_by
     return True
 
 
-def _output_path(subject: Subject, name: str) -> Path:
+def _output_path(subject: Subject, name: str) -> ValuePath:
     if path := overridden(subject, "outputs", name):
         return path
     if name == CHECKPOINT and subject.job.checkpoint is not None:
@@ -286,7 +286,7 @@ def _output_path(subject: Subject, name: str) -> Path:
     return ("outputs", name, "azureml") if name in subject.job.outputs else ("outputs",) if name == MODEL else ()
 
 
-def _input_path(subject: Subject, name: str) -> Path:
+def _input_path(subject: Subject, name: str) -> ValuePath:
     return place(subject, ("inputs", name), ("inputs", name, "azureml") if name in subject.job.inputs else ())
 
 

@@ -6,15 +6,14 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from cloudtrain.core.distribution import DeepSpeed
-from cloudtrain.core.plan import Level
-from cloudtrain.rules.image_names import TITLES, framework_of, missing_framework
-from cloudtrain.rules.rule import Fault, Subject, rule
-from cloudtrain.rules.shared import processes as shared
-from cloudtrain.rules.words import plural
-from cloudtrain.targets.azureml.compile.distributions import is_launcher
+from cloudtrain.job.distribution import DeepSpeed
+from cloudtrain.plans.plan import Level
+from cloudtrain.rules import machines as shared
+from cloudtrain.rules.engine import Fault, Subject, plural, rule
+from cloudtrain.rules.named import TITLES, framework_of, missing_framework
+from cloudtrain.targets.azureml.compile.parts import is_launcher
 from cloudtrain.targets.azureml.rules.view import (
-    Path,
+    ValuePath,
     body,
     count_path,
     environment_name,
@@ -26,7 +25,7 @@ from cloudtrain.targets.azureml.rules.view import (
 )
 
 _COUNT = "processCountPerInstance"
-_COUNT_FIELD: Path = ("distribution", "processes_per_instance")
+_COUNT_FIELD: ValuePath = ("distribution", "processes_per_instance")
 
 _TENSORFLOW = {
     "parameterServerCount": ("parameter_servers", 0),
@@ -210,7 +209,7 @@ def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
     return shared.mpi_with_one_process(subject)
 
 
-def _no_count(subject: Subject, name: str, value: Any, least: int, field: Path) -> Iterator[Fault]:
+def _no_count(subject: Subject, name: str, value: Any, least: int, field: ValuePath) -> Iterator[Fault]:
     if not is_whole(value, least):
         shown = f'"{value}"' if isinstance(value, str) else value
         hint = f"set `{'.'.join(map(str, field))}`, and remove `{name}` from the overrides"

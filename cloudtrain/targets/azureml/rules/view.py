@@ -7,21 +7,38 @@ similar rules report.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
+from urllib.parse import unquote
 
-from cloudtrain.catalogue.machines import MachineGroup, known_type
-from cloudtrain.core.per_target import overrides_of
-from cloudtrain.rules.overridden import is_written
-from cloudtrain.rules.reading import mapping_at, text_at
-from cloudtrain.rules.subject import Subject
-from cloudtrain.targets.azureml.compile.compiler import OVERRIDES
-from cloudtrain.targets.azureml.compile.identifiers import is_virtual_cluster
-from cloudtrain.targets.azureml.compile.machines import SERVERLESS, machines_of
-from cloudtrain.targets.azureml.launch.body import Body
+from cloudtrain.job.distribution import MPI, Distribution, NoDistribution, Torch
+from cloudtrain.job.model import overrides_of
+from cloudtrain.job.training import Spot
+from cloudtrain.machines.choose import MachineGroup, Machines, known_type
+from cloudtrain.rules.engine import (
+    KeysOf,
+    RequestView,
+    Subject,
+    as_written,
+    changed_variables,
+    checkpoint_at,
+    count_in,
+    is_written,
+    keys_at,
+    keys_named,
+    mapping_at,
+    tensorflow_with,
+    text_at,
+)
+from cloudtrain.rules.facts import DataPlace, data_place, split_uri
+from cloudtrain.rules.named import framework_of
+from cloudtrain.targets.azureml.compile.job import OVERRIDES, max_runtime
+from cloudtrain.targets.azureml.compile.parts import SERVERLESS, is_virtual_cluster, machines_of
+from cloudtrain.targets.azureml.request import Body
 
-Path = tuple[str | int, ...]
+ValuePath = tuple[str | int, ...]
 
 _LIFETIME, _SPOT_LIFETIME = 21 * 86_400, 7 * 86_400
 """Seconds (Azure ML documentation, quotas: job lifetime, and job lifetime on a low-priority node)."""
@@ -48,14 +65,14 @@ def body(subject: Subject) -> Body:
     return Body(subject.plan.request)
 
 
-def overridden(subject: Subject, *keys: str) -> Path | None:
+def overridden(subject: Subject, *keys: str) -> ValuePath | None:
     """Return the path of the override that sets or removes the field `keys` of the body; None without such an
     override.
     """
     return (OVERRIDES, *keys) if is_written(overrides_of(subject.job, "azureml"), *keys) else None
 
 
-def place(subject: Subject, keys: tuple[str, ...], field: Path = ()) -> Path:
+def place(subject: Subject, keys: tuple[str, ...], field: ValuePath = ()) -> ValuePath:
     """Return the path of the setting that determines the body's field `keys`: an override, or else the job's `field`.
 
     `field` is empty for settings of the target, which are not part of the job.
@@ -71,7 +88,7 @@ def machines(subject: Subject) -> MachineGroup:
     elif is_on_cluster(subject):
         found = replace(machines_of(subject.job, subject.account), count=found.count)
     field = "instance_type" if subject.job.resources.instance_type else "gpu"
-    asked: Path = ("resources", field) if found.instance_type else ()
+    asked: ValuePath = ("resources", field) if found.instance_type else ()
     return replace(found, path=place(subject, ("resources", "instanceType"), asked))
 
 
@@ -95,7 +112,7 @@ def lifetime(subject: Subject) -> int:
     return _SPOT_LIFETIME if is_spot(subject) else _LIFETIME
 
 
-def count_path(subject: Subject) -> Path:
+def count_path(subject: Subject) -> ValuePath:
     """Return the path of the field that sets the job's number of instances."""
     return place(subject, ("resources", "instanceCount"), ("resources", "instance_count"))
 
@@ -117,7 +134,7 @@ def environment_name(subject: Subject) -> str:
     return image(subject) or named
 
 
-def environment_path(subject: Subject) -> Path:
+def environment_path(subject: Subject) -> ValuePath:
     """Return the path of the field that sets the job's environment."""
     given = subject.job.environment
     field = "azureml" if given.of("azureml") else "image" if given.image else "framework"
@@ -127,3 +144,125 @@ def environment_path(subject: Subject) -> Path:
 def is_whole(value: Any, least: int) -> bool:
     """Return whether a value is a whole number of at least `least`; Python's `True` does not count as one."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+# The distribution that the body of a command job asks for.
+
+
+def distribution_in(written: Distribution, body: Body) -> Distribution:
+    """Return the distribution in the body.
+
+    If the body starts processes in the same way as `written`, the job's distribution, the result is `written` with the
+    body's numbers of processes.
+    """
+    count = count_in(body.distribution.get("processCountPerInstance"))
+    if body.kind == "PyTorch":
+        return as_written(written, Torch.model_construct(processes_per_instance=count or 1))
+    if body.kind == "Mpi":
+        return as_written(written, MPI.model_construct(processes_per_instance=count))
+    if body.kind == "TensorFlow":
+        return as_written(written, tensorflow_with(bool(body.parameter_servers), body.parameter_servers, body.workers))
+    return NoDistribution.model_construct()
+
+
+# Read the body of a command job for the rules that all targets share.
+
+_OVERRIDDEN: dict[ValuePath, KeysOf] = {
+    ("resources", "instance_count"): keys_at(("resources", "instanceCount")),
+    ("environment", "variables"): keys_named("environmentVariables"),
+    ("environment", "image"): keys_at(("environmentId",)),
+    ("distribution", "processes_per_instance"): keys_at(("distribution", "processCountPerInstance")),
+    ("distribution", "parameter_servers"): keys_at(("distribution", "parameterServerCount")),
+    ("distribution", "workers"): keys_at(("distribution", "workerCount")),
+    ("max_runtime",): keys_at(("limits", "timeout")),
+    ("spot",): keys_at(("queueSettings", "jobTier")),
+    ("inputs",): keys_named("inputs"),
+    ("outputs",): keys_named("outputs"),
+    ("checkpoint",): keys_at(("outputs", "checkpoint")),
+}
+
+
+class AzureMLView(RequestView):
+    """Reads the bodies of Azure ML's command jobs."""
+
+    overridden_by = _OVERRIDDEN
+
+    def change_script(self, subject: Subject) -> dict[str, Any]:
+        """Return a change of the job for the rules about scripts: `{"environment": ...}`, the job's environment with
+        the variables that the overrides set."""
+        return {"environment": changed_variables(subject.job, self.overrides(subject).get("environmentVariables"))}
+
+    def change(self, subject: Subject) -> dict[str, Any]:
+        """Return the job's fields that the overrides change, with their new values."""
+        body, written = Body(subject.plan.request), self.overrides(subject)
+        properties = mapping_at(subject.plan.request, "properties")
+        found: dict[str, Any] = self.change_script(subject) | {"max_runtime": max_runtime(properties)}
+        if is_written(written, "resources"):
+            found["resources"] = subject.job.resources.model_copy(update={"instance_count": body.instances})
+        if is_written(written, "distribution") and subject.processing is None:
+            found["distribution"] = distribution_in(subject.job.distribution, body)
+        if is_written(written, "queueSettings"):
+            is_spot = str(mapping_at(properties, "queueSettings").get("jobTier", "")).casefold() == "spot"
+            found["spot"] = (subject.job.spot or Spot()) if is_spot else None
+        if is_written(written, "outputs", "checkpoint"):
+            found["checkpoint"] = checkpoint_at(self.target, body.outputs.get("checkpoint", {}).get("uri"))
+        return found
+
+    def machines(self, subject: Subject) -> Machines:
+        """Return the machines in the body; on a cluster, the machines that the job names."""
+        return Machines((machines(subject),))
+
+    def longest_run(self, subject: Subject) -> int:
+        """Return the body's time limit in seconds, or else the service's own limit."""
+        return max_runtime(properties(subject)) or lifetime(subject)
+
+    def framework(self, subject: Subject) -> str | None:
+        """Return the framework in the environment's name; None if the name contains none."""
+        return framework_of(environment_name(subject))
+
+    def places(self, subject: Subject) -> Iterator[DataPlace]:
+        """Yield the locations that the request reads and writes."""
+        body = Body(subject.plan.request)
+        for kind, named in (("input", body.inputs), ("output", body.outputs)):
+            for name, item in named.items():
+                uri = item.get("uri")
+                if not isinstance(uri, str) or item.get("jobInputType") == "literal" or uri.startswith("/"):
+                    continue
+                if kind == "output" and name == "checkpoint" and subject.job.checkpoint is not None:
+                    yield data_place(
+                        "checkpoint", name, uri, split_azure_uri(uri, subject), ("checkpoint", self.target)
+                    )
+                else:
+                    yield data_place(kind, name, uri, split_azure_uri(uri, subject), (f"{kind}s", name, self.target))
+
+
+_DATASTORE = re.compile(
+    r"azureml://(?:subscriptions/(?P<subscription>[^/]+)/resourcegroups/(?P<group>[^/]+)/(?:providers/[^/]+/)?"
+    r"workspaces/(?P<workspace>[^/]+)/)?datastores/(?P<store>[^/]+)(?:/paths)?(?P<below>/.*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+_BLOB = re.compile(
+    r"https?://(?P<account>[^./]+)\.(?:blob|dfs)\.[^/]+/(?P<container>[^/?]+)(?P<below>/[^?]*)?(?:\?.*)?"
+)
+_CONTAINER = re.compile(r"(?:wasbs?|abfss?)://(?P<container>[^@/]+)@(?P<account>[^./]+)\.[^/]+(?P<below>/.*)?")
+
+
+def split_azure_uri(uri: str, subject: Subject) -> tuple[str, ...]:
+    """Split an address into parts, which are the same for every address of the same data.
+
+    For example, a datastore's address may or may not include the job's workspace, and a container has `https:`,
+    `wasbs:` and `abfss:` addresses.
+    """
+    if match := _DATASTORE.fullmatch(uri):
+        account = subject.account
+        own = (account.subscription_id, account.resource_group, account.workspace)
+        named = (match["subscription"], match["group"], match["workspace"])
+        is_own = match["workspace"] is None or [str(part).casefold() for part in named] == [p.casefold() for p in own]
+        return ("azureml", *(() if is_own else map(str, named)), match["store"], *_below(match["below"]))
+    if match := _BLOB.fullmatch(uri) or _CONTAINER.fullmatch(uri):
+        return ("storage", match["account"], match["container"], *_below(unquote(match["below"] or "")))
+    return split_uri(uri)
+
+
+def _below(path: str | None) -> list[str]:
+    return [part for part in (path or "").split("/") if part]

@@ -9,21 +9,281 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from threading import RLock
-from typing import Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
 
 import cloudtrain
-from cloudtrain.errors import TargetUnreachable
-from cloudtrain.system.extras import require
-from cloudtrain.targets.azureml.account_ref import AccountRef
-from cloudtrain.targets.azureml.service.clouds import Cloud, cloud_of
-from cloudtrain.targets.azureml.service.credentials import credential_of, kind_of
+from cloudtrain.errors import SettingsError, TargetError, TargetUnreachable, UsageError, did_you_mean
+from cloudtrain.plans.plan import canonical_json
+from cloudtrain.system.plugins import require
+from cloudtrain.targets.azureml.compile.parts import MODELS, Labelled, asset_id, parse_label
 from cloudtrain.targets.azureml.service.provider_errors import Call, refusal_error, translate_error
-from cloudtrain.targets.azureml.service.versions import HISTORY, WORKSPACE
-from cloudtrain.targets.common.provider_errors import Expired
+from cloudtrain.targets.azureml.settings import AccountRef, az_folder, az_subscriptions
+from cloudtrain.targets.common.services import Expired, NotThere
+
+if TYPE_CHECKING:
+    from cloudtrain.job.processing import AnyJob
+
+
+# Azure's clouds: their hosts, and the audiences of their tokens.
+
+METADATA_URL = "ARM_CLOUD_METADATA_URL"
+"""The variable with the address that describes other clouds; the az command and azure-ai-ml use it too."""
+
+CURRENT = "AZUREML_CURRENT_CLOUD"
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """One of Azure's clouds. Its addresses do not end with a slash."""
+
+    name: str
+    resource_manager: str
+    login: str
+    """The login service, which issues tokens."""
+    studio: str
+    """The studio's address, and the audience of the token with which a job acts for its user."""
+    storage: str
+    """Suffix of the storage accounts' hosts: `core.windows.net`."""
+
+    @property
+    def scope(self) -> str:
+        """Return the scope of tokens for requests to the resource manager."""
+        return f"{self.resource_manager}/.default"
+
+    @property
+    def job_scope(self) -> str:
+        """Return the scope of the token with which a job accesses data as its user."""
+        return f"{self.studio}/.default"
+
+    @property
+    def is_built_in(self) -> bool:
+        """Return whether the cloud is built into cloudtrain: public, US government or China."""
+        return self.name in BUILT_IN
+
+
+BUILT_IN = {
+    cloud.name: cloud
+    for cloud in (
+        Cloud(
+            "AzureCloud",
+            "https://management.azure.com",
+            "https://login.microsoftonline.com",
+            "https://ml.azure.com",
+            "core.windows.net",
+        ),
+        Cloud(
+            "AzureUSGovernment",
+            "https://management.usgovcloudapi.net",
+            "https://login.microsoftonline.us",
+            "https://ml.azure.us",
+            "core.usgovcloudapi.net",
+        ),
+        Cloud(
+            "AzureChinaCloud",
+            "https://management.chinacloudapi.cn",
+            "https://login.chinacloudapi.cn",
+            "https://ml.azure.cn",
+            "core.chinacloudapi.cn",
+        ),
+    )
+}
+
+
+def known_cloud(name: str | None, environ: Mapping[str, str]) -> Cloud | None:
+    """Return the target's cloud if it is built in, so that no request is needed; otherwise None.
+
+    `name`: see `cloud_of`.
+    """
+    wanted = name or environ.get(CURRENT)
+    if wanted is None:
+        return None if environ.get(METADATA_URL) else BUILT_IN["AzureCloud"]
+    return BUILT_IN.get(wanted)
+
+
+def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str], Any]) -> Cloud:
+    """Return the cloud of a target. Clouds that are not built in are looked up at ARM_CLOUD_METADATA_URL.
+
+    Args:
+        name: the target's setting `cloud`. Default: AZUREML_CURRENT_CLOUD, or else the cloud whose resource manager
+            has the host of ARM_CLOUD_METADATA_URL, or else the public cloud.
+        fetch: gets the JSON data at an address.
+
+    Raises:
+        SettingsError: the cloud is unknown.
+    """
+    known = known_cloud(name, environ)
+    if known is not None:
+        return known
+    wanted, url = name or environ.get(CURRENT), environ.get(METADATA_URL)
+    if not url:
+        hint = did_you_mean(wanted or "", BUILT_IN)
+        raise SettingsError(
+            f"`{wanted}` is not an Azure cloud", hint=f"{hint} For another cloud, set {METADATA_URL}", code="CT917"
+        )
+    described = list(_read_clouds(fetch(url)))
+    found = [cloud for cloud in described if _is_meant(cloud, wanted, url)]
+    if found:
+        return found[0]
+    if wanted is None:
+        return BUILT_IN["AzureCloud"]
+    names = [cloud.name for cloud in described]
+    raise SettingsError(
+        f"the metadata at `{url}` describes no cloud `{wanted}`",
+        hint=did_you_mean(wanted, [*BUILT_IN, *names]),
+        code="CT917",
+    )
+
+
+def _is_meant(cloud: Cloud, wanted: str | None, url: str) -> bool:
+    if wanted is not None:
+        return cloud.name == wanted
+    return urlsplit(cloud.resource_manager).netloc == urlsplit(url).netloc
+
+
+def _read_clouds(answer: Any) -> Iterator[Cloud]:
+    """Yield the clouds in the JSON data at ARM_CLOUD_METADATA_URL, which describes one cloud or a list of clouds."""
+    for item in answer if isinstance(answer, list) else [answer]:
+        try:
+            yield Cloud(
+                name=item["name"],
+                resource_manager=item["resourceManager"].rstrip("/"),
+                login=item["authentication"]["loginEndpoint"].rstrip("/"),
+                studio=_studio(item["portal"]),
+                storage=item["suffixes"]["storage"],
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            hint = f"check the address in {METADATA_URL}"
+            raise TargetError(f"the metadata of a cloud lacks the field {error}", hint=hint, code="CT917") from None
+
+
+def _studio(portal: str) -> str:
+    """Return the studio's address, `ml.azure.DOMAIN`, for a portal at `portal.azure.DOMAIN`.
+
+    Azure does not document this rule.
+    """
+    parts = urlsplit(portal)
+    host = parts.netloc
+    return f"https://ml.{host.removeprefix('portal.')}" if host.startswith("portal.") else f"https://{host}"
+
+
+# Get credentials through azure-identity: the first that works, or only the kind in the target's setting `credential`.
+#
+# azure-identity reads AZURE_CLIENT_ID, IDENTITY_ENDPOINT and its other variables from the process's environment.
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A credential class of azure-identity. `login` tells the user how to log in."""
+
+    name: str
+    login: str
+    takes_authority: bool = False
+    takes_client_id: bool = False
+
+
+_SERVICE_PRINCIPAL = "set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
+
+KINDS = {
+    "cli": Kind("AzureCliCredential", "log in: `az login`"),
+    "developer_cli": Kind("AzureDeveloperCliCredential", "log in: `azd auth login`"),
+    "powershell": Kind("AzurePowerShellCredential", "log in: `Connect-AzAccount`"),
+    "environment": Kind("EnvironmentCredential", _SERVICE_PRINCIPAL, takes_authority=True),
+    "managed_identity": Kind(
+        "ManagedIdentityCredential",
+        "give this machine an identity; AZURE_CLIENT_ID chooses one of several",
+        takes_client_id=True,
+    ),
+    "workload_identity": Kind(
+        "WorkloadIdentityCredential",
+        "set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_FEDERATED_TOKEN_FILE",
+        takes_authority=True,
+    ),
+}
+"""The kinds that a target may name. All of them work without a question or a browser."""
+
+ANY = Kind("DefaultAzureCredential", f"log in: `az login`, or {_SERVICE_PRINCIPAL}", takes_authority=True)
+"""Tries each kind in turn, until one has a token."""
+
+
+def kind_of(name: str | None) -> Kind:
+    """Return the kind of credential with the name `name`; for None, the kind that tries all others in turn.
+
+    Raises:
+        SettingsError: `name` is not a kind of credential.
+    """
+    if name is None:
+        return ANY
+    if name not in KINDS:
+        raise SettingsError(f"`{name}` is not a kind of Azure credential", hint=did_you_mean(name, KINDS), code="CT916")
+    return KINDS[name]
+
+
+def credential_of(name: str | None, cloud: Cloud, environ: Mapping[str, str]) -> Any:
+    """Return a credential that gets tokens from `cloud`, and new tokens when they expire.
+
+    Raises:
+        SettingsError: `name` is not a kind of credential, or a variable or file that it needs is missing.
+        MissingExtra: azure-identity is not installed.
+    """
+    kind = kind_of(name)
+    identity = require("azure.identity", extra="azureml")
+    options: dict[str, Any] = {}
+    if kind.takes_authority:
+        options["authority"] = cloud.login
+        if not cloud.is_built_in:
+            options["disable_instance_discovery"] = True  # it would ask the public cloud, which does not know this one
+    if kind.takes_client_id and environ.get("AZURE_CLIENT_ID"):
+        options["client_id"] = environ["AZURE_CLIENT_ID"]
+    try:
+        return getattr(identity, kind.name)(**options)
+    except ValueError as error:
+        raise SettingsError(f"{' '.join(str(error).split()).rstrip('.')}", hint=kind.login, code="CT916") from error
+    except OSError as error:  # from reading a certificate's file
+        raise SettingsError(
+            f"`{error.filename}` cannot be read: {error.strerror}", hint=kind.login, code="CT916"
+        ) from error
+
+
+_SIGNS = (
+    "AZURE_CLIENT_ID",
+    "AZURE_USERNAME",
+    "AZURE_FEDERATED_TOKEN_FILE",
+    "IDENTITY_ENDPOINT",
+    "MSI_ENDPOINT",
+)
+
+
+def credentials_in_sight(environ: Mapping[str, str]) -> bool:
+    """Return whether this machine seems to have credentials, without using the network.
+
+    A virtual machine gets credentials from its metadata service over the network; cloudtrain asks that service only
+    with `--online`.
+    """
+    return any(environ.get(sign) for sign in _SIGNS) or bool(az_subscriptions(az_folder(environ)))
+
+
+# The versions of Azure's APIs, one for each kind of object, as azure-ai-ml 1.35.2 sends them.
+
+WORKSPACE = "2024-10-01-preview"
+DATASTORE = "2024-10-01-preview"
+CODE = "2023-04-01"
+ENVIRONMENT = "2023-04-01-preview"
+COMPUTE = "2023-08-01-preview"
+JOB = "2024-01-01-preview"
+"""For reading and listing jobs."""
+SUBMIT = "2025-01-01-preview"
+"""For making a job. Older versions silently drop fields of a command job."""
+SWEEP = "2024-01-01-preview"
+"""For making a sweep job."""
+CANCEL = "2023-04-01-preview"
+HISTORY = "v1.0"
+"""For the workspace's run history, which is separate from the resource manager."""
+
 
 RETRIES, BACKOFF, LONGEST = 7, 0.8, 20.0
 """Retries while Azure is busy: their number, the base of the growing pauses in seconds, and the longest pause.
@@ -249,3 +509,111 @@ def _decode(data: bytes) -> Any:
         return json.loads(data)
     except ValueError:
         return None
+
+
+# Find the current version of assets with the label `latest`.
+#
+# As azure-ai-ml 1.35.2 does, cloudtrain sends the version instead of the label. The latest version of an environment
+# is the one created last; for data and models, the service reports the latest version.
+
+_NEWEST = {"$orderBy": "createdtime desc", "$top": "1"}
+
+
+class Labels:
+    """The labels of one workspace. Their versions are stored, so that a submit uses the versions that its check
+    reported.
+    """
+
+    def __init__(self) -> None:
+        self._said: dict[str, str] = {}
+
+    def ask(self, client: Client, label: Labelled) -> str:
+        """Ask the workspace for the current version of a labelled asset, and return it.
+
+        Raises:
+            NotThere: the asset does not exist or has no version.
+            TargetError: the user may not read the asset.
+        """
+        if label.kind == "environments":
+            page = client.get(f"{label.thing}/versions", api_version=ENVIRONMENT, query=_NEWEST).get("value") or []
+            version = page[0].get("name") if page else None
+        else:
+            container = client.get(label.thing, api_version=ENVIRONMENT)
+            version = (container.get("properties") or {}).get("latestVersion")
+        if not version:
+            raise NotThere(f"`{label.name}` has no version", hint="register a version, or name another asset")
+        self._said[label.thing] = str(version)
+        return str(version)
+
+    def body(self, client: Client, request: Mapping[str, Any], text: str) -> str:
+        """Return the JSON text of the request to send: `text`, with versions instead of labels.
+
+        Raises:
+            TargetError: a labelled asset has no version, or the user may not read it.
+        """
+        properties = dict(request["properties"])
+        found = dict(_labels(properties))
+        if not found:
+            return text
+        ids = {written: self._id(client, label) for written, label in found.items()}
+        if properties.get("environmentId") in ids:
+            properties["environmentId"] = ids[properties["environmentId"]]
+        properties["inputs"] = {
+            name: {**item, "uri": ids[item["uri"]]} if isinstance(item, Mapping) and item.get("uri") in ids else item
+            for name, item in (properties.get("inputs") or {}).items()
+        }
+        return canonical_json({**request, "properties": properties})
+
+    def pinned(self, client: Client, job: AnyJob) -> AnyJob:
+        """Return the job with versions instead of labels.
+
+        Raises:
+            TargetError: a labelled asset has no version, or the user may not read it.
+            UsageError: a label belongs to a registry, in which cloudtrain does not look up labels.
+        """
+        environment = self._version_of(client, job.environment.of("azureml"), "environments")
+        inputs = {
+            name: self._version_of(client, item.of("azureml"), "models" if item.type in MODELS else "data")
+            for name, item in job.inputs.items()
+        }
+        changes: dict[str, Any] = {}
+        if environment is not None:
+            changes["environment"] = job.environment.model_copy(update={"azureml": environment})
+        if any(inputs.values()):
+            changes["inputs"] = {
+                name: item.model_copy(update={"azureml": inputs[name]}) if inputs[name] else item
+                for name, item in job.inputs.items()
+            }
+        return job.model_copy(update=changes) if changes else job
+
+    def _version_of(self, client: Client, written: Any, kind: str) -> str | None:
+        """Return a reference to the current version of a labelled asset; None if `written` has no label."""
+        if not isinstance(written, str):
+            return None
+        found = asset_id(client.place.workspace_id, written, kind) or written
+        label = parse_label(found)
+        if label is not None:
+            whole = self._id(client, label)
+            return whole if "/" in written else f"azureml:{label.name}:{whole.rpartition('/')[2]}"
+        if found.endswith(("@latest", "/labels/latest")):
+            hint = "write a version instead; the registry's page in the studio lists the versions"
+            raise UsageError(f"cloudtrain cannot look up `{written}`, a label in a registry", hint=hint, code="CT987")
+        return None
+
+    def _id(self, client: Client, label: Labelled) -> str:
+        try:
+            version = self._said.get(label.thing) or self.ask(client, label)
+        except NotThere as error:
+            hint = f"name a version: `azureml:{label.name}:1`"
+            raise TargetError(
+                f"the workspace has no `{label.name}`, so `latest` means no version", hint=hint
+            ) from error
+        return f"{label.thing}/versions/{version}"
+
+
+def _labels(properties: Mapping[str, Any]) -> Iterator[tuple[str, Labelled]]:
+    inputs = (properties.get("inputs") or {}).values()
+    uris = (item.get("uri") for item in inputs if isinstance(item, Mapping))
+    for written in (properties.get("environmentId"), *uris):
+        if isinstance(written, str) and (label := parse_label(written)):
+            yield written, label

@@ -2,22 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
-from cloudtrain.core.plan import Finding, Plan
 from cloudtrain.errors import CloudtrainError, MissingExtra, TargetError, TargetUnreachable, did_you_mean
-from cloudtrain.targets.azureml.compile.identifiers import Labelled, is_virtual_cluster, parse_label
-from cloudtrain.targets.azureml.compile.machines import SERVERLESS
-from cloudtrain.targets.azureml.rules.online import level_of
-from cloudtrain.targets.azureml.service.client import Client
-from cloudtrain.targets.azureml.service.labels import Labels
-from cloudtrain.targets.azureml.service.places import DatastorePlace, place_of
-from cloudtrain.targets.azureml.service.quota import serverless_faults
-from cloudtrain.targets.azureml.service.versions import COMPUTE, DATASTORE, ENVIRONMENT
-from cloudtrain.targets.common.provider_errors import Denied, NotThere
+from cloudtrain.machines.overlay import Refreshed, write_refreshed
+from cloudtrain.machines.table import instance_named
+from cloudtrain.plans.plan import Finding, Level, Plan
+from cloudtrain.rules.engine import declare, level_of
+from cloudtrain.targets.azureml.catalogue import overlay_of
+from cloudtrain.targets.azureml.compile.parts import SERVERLESS, Labelled, is_virtual_cluster, parse_label
+from cloudtrain.targets.azureml.service.blobs import DatastorePlace, place_of
+from cloudtrain.targets.azureml.service.client import COMPUTE, DATASTORE, ENVIRONMENT, WORKSPACE, Client, Labels
+from cloudtrain.targets.common.services import Denied, NotThere
+
+# Check whether a region offers a serverless job's instance type, and whether the quota is large enough.
+#
+# Azure ML limits vCPUs of each family (`standardNCADSA100v4Family`) and of all families (`TotalDedicatedCores`). For
+# spot capacity, only `TotalLowPriorityCores` applies: the low-priority vCPUs of all families together.
+
+_ALL, _ALL_SPARE = "TotalDedicatedCores", "TotalLowPriorityCores"
+_ASK = "ask for more in the studio, under Quota: https://ml.azure.com/quota"
+
+
+class CapacityFault(NamedTuple):
+    """A problem with capacity: the code of the rule, and the finding's texts and path."""
+
+    code: str
+    message: str
+    hint: str
+    path: tuple[str, ...]
+
+
+_TYPE, _COUNT = ("resources", "instance_type"), ("resources", "instance_count")
+
+
+def serverless_faults(
+    client: Client, size: str, count: int, locations: Sequence[str], *, is_spot: bool
+) -> list[CapacityFault]:  # fmt: skip
+    """Return the capacity problems of a job that needs `count` machines of a size.
+
+    If the job may run in several regions, the region with the fewest problems counts.
+
+    Raises:
+        TargetError: see `provider_errors`.
+    """
+    found = [list(_faults(client, size, count, location, is_spot)) for location in locations]
+    return min(found, key=_badness, default=[])
+
+
+def _badness(faults: Sequence[CapacityFault]) -> tuple[int, int]:
+    """Return a sort key for a region's problems: the number of errors, then the number of all problems.
+
+    Errors count more than warnings, because an error means that the service refuses the job.
+    """
+    return sum(level_of(fault.code) is Level.ERROR for fault in faults), len(faults)
+
+
+def _faults(client: Client, size: str, count: int, location: str, is_spot: bool) -> Iterator[CapacityFault]:
+    sizes = _list_entries(client, location, "vmSizes")
+    offered = next((item for item in sizes if item["name"].lower() == size.lower()), None)
+    if offered is None:
+        hint = did_you_mean(size, [item["name"] for item in sizes if item.get("gpus")]) or "name another region"
+        yield CapacityFault("AZ909", f"Azure ML offers no {size} in {location}", hint, _TYPE)
+        return
+    if is_spot and offered.get("lowPriorityCapable") is False:
+        message = f"{size} is not sold as spot capacity in {location}"
+        yield CapacityFault("AZ909", message, "remove `spot`, or name another type", _TYPE)
+        return
+    needed, usages = int(offered["vCPUs"]) * count, _list_entries(client, location, "usages")
+    names = [_ALL_SPARE] if is_spot else [str(offered["family"]), _ALL]
+    for name in names:
+        entries = [usage for usage in usages if _is_of(usage, name)]
+        if not entries and name != _ALL:
+            message = f"{location} lists no quota `{name}`, so it is not known whether you may use {needed} vCPUs"
+            yield CapacityFault("AZ902", message, "look in the studio, under Quota: https://ml.azure.com/quota", _COUNT)
+        for usage in entries:
+            yield from _shortage(usage, needed, f"`{name}` in {location}")
+
+
+def _shortage(usage: Mapping[str, Any], needed: int, where: str) -> Iterator[CapacityFault]:
+    """Report a quota that is too small, or used up by other jobs. A negative quota means unlimited."""
+    limit, used = int(usage["limit"]), int(usage.get("currentValue") or 0)
+    if 0 <= limit < needed:
+        yield CapacityFault("AZ910", f"the quota of {where} is {limit} vCPUs, and the job needs {needed}", _ASK, _COUNT)
+    elif 0 <= limit < used + needed:
+        message = f"{used} of the {limit} vCPUs of {where} are in use, and the job needs {needed}"
+        yield CapacityFault("AZ911", message, f"it will wait in the queue; or {_ASK}", _COUNT)
+
+
+def _is_of(usage: Mapping[str, Any], name: str) -> bool:
+    """Return whether `usage`, an entry of the service's list, is the quota `name`. Instead of the name, some entries
+    contain a title such as `Standard NDv2 Family ... vCPUs`.
+    """
+    names = usage.get("name") or {}
+    if str(names.get("value", "")).lower() == name.lower():
+        return True
+    words = _letters(str(names.get("value", "")))
+    return "vcpus" in words and "lowpriority" not in words and words.startswith(_letters(name))
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def _list_entries(client: Client, location: str, what: str) -> list[dict[str, Any]]:
+    subscription = client.place.subscription_id
+    path = f"/subscriptions/{subscription}/providers/Microsoft.MachineLearningServices/locations/{location}/{what}"
+    return [item for page in client.pages(path, api_version=COMPUTE) for item in page]
+
 
 _THREADS = 8
 
@@ -31,7 +128,7 @@ _CLUSTER, _INSTANCE = "AmlCompute", "ComputeInstance"
 _RUNS_JOBS = (_CLUSTER, _INSTANCE, "Kubernetes")
 _BROKEN = ("Failed", "Canceled", "Deleting")
 
-Path = tuple[str | int, ...]
+ValuePath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
@@ -167,7 +264,7 @@ def _size(asked: Asked, name: str, machines: Mapping[str, Any]) -> Iterator[Find
 
 def _catalogue_name(size: str) -> str:
     """Return a size in the catalogue's spelling, because the service writes sizes in capitals."""
-    from cloudtrain.catalogue.instances import instance_named
+    from cloudtrain.machines.table import instance_named
 
     known = instance_named("azureml", size)
     return known.name if known is not None else size
@@ -223,7 +320,7 @@ def _environment(asked: Asked) -> Iterator[Finding]:
         yield _finding("AZ912", message, hint, ("environment", "azureml"))
 
 
-def _meaning(asked: Asked, label: Labelled, code: str, path: Path) -> Iterator[Finding]:
+def _meaning(asked: Asked, label: Labelled, code: str, path: ValuePath) -> Iterator[Finding]:
     """Report the current version of a labelled asset as AZ916, or a missing asset as `code`."""
     noun = _NOUNS[label.kind]
     try:
@@ -259,7 +356,7 @@ def _thing(uri: str, workspace: str) -> str | None:
     return f"{place.workspace}/datastores/{place.name}" if isinstance(place, DatastorePlace) else None
 
 
-def _exists(thing: str, code: str, path: Path) -> Check:
+def _exists(thing: str, code: str, path: ValuePath) -> Check:
     def look(asked: Asked) -> Iterator[Finding]:
         if label := parse_label(thing):
             yield from _meaning(asked, label, code, path)
@@ -278,5 +375,232 @@ def _exists(thing: str, code: str, path: Path) -> Check:
 _NOUNS = {"datastores": "datastore", "data": "data", "environments": "environment", "models": "model"}
 
 
-def _finding(code: str, message: str, hint: str | None, path: Path = ()) -> Finding:
+def _finding(code: str, message: str, hint: str | None, path: ValuePath = ()) -> Finding:
     return Finding(code, level_of(code), message, hint, path)
+
+
+# Refresh the catalogue for a workspace's region: sizes with prices, quota, and facts from Microsoft.Compute.
+
+SKUS = "2021-07-01"
+"""The version of Microsoft.Compute's list of sizes that Azure's own SDKs send.
+
+It has not been tested against the service.
+"""
+
+
+class Reader(Protocol):
+    """The part of `client.Client` that this module needs.
+
+    Paths are inside the workspace (empty for the workspace itself), or begin with `/subscriptions/`.
+    """
+
+    def get(self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None) -> Any:
+        """Return the JSON data at a path."""
+        ...
+
+    def pages(
+        self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None
+    ) -> Iterator[list[Any]]:
+        """Yield the items of a list, page by page."""
+        ...
+
+
+def refresh(reader: Reader, subscription_id: str, *, folder: Path, date: str) -> Refreshed:
+    """Ask Azure about the workspace's region, and write corrections of the catalogue into `folder`.
+
+    Data that the credentials may not read (often Microsoft.Compute, sometimes the quota) is left out, with a note.
+
+    Args:
+        folder: the user's configuration folder.
+        date: today's ISO date, which becomes the date of the prices.
+
+    Raises:
+        TargetError: the workspace or its sizes cannot be read; nothing is written then.
+        SettingsError: the file cannot be written.
+    """
+    location = str(reader.get("", api_version=WORKSPACE)["location"])
+    provider = f"/subscriptions/{subscription_id}/providers/Microsoft.MachineLearningServices/locations/{location}"
+    notes: list[str] = []
+
+    def all_of(path: str, api_version: str, query: Mapping[str, str] | None = None) -> list[Any]:
+        return [item for page in reader.pages(path, api_version=api_version, query=query) for item in page]
+
+    def if_allowed(ask: Callable[[], list[Any]], without: str) -> list[Any] | None:
+        try:
+            return ask()
+        except Denied as error:
+            notes.append(f"{without}: {error.message}")
+            return None
+
+    sizes = all_of(f"{provider}/vmSizes", COMPUTE)
+    usages = if_allowed(lambda: all_of(f"{provider}/usages", COMPUTE), "without the quota")
+    skus_path = f"/subscriptions/{subscription_id}/providers/Microsoft.Compute/skus"
+    here = {"$filter": f"location eq '{location}'"}
+    skus = if_allowed(
+        lambda: all_of(skus_path, SKUS, here), "the InfiniBand of sizes that are new is guessed from their names"
+    )
+    table = overlay_of(sizes, usages or (), skus, date=date, location=location)
+    file = write_refreshed(folder, "azureml", table, about=f"Azure ML's VM sizes in {location}, asked on {date}")
+    added = tuple(name for name in table if instance_named("azureml", name) is None)
+    return Refreshed(file, location, len(table), added, tuple(notes))
+
+
+# Rules that need the Azure account. `AzureMLService.check` applies them, before a submit and in `cloudtrain check`; a
+# plan does not need them.
+#
+# This module declares their codes, levels and texts, so that `explain` and `--ignore` treat them like other rules.
+
+declare(
+    "AZ901",
+    Level.ERROR,
+    """This machine has no credentials, or Azure does not accept them for the subscription.
+
+    The job cannot be sent. Log in with `az login`, or set `credential` in `[azureml]` to a kind of credential that
+    works on this machine. `az account show` prints your current account and subscription.
+    """,
+)
+
+declare(
+    "AZ902",
+    Level.WARNING,
+    """A check could not be done.
+
+    The credentials do not have the permission, or Azure does not answer. The job may still be right, so this is only a
+    warning. The message names the missing permission or the reason.
+    """,
+)
+
+declare(
+    "AZ903",
+    Level.ERROR,
+    """The workspace does not exist, or these credentials cannot see it.
+
+    Check `subscription_id`, `resource_group` and `workspace` in `[azureml]`. `az ml workspace list` lists a resource
+    group's workspaces.
+    """,
+)
+
+declare(
+    "AZ904",
+    Level.ERROR,
+    """The workspace has no compute of that name.
+
+    Azure ML would refuse the job, after the code has been uploaded. Leave `compute` out to run serverless.
+    """,
+)
+
+declare(
+    "AZ905",
+    Level.ERROR,
+    """The compute is not a cluster that can run the job.
+
+    A compute instance is a single machine for one user, who must start it. A job with several instances needs an
+    AmlCompute cluster.
+    """,
+)
+
+declare(
+    "AZ906",
+    Level.ERROR,
+    """The compute cannot run jobs in its current state.
+
+    Its creation failed, it is being deleted, or it is a stopped compute instance. The job would wait in the queue and
+    never start.
+    """,
+)
+
+declare(
+    "AZ907",
+    Level.ERROR,
+    """The cluster's instance type is not the job's.
+
+    All machines of a cluster have the size with which the cluster was created. The service ignores the job's type, and
+    the planned numbers of GPUs and processes do not fit the cluster's machines.
+    """,
+)
+
+declare(
+    "AZ908",
+    Level.ERROR,
+    """The job needs more instances than the cluster's `max_instances`.
+
+    The cluster never has more than `max_instances` machines, so the job would wait in the queue forever.
+    """,
+)
+
+declare(
+    "AZ909",
+    Level.ERROR,
+    """Azure ML does not offer the instance type in the job's regions.
+
+    A serverless job needs a size that Azure ML lists for the workspace's region, or for one of `locations`. A job on
+    spot capacity needs a size that Azure sells at low priority.
+    """,
+)
+
+declare(
+    "AZ910",
+    Level.ERROR,
+    """The job needs more vCPUs than the quota allows.
+
+    Azure ML limits the number of vCPUs: of each family in a region, of all families, and for spot capacity of all
+    families at low priority. The quota of most families with GPUs starts at zero. Ask for more in the studio, under
+    Quota; approval takes hours to days.
+    """,
+)
+
+declare(
+    "AZ911",
+    Level.WARNING,
+    """Other jobs currently use up the quota that the job needs.
+
+    The job waits in the queue until enough vCPUs of the quota are free.
+    """,
+)
+
+declare(
+    "AZ912",
+    Level.ERROR,
+    """The environment, or the version of it that the job names, does not exist.
+
+    `az ml environment list --name NAME` lists the versions; add `--registry-name azureml` for Microsoft's environments.
+    """,
+)
+
+declare(
+    "AZ913",
+    Level.ERROR,
+    """A data asset, a model or a datastore of an input does not exist.
+
+    The job would start, find no data and fail, and you would pay for its instances.
+    """,
+)
+
+declare(
+    "AZ914",
+    Level.ERROR,
+    """The datastore of an output does not exist.
+
+    The service could not store the output, so the job would fail when it starts.
+    """,
+)
+
+declare(
+    "AZ915",
+    Level.WARNING,
+    """The managed identity is not assigned to the compute or the workspace.
+
+    A job can act only as an identity that is assigned to its cluster, or to the workspace if the job is serverless.
+    This check does not test whether the identity may read the job's data.
+    """,
+)
+
+declare(
+    "AZ916",
+    Level.NOTICE,
+    """The label `latest` of an environment or of data currently means the reported version.
+
+    The plan contains the label; `cloudtrain submit` sends the version. To use the same version later, write it into the
+    job.
+    """,
+)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloudtrain.errors import NameTaken, RunNotFound, SettingsError, TargetError, TargetUnreachable
-from cloudtrain.targets.common.provider_errors import Denied, Expired, NotThere
+from cloudtrain.targets.common.services import Denied, Expired, NotThere
 
 
 class NoWorkspace(NotThere):

@@ -10,23 +10,70 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cloudtrain.catalogue.machines import known_type
-from cloudtrain.core.adoption import Draft, Original
-from cloudtrain.core.script import job_name_from
 from cloudtrain.errors import JobError
-from cloudtrain.problems.names import PLACE_NAME
-from cloudtrain.targets.sagemaker.account import account_id
+from cloudtrain.job.nodes import PLACE_NAME
+from cloudtrain.job.script import job_name_from
+from cloudtrain.machines.choose import known_type
+from cloudtrain.targets.adoption import Draft, Original
+from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
-from cloudtrain.targets.sagemaker.adopt.launches import OF_TOOLKIT, distribution_in, parsed
-from cloudtrain.targets.sagemaker.adopt.monitoring import monitoring_settings
 from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, draft_fields
 from cloudtrain.targets.sagemaker.catalogue.images import image_of_uri
 from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_VOLUME_GIB
 from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR
-from cloudtrain.targets.sagemaker.compile.request import DEFAULT_MAX_RUNTIME
-from cloudtrain.targets.sagemaker.launch import keys
-from cloudtrain.targets.sagemaker.settings import CHECKPOINT_PATH
-from cloudtrain.targets.sagemaker.tags import RUN_TAG
+from cloudtrain.targets.sagemaker.compile.training import DEFAULT_MAX_RUNTIME
+from cloudtrain.targets.sagemaker.plan import RUN_TAG
+from cloudtrain.targets.sagemaker.request import OF_TOOLKIT, distribution_in, parsed
+from cloudtrain.targets.sagemaker.settings import CHECKPOINT_PATH, account_id
+
+# Turn a request's profiler, debugger and their rules into settings: the inverse of `compile/monitoring`.
+
+_OF_RULES = {
+    "RuleConfigurationName": "name",
+    "RuleEvaluatorImage": "image",
+    "RuleParameters": "parameters",
+    "InstanceType": "instance_type",
+    "LocalPath": "local_path",
+    "S3OutputPath": "output",
+}
+
+
+def monitoring_settings(request: Mapping[str, Any], output: str | None) -> dict[str, Any]:
+    """Return the settings; None for each setting with its default value. `output` is the S3 folder of the outputs."""
+    profiler, hook = request.get("ProfilerConfig") or {}, request.get("DebugHookConfig")
+    found: dict[str, Any] = {
+        "profiler_rules": [_rule(row) for row in request.get("ProfilerRuleConfigurations") or ()] or None,
+        "debug_rules": [_rule(row) for row in request.get("DebugRuleConfigurations") or ()] or None,
+    }
+    if profiler.get("DisableProfiler") is False:
+        place = profiler.get("S3OutputPath")
+        found |= {
+            "profiler": True,
+            "profiler_output": place if place != output else None,
+            "profiler_interval": profiler.get("ProfilingIntervalInMilliseconds"),
+            "profiler_parameters": profiler.get("ProfilingParameters") or None,
+        }
+    if hook is not None:
+        place = hook.get("S3OutputPath")
+        rows = hook.get("CollectionConfigurations") or ()
+        found |= {
+            "debugger": True,
+            "debugger_output": place if place != output else None,
+            "debugger_path": hook.get("LocalPath"),
+            "debugger_parameters": hook.get("HookParameters") or None,
+            "debugger_collections": {
+                row["CollectionName"]: row.get("CollectionParameters") or {} for row in rows if "CollectionName" in row
+            }
+            or None,
+        }
+    return found
+
+
+def _rule(row: Mapping[str, Any]) -> dict[str, Any]:
+    size = row.get("VolumeSizeInGB")
+    rule = {ours: row[theirs] for theirs, ours in _OF_RULES.items() if row.get(theirs)}
+    return rule | ({"volume_size": f"{size}g"} if size else {})
+
 
 _S3 = re.compile(r"s3://(?P<bucket>[^/]+)/?(?P<key>.*)")
 _REGION = re.compile(r"\d{12}\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.")

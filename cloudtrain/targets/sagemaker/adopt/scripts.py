@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path as File
 from typing import Any
 
-from cloudtrain.core.adoption import Original
-from cloudtrain.targets.sagemaker.account import account_id
-from cloudtrain.targets.sagemaker.adopt.documents import originals_in
+from cloudtrain.job.script import job_name_from
+from cloudtrain.plans.comparison import ValuePath, overrides_between
+from cloudtrain.plans.plan import Bundle, CompileContext, Plan
+from cloudtrain.targets.adoption import Comparable, Draft, Original, StaticCall, Unknown, said
+from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT
-from cloudtrain.targets.sagemaker.adopt.jobs import code_uri
+from cloudtrain.targets.sagemaker.adopt.jobs import code_uri, drafts_of
+from cloudtrain.targets.sagemaker.adopt.requests import OF_SEARCH, flat, originals_in
 from cloudtrain.targets.sagemaker.adopt.trainers import (
+    RENEWED_BY_START,
+    START,
+    WHY_STARTED,
     Changed,
     code_of,
     idle_instances,
     is_trainer,
     lost_in_code,
     started_by_drivers,
+    started_by_us,
+    with_start,
 )
+from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR, CHECKPOINT_VARIABLE
+from cloudtrain.targets.sagemaker.plan import RUN_TAG
+from cloudtrain.targets.sagemaker.settings import SageMaker, account_id, account_of
 
 
 def originals_of_script(record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
@@ -56,3 +69,355 @@ def with_code(original: Original, objects: Mapping[str, bytes]) -> tuple[Origina
     code = code_of(request, objects)
     lost = {**original.lost, **idle_instances(start, request), **lost_in_code(code, start)}
     return replace(original, start=start, lost=lost), code
+
+
+# Read estimators, trainers and requests from the text of a script, as a draft of a job.
+
+_FRAMEWORKS = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "HuggingFace": "huggingface"}
+_VERSIONS = {"pytorch": "framework_version", "tensorflow": "framework_version", "huggingface": "transformers_version"}
+_BASES = {"pytorch_version": "pytorch", "tensorflow_version": "tensorflow"}
+
+_JOB = {
+    "entry_point": ("entry_point",),
+    "source_dir": ("source_dir",),
+    "hyperparameters": ("hyperparameters",),
+    "instance_count": ("resources", "instance_count"),
+    "train_instance_count": ("resources", "instance_count"),
+    "instance_type": ("resources", "instance_type", "sagemaker"),
+    "train_instance_type": ("resources", "instance_type", "sagemaker"),
+    "image_uri": ("environment", "image", "sagemaker"),
+    "training_image": ("environment", "image", "sagemaker"),
+    "environment": ("environment", "variables"),
+    "max_run": ("max_runtime",),
+    "max_wait": ("spot", "max_wait"),
+    "checkpoint_s3_uri": ("checkpoint", "sagemaker"),
+}
+"""Maps arguments of an estimator or a trainer to fields of a job."""
+
+_SETTINGS = {
+    "role": "role",
+    "output_path": "output",
+    "output_kms_key": "output_kms_key",
+    "volume_kms_key": "volume_kms_key",
+    "subnets": "subnets",
+    "security_group_ids": "security_group_ids",
+    "keep_alive_period_in_seconds": "keep_alive",
+    "max_retry_attempts": "max_retries",
+    "enable_network_isolation": "network_isolation",
+    "encrypt_inter_container_traffic": "encrypt_inter_container_traffic",
+}
+
+_READ = {"base_job_name", "distribution", "distributed", "metric_definitions", "volume_size", "tags", "py_version"}
+_NOTHING = {"sagemaker_session", "use_spot_instances", "checkpoint_local_path", "compute", "source_code", "input_mode"}
+"""Arguments that other code reads, and arguments that a job does not need."""
+
+_TRAINER_PARTS = {
+    "SourceCode": {"source_dir": "source_dir", "entry_script": "entry_point", "command": "command"},
+    "Compute": {
+        "instance_type": "instance_type",
+        "instance_count": "instance_count",
+        "volume_size_in_gb": "volume_size",
+    },
+    "StoppingCondition": {"max_runtime_in_seconds": "max_run"},
+}
+"""Maps classes of version 3 to the names that an estimator of version 2 gives their arguments."""
+
+
+def draft_of_calls(calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
+    """Return the first job that the script creates, and the values that cannot be read from the script's text.
+
+    Returns None if no call creates a job.
+    """
+    for call in calls:
+        kind = call.name.rpartition(".")[2]
+        if kind == "create_training_job":
+            return _of_request(call.keywords)
+        if kind in (*_FRAMEWORKS, "Estimator", "ModelTrainer"):
+            fits = [one for one in calls if one.name in (f"{kind}().fit", f"{call.name}().fit", f"{call.name}().train")]
+            return _Reader(kind, call.keywords).draft(fits[0] if fits else None)
+    return None
+
+
+def _of_request(keywords: Mapping[str, Any]) -> tuple[Draft, dict[str, str]]:
+    unknown: dict[str, str] = {}
+    request = said(dict(keywords), "", unknown)
+    draft = next(drafts_of(Original("sagemaker", request, str(request.get("TrainingJobName", "training")), "")))
+    return draft, unknown
+
+
+class _Reader:
+    """Turns the arguments of one estimator or trainer into a job."""
+
+    def __init__(self, kind: str, keywords: Mapping[str, Any]) -> None:
+        self.kind = kind
+        self.given = dict(_flat(keywords))
+        self.job: dict[str, Any] = {}
+        self.settings: dict[str, Any] = {}
+        self.unknown: dict[str, str] = {}
+
+    def draft(self, fit: StaticCall | None) -> tuple[Draft, dict[str, str]]:
+        name = self._known("base_job_name", self.given.get("base_job_name"))
+        self.job["name"] = job_name_from(str(name or self.kind.lower()))
+        self.job["source_dir"] = "."
+        for argument, value in self.given.items():
+            if argument in _JOB:
+                self._put(_JOB[argument], value)
+            elif argument in _SETTINGS:
+                self._set(_SETTINGS[argument], self._known(f"[sagemaker] {_SETTINGS[argument]}", value))
+            elif argument not in (*_READ, *_NOTHING, *_VERSIONS.values(), *_BASES) and value is not None:
+                self._known(argument, value if isinstance(value, Unknown | StaticCall) else Unknown(f"{value!r}"))
+        self._read_environment()
+        self._read_distribution(self.given.get("distribution", self.given.get("distributed")))
+        self._read_lists()
+        if fit is not None:
+            self._read_inputs(fit.arguments[0] if fit.arguments else fit.keywords.get("inputs"))
+            self._read_channels(fit.keywords.get("input_data_config"))
+        return Draft(self.job, self.settings), self.unknown
+
+    def _known(self, path: str, value: Any) -> Any:
+        return said(value, path, self.unknown)
+
+    def _set(self, name: str, value: Any) -> None:
+        if value is not None:
+            self.settings[name] = value
+
+    def _put(self, path: tuple[str, ...], value: Any) -> None:
+        found = self._known(".".join(path), value)
+        if found is None:
+            return
+        holder = self.job
+        for part in path[:-1]:
+            holder = holder.setdefault(part, {})
+        holder[path[-1]] = found
+
+    def _read_environment(self) -> None:
+        framework = _FRAMEWORKS.get(self.kind)
+        if framework is None or "image_uri" in self.given:
+            return
+        self._put(("environment", "framework"), framework)
+        self._put(("environment", "version"), self.given.get(_VERSIONS[framework]))
+        for argument, base in _BASES.items():
+            if framework == "huggingface" and argument in self.given:
+                version = self._known("environment.base", self.given[argument])
+                self._put(("environment", "base"), f"{base}{version}" if version else None)
+        python = self.given.get("py_version")
+        if isinstance(python, str) and python.startswith("py3"):
+            self._put(("environment", "python"), f"3.{python[3:]}")
+
+    def _read_distribution(self, given: Any) -> None:
+        if isinstance(given, StaticCall):
+            launcher = {"Torchrun": "torch", "MPI": "mpi"}.get(given.name.rpartition(".")[2])
+            count = given.keywords.get("process_count_per_node")
+            if launcher:
+                self._put(("distribution",), {"type": launcher} | ({"processes_per_instance": count} if count else {}))
+                return
+        known = self._known("distribution", given)
+        if isinstance(known, dict):
+            found = dict(_distribution(known))
+            if found:
+                self.job["distribution"] = found
+            elif known:
+                self.unknown["distribution"] = repr(known)
+
+    def _read_lists(self) -> None:
+        metrics = self._known("metrics", self.given.get("metric_definitions")) or []
+        self._put(
+            ("metrics",), {row["Name"]: row["Regex"] for row in metrics if {"Name", "Regex"} <= row.keys()} or None
+        )
+        tags = self._known("tags", self.given.get("tags")) or []
+        self._put(("tags",), {row["Key"]: row["Value"] for row in tags if {"Key", "Value"} <= row.keys()} or None)
+        size = self._known("resources.volume_size", self.given.get("volume_size"))
+        self._put(("resources", "volume_size"), f"{size}g" if size else None)
+        if self.given.get("use_spot_instances") is True:
+            self.job.setdefault("spot", {})
+
+    def _read_inputs(self, inputs: Any) -> None:
+        for name, value in (inputs if isinstance(inputs, dict) else {"training": inputs}).items():
+            place = value
+            if isinstance(value, StaticCall) and value.name.rpartition(".")[2] == "TrainingInput":
+                place = value.arguments[0] if value.arguments else value.keywords.get("s3_data")
+            if place is not None:
+                self._put(("inputs", name), {"sagemaker": place, "mode": "download"})
+
+    def _read_channels(self, channels: Any) -> None:
+        for row in channels if isinstance(channels, list) else ():
+            if isinstance(row, StaticCall) and isinstance(row.keywords.get("channel_name"), str):
+                place = row.keywords.get("data_source")
+                self._put(("inputs", row.keywords["channel_name"]), {"sagemaker": place, "mode": "download"})
+
+
+def _flat(keywords: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each argument's name and value. Those in nested objects, such as `Compute(...)`, get version 2's names."""
+    for name, value in keywords.items():
+        parts = _TRAINER_PARTS.get(value.name.rpartition(".")[2]) if isinstance(value, StaticCall) else None
+        if parts is None:
+            yield name, value
+            continue
+        for inner, one in value.keywords.items():
+            yield parts.get(inner, inner), one
+
+
+def _distribution(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the estimator argument `distribution` of SDK version 2 as fields of a job's distribution."""
+
+    def on(key: str) -> Mapping[str, Any]:
+        value = given.get(key)
+        return value if isinstance(value, dict) and value.get("enabled") is not False else {}
+
+    library = on("smdistributed")
+    mpi = on("mpi")
+    if "modelparallel" in library:
+        yield "type", "smp"
+        yield "version", 2 if "torch_distributed" in given else 1
+        if library["modelparallel"].get("parameters"):
+            yield "parameters", library["modelparallel"]["parameters"]
+    elif "dataparallel" in library or "pytorchddp" in given:
+        yield "type", "smddp"
+    elif "torch_distributed" in given:
+        yield "type", "torch"
+    elif "parameter_server" in given:
+        yield from {"type": "tensorflow", "strategy": "parameter_server"}.items()
+    elif "multi_worker_mirrored_strategy" in given:
+        yield "type", "tensorflow"
+    elif mpi:
+        yield "type", "mpi"
+        if mpi.get("custom_mpi_options"):
+            yield "options", shlex.join(shlex.split(mpi["custom_mpi_options"]))
+    if mpi.get("processes_per_host"):
+        yield "processes_per_instance", mpi["processes_per_host"]
+
+
+# The SageMaker part of `cloudtrain adopt`.
+
+_CODE = "(the code's own place)"
+_BUNDLE = Bundle("0" * 64, 0, 0)
+
+
+class SageMakerAdopter:
+    """Adopts CreateTrainingJob requests, and documents that contain such requests."""
+
+    def originals(self, data: Any, folder: str | None) -> list[Original]:
+        """Return the training jobs that a document from the folder `folder` contains."""
+        return originals_in(data, folder)
+
+    def drafts(self, original: Original) -> Iterator[Draft]:
+        """Yield jobs that compile to the original's request, the most portable first."""
+        return drafts_of(original)
+
+    def context(self, original: Original, settings: SageMaker) -> CompileContext:
+        """Return a context with the original's name and the account in `settings`.
+
+        The AWS configuration of this machine is ignored.
+        """
+        account = account_of(settings, {"HOME": "/nonexistent"})
+        return CompileContext(original.name, _BUNDLE, account._replace(overlay=None))
+
+    def comparable(
+        self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
+    ) -> Comparable:
+        """Return the request in a form that can be compared with other requests.
+
+        The form omits the run's tag and replaces the location of the code with a fixed text. If the drivers
+        of SDK version 3 start the original, one description of the program replaces the fields that start the program.
+        `plan` is None if `request` is the request of `original` itself.
+        """
+        found = json.loads(json.dumps(flat(request) if "TrainingJobDefinition" in request else request, default=str))
+        if original.search is None:
+            found = {name: value for name, value in found.items() if name not in OF_SEARCH}
+        renewed = [("TrainingJobName", "every run gets a name of its own; the original's stands in for it here")]
+        tags = [row for row in found.get("Tags", ()) if row.get("Key") != RUN_TAG]
+        found.pop("Tags", None)
+        found |= {"Tags": tags} if tags else {}
+        if plan is not None:
+            renewed.append((f"Tags.{RUN_TAG}", "the tag makes the run known to cloudtrain"))
+        variables = found.get("Environment", {})
+        place = found.get("CheckpointConfig", {}).get("LocalPath")
+        if plan is not None and place and variables.get(CHECKPOINT_VARIABLE) == place:
+            del variables[CHECKPOINT_VARIABLE]
+            renewed.append((f"Environment.{CHECKPOINT_VARIABLE}", "the runtime reads the place of checkpoints there"))
+        _drop_defaults(found)
+        if original.start is not None:
+            start = original.start if plan is None else started_by_us(request, context.account.region)
+            found = with_start(found, start)
+            renewed += [(name, WHY_STARTED) for name in RENEWED_BY_START]
+        parameters = found.get("HyperParameters", {})
+        if original.search is not None and parameters.pop(keys.JOB_NAME, None):
+            renewed.append(("HyperParameters.sagemaker_job_name", "it is the name of the run"))
+        where = str(parameters.get(keys.SUBMIT_DIRECTORY, "")).strip('"')
+        if where.startswith("s3://"):
+            parameters[keys.SUBMIT_DIRECTORY] = _CODE
+            renewed.append((f"HyperParameters.{keys.SUBMIT_DIRECTORY}", _WHY_CODE))
+        elif where:
+            for channel in found.get("InputDataConfig", ()):
+                source = channel.get("DataSource", {}).get("S3DataSource")
+                if channel.get("ChannelName") == "code" and source is not None:
+                    source["S3Uri"] = _CODE
+                    renewed.append(("InputDataConfig.code", _WHY_CODE))
+        for name in [name for name, value in found.items() if value in ({}, [], None)]:
+            del found[name]  # the service treats an empty field as missing
+        return Comparable(found, tuple(renewed))
+
+    def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the overrides that turn `ours` into `theirs`, but none that would remove the run's tag or code."""
+        found = overrides_between(ours, theirs)
+        for name in ("Tags", *OF_SEARCH):
+            found.pop(name, None)
+        drivers = found.pop(START, None) or START in theirs
+        if drivers or _CODE in json.dumps(found.get("InputDataConfig")):
+            found.pop("InputDataConfig", None)
+        parameters = found.get("HyperParameters")
+        if parameters is not None and parameters.get(keys.SUBMIT_DIRECTORY) == _CODE:
+            del parameters[keys.SUBMIT_DIRECTORY]
+        return found
+
+    def hook(self) -> str:
+        """Return the Python code that answers botocore's calls while a script runs."""
+        return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
+
+    def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
+        """Return the training jobs that a script was about to create, and the archive of their code, if any.
+
+        `record` is the captured API call, and `uploads` maps addresses to the files that the script uploaded.
+
+        If the script asked AWS for its account number, the hook answered with a placeholder. The account number of the
+        job's role replaces this placeholder.
+        """
+        return originals_of_script(record, uploads)
+
+    def reason(self, path: ValuePath) -> str:
+        """Explain why no override can remove the difference in the request field `path`."""
+        if "ParameterRanges" in path:
+            return "a range of a sweep names its scale: `uniform` and `int` are linear, not `Auto`"
+        return _REASONS.get(str(path[0]) if path else "", "a job cannot say this")
+
+
+def _drop_defaults(request: dict[str, Any]) -> None:
+    """Drop fields that only repeat a default.
+
+    A channel's mode is redundant if it equals the mode of the whole job: version 3 of the SDK writes it, version 2 does
+    not. The service's default checkpoint folder is redundant too (API reference, CheckpointConfig). One count for all
+    preferred instance types is copied to each type, which means the same (ResourceConfig).
+    """
+    config = request.get("ResourceConfig", {})
+    if config.get("InstancePreferences") and "InstanceCount" in config:
+        count = config.pop("InstanceCount")
+        config["InstancePreferences"] = [{"InstanceCount": count, **row} for row in config["InstancePreferences"]]
+    if (checkpoint := request.get("CheckpointConfig", {})).get("LocalPath") == CHECKPOINT_DIR:
+        del checkpoint["LocalPath"]
+    mode = request.get("AlgorithmSpecification", {}).get("TrainingInputMode")
+    for channel in request.get("InputDataConfig", ()):
+        if channel.get("InputMode") == mode:
+            del channel["InputMode"]
+
+
+_WHY_CODE = "cloudtrain uploads the code under the hash of its content"
+
+_REASONS = {
+    OF_SEARCH[0]: "a sweep has no field for it",
+    OF_SEARCH[1]: "`cloudtrain continue` extends a sweep without a warm start",
+    "CheckpointConfig": "all trials would share the place, and resume from each other's checkpoints",
+    START: "the job starts something else than version 3's drivers do",
+    "Tags": "a job's tags have each key once, and an override of the list would lose the tag of the run",
+    "InputDataConfig": "an override of the list would name the code's old place",
+    "HyperParameters": "the hyperparameter starts the job in a way that a job cannot say",
+}

@@ -16,9 +16,9 @@ from typing import Any
 
 from cloudtrain.documents.archives import archive_of, files_of
 from cloudtrain.runtime.sagemaker_launcher.arguments import text_of
-from cloudtrain.targets.sagemaker.adopt.launches import parsed
-from cloudtrain.targets.sagemaker.export.starts import Start, start_of
-from cloudtrain.targets.sagemaker.launch import keys
+from cloudtrain.targets.sagemaker import request as keys
+from cloudtrain.targets.sagemaker.export.distributions import Start, start_of
+from cloudtrain.targets.sagemaker.request import parsed
 
 DRIVERS, CODE = "sm_drivers", "code"
 """The channels that version 3 adds."""

@@ -1,40 +1,364 @@
-"""AWS's own training images: find the address for a framework and version, or the contents for an address.
-
-Addresses equal those of the SageMaker SDK (2.257.7) for the same framework, version, Python, device and region; later
-images come from the tables of SDK 3. `image_data` names the sources.
-"""
+"""One training image of AWS, with its CUDA version, training toolkit and SageMaker libraries."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import NamedTuple, NoReturn
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
 
 from cloudtrain.errors import JobError, Problem, did_you_mean
-from cloudtrain.targets.sagemaker.catalogue.image import SMP2_REPOSITORY, Image, describe_image, split_base
-from cloudtrain.targets.sagemaker.catalogue.image_data import (
-    ImageEntry,
-    facts,
-    newest,
-    numbers,
-    registry_host,
-    rows,
-    tables,
-    whole_version,
-)
-from cloudtrain.targets.sagemaker.catalogue.image_uris import image_of_uri
 
-__all__ = [
-    "Image",
-    "device_of",
-    "frameworks",
-    "image_of_uri",
-    "resolve_image",
-    "smp_aliases",
-    "smp_versions",
-    "versions",
-]
+# The two tables behind the image catalogue. Each is read on first use.
+#
+# `sagemaker_images.json` is generated from the SDKs; `sagemaker_image_facts.json` is written by hand, each fact with
+# its source.
+
+DATA = Path(__file__).with_name("data")
+
+PUBLIC = "public.ecr.aws"
+"""Amazon's public registry, which has neither account nor region in its address."""
+
+
+class ImageEntry(NamedTuple):
+    """One image of the SDKs' lists, with all its Python versions, devices and regions."""
+
+    version: str
+    base: str
+    repository: str
+    pythons: tuple[str, ...]
+    devices: tuple[str, ...]
+    suffix: Mapping[str, str]
+    """The end of the tag, by device."""
+    bare: bool
+    """Whether the tag leaves out device and Python, as all tags from PyTorch 2.11 on do."""
+    sdk: int
+    registry: int
+
+    @property
+    def accounts(self) -> Mapping[str, str]:
+        """Map each region to the account whose registry has the image."""
+        return registries()[self.registry]
+
+
+@cache
+def tables() -> Mapping[str, Any]:
+    """Return the generated tables."""
+    content: dict[str, Any] = json.loads((DATA / "images.json").read_text(encoding="utf-8"))
+    return content
+
+
+@cache
+def facts() -> Mapping[str, Any]:
+    """Return the facts written by hand."""
+    content: dict[str, Any] = json.loads((DATA / "image_facts.json").read_text(encoding="utf-8"))
+    return content
+
+
+@cache
+def registries() -> tuple[Mapping[str, str], ...]:
+    """Return tables that map regions to accounts. Images of the same accounts and regions share a table."""
+    return tuple(
+        {region: account for account, regions in table.items() for region in regions.split()}
+        for table in tables()["registries"]
+    )
+
+
+@cache
+def rows(framework: str) -> tuple[ImageEntry, ...]:
+    """Return a framework's images, oldest first.
+
+    The framework `pytorch-smp` stands for PyTorch with model parallelism library v2, which has separate images.
+    """
+    listed = [
+        ImageEntry(
+            version=entry["version"],
+            base=entry.get("base", ""),
+            repository=entry["repository"],
+            pythons=tuple(entry.get("python") or in_range("python", framework, entry["version"], "python")),
+            devices=tuple(entry["devices"]),
+            suffix=entry.get("suffix", {}),
+            bare=entry.get("bare", False),
+            sdk=entry["sdk"],
+            registry=entry["registry"],
+        )
+        for entry in tables()["frameworks"][framework]
+    ]
+    by_hand = list(_neuronx_rows()) if framework == "pytorch" else []
+    return tuple(sorted([*listed, *by_hand], key=lambda row: numbers(row.version))) if by_hand else tuple(listed)
+
+
+def _neuronx_rows() -> Iterator[ImageEntry]:
+    """Yield the PyTorch images for Trainium that neither version 2 nor version 3 of the SDK lists."""
+    hugging_face = [row for row in tables()["frameworks"]["huggingface"] if row["repository"].endswith("-neuronx")]
+    for fact in facts()["neuronx"]:
+        yield ImageEntry(
+            version=fact["version"],
+            base="",
+            repository="pytorch-training-neuronx",
+            pythons=(fact["python"],),
+            devices=("neuron",),
+            suffix={"neuron": fact["tail"]},
+            bare=False,
+            sdk=0,
+            registry=hugging_face[-1]["registry"],
+        )
+
+
+def in_range(table: str, framework: str, version: str, field: str) -> list[str]:
+    """Return one fact about a framework's version: `field` of the row in `table` whose range contains the version.
+
+    The result is a list with one item, or empty if no row's range contains the version.
+    """
+    return [
+        fact[field]
+        for fact in facts()[table]
+        if fact["framework"] == framework
+        and numbers(fact["from"]) <= numbers(version)
+        and (not fact["to"] or numbers(version)[: len(numbers(fact["to"]))] <= numbers(fact["to"]))
+    ][:1]
+
+
+def registry_host(account: str, region: str) -> str:
+    """Return a registry's host, such as `763104351884.dkr.ecr.us-west-2.amazonaws.com`.
+
+    Its domain depends on the AWS partition, for example `amazonaws.com.cn` in China.
+    """
+    suffix = next((name for name, regions in tables()["suffixes"].items() if region in regions.split()), None)
+    return f"{account}.dkr.ecr.{region}.{suffix or 'amazonaws.com'}"
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers in a version, for comparisons: (2, 10, 0) for `2.10.0`."""
+    return tuple(int(part) for part in re.findall(r"\d{1,9}", version))
+
+
+def whole_version(version: str, known: Collection[str]) -> str | None:
+    """Return `version` if it is in `known`; for `2.8`, its newest patch release in `known`; otherwise None."""
+    if version in known:
+        return version
+    short = re.fullmatch(r"\d+\.\d+", version)
+    return max((one for one in known if short and one.startswith(f"{version}.")), key=numbers, default=None)
+
+
+def newest(versions: Iterable[str]) -> str:
+    """Return the highest of some versions."""
+    return max(versions, key=numbers)
+
+
+SMP2_REPOSITORY = "smdistributed-modelparallel"
+
+
+class Image(NamedTuple):
+    """One training image of AWS."""
+
+    framework: str
+    """`pytorch`, `tensorflow` or `huggingface`."""
+    version: str
+    """The framework's full version, such as `2.8.0`; for `huggingface`, the version of transformers."""
+    python: str
+    """`py312`; empty if the address does not name a Python version."""
+    device: str
+    """`gpu`, `cpu` or `neuron`."""
+    registry: str
+    """The registry's host, such as `763104351884.dkr.ecr.us-west-2.amazonaws.com`."""
+    repository: str
+    tag: str
+    base: str = ""
+    """For Hugging Face images: the base framework, such as `pytorch2.8.0`."""
+    cuda: str = ""
+    """`12.9`; empty if the image has no CUDA or its version is unknown."""
+    toolkit: str | None = None
+    """The newest version of sagemaker-training in any build of the image; older builds have older versions.
+
+    None: unknown or not installed.
+    """
+    smddp: bool = False
+    """Whether the image contains SageMaker's data parallel library."""
+    smp: int = 0
+    """The version of SageMaker's model parallelism library in the image: 1, 2, or 0 for none."""
+    sdk: int = 0
+    """The oldest major version of the SageMaker SDK that lists this image: 2, 3, or 0 for neither."""
+    doubt: str | None = None
+    """The reason why the image may be missing or broken although it has an address."""
+
+    @property
+    def uri(self) -> str:
+        """Return the image URI that goes into the request."""
+        return f"{self.registry}/{self.repository}:{self.tag}"
+
+    @property
+    def engine(self) -> tuple[str, str]:
+        """Return the framework and its version; for Hugging Face images, the base framework, such as PyTorch."""
+        return split_base(self.base) if self.framework == "huggingface" else (self.framework, self.version)
+
+    @property
+    def python_version(self) -> tuple[int, ...]:
+        """Return the Python version: (3, 12) for the tag `py312`, (3,) for `py3`; empty if the address names none."""
+        match = re.fullmatch(r"py(\d)(\d{0,4})", self.python)
+        return tuple(int(part) for part in match.groups() if part) if match else ()
+
+
+def describe_image(
+    framework: str, version: str, python: str, device: str, address: tuple[str, str, str], base: str = ""
+) -> Image:
+    """Return an image with the facts from its `address` (registry, repository, tag) and the hand-written facts."""
+    registry, repository, tag = address
+    engine = split_base(base) if framework == "huggingface" else (framework, version)
+    inside: dict[str, Any] = {"cuda": _cuda(engine, tag) if device == "gpu" else ""}
+    if not _for_sagemaker(repository, tag):
+        inside["doubt"] = f"`{tag}` is an image for EC2: it has no training toolkit, and nothing starts the script"
+    else:
+        inside |= _libraries(engine, device, repository)
+    sdk = _sdk(framework, version, base, repository)
+    return Image(framework, version, python, device, registry, repository, tag, base, sdk=sdk, **inside)
+
+
+def split_base(base: str) -> tuple[str, str]:
+    """Split `pytorch2.8.0` into framework and version."""
+    match = re.fullmatch(r"([a-z]+)(.*)", base)
+    assert match is not None, base
+    return match[1], match[2]
+
+
+def _libraries(engine: tuple[str, str], device: str, repository: str) -> dict[str, Any]:
+    """Return the fields of `Image` for the toolkit and SageMaker's libraries. Only GPU images have the libraries."""
+    toolkit = next(iter(in_range("toolkit", *engine, "version")), None)
+    if repository == SMP2_REPOSITORY:
+        known = facts()["smp2"].get(engine[1])
+        doubt = None if known else _no_such_smp2_image(engine[1])
+        return {"toolkit": toolkit, "smp": 2, "smddp": bool(known and known["smddp"]), "doubt": doubt}
+    if device != "gpu":
+        return {"toolkit": toolkit}
+    smp1 = any(engine[0] == fact["framework"] and engine[1] in fact["versions"] for fact in facts()["smp1"])
+    return {"toolkit": toolkit, "smp": int(smp1), "smddp": bool(in_range("smddp", *engine, "source"))}
+
+
+def _no_such_smp2_image(version: str) -> str:
+    known = ", ".join(facts()["smp2"])
+    return (
+        f"the SDK takes `{version}` for a PyTorch version, but AWS has published images of the model parallelism "
+        f"library v2 only for PyTorch {known}"
+    )
+
+
+def _cuda(engine: tuple[str, str], tag: str) -> str:
+    """Return the CUDA version, such as `12.9`, from the tag (`cu129`) if it names one, or else from `facts()`."""
+    match = re.search(r"(?:^|-)cu(\d+)(\d)(?:-|$)", tag)
+    if match:
+        return f"{match[1]}.{match[2]}"
+    line = ".".join(engine[1].split(".")[:2])
+    return str(facts()["cuda"].get(engine[0], {}).get(line, ""))
+
+
+def _for_sagemaker(repository: str, tag: str) -> bool:
+    """Return whether an image is made for SageMaker.
+
+    Full tags contain `sagemaker`. Images with short tags in the older repositories are all made for SageMaker.
+    """
+    words = tag.split("-")
+    return "sagemaker" in words or not ("ec2" in words or repository in ("pytorch", "tensorflow"))
+
+
+def _sdk(framework: str, version: str, base: str, repository: str) -> int:
+    if repository == SMP2_REPOSITORY:
+        return 2
+    return next(
+        (row.sdk for row in rows(framework) if (row.version, row.base, row.repository) == (version, base, repository)),
+        0,
+    )
+
+
+# Find the contents of an AWS image by its address.
+
+_ADDRESS = (
+    r"(?P<registry>public\.ecr\.aws/(?:deep-learning-containers|neuron)|(?P<account>\d{12})\.dkr\.ecr\.[a-z0-9.-]+)"
+    r"/(?P<repository>[a-z0-9._/-]+):(?P<tag>[\w.-]+)(?:@sha256:[0-9a-f]+)?"
+)
+
+_REPOSITORIES: dict[str, tuple[str, str]] = {
+    "pytorch": ("pytorch", ""),
+    "pytorch-training": ("pytorch", ""),
+    "pytorch-training-neuron": ("pytorch", "neuron"),
+    "pytorch-training-neuronx": ("pytorch", "neuron"),
+    "sagemaker-pytorch": ("pytorch", ""),
+    "smdistributed-modelparallel": ("pytorch", "gpu"),
+    "tensorflow": ("tensorflow", ""),
+    "tensorflow-training": ("tensorflow", ""),
+    "sagemaker-tensorflow-scriptmode": ("tensorflow", ""),
+    "huggingface-pytorch-training": ("huggingface", ""),
+    "huggingface-tensorflow-training": ("huggingface", ""),
+    "huggingface-pytorch-training-neuronx": ("huggingface", "neuron"),
+}
+"""Maps each repository to its framework, and to its device if all its images are for one device."""
+
+
+def image_of_uri(uri: str) -> Image | None:
+    """Return the catalogue entry of an AWS image, by its address.
+
+    Returns None for images that are not from AWS, and for addresses that do not name the version: `latest`, or no tag.
+    """
+    match = re.fullmatch(_ADDRESS, uri)
+    if match is None or match["repository"] not in _REPOSITORIES:
+        return None
+    if match["account"] is not None and match["account"] not in _accounts():
+        return None
+    framework, device = _REPOSITORIES[match["repository"]]
+    version, *words = match["tag"].split("-")
+    device = device or next(_devices(words), "")
+    if not device or not re.fullmatch(r"\d+(\.\d+)+", version):
+        return None
+    listed = [row for row in rows(framework) if row.repository == match["repository"]]
+    base = ""
+    if framework == "huggingface":
+        engine = "tensorflow" if "tensorflow" in match["repository"] else "pytorch"
+        base = engine + _whole(version, [split_base(row.base)[1] for row in listed])
+        listed = [row for row in listed if row.base == base]
+        version = next((word.removeprefix("transformers") for word in words if word.startswith("transformers")), "")
+        if not version:
+            return None
+    version = _whole(version, [row.version for row in listed])
+    python = _python(words, split_base(base) if base else (framework, version))
+    return describe_image(
+        framework, version, python, device, (match["registry"], match["repository"], match["tag"]), base
+    )
+
+
+def _whole(version: str, known: Sequence[str]) -> str:
+    """Complete a short version: `1.13` becomes `1.13.1`.
+
+    The SDK copies a short version into the tag, and AWS moves that tag to the newest patch release.
+    """
+    return whole_version(version, known) or version
+
+
+def _accounts() -> frozenset[str]:
+    return frozenset(account for accounts in registries() for account in accounts.values())
+
+
+def _devices(words: Sequence[str]) -> Iterator[str]:
+    """Yield the devices that the parts of a tag name. A CUDA version such as `cu129` means `gpu`."""
+    for word in words:
+        if word in ("gpu", "cpu"):
+            yield word
+        elif word.startswith("neuron"):
+            yield "neuron"
+        elif re.fullmatch(r"cu\d+", word):
+            yield "gpu"
+
+
+def _python(words: Sequence[str], engine: tuple[str, str]) -> str:
+    named = (word for word in words if re.fullmatch(r"py\d+", word))
+    return next(named, next(iter(in_range("python", *engine, "python")), ""))
+
+
+# AWS's own training images: find the address for a framework and version, or the contents for an address.
+#
+# Addresses equal those of the SageMaker SDK (2.257.7) for the same framework, version, Python, device and region;
+# later images come from the tables of SDK 3. `image_data` names the sources.
 
 _TITLES = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "huggingface": "Hugging Face"}
 _DEVICES = {"gpu": "GPUs", "cpu": "CPUs", "neuron": "Trainium"}

@@ -1,20 +1,81 @@
-"""The names, types, limits, patterns and enums that SageMaker accepts in a request, from the service's own model.
+r"""Match the service's regular expressions, which use Java's syntax, against a whole text.
 
-botocore itself checks only names, types, required fields and minima. It leaves maxima, patterns and enums to the
-service (tried with botocore 1.44.5), which answers after the upload. The data is generated from botocore's model.
+Differences from Python: `\p{L}`, `\p{N}` and `\p{Z}` (any letter, number, separator), `\p{Alnum}` (ASCII), code points
+above U+FFFF written as two escapes, `\d` and `\w` (ASCII only), and `.`, which stops at every line break.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from cloudtrain.errors import did_you_mean, dotted
-from cloudtrain.problems.source import describe_value
-from cloudtrain.targets.sagemaker.catalogue.java_patterns import matches
+from cloudtrain.job.nodes import describe_value
+from cloudtrain.machines.table import InstanceTable, InstanceType
+
+_CLASSES = {"L": ("a-zA-Z", "\ue000"), "N": ("0-9", "\ue001"), "Z": (" ", "\ue002")}
+"""Maps each Unicode category to its ASCII members, and to the character that stands for all its other members."""
+
+_OTHER = "\ue003"
+"""The character that stands for every non-ASCII character outside these categories."""
+
+_TOKEN = (
+    r"\\u(?P<high>[dD][89abAB][0-9a-fA-F]{2})\\u(?P<low>[dD][c-fC-F][0-9a-fA-F]{2})"
+    r"|\\p\{(?P<name>\w+)\}|\\.|(?P<open>\[\^?\]?)|(?P<close>\])|(?P<dot>\.)"
+)
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Return whether the whole text matches one of the service's patterns."""
+    compiled, by_category = _compile(pattern)
+    return compiled.fullmatch(_categorize(text) if by_category else text) is not None
+
+
+@cache
+def _compile(pattern: str) -> tuple[re.Pattern[str], bool]:
+    """Return the pattern for Python, and whether texts must be passed through `_categorize` before matching."""
+    inside = False
+
+    def translate(match: re.Match[str]) -> str:
+        nonlocal inside
+        if match["high"]:
+            pair = chr(int(match["high"], 16)) + chr(int(match["low"], 16))
+            return re.escape(pair.encode("utf-16-be", "surrogatepass").decode("utf-16-be"))
+        if match["name"]:
+            members = "a-zA-Z0-9" if match["name"] == "Alnum" else "".join(_CLASSES[match["name"]])
+            return members if inside else f"[{members}]"
+        if match["open"] and not inside:
+            inside = True
+        elif match["close"]:
+            inside = False
+        elif match["dot"] and not inside:
+            return r"[^\n\r\x85\u2028\u2029]"
+        return match[0]
+
+    found = re.sub(_TOKEN, translate, pattern)
+    return re.compile(found, re.ASCII), any(f"\\p{{{name}}}" in pattern for name in _CLASSES)
+
+
+def _categorize(text: str) -> str:
+    if text.isascii():
+        return text
+    return "".join(char if char.isascii() else _stand_in(char) for char in text)
+
+
+def _stand_in(char: str) -> str:
+    entry = _CLASSES.get(unicodedata.category(char)[0])
+    return entry[1] if entry else _OTHER
+
+
+# The names, types, limits, patterns and enums that SageMaker accepts in a request, from the service's own model.
+#
+# botocore itself checks only names, types, required fields and minima. It leaves maxima, patterns and enums to the
+# service (tried with botocore 1.44.5), which answers after the upload. The data is generated from botocore's model.
 
 DATA = Path(__file__).with_name("data")
 
@@ -228,3 +289,29 @@ def members_of(operation: str, path: Place) -> tuple[str, ...] | None:
             name = shape["member" if shape["type"] == "list" else "value"]
     shape = _shape(name)
     return tuple(shape["members"]) if shape["type"] == "structure" else None
+
+
+def _describe(instance: InstanceType) -> list[tuple[str, str]]:
+    """Return labelled facts: the local disk, the toolkit's EFA variables, and which sources list the type for SMDDP."""
+    variables = [
+        name
+        for name, is_set in (
+            ("FI_PROVIDER=efa", instance.efa_in_toolkit),
+            ("FI_EFA_USE_DEVICE_RDMA=1", instance.rdma_in_toolkit),
+        )
+        if is_set
+    ]
+    toolkit = "sets " + " and ".join(variables) if variables else "sets no EFA variable"
+    named = [
+        name
+        for name, is_named in (("AWS's documentation", instance.smddp), ("SDK v2", instance.smddp_in_sdk))
+        if is_named
+    ]
+    return [
+        ("local disk", f"{instance.nvme_gb} GB NVMe" if instance.nvme_gb else "none"),
+        ("toolkit 5.1.4", toolkit),
+        ("SMDDP", "named by " + " and ".join(named) if named else "named neither by AWS's documentation nor by SDK v2"),
+    ]
+
+
+TABLE = InstanceTable(DATA / "instances.csv", prefix="ml.", fabric="efa", describe=_describe)

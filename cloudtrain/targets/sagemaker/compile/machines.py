@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
-from cloudtrain.catalogue.machines import MachineGroup, Machines, known_type
-from cloudtrain.core.job import TrainingJob
 from cloudtrain.errors import JobError, Problem
-from cloudtrain.rules.reading import rows_at
-from cloudtrain.targets.common import instance_types
-from cloudtrain.targets.sagemaker.account import SageMakerAccount
-from cloudtrain.targets.sagemaker.settings import SageMaker
+from cloudtrain.job.distribution import SMDDP, SMP
+from cloudtrain.job.model import MAX_COUNT, merged
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.machines.choose import MachineGroup, Machines, known_type
+from cloudtrain.rules.engine import rows_at
+from cloudtrain.targets.common import compiling as instance_types
+from cloudtrain.targets.sagemaker.catalogue.images import Image, device_of, image_of_uri, resolve_image
+from cloudtrain.targets.sagemaker.catalogue.shapes import violations
+from cloudtrain.targets.sagemaker.launch.container import Container, Framework
+from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 
 DEFAULT_VOLUME_GIB = 30
 """Default disk size of each instance in GiB: the SDK's default."""
@@ -115,3 +119,199 @@ def _instance_type(job: TrainingJob, account: SageMakerAccount) -> str:
 
 def _volume(size: int | None) -> int:
     return DEFAULT_VOLUME_GIB if size is None else ceil(size / 1024**3)
+
+
+# The container image of a SageMaker job: the job's own image, or the AWS image for a framework and version.
+
+DEFAULT_FRAMEWORK = "pytorch"
+
+
+class ChosenImage(NamedTuple):
+    """An image's address and its catalogue entry. The entry is None for a user's own image."""
+
+    uri: str
+    known: Image | None
+    by_version: bool
+    """Whether the image was chosen by framework and version. Only then does the SDK enable the service's metrics."""
+    assumed: str | None = None
+    """Settings that the job does not name and the catalogue chose, as the plan shows them."""
+
+
+NO_IMAGE = ChosenImage("unknown:1", None, by_version=False)
+"""A placeholder for an image that could not be chosen, with which the rest of the job is checked."""
+
+
+def image_of(job: TrainingJob, account: SageMakerAccount, machines: Machines) -> ChosenImage:
+    """Return the image that the job uses.
+
+    Raises:
+        JobError: the framework has no image for the job's version, Python or device.
+    """
+    environment = job.environment
+    uri = environment.image.of("sagemaker") if environment.image else None
+    if uri is not None:
+        return ChosenImage(uri, image_of_uri(uri), by_version=False)
+    framework = environment.framework or ("tensorflow" if job.distribution.type == "tensorflow" else DEFAULT_FRAMEWORK)
+    image = resolve_image(
+        framework,
+        environment.version,
+        region=account.region,
+        instance=_deciding_type(machines),
+        python=environment.python,
+        base=environment.base,
+        smp2=isinstance(job.distribution, SMP) and job.distribution.version == 2,
+        smdistributed=isinstance(job.distribution, SMDDP | SMP),
+    )
+    assumed = None if environment.version else f"{framework} {image.version}, the newest that the catalogue has"
+    return ChosenImage(image.uri, image, by_version=True, assumed=assumed)
+
+
+def _deciding_type(machines: Machines) -> str:
+    """Return the instance type for which the image is chosen.
+
+    With several instance groups, this is the type of the first group with GPUs, or else of the first group, as in the
+    SDK (2.257.7, `EstimatorBase._get_instance_type`).
+    """
+    types = [group.instance_type for group in machines.groups if machines.kind == "groups"]
+    return next((name for name in types if device_of(name) == "gpu"), machines.first.instance_type)
+
+
+def contents_of(image: Image | None, derived_from: Framework | None = None) -> Container:
+    """Return the parts of an image's contents that decide how the job starts.
+
+    A user's own image is assumed to have no framework toolkit, except if it is derived from an AWS image.
+    """
+    if image is None and derived_from is not None:
+        return Container(
+            derived_from,
+            _NEWEST_TOOLKIT,
+            smddprun=True,
+            smddpmprun=True,
+            training_module=f"sagemaker_{derived_from}_container.training:main",
+        )
+    if image is None or image.toolkit is None:
+        return Container("generic", _NEWEST_TOOLKIT)
+    name, version = image.engine
+    framework: Framework = "tensorflow" if name == "tensorflow" else "pytorch"
+    return Container(
+        framework,
+        image.toolkit,
+        smddprun=image.smddp,
+        smddpmprun=image.smp == 1,
+        torch=version if framework == "pytorch" else None,
+        training_module=f"sagemaker_{framework}_container.training:main",
+    )
+
+
+def base_framework(job: TrainingJob) -> Framework | None:
+    """Return the framework of the AWS base image that a user's own image needs for SMDDP or SMP.
+
+    Returns None if the job uses neither library.
+    """
+    if not isinstance(job.distribution, SMDDP | SMP):
+        return None
+    return "tensorflow" if job.environment.framework == "tensorflow" else "pytorch"
+
+
+_NEWEST_TOOLKIT = "5.1.4"
+"""The sagemaker-training version assumed for a user's own image with the toolkit."""
+
+
+# Merge the user's `sagemaker_overrides` into the finished request.
+
+FIELD = "sagemaker_overrides"
+
+_NEEDED = ("AlgorithmSpecification", "OutputDataConfig", "ResourceConfig", "StoppingCondition", "TrainingJobName")
+"""Fields that a plan reads from its request: overrides may change them, but may not remove them."""
+
+
+class _Kind(NamedTuple):
+    """The request fields of one API operation that overrides must not remove or make unreadable.
+
+    Attributes:
+        needed: fields that overrides must not remove.
+        read: optional fields that a plan reads.
+        machines: path of the field that holds instance types and counts.
+    """
+
+    needed: tuple[str, ...]
+    read: tuple[str, ...]
+    machines: tuple[str, ...]
+    choices: tuple[str, ...]
+    """Fields that name instance types; one of them is enough."""
+
+
+_KINDS = {
+    "CreateTrainingJob": _Kind(
+        needed=_NEEDED,
+        read=("InputDataConfig",),
+        machines=("ResourceConfig",),
+        choices=("InstanceType", "InstanceGroups", "InstancePreferences"),
+    ),
+    "CreateProcessingJob": _Kind(
+        needed=("ProcessingJobName", "ProcessingResources"),
+        read=("ProcessingOutputConfig",),
+        machines=("ProcessingResources", "ClusterConfig"),
+        choices=("InstanceType", "InstancePreferences"),
+    ),
+}
+
+
+def overridden(
+    request: Mapping[str, Any], overrides: Mapping[str, Any], operation: str = "CreateTrainingJob"
+) -> dict[str, Any]:
+    """Return the request with the overrides, as it will be sent.
+
+    Args:
+        request: the compiled job, as the body of `operation`.
+        overrides: fields to merge into the request.
+        operation: `CreateTrainingJob` or `CreateProcessingJob`.
+
+    Raises:
+        JobError: the result cannot be read as a request. Invalid values that can be read are left to SM110.
+    """
+    if not overrides:
+        return dict(request)
+    result = merged(request, overrides)
+    problems = list(_problems(result, operation))
+    if problems:
+        raise JobError(problems)
+    return result
+
+
+def _problems(request: Mapping[str, Any], operation: str) -> Iterator[Problem]:
+    kind = _KINDS[operation]
+    removed = [name for name in kind.needed if name not in request]
+    for name in removed:
+        yield Problem(
+            (FIELD, name), f"`{name}` cannot be removed from the request", "leave it out of the overrides", code="CT035"
+        )
+    for fault in violations(request, operation):
+        unreadable = fault.kind == "type" or (fault.kind == "missing" and fault.path[0] in (*kind.needed, *kind.read))
+        if unreadable and fault.path[0] not in removed:
+            yield Problem((FIELD, *fault.path), fault.message, fault.hint, code="CT035")
+    config: Any = request
+    for name in kind.machines:
+        config = config.get(name) if isinstance(config, Mapping) else None
+    if isinstance(config, Mapping):
+        yield from _counts((FIELD, *kind.machines), config)
+    if isinstance(config, Mapping) and not any(config.get(key) for key in kind.choices):
+        message = f"the overrides leave no instance type in `{kind.machines[-1]}`"
+        hint = "give one of " + ", ".join(f"`{key}`" for key in kind.choices)
+        yield Problem((FIELD, *kind.machines), message, hint, code="CT035")
+
+
+def _counts(path: tuple[str | int, ...], config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Report instance counts above the limit of the job's own field `instance_count`.
+
+    Such counts are typing mistakes, and would make a plan huge because it lists every instance.
+    """
+    rows: list[tuple[tuple[str | int, ...], Any]] = [(path, config)]
+    for key in ("InstanceGroups", "InstancePreferences"):
+        found = config.get(key)
+        rows += [((*path, key, index), row) for index, row in enumerate(found if isinstance(found, list) else [])]
+    for where, row in rows:
+        count = row.get("InstanceCount") if isinstance(row, Mapping) else None
+        if isinstance(count, int) and count > MAX_COUNT:
+            message = f"`InstanceCount` must be at most {MAX_COUNT}, not `{count}`"
+            yield Problem((*where, "InstanceCount"), message, f"write {MAX_COUNT} or less", code="CT035")

@@ -11,27 +11,36 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from cloudtrain.catalogue.machines import Machines
-from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.per_target import overrides_of
-from cloudtrain.core.plan import CompileContext, Plan, Upload
-from cloudtrain.core.processes import Alike, Process, Processes
-from cloudtrain.core.processing import ProcessingJob
-from cloudtrain.core.units import format_duration
 from cloudtrain.errors import Problem
+from cloudtrain.job.model import format_duration, overrides_of
+from cloudtrain.job.processing import ProcessingJob
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.machines.choose import Machines
+from cloudtrain.plans.plan import CompileContext, Plan, Upload
+from cloudtrain.plans.processes import Alike, Process, Processes
 from cloudtrain.runtime.sagemaker_processing import container_entrypoint, script_argv
-from cloudtrain.targets.common.compiling import hyperparameter_argv, resolve_hyperparameters, resolve_text
-from cloudtrain.targets.common.problems import Problems
-from cloudtrain.targets.sagemaker.account import SageMakerAccount
-from cloudtrain.targets.sagemaker.compile import processing_data as data
-from cloudtrain.targets.sagemaker.compile.images import ChosenImage, image_of
-from cloudtrain.targets.sagemaker.compile.machines import cluster_config, machines_in, machines_of
-from cloudtrain.targets.sagemaker.compile.modes import python_too_old
-from cloudtrain.targets.sagemaker.compile.overrides import overridden
+from cloudtrain.targets.common.compiling import Problems, hyperparameter_argv, resolve_hyperparameters, resolve_text
+from cloudtrain.targets.sagemaker.compile import places as data
+from cloudtrain.targets.sagemaker.compile.launch import python_too_old
+from cloudtrain.targets.sagemaker.compile.machines import (
+    ChosenImage,
+    cluster_config,
+    image_of,
+    machines_in,
+    machines_of,
+    overridden,
+)
 from cloudtrain.targets.sagemaker.compile.places import bundle_uri
-from cloudtrain.targets.sagemaker.compile.request import DEFAULT_MAX_RUNTIME, experiment, network, tags
-from cloudtrain.targets.sagemaker.compile.summary import cost, instances, max_runtime
-from cloudtrain.targets.sagemaker.settings import SageMaker
+from cloudtrain.targets.sagemaker.compile.training import (
+    DEFAULT_MAX_RUNTIME,
+    cost,
+    experiment,
+    instances,
+    max_runtime,
+    network,
+    tags,
+)
+from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 
 LONGEST_WORD = 256
 """Longest item of ContainerEntrypoint or ContainerArguments, in characters.
@@ -117,7 +126,7 @@ class _Parts:
     @property
     def paths(self) -> dict[str, str]:
         """Map each reference, such as `inputs.train`, to its path in the container."""
-        return data.paths_of(self.job)
+        return data.processing_paths_of(self.job)
 
     @property
     def words(self) -> list[str]:
@@ -192,7 +201,7 @@ def _image_problems(parts: _Parts) -> Iterator[Problem]:
 
 def _word_problems(job: ProcessingJob) -> Iterator[Problem]:
     """Report arguments that the request cannot hold because they are too long or contain a line break."""
-    paths = data.paths_of(job)
+    paths = data.processing_paths_of(job)
     if job.command is not None:
         line = resolve_text(job.command, paths)
         yield from _word_problem(line, ("command",), "put it into a script: `entry_point: run.sh`")

@@ -7,7 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cloudtrain.targets.sagemaker.launch.keys import (
+from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL, LAUNCH_KEY
+from cloudtrain.targets.common.export import Call, Fields
+from cloudtrain.targets.sagemaker import request as keys
+from cloudtrain.targets.sagemaker.compile.places import ISOLATED_BUNDLE
+from cloudtrain.targets.sagemaker.request import (
     GROUPS,
     INSTANCE_TYPE,
     MIRRORED,
@@ -269,3 +273,223 @@ _REFUSALS: tuple[Callable[[Mapping[str, Any], Setting], str | None], ...] = (
 
 def _without_empty(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None and value not in ("", {})}
+
+
+# Turn the channels of a request into the argument `inputs` of `fit`, a method of SDK version 2's estimators.
+
+CHANNEL = {
+    "DataSource.S3DataSource.S3Uri": "s3_data",
+    "DataSource.S3DataSource.S3DataDistributionType": "distribution",
+    "CompressionType": "compression",
+    "ContentType": "content_type",
+    "RecordWrapperType": "record_wrapping",
+    "DataSource.S3DataSource.S3DataType": "s3_data_type",
+    "DataSource.S3DataSource.InstanceGroupNames": "instance_groups",
+    "InputMode": "input_mode",
+    "DataSource.S3DataSource.AttributeNames": "attribute_names",
+    "DataSource.S3DataSource.HubAccessConfig": "hub_access_config",
+    "DataSource.S3DataSource.ModelAccessConfig": "model_access_config",
+}
+"""Maps fields of a channel to arguments of `TrainingInput`."""
+
+FILE_SYSTEM = {
+    "DataSource.FileSystemDataSource.FileSystemId": "file_system_id",
+    "DataSource.FileSystemDataSource.FileSystemType": "file_system_type",
+    "DataSource.FileSystemDataSource.DirectoryPath": "directory_path",
+    "DataSource.FileSystemDataSource.FileSystemAccessMode": "file_system_access_mode",
+    "ContentType": "content_type",
+}
+"""Maps fields of a channel to arguments of `FileSystemInput`."""
+
+_DEFAULTS = {"distribution": "FullyReplicated", "s3_data_type": "S3Prefix"}
+
+
+def isolated_code(uri: str) -> dict[str, Any]:
+    """Return the channel that the SDK itself adds for the code of a network-isolated job."""
+    source = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
+    return {"ChannelName": CODE_CHANNEL, "DataSource": {"S3DataSource": source}}
+
+
+def fit_inputs(channels: list[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+    """Return the argument `inputs` of `fit`, by channel name, and the paths of fields that `fit` cannot express."""
+    inputs: dict[str, Any] = {}
+    left: list[str] = []
+    for number, channel in enumerate(channels):
+        fields = Fields(channel)
+        name = fields.take("ChannelName")
+        inputs[name] = _file_system(fields) if "FileSystemDataSource" in channel["DataSource"] else _s3(fields)
+        left += [f"InputDataConfig[{number}].{path}" for path in fields.remaining_paths()]
+    return inputs, left
+
+
+def _file_system(fields: Fields) -> Call:
+    return Call("sagemaker.inputs.FileSystemInput", _take(fields, FILE_SYSTEM))
+
+
+def _s3(fields: Fields) -> Call | str:
+    arguments = _take(fields, CHANNEL)
+    seed = fields.take("ShuffleConfig.Seed")
+    if seed is not None:
+        arguments["shuffle_config"] = Call("sagemaker.inputs.ShuffleConfig", {"seed": seed})
+    if arguments.get("distribution") is not None:  # the SDK would add a missing one: `left` reports it
+        arguments = {name: value for name, value in arguments.items() if value != _DEFAULTS.get(name)}
+    plain = set(arguments) == {"s3_data"}
+    return str(arguments["s3_data"]) if plain else Call("sagemaker.inputs.TrainingInput", arguments)
+
+
+def _take(fields: Fields, table: dict[str, str]) -> dict[str, Any]:
+    values = {argument: fields.take(path) for path, argument in table.items()}
+    return {argument: value for argument, value in values.items() if value is not None}
+
+
+# Split a request's hyperparameters into two groups: those that the SDK adds to run a script, and the user's own.
+
+LOG_LEVEL = 20
+
+
+@dataclass(frozen=True)
+class Script:
+    """The script that the container's toolkit starts, the address of its code, and the other hyperparameters.
+
+    `channels` are the user's channels, without the code channel that the SDK adds to a network-isolated job.
+    """
+
+    entry_point: str
+    source_dir: str
+    log_level: int
+    values: dict[str, Any]
+    channels: list[dict[str, Any]]
+
+
+def script_of(request: dict[str, Any], region: str) -> Script | None:
+    """Return the script of a request; None if the SDK's estimator for scripts would not send this request."""
+    values = _decode(request.get("HyperParameters", {}))
+    channels = list(request.get("InputDataConfig", ()))
+    if values is None or "ContainerEntrypoint" in request["AlgorithmSpecification"]:
+        return None
+    program, place = values.pop(keys.PROGRAM, None), values.pop(keys.SUBMIT_DIRECTORY, None)
+    level = values.pop(keys.LOG_LEVEL, None)
+    names = (values.pop(keys.JOB_NAME, None), values.pop(keys.REGION, None))
+    if names != (request["TrainingJobName"], region) or not isinstance(program, str) or not isinstance(level, int):
+        return None
+    if request.get("EnableNetworkIsolation") is True:
+        archive = _isolated_archive(channels) if place == ISOLATED_BUNDLE else None
+        return None if archive is None else Script(program, archive, level, values, channels[:-1])
+    if not isinstance(place, str) or not place.startswith("s3://"):
+        return None
+    return Script(program, place, level, values, channels)
+
+
+def _isolated_archive(channels: list[dict[str, Any]]) -> str | None:
+    """Return the code archive's S3 address if the last channel is exactly the SDK's code channel; None otherwise."""
+    last = channels[-1] if channels else {}
+    uri = last.get("DataSource", {}).get("S3DataSource", {}).get("S3Uri")
+    return uri if uri is not None and last == isolated_code(uri) else None
+
+
+def _decode(hyperparameters: dict[str, str]) -> dict[str, Any] | None:
+    """Decode the hyperparameters from JSON; None if the SDK's encoder would write one of them differently."""
+    values = {}
+    for name, text in hyperparameters.items():
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            return None
+        if json.dumps(values[name]) != text:
+            return None
+    return values
+
+
+# Read the started program from the hyperparameters of the training toolkit or of cloudtrain's launcher.
+
+_TOOLKIT = frozenset((keys.SUBMIT_DIRECTORY, keys.PROGRAM, keys.LOG_LEVEL, keys.JOB_NAME, keys.REGION))
+
+
+@dataclass(frozen=True)
+class Start:
+    """The program that a request starts.
+
+    Attributes:
+        launcher: `torchrun`, `mpirun`, `single`, or the name of the hyperparameter that selects another launcher.
+        archive: the location of the code.
+        entry_point: the script; None for a command.
+        processes: processes of each instance, or None for one per GPU.
+        hyperparameters: the script's hyperparameters, as text from the request.
+        channels: all channels except the code channel.
+    """
+
+    launcher: str
+    archive: str
+    channels: list[dict[str, Any]]
+    hyperparameters: dict[str, str]
+    entry_point: str | None = None
+    command: str | None = None
+    processes: int | None = None
+    mpi_options: str = ""
+    model_parallel: dict[str, Any] | None = None
+    requirements: str | None = None
+    groups: tuple[str, ...] = ()
+
+
+def start_of(request: dict[str, Any], region: str) -> Start | None:
+    """Return the program that a request starts.
+
+    Returns None if the request has no code, or fits neither the toolkit nor cloudtrain's launcher.
+    """
+    if LAUNCH_KEY in request.get("HyperParameters", {}):
+        return _by_our_launcher(request)
+    script = script_of(request, region)
+    if script is None:
+        return None
+    values = script.values
+    return Start(
+        launcher=_launcher(values),
+        archive=script.source_dir,
+        channels=script.channels,
+        hyperparameters=_own(request, {*_TOOLKIT, *KEYS}),
+        entry_point=script.entry_point,
+        processes=values.get(keys.PROCESSES),
+        mpi_options=values.get(keys.MPI_OPTIONS, ""),
+        model_parallel=values.get(keys.MODEL_PARALLEL),
+        groups=tuple(values.get(keys.GROUPS, ())),
+    )
+
+
+def _launcher(values: dict[str, Any]) -> str:
+    """Return the launcher that the toolkit chooses.
+
+    A launcher that only the toolkit supports is returned as the name of its hyperparameter.
+    """
+    if values.get(keys.TORCH) is True:
+        return "torchrun"
+    for key in (keys.PARAMETER_SERVER, keys.MIRRORED, keys.SMDDP):
+        if values.get(key) is True:
+            return key
+    if keys.MODEL_PARALLEL in values or keys.SMDDP in values:
+        return keys.MODEL_PARALLEL
+    return "mpirun" if values.get(keys.MPI) is True else "single"
+
+
+def _by_our_launcher(request: dict[str, Any]) -> Start | None:
+    launch = json.loads(request["HyperParameters"][LAUNCH_KEY])
+    channels = request.get("InputDataConfig", [])
+    code = next((channel for channel in channels if channel["ChannelName"] == CODE_CHANNEL), None)
+    if code is None:
+        return None
+    known = ("torchrun", "mpirun", "single")
+    return Start(
+        launcher=launch["launcher"] if launch["launcher"] in known else LAUNCH_KEY,
+        archive=code["DataSource"]["S3DataSource"]["S3Uri"],
+        channels=[channel for channel in channels if channel is not code],
+        hyperparameters=_own(request, {LAUNCH_KEY}),
+        entry_point=launch.get("entry_point"),
+        command=launch.get("command"),
+        processes=launch.get("processes_per_instance"),
+        mpi_options=launch.get("mpi_options", ""),
+        requirements=launch.get("requirements"),
+        groups=tuple(launch.get("instance_groups", ())),
+    )
+
+
+def _own(request: dict[str, Any], others: set[str]) -> dict[str, str]:
+    return {name: text for name, text in request["HyperParameters"].items() if name not in others}

@@ -13,17 +13,349 @@ Facts about the SDK are those of version 2.257.7.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from cloudtrain.errors import dotted
-from cloudtrain.targets.common.export.calls import Call, Program, Ref
-from cloudtrain.targets.common.export.fields import Fields
+from cloudtrain.errors import JobError, TargetError, dotted
+from cloudtrain.targets.common.export import Call, Fields, Program, Ref
+from cloudtrain.targets.sagemaker import request as keys
+from cloudtrain.targets.sagemaker.catalogue.images import Image, device_of, image_of_uri, resolve_image
 from cloudtrain.targets.sagemaker.catalogue.shapes import violations
-from cloudtrain.targets.sagemaker.export.forms import form_of
-from cloudtrain.targets.sagemaker.export.inputs import fit_inputs
-from cloudtrain.targets.sagemaker.export.monitoring import PROFILER, monitoring_arguments
-from cloudtrain.targets.sagemaker.export.refusal import refuse
-from cloudtrain.targets.sagemaker.export.session import NO_CONFIGURATION, NO_WAIT, boto_session
+from cloudtrain.targets.sagemaker.export import distributions as dist
+from cloudtrain.targets.sagemaker.export.distributions import LOG_LEVEL, Script, fit_inputs, script_of
+
+# Find the SDK version 2 class for a request's image, and the version arguments that select this image.
+
+_SMP2 = "smdistributed-modelparallel"
+
+_BASES = {"pytorch": "pytorch_version", "tensorflow": "tensorflow_version"}
+
+
+def framework_of(uri: str) -> str | None:
+    """Return `pytorch`, `tensorflow` or `huggingface` for AWS's own images; None for other images."""
+    image = image_of_uri(uri)
+    return image.framework if image else None
+
+
+def version_in(uri: str) -> str | None:
+    """Return the version of PyTorch or TensorFlow in an AWS image; None for other images."""
+    image = image_of_uri(uri)
+    return image.engine[1] if image else None
+
+
+def version_arguments(
+    uri: str, region: str, types: Sequence[str], distribution: Mapping[str, Any]
+) -> dict[str, str] | None:
+    """Return the version arguments for which the SDK chooses exactly the image `uri`; None if there are none.
+
+    `types` are the job's instance types.
+    """
+    image = image_of_uri(uri)
+    if image is None or image.sdk != 2 or image.device == "neuron" or not image.python:
+        return None
+    instance = next((name for name in types if device_of(name) == "gpu"), types[0])  # the SDK chooses by the same type
+    smp2 = "torch_distributed" in distribution and "modelparallel" in distribution.get("smdistributed", {})
+    if smp2 != (image.repository == _SMP2) or not _is_picked(
+        image, region, instance, smp2, "smdistributed" in distribution
+    ):
+        return None
+    if image.framework != "huggingface":
+        return {"framework_version": image.version, "py_version": image.python}
+    base, version = image.engine
+    return {"transformers_version": image.version, _BASES[base]: version, "py_version": image.python}
+
+
+def _is_picked(image: Image, region: str, instance: str, smp2: bool, smdistributed: bool) -> bool:
+    try:
+        found = resolve_image(
+            image.framework,
+            image.version,
+            region=region,
+            instance=instance,
+            python=image.python,
+            base=image.base or None,
+            smp2=smp2,
+            smdistributed=smdistributed,
+        )
+    except JobError:
+        return False
+    return found.uri == image.uri
+
+
+# Turn a request's debugger, profiler and TensorBoard fields into arguments of SDK version 2's estimators.
+
+HOOK = "DebugHookConfig"
+PROFILER = "ProfilerConfig"
+TENSORBOARD = "TensorBoardOutputConfig"
+DEBUG_RULES = "DebugRuleConfigurations"
+PROFILER_RULES = "ProfilerRuleConfigurations"
+
+_OF_RULES = {
+    "RuleConfigurationName": "name",
+    "RuleEvaluatorImage": "image_uri",
+    "InstanceType": "instance_type",
+    "LocalPath": "container_local_output_path",
+    "S3OutputPath": "s3_output_path",
+    "VolumeSizeInGB": "volume_size_in_gb",
+}
+
+
+def monitoring_arguments(fields: Fields, output: str) -> dict[str, Any]:
+    """Return the estimator's arguments for these fields. Fields that no argument can express stay in `fields`.
+
+    `output` is the S3 folder that the SDK uses by default.
+    """
+    rows = fields.take(DEBUG_RULES, ())
+    if any("action_json" in row.get("RuleParameters", {}) for row in rows):  # the SDK drops it from a plain rule
+        fields.put_back(DEBUG_RULES, rows)
+        rows = ()
+    rules = [_rule("Rule", row) for row in rows]
+    if fields.take_if(f"{PROFILER}.DisableProfiler", False):  # the SDK refuses profiler rules if the profiler is off
+        rules += [_rule("ProfilerRule", row) for row in fields.take(PROFILER_RULES, ())]
+    arguments = _hook(fields.take(HOOK), output) | ({"rules": rules} if rules else {})
+    board = fields.take(TENSORBOARD)
+    if board is not None:
+        arguments["tensorboard_output_config"] = Call("sagemaker.debugger.TensorBoardOutputConfig", _places(board))
+    return arguments | _profiler(fields, output)
+
+
+def _rule(kind: str, rule: dict[str, Any]) -> Call:
+    arguments = {argument: rule.get(name) for name, argument in _OF_RULES.items()}
+    arguments["rule_parameters"] = dict(rule.get("RuleParameters", {}))
+    if kind == "Rule":
+        arguments["collections_to_save"] = []
+    return Call(f"sagemaker.debugger.{kind}", arguments)
+
+
+def _hook(hook: dict[str, Any] | None, output: str) -> dict[str, Any]:
+    if hook is None:
+        return {"debugger_hook_config": False}
+    if hook == {"S3OutputPath": output, "CollectionConfigurations": []}:
+        return {}
+    arguments = _places(hook)
+    if "HookParameters" in hook:
+        arguments["hook_parameters"] = hook["HookParameters"]
+    arguments["collection_configs"] = [_collection(one) for one in hook.get("CollectionConfigurations", ())]
+    return {"debugger_hook_config": Call("sagemaker.debugger.DebuggerHookConfig", arguments)}
+
+
+def _collection(collection: dict[str, Any]) -> Call:
+    arguments = {"name": collection["CollectionName"]}
+    if "CollectionParameters" in collection:
+        arguments["parameters"] = collection["CollectionParameters"]
+    return Call("sagemaker.debugger.CollectionConfig", arguments)
+
+
+def _places(config: dict[str, Any]) -> dict[str, Any]:
+    places = {"s3_output_path": config["S3OutputPath"], "container_local_output_path": config.get("LocalPath")}
+    return {name: place for name, place in places.items() if place is not None}
+
+
+def _profiler(fields: Fields, output: str) -> dict[str, Any]:
+    if fields.take_if(f"{PROFILER}.DisableProfiler", True):
+        return {"disable_profiler": True}
+    fields.take(f"{PROFILER}.DisableProfiler")
+    place = fields.take(f"{PROFILER}.S3OutputPath")
+    interval = fields.take(f"{PROFILER}.ProfilingIntervalInMilliseconds")
+    if place == output and interval is None:
+        return {}
+    arguments = {"s3_output_path": place} | ({"system_monitor_interval_millis": interval} if interval else {})
+    return {"profiler_config": Call("sagemaker.debugger.ProfilerConfig", arguments)}
+
+
+# Pass code, image and hyperparameters to SDK version 2, in one of the three forms of `estimator.py`.
+
+_PYTORCH_AND_TENSORFLOW = ("pytorch", "tensorflow")
+
+
+@dataclass(frozen=True)
+class Form:
+    """The class of an estimator, and the arguments that depend on the class.
+
+    Attributes:
+        framework: the framework whose class is used; None for the generic `Estimator`.
+        arguments: the class's arguments.
+        channels: the channels that the user gives to `fit`.
+        metrics: the class's default of `EnableSageMakerMetricsTimeSeries`.
+        notes: explanations for calls that may surprise the user.
+    """
+
+    framework: str | None
+    arguments: dict[str, Any]
+    channels: list[dict[str, Any]]
+    metrics: bool | None = None
+    notes: tuple[str, ...] = ()
+
+
+def form_of(request: dict[str, Any], region: str) -> Form:
+    """Return the first of the three forms with which the SDK sends exactly this request."""
+    script = script_of(request, region)
+    if script is None:
+        return _plain(request)
+    framework = _framework(request, script)
+    checkpoint = request.get("CheckpointConfig", {})
+    if framework in _PYTORCH_AND_TENSORFLOW and HOOK in request and "LocalPath" in checkpoint:
+        return _plain(request, "Beside a checkpoint, the framework's class would turn the debugger off.")
+    return _with_script(request, script, framework, region)
+
+
+def _plain(request: dict[str, Any], *notes: str) -> Form:
+    arguments: dict[str, Any] = {"image_uri": request["AlgorithmSpecification"]["TrainingImage"]}
+    if request.get("HyperParameters"):
+        arguments["hyperparameters"] = dict(request["HyperParameters"])
+    return Form(None, arguments, list(request.get("InputDataConfig", ())), notes=notes)
+
+
+def _framework(request: dict[str, Any], script: Script) -> str | None:
+    """Return the framework whose class is used; None for the generic `Estimator`.
+
+    For an AWS image, this is the image's framework. For a user's own image, a class that supports the job's
+    distribution is chosen, because the generic class ignores `distribution`.
+    """
+    known = framework_of(request["AlgorithmSpecification"]["TrainingImage"])
+    if known is not None:
+        return known
+    if script.values.keys() & {keys.PARAMETER_SERVER, keys.MIRRORED}:
+        return "tensorflow"
+    return "pytorch" if dist.distribution_of(script.values) else None
+
+
+def _with_script(request: dict[str, Any], script: Script, framework: str | None, region: str) -> Form:
+    image = request["AlgorithmSpecification"]["TrainingImage"]
+    arguments: dict[str, Any] = {"entry_point": script.entry_point, "source_dir": script.source_dir}
+    if script.log_level != LOG_LEVEL:
+        arguments["container_log_level"] = script.log_level
+    values = dict(script.values)
+    notes: tuple[str, ...] = ()
+    if framework is None:
+        arguments["image_uri"] = image
+    else:
+        chosen = _choose_image(request, script, framework, region)
+        arguments |= chosen.image | ({"distribution": chosen.distribution} if chosen.distribution else {})
+        values = {name: value for name, value in values.items() if name not in chosen.sent}
+        notes = chosen.notes + _lost_keys_note(values, chosen)
+    if framework == "tensorflow":
+        arguments |= _model_dir(values, request, arguments.get("distribution", {}))
+    if values:
+        arguments["hyperparameters"] = values
+    metrics = True if framework == "huggingface" or "framework_version" in arguments else None
+    return Form(framework, arguments, script.channels, metrics, notes)
+
+
+def _lost_keys_note(values: dict[str, Any], chosen: _Chosen) -> tuple[str, ...]:
+    """Return a note that names the toolkit's hyperparameters that the SDK's `distribution` would not send.
+
+    Returns no note if `distribution` would send all of them.
+    """
+    names = [f"`{name}`" for name in values if name in dist.KEYS] if chosen.distribution else []
+    return (f"The SDK's `distribution` would not send {', '.join(names)}.",) if names else ()
+
+
+def _model_dir(values: dict[str, Any], request: dict[str, Any], distribution: dict[str, Any]) -> dict[str, Any]:
+    """Return the argument `model_dir`; empty if its value is the default of the TensorFlow class.
+
+    The class sends the value as a hyperparameter, except if it is False.
+    """
+    given = values.pop("model_dir", False)
+    output, name = request["OutputDataConfig"]["S3OutputPath"], request["TrainingJobName"]
+    mpi = distribution.get("mpi", {}).get("enabled", False)
+    default = "/opt/ml/model" if mpi else f"{output.rstrip('/')}/{name}/model"
+    return {} if given == default else {"model_dir": given}
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    image: dict[str, Any]
+    distribution: dict[str, Any]
+    sent: frozenset[str] = frozenset()
+    """The hyperparameters that the SDK sends for the distribution."""
+    notes: tuple[str, ...] = ()
+
+
+def _choose_image(request: dict[str, Any], script: Script, framework: str, region: str) -> _Chosen:
+    """Return the estimator's arguments for the image and the distribution.
+
+    The image is given as a version if the SDK chooses exactly this image for the version, or else by its URI.
+    """
+    uri = request["AlgorithmSpecification"]["TrainingImage"]
+    wanted = dist.distribution_of(script.values)
+    setting = _setting(request, script, framework)
+    by_version = version_arguments(uri, region, setting.types, wanted)
+    reason = None
+    for image in _candidates(framework, uri, by_version, wanted):
+        candidate = dist.with_image(setting, image)
+        reason = dist.objection(wanted, script.values, candidate) if wanted else None
+        if reason is None:
+            sent = frozenset(dist.sdk_hyperparameters(wanted, candidate)) if wanted else frozenset[str]()
+            return _Chosen(image, _with_group_objects(wanted, list(setting.groups)), sent)
+    plain = version_arguments(uri, region, setting.types, {}) or _by_uri(framework, uri)
+    return _Chosen(plain, {}, notes=(f"The SDK's own `distribution` is not used: {reason}.",))
+
+
+def _candidates(
+    framework: str, uri: str, by_version: dict[str, str] | None, wanted: dict[str, Any]
+) -> list[dict[str, Any]]:
+    candidates: list[dict[str, Any]] = [by_version] if by_version else []
+    by_uri = _by_uri(framework, uri)
+    if "multi_worker_mirrored_strategy" in wanted:  # the SDK checks the version even if an image is given
+        by_uri["framework_version"] = version_in(uri)
+    return [*candidates, by_uri]
+
+
+def _by_uri(framework: str, uri: str) -> dict[str, Any]:
+    return {"image_uri": uri} | ({"py_version": None} if framework == "huggingface" else {})
+
+
+def _setting(request: dict[str, Any], script: Script, framework: str) -> dist.Setting:
+    resources = request["ResourceConfig"]
+    return dist.Setting(
+        framework,
+        instance_type=resources.get("InstanceType"),
+        groups={group["InstanceGroupName"]: group["InstanceType"] for group in resources.get("InstanceGroups", ())},
+        entry_point=script.entry_point,
+        debugger=HOOK in request,
+    )
+
+
+def _with_group_objects(distribution: dict[str, Any], groups: list[str]) -> dict[str, Any]:
+    """Replace the group names in a distribution with the estimator's group objects.
+
+    The SDK accepts only these objects, because it compares groups by identity.
+    """
+    if "instance_groups" not in distribution:
+        return distribution
+    objects = [Ref("instance_groups", groups.index(name)) for name in distribution["instance_groups"]]
+    return distribution | {"instance_groups": objects}
+
+
+# The error for requests that an SDK cannot express.
+
+
+def refuse(sdk: str, paths: Iterable[str]) -> TargetError:
+    """Return an error with all fields that an SDK cannot express. Its hint says how to send them without the SDK."""
+    names = ", ".join(f"`{path}`" for path in paths)
+    return TargetError(
+        f"{sdk} cannot express {names}",
+        hint="send the request itself: `boto3.client('sagemaker').create_training_job(**plan.request)`, "
+        "or `cloudtrain submit`",
+        code="CT904",
+    )
+
+
+# The session of an SDK: region and credentials, without defaults from configuration files.
+
+NO_CONFIGURATION = {"SchemaVersion": "1.0", "SageMaker": {"PythonSDK": {"Modules": {"TelemetryOptOut": True}}}}
+"""An explicit session configuration without defaults for jobs, which keeps the SDK from reading configuration files."""
+
+NO_WAIT = {"wait": False}
+"""The argument that makes printed code continue as soon as the job has started."""
+
+
+def boto_session(region: str, profile: str | None) -> Call:
+    """Return a boto3 session with the profile's credentials, or with boto3's default credentials."""
+    return Call("boto3.Session", {"region_name": region} | ({"profile_name": profile} if profile else {}))
+
 
 SDK = "version 2 of the SageMaker SDK"
 

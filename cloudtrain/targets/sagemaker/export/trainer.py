@@ -15,11 +15,9 @@ import re
 import shlex
 from typing import Any
 
-from cloudtrain.targets.common.export.calls import Call, Program, Ref
-from cloudtrain.targets.common.export.fields import Fields
-from cloudtrain.targets.sagemaker.export.refusal import refuse
-from cloudtrain.targets.sagemaker.export.session import NO_CONFIGURATION, NO_WAIT, boto_session
-from cloudtrain.targets.sagemaker.export.starts import Start, start_of
+from cloudtrain.targets.common.export import Call, Fields, Program, Ref
+from cloudtrain.targets.sagemaker.export.distributions import Start, start_of
+from cloudtrain.targets.sagemaker.export.estimator import NO_CONFIGURATION, NO_WAIT, boto_session, refuse
 
 SDK = "version 3 of the SageMaker SDK"
 EXTRA = "sagemaker-sdk-3"

@@ -5,29 +5,225 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from cloudtrain.runtime.sagemaker_launcher import ROOT
-from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
-from cloudtrain.targets.sagemaker.launch import mpirun
-from cloudtrain.targets.sagemaker.launch.container import Container
-from cloudtrain.targets.sagemaker.launch.host_setup import HostSetup
-from cloudtrain.targets.sagemaker.launch.hosts import INTERFACE, Host, Request
-from cloudtrain.targets.sagemaker.launch.keys import (
+from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, decode_hyperparameters
+from cloudtrain.targets.sagemaker.launch.container import (
+    HOSTNAME_SHIM,
+    MASTER_PORT,
+    Container,
+    HostSetup,
+    host_environment,
+    mirrors,
+    script_variables,
+    server_cluster,
+    serves_parameters,
+)
+from cloudtrain.targets.sagemaker.launch.shell import kind_of, name_refusal, program
+from cloudtrain.targets.sagemaker.request import (
     GROUPS,
+    INSTANCE_TYPE,
+    INTERFACE,
     LAUNCHER_KEYS,
     MIRRORED,
     MODEL_PARALLEL,
     MPI,
+    MPI_OPTIONS,
     NATIVE_LAUNCHER,
     PARAMETER_SERVER,
+    PROCESSES,
     PYTORCH_DDP,
+    RANKS,
     SMDDP,
+    SMDDP_OPTIONS,
     TORCH,
     XLA,
+    Host,
+    Request,
 )
-from cloudtrain.targets.sagemaker.launch.program import kind_of, name_refusal, program
-from cloudtrain.targets.sagemaker.launch.tf_config import mirrors, server_cluster, serves_parameters
-from cloudtrain.targets.sagemaker.launch.variables import MASTER_PORT, host_environment
+
+# The command lines of mpirun, for MPI and for the data-parallel library, which uses mpirun.
+
+_SMDDP_PORT = 7592
+
+
+class MpiRun(NamedTuple):
+    """One call of mpirun: its argv before the program, the program of each rank, and the number of ranks."""
+
+    options: tuple[str, ...]
+    program: tuple[str, ...]
+    ranks: int
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        return self.options + self.program
+
+    @property
+    def exports(self) -> dict[str, str]:
+        """Return the variables that `-x NAME=VALUE` sets for every rank. The last value of a repeated name is used."""
+        pairs = [
+            text.partition("=") for flag, text in zip(self.options, self.options[1:], strict=False) if flag == "-x"
+        ]
+        return {name: value for name, equals, value in pairs if equals}
+
+
+def mpi(setup: HostSetup) -> MpiRun:
+    """Return the mpirun call with which the master starts an MPI job (hyperparameter `sagemaker_mpi_enabled`).
+
+    Raises:
+        ValueError: the user's mpirun options would make the toolkit exit.
+    """
+    hosts, slots = setup.distribution_hosts, setup.processes
+    given = setup.settings.get(PROCESSES)
+    quoted = isinstance(given, str)  # the toolkit repeats a text instead of multiplying: "4" on two hosts becomes 44
+    ranks = setup.settings.get(RANKS) or (int(given * len(hosts)) if given and quoted else slots * len(hosts))
+    debug, more = split_options(setup.settings.get(MPI_OPTIONS) or "")
+    options = (
+        "mpirun",
+        "--host", ",".join(hosts if slots == 1 and not quoted else [f"{host}:{slots}" for host in hosts]),
+        "-np", str(ranks),
+        "--allow-run-as-root",
+        "--display-map",
+        "--tag-output",
+        *_TCP,
+        "-bind-to", "none",
+        "-map-by", "slot",
+        *_TRANSPORT,
+        *_export_options("NCCL_MIN_NRINGS=4", f"NCCL_SOCKET_IFNAME={INTERFACE}", f"NCCL_DEBUG={debug}"),
+        *_export_options("LD_LIBRARY_PATH", "PATH", f"LD_PRELOAD={HOSTNAME_SHIM}"),
+        *more,
+        *_efa(setup, setup.host.instance_type, provider=True),
+        *_export_options(*(name for name in _CREDENTIALS if name in setup.given)),
+        *_export_options(*script_variables(setup), "PYTHONPATH"),
+    )  # fmt: skip
+    library = _model_parallel(setup)
+    wrapper = _model_parallel_wrapper(setup)
+    return MpiRun(options + library, (*wrapper, *program(setup, mpi4py=True)), int(ranks))
+
+
+def smddp(setup: HostSetup) -> MpiRun:
+    """Return the mpirun call with which the master starts a job with the data-parallel library.
+
+    mpirun starts the script through the library's wrapper `smddprun`, or directly if the image lacks `smddprun`.
+
+    Raises:
+        ValueError: the user's mpirun options would make the toolkit exit.
+    """
+    hosts, slots = setup.distribution_hosts, setup.processes
+    several = len(hosts) > 1
+    instance_type = setup.settings.get(INSTANCE_TYPE) or setup.host.instance_type
+    debug, more = split_options(setup.settings.get(SMDDP_OPTIONS) or "")
+    server = (
+        f"SMDATAPARALLEL_SERVER_ADDR={setup.master}",
+        f"SMDATAPARALLEL_SERVER_PORT={_SMDDP_PORT}",
+        f"SAGEMAKER_INSTANCE_TYPE={instance_type}",
+    )
+    options = (
+        "mpirun",
+        "--host", ",".join([f"{host}:{slots}" for host in hosts] if several else hosts),
+        "-np", str(slots * len(hosts)),
+        "--allow-run-as-root",
+        "--tag-output",
+        "--oversubscribe",
+        *_TCP,
+        *_TRANSPORT,
+        "-mca", "plm_rsh_num_concurrent", str(len(hosts)),
+        *_export_options(f"NCCL_SOCKET_IFNAME={INTERFACE}", f"NCCL_DEBUG={debug}", "LD_LIBRARY_PATH", "PATH"),
+        *_export_options(f"SMDATAPARALLEL_USE_{'HOMOGENEOUS' if several else 'SINGLENODE'}=1"),
+        *_export_options("FI_PROVIDER=efa", "RDMAV_FORK_SAFE=1", f"LD_PRELOAD={HOSTNAME_SHIM}"),
+        *more,
+        *_efa(setup, instance_type, provider=False),
+        *(_export_options(*server) if several else ()),
+    )  # fmt: skip
+    wrapper = ("smddprun",) if setup.container.smddprun else ()
+    return MpiRun(options, (*wrapper, *program(setup, mpi4py=True)), slots * len(hosts))
+
+
+_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+"""Variables that the toolkit passes to the ranks if its own environment has them, job variables included."""
+
+_TCP = (
+    "-mca", "btl_tcp_if_include", INTERFACE,
+    "-mca", "oob_tcp_if_include", INTERFACE,
+    "-mca", "plm_rsh_no_tree_spawn", "1",
+)  # fmt: skip
+_TRANSPORT = (
+    "-mca", "pml", "ob1",
+    "-mca", "btl", "^openib",
+    "-mca", "orte_abort_on_non_zero_status", "1",
+    "-mca", "btl_vader_single_copy_mechanism", "none",
+)  # fmt: skip
+
+
+def split_options(text: str) -> tuple[str, list[str]]:
+    """Split the user's mpirun options: return the value of `--NCCL_DEBUG` (default `INFO`) and all other options.
+
+    Like the toolkit, this function uses argparse, which accepts abbreviations such as `--NCCL X`. An option that begins
+    with `-h` makes argparse print its help and exit. The toolkit then ends with exit code 0, so the job counts as
+    completed without training (`trainer.train` in sagemaker-training 5.1.1 to 5.1.4).
+
+    Raises:
+        ValueError: an option would make argparse and the toolkit exit.
+    """
+    words = text.split()
+    if not words:
+        return "INFO", []
+    from argparse import ArgumentParser
+    from contextlib import redirect_stderr, redirect_stdout
+    from io import StringIO
+
+    parser = ArgumentParser()
+    parser.add_argument("--NCCL_DEBUG", default="INFO")
+    try:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            known, others = parser.parse_known_args(words)
+    except SystemExit:
+        raise ValueError(
+            f"the mpirun options `{text}` stop the toolkit, and the job ends as completed without training"
+        ) from None
+    return str(known.NCCL_DEBUG), others
+
+
+def _efa(setup: HostSetup, instance_type: str, *, provider: bool) -> tuple[str, ...]:
+    """Return mpirun's options for EFA.
+
+    If `provider` is true, the options also set FI_PROVIDER.
+    """
+    efa = ("FI_PROVIDER=efa", "NCCL_PROTO=simple") if provider else ("NCCL_PROTO=simple",)
+    return (
+        *(_export_options(*efa) if setup.container.sets_efa(instance_type) else ()),
+        *(_export_options("FI_EFA_USE_DEVICE_RDMA=1") if setup.container.sets_rdma(instance_type) else ()),
+    )
+
+
+def _parameters(setup: HostSetup) -> dict[str, Any] | None:
+    """Return the model-parallel library's parameters; None if the job does not use this library.
+
+    They come from the hyperparameter `mp_parameters`, or else from the variable SM_HP_MP_PARAMETERS.
+    """
+    given = setup.user.get(MODEL_PARALLEL, decode_hyperparameters(setup.given).get(f"SM_HP_{MODEL_PARALLEL.upper()}"))
+    return given if isinstance(given, dict) and given else None
+
+
+def _model_parallel(setup: HostSetup) -> tuple[str, ...]:
+    """Return mpirun's options for the model-parallel library; empty unless the job uses it with PyTorch."""
+    torch = setup.container.torch if setup.framework == "pytorch" else None
+    if _parameters(setup) is None or torch is None:
+        return ()
+    algorithm = ("NCCL_ALGO=ring",) if int(torch.partition(".")[0]) > 1 else ()
+    return _export_options("NCCL_PROTO=simple", *algorithm)
+
+
+def _model_parallel_wrapper(setup: HostSetup) -> tuple[str, ...]:
+    parameters = _parameters(setup)
+    if parameters is None or parameters.get("ddp_dist_backend", "auto") != "auto" or not setup.container.smddpmprun:
+        return ()
+    return ("smddpmprun", "-i", setup.host.instance_type, "--allow-bypass")
+
+
+def _export_options(*variables: str) -> tuple[str, ...]:
+    return tuple(word for variable in variables for word in ("-x", variable))
 
 
 @dataclass(frozen=True)
@@ -181,7 +377,7 @@ def _torchrun(setup: HostSetup) -> Command:
     return Command("torchrun", argv, env, program=(container.python, "-u", *script), ranks=setup.processes)
 
 
-def _mpi(setup: HostSetup, make: Callable[[HostSetup], mpirun.MpiRun] = mpirun.mpi) -> Command:
+def _mpi(setup: HostSetup, make: Callable[[HostSetup], MpiRun] = mpi) -> Command:
     """Return the host's command: mpirun on the master, and sshd on every other host. `make` returns the mpirun call."""
     if not setup.is_master:
         return Command("sshd", ("/usr/sbin/sshd", "-D"), ranks=0)
@@ -190,7 +386,7 @@ def _mpi(setup: HostSetup, make: Callable[[HostSetup], mpirun.MpiRun] = mpirun.m
 
 
 def _smddp(setup: HostSetup) -> Command:
-    return _mpi(setup, mpirun.smddp)
+    return _mpi(setup, smddp)
 
 
 def _parameter_server(setup: HostSetup) -> Command:

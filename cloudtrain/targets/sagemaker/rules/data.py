@@ -6,15 +6,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cloudtrain.core.plan import Level
-from cloudtrain.rules.reading import mapping_at, value_at
-from cloudtrain.rules.rule import Fault, Subject, rule
+from cloudtrain.plans.plan import Level
+from cloudtrain.rules.engine import Fault, Subject, mapping_at, rule, value_at
 from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL
 from cloudtrain.targets.sagemaker.compile.places import INPUT_ROOT
-from cloudtrain.targets.sagemaker.launch.keys import SUBMIT_DIRECTORY
-from cloudtrain.targets.sagemaker.rules.account import is_bucket
+from cloudtrain.targets.sagemaker.request import SUBMIT_DIRECTORY
+from cloudtrain.targets.sagemaker.rules.request import is_bucket
 from cloudtrain.targets.sagemaker.rules.view import (
-    Path,
+    ValuePath,
     cluster,
     input_named,
     mapping,
@@ -243,14 +242,14 @@ def _mode_of(subject: Subject, channel: Mapping[str, Any]) -> str:
     return str(channel.get("InputMode") or text(subject, "AlgorithmSpecification", "TrainingInputMode") or "File")
 
 
-def _input_path(subject: Subject, name: str, *field: str) -> Path:
+def _input_path(subject: Subject, name: str, *field: str) -> ValuePath:
     if path := overridden(subject, "InputDataConfig"):
         return path
     key = input_named(subject, name)
     return ("inputs", key, *field) if key is not None else ()
 
 
-def _addresses(subject: Subject) -> Iterator[tuple[Path, str]]:
+def _addresses(subject: Subject) -> Iterator[tuple[ValuePath, str]]:
     """Yield the S3 addresses of inputs, checkpoint and outputs: the path of the job field, and the address."""
     for name, channel in _channels(subject):
         uri = value_at(channel, "DataSource", "S3DataSource", "S3Uri")

@@ -2,16 +2,273 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
 import cloudtrain
-from cloudtrain.errors import SettingsError
-from cloudtrain.system.extras import require
-from cloudtrain.targets.common.provider_errors import Expired
-from cloudtrain.targets.sagemaker.account_ref import AccountRef
-from cloudtrain.targets.sagemaker.service.provider_errors import Call, translate_error
+from cloudtrain.errors import NameTaken, RunNotFound, SettingsError, TargetError, TargetUnreachable
+from cloudtrain.system.plugins import require
+from cloudtrain.targets.common.services import Denied, Expired, NotThere
+from cloudtrain.targets.sagemaker.settings import AccountRef
+
+# Translate AWS's errors into cloudtrain's: `CODES` for AWS's error codes, `EXCEPTIONS` for exceptions of botocore.
+
+
+@dataclass(frozen=True)
+class Call:
+    """A failed request, for messages: service, operation such as `CreateTrainingJob`, and name of the job or bucket."""
+
+    service: str
+    operation: str
+    region: str | None = None
+    profile: str | None = None
+    about: str = ""
+
+    @property
+    def action(self) -> str:
+        """Return the action's name as IAM policies spell it."""
+        return f"{_POLICY_NAMES.get(self.service, self.service)}:{self.operation}"
+
+    @property
+    def login(self) -> str:
+        """Return the command that gets new credentials."""
+        return f"`aws sso login{f' --profile {self.profile}' if self.profile else ''}`"
+
+
+_POLICY_NAMES = {"service-quotas": "servicequotas"}
+
+Kind = type[TargetError] | type[SettingsError]
+
+
+@dataclass(frozen=True)
+class ErrorTemplate:
+    """cloudtrain's error for an AWS error. Its texts may contain names such as `{action}`, which are filled in."""
+
+    kind: Kind
+    message: str
+    hint: str | None = None
+
+
+_EXPIRED = ErrorTemplate(
+    Expired, "the AWS credentials have expired", "get new ones: {login}, or refresh the environment's"
+)
+_UNKNOWN_KEY = ErrorTemplate(
+    TargetError,
+    "AWS does not accept the credentials: {said}",
+    "`aws sts get-caller-identity` shows whose they are; log in with {login} or `aws configure`",
+)
+_DENIED = ErrorTemplate(Denied, "the credentials may not do `{action}`: {said}", "ask for the permission `{action}`")
+_THROTTLED = ErrorTemplate(TargetUnreachable, "AWS limits the rate of `{action}`: {said}", "try again in a minute")
+_BROKEN = ErrorTemplate(TargetUnreachable, "AWS could not answer `{action}`: {said}", "try again in a minute")
+_NO_BUCKET = ErrorTemplate(
+    NotThere,
+    "there is no bucket `{about}`",
+    "create it with `aws s3 mb s3://{about} --region {region}`, or name another bucket",
+)
+_ELSEWHERE = ErrorTemplate(
+    TargetError,
+    "the bucket `{about}` is in another region than `{region}`",
+    "name a bucket of that region, or the bucket's region: `region` in [sagemaker]",
+)
+
+CODES: dict[str, ErrorTemplate] = {
+    "ResourceInUse": ErrorTemplate(NameTaken, "SageMaker has a job `{about}` already", "give the job another name"),
+    "ResourceLimitExceeded": ErrorTemplate(
+        TargetError,
+        "the account's quota does not allow this job: {said}",
+        "request more of {quota} in Service Quotas: https://console.aws.amazon.com/servicequotas/home/services/sagemaker",
+    ),
+    "ValidationException": ErrorTemplate(
+        TargetError, "SageMaker refuses the request: {said}", "run `cloudtrain check` for details"
+    ),
+    "ResourceNotFound": ErrorTemplate(NotThere, "there is no `{about}` in `{region}`"),
+    "ResourceNotFoundException": ErrorTemplate(NotThere, "there is no `{about}` in `{region}`"),
+    "NoSuchEntity": ErrorTemplate(NotThere, "there is no `{about}`"),
+    "NoSuchResourceException": ErrorTemplate(NotThere, "there is no `{about}` in `{region}`"),
+    "NoSuchKey": ErrorTemplate(NotThere, "there is no `{about}`"),
+    "NoSuchBucket": _NO_BUCKET,
+    "404": ErrorTemplate(NotThere, "there is no `{about}`"),
+    "PermanentRedirect": _ELSEWHERE,
+    "301": _ELSEWHERE,
+    "AuthorizationHeaderMalformed": _ELSEWHERE,
+    "IllegalLocationConstraintException": _ELSEWHERE,
+    "AccessDenied": _DENIED,
+    "AccessDeniedException": _DENIED,
+    "UnauthorizedOperation": _DENIED,
+    "AllAccessDisabled": _DENIED,
+    "403": _DENIED,
+    "KMS.DisabledException": ErrorTemplate(
+        TargetError, "the KMS key is disabled: {said}", "enable the key, or name another"
+    ),
+    "KMS.NotFoundException": ErrorTemplate(
+        TargetError, "there is no such KMS key: {said}", "name a key of `{region}`: `output_kms_key` in [sagemaker]"
+    ),
+    "ExpiredToken": _EXPIRED,
+    "ExpiredTokenException": _EXPIRED,
+    "RequestExpired": _EXPIRED,
+    "TokenRefreshRequired": _EXPIRED,
+    "InvalidClientTokenId": _UNKNOWN_KEY,
+    "UnrecognizedClientException": _UNKNOWN_KEY,
+    "InvalidAccessKeyId": _UNKNOWN_KEY,
+    "InvalidSignatureException": _UNKNOWN_KEY,
+    "SignatureDoesNotMatch": _UNKNOWN_KEY,
+    "MissingAuthenticationToken": _UNKNOWN_KEY,
+    "MissingAuthenticationTokenException": _UNKNOWN_KEY,
+    "AuthFailure": _UNKNOWN_KEY,
+    "InvalidToken": _UNKNOWN_KEY,
+    "OptInRequired": ErrorTemplate(
+        TargetError, "the account has not opted in to `{region}`: {said}", "enable the region in the account's settings"
+    ),
+    "Throttling": _THROTTLED,
+    "ThrottlingException": _THROTTLED,
+    "ThrottledException": _THROTTLED,
+    "RequestThrottled": _THROTTLED,
+    "RequestThrottledException": _THROTTLED,
+    "TooManyRequestsException": _THROTTLED,
+    "RequestLimitExceeded": _THROTTLED,
+    "LimitExceededException": _THROTTLED,
+    "SlowDown": _THROTTLED,
+    "InternalError": _BROKEN,
+    "InternalFailure": _BROKEN,
+    "InternalServerError": _BROKEN,
+    "InternalServiceError": _BROKEN,
+    "ServiceException": _BROKEN,
+    "ServiceUnavailable": _BROKEN,
+    "ServiceUnavailableException": _BROKEN,
+    "RequestTimeout": _BROKEN,
+    "RequestTimeoutException": _BROKEN,
+    "500": _BROKEN,
+    "502": _BROKEN,
+    "503": _BROKEN,
+    "504": _BROKEN,
+}
+"""Maps error codes to cloudtrain's errors.
+
+The codes are those of SageMaker, CloudWatch Logs, S3, STS, IAM and Service Quotas that a user can meet. The numbers are
+S3's answers to HEAD, which have no body.
+"""
+
+_LOGIN = ErrorTemplate(
+    TargetError, "there are no usable AWS credentials: {said}", "log in: {login}, or `aws configure`"
+)
+_NO_ANSWER = ErrorTemplate(
+    TargetUnreachable,
+    "AWS does not answer `{action}`: {said}",
+    "check the network, the proxy and the region `{region}`",
+)
+
+EXCEPTIONS: dict[str, ErrorTemplate] = {
+    "NoCredentialsError": ErrorTemplate(
+        TargetError, "there are no AWS credentials", "log in: {login}, or `aws configure`"
+    ),
+    "PartialCredentialsError": _LOGIN,
+    "CredentialRetrievalError": _LOGIN,
+    "TokenRetrievalError": ErrorTemplate(Expired, "the AWS login has expired: {said}", "log in again: {login}"),
+    "SSOError": ErrorTemplate(Expired, "the AWS login has expired: {said}", "log in again: {login}"),
+    "MetadataRetrievalError": _LOGIN,
+    "LoginError": ErrorTemplate(Expired, "the AWS login has expired: {said}", "log in again: {login}"),
+    "ProfileNotFound": ErrorTemplate(
+        SettingsError, "there is no AWS profile `{profile}`", "`aws configure list-profiles` lists them"
+    ),
+    "ConfigParseError": ErrorTemplate(SettingsError, "the AWS configuration cannot be read: {said}"),
+    "InvalidConfigError": ErrorTemplate(SettingsError, "the AWS configuration is wrong: {said}"),
+    "NoRegionError": ErrorTemplate(
+        SettingsError, "no AWS region is known", "set `region` in [sagemaker], or AWS_REGION"
+    ),
+    "InvalidRegionError": ErrorTemplate(
+        SettingsError, "`{region}` is not an AWS region", "set `region` in [sagemaker]"
+    ),
+    "ParamValidationError": ErrorTemplate(
+        TargetError, "boto3 refuses the request: {said}", "pip install --upgrade boto3"
+    ),
+    "SSLError": ErrorTemplate(
+        TargetError, "the connection to AWS is not trusted: {said}", "set AWS_CA_BUNDLE to the proxy's certificate"
+    ),
+    "HTTPClientError": _NO_ANSWER,
+    "ConnectionError": _NO_ANSWER,
+    "RetriesExceededError": _NO_ANSWER,
+    "IncompleteReadError": _NO_ANSWER,
+    "ResponseStreamingError": _NO_ANSWER,
+    "ResponseParserError": _BROKEN,
+    "BotoCoreError": ErrorTemplate(TargetError, "boto3 cannot do `{action}`: {said}"),
+}
+"""Maps botocore's error classes, or their nearest listed bases, to cloudtrain's errors.
+
+Timeouts and closed connections are `HTTPClientError`, and refused connections are `ConnectionError`. If a download is
+interrupted too often, s3transfer raises `RetriesExceededError`.
+"""
+
+_NOT_FOUND = re.compile(r"(requested resource not found|could not find)", re.IGNORECASE)
+"""SageMaker's text for a job that does not exist, in a ValidationException."""
+
+
+def translate_error(error: Exception, call: Call) -> TargetError | SettingsError:
+    """Return cloudtrain's error for an error of botocore."""
+    template, said = _template_of(error)
+    values = {
+        "said": _one_line(said) or "it gives no reason",
+        "action": call.action,
+        "about": call.about or call.operation,
+        "region": call.region or "the default region",
+        "profile": call.profile,
+        "login": call.login,
+        "quota": _quota(said),
+    }
+    return template.kind(
+        template.message.format(**values), hint=template.hint.format(**values) if template.hint else None
+    )
+
+
+def _template_of(error: Exception) -> tuple[ErrorTemplate, str]:
+    response: dict[str, Any] | None = getattr(error, "response", None)
+    if response is not None and "Error" in response:
+        code, said = str(response["Error"].get("Code", "")), str(response["Error"].get("Message", ""))
+        if code == "ValidationException" and _NOT_FOUND.search(said):
+            code = "ResourceNotFound"
+        return CODES.get(code) or _unknown(code, response), said
+    names = [kind.__name__ for kind in type(error).__mro__]
+    found = next((EXCEPTIONS[name] for name in names if name in EXCEPTIONS), None)
+    assert found is not None, f"{type(error).__name__} is not an error of botocore"
+    return found, str(error)
+
+
+def _unknown(code: str, response: dict[str, Any]) -> ErrorTemplate:
+    """Return the error for an error code that is not in `CODES`. For HTTP status 500 and above, it suggests a retry."""
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if status >= 500:
+        return _BROKEN
+    return ErrorTemplate(TargetError, f"AWS refuses `{{action}}` ({code.replace('{', '').replace('}', '')}): {{said}}")
+
+
+def _quota(said: str) -> str:
+    """Return the quota that SageMaker's message names: `ml.p4d.24xlarge for training job usage`.
+
+    Returns the word "it" if the message names no quota.
+    """
+    match = re.search(r"service limit '([^']+)'", said)
+    return f"`{match[1]}`" if match else "it"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).rstrip(".")
+
+
+def not_found(name: str, region: str | None) -> RunNotFound:
+    """Return the error for a run that does not exist in the account."""
+    where = f" in `{region}`" if region else ""
+    return RunNotFound(
+        f"SageMaker has no run `{name}`{where}", hint="`cloudtrain ps --target sagemaker` lists the runs"
+    )
+
+
+def was_repeated(error: TargetError) -> bool:
+    """Return whether botocore sent the request more than once before AWS returned this error."""
+    response = getattr(error.__cause__, "response", None) or {}
+    return bool(response.get("ResponseMetadata", {}).get("RetryAttempts", 0))
+
 
 _ATTEMPTS = 8
 """Tries of one request, with growing pauses in between (about a minute in all).

@@ -10,14 +10,57 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
-from cloudtrain.core.states import LogLine
-from cloudtrain.targets.common.provider_errors import NotThere
+from cloudtrain.machines.overlay import Overlay, type_named
+from cloudtrain.plans.states import LogLine
+from cloudtrain.runtime.sagemaker_launcher import LAUNCH_KEY
+from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
+from cloudtrain.targets.common.services import NotThere
+from cloudtrain.targets.sagemaker import request as keys
+from cloudtrain.targets.sagemaker.request import Host, hosts, hyperparameters_file
 from cloudtrain.targets.sagemaker.service.clients import Clients
-from cloudtrain.targets.sagemaker.service.lines import Writer, lines_of
+
+# Turn one CloudWatch event into log lines, each with its rank if the launcher marks it.
+
+_MPI = re.compile(r"\[(?:\d+|(?P<name>[^\],]+)),(?P<rank>\d+)\]<(?P<stream>stdout|stderr)>:(?(name) ?)")
+"""Matches the tags of mpirun's `--tag-output`, which contain the rank: `[1,3]<stdout>:text` in Open MPI 4, and
+`[prterun-algo-1-7@1,3]<stdout>: text` in Open MPI 5.
+"""
+
+_RANK = re.compile(r"\[rank ?(?P<rank>\d+)\]:? ?")
+"""Matches PyTorch's prefix of tracebacks (`[rank3]: `) and cloudtrain's prefix (`[rank 3] `)."""
+
+_LOCAL = re.compile(r"\[default(?P<local>\d+)\]: ?")
+"""Matches the prefix of torchrun's `--tee`, which contains the local rank."""
+
+
+class Writer(NamedTuple):
+    """The instance that writes a log stream, and the ranks on this instance; None if unknown."""
+
+    instance: int
+    ranks: range | None = None
+
+
+def lines_of(message: str, time: float, writer: Writer) -> Iterator[LogLine]:
+    """Yield the lines of one event. If a progress bar overwrote a line, only the last state of the line is kept."""
+    for line in message.rstrip("\r\n").split("\n"):
+        yield _line(line.rstrip("\r").rpartition("\r")[2], time, writer)
+
+
+def _line(text: str, time: float, writer: Writer) -> LogLine:
+    instance = writer.instance
+    if match := _MPI.match(text):
+        return LogLine(time, instance, int(match["rank"]), match["stream"], text[match.end() :])
+    if match := _RANK.match(text):
+        return LogLine(time, instance, int(match["rank"]), "stdout", text[match.end() :])
+    ranks = writer.ranks
+    if ranks and (match := _LOCAL.match(text)):
+        return LogLine(time, instance, ranks.start + int(match["local"]), "stdout", text[match.end() :])
+    return LogLine(time, instance, ranks.start if ranks and len(ranks) == 1 else None, "stdout", text)
+
 
 _HOST = re.compile(r"algo-(?P<number>\d+)(?:-\d+)?$")
 
@@ -120,3 +163,91 @@ class JobLog:
             stream = Stream(self._clients, self._group, name)
             if self._instance in (None, stream.instance):
                 self._streams[name] = stream
+
+
+# Find the ranks of each instance of a job from the service's job description.
+
+Settings = Mapping[str, Any]
+"""A job's hyperparameters, decoded."""
+
+
+def ranks_of(description: Mapping[str, Any], overlay: Overlay) -> dict[int, range]:
+    """Map each instance to its ranks. Launchers number the hosts by name, so `algo-10` comes before `algo-2`.
+
+    An instance is left out if its number of ranks is unknown. `overlay`: the user's own instance types.
+    """
+    given = _settings(description)
+    if given is None or "ResourceConfig" not in description:
+        return {}
+    found: dict[int, range] = {}
+    for world in _worlds(given, hosts(description)):
+        first = 0
+        for host in world:
+            count = _count(given, host, overlay)
+            if count is None:
+                break
+            found[host.index] = range(first, first + count)
+            first += count
+    return found
+
+
+def _settings(description: Mapping[str, Any]) -> Settings | None:
+    """Return the hyperparameters that decide how a script starts.
+
+    Returns None for processing jobs, and for jobs that run an image's own entry point.
+    """
+    given = decode_hyperparameters(hyperparameters_file(description))
+    if not isinstance(given.get(LAUNCH_KEY), dict):
+        given.pop(LAUNCH_KEY, None)
+    return given if given.keys() & {LAUNCH_KEY, keys.PROGRAM} else None
+
+
+def _count(given: Settings, host: Host, overlay: Overlay) -> int | None:
+    """Return the number of ranks on a host; None if unknown."""
+    if launch := given.get(LAUNCH_KEY):
+        alone, asked = launch.get("launcher") == "single", launch.get("processes_per_instance")
+    else:
+        alone, asked = not _asks_for_launcher(given), given.get(keys.PROCESSES)
+    if alone:
+        return 1
+    return _number(asked) if asked else _devices(host.instance_type, overlay)
+
+
+def _asks_for_launcher(given: Settings) -> bool:
+    return any(given.get(key) for key in keys.LAUNCHER_KEYS)
+
+
+def _worlds(given: Settings, everyone: Iterable[Host]) -> list[list[Host]]:
+    """Return the sets of hosts whose ranks are numbered together, each in the order of ranks.
+
+    If the distribution names no instance groups, the toolkit numbers the ranks of each instance group separately, and
+    cloudtrain's launcher numbers the ranks of all groups together.
+    """
+    in_order = list(everyone)
+    groups: dict[str, list[Host]] = {host.group: [] for host in sorted(in_order, key=lambda host: host.index)}
+    for host in in_order:
+        groups[host.group].append(host)
+    if launch := given.get(LAUNCH_KEY):
+        if launch.get("launcher") == "single":
+            return [in_order]
+        spanned = launch.get("instance_groups") or groups
+        return [[host for name in spanned for host in groups.get(name, ())]]
+    if not _asks_for_launcher(given):
+        return [in_order]
+    spanned = given.get(keys.GROUPS)
+    if not isinstance(spanned, list):
+        return list(groups.values())
+    return [[host for name, members in groups.items() if name in spanned for host in members]]
+
+
+def _number(value: Any) -> int | None:
+    """Return a value as a number; None if it is not a number. Like the toolkit, it accepts numbers in quotes."""
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _devices(instance_type: str, overlay: Overlay) -> int | None:
+    known = type_named("sagemaker", instance_type, overlay)
+    return known.devices if known is not None else None

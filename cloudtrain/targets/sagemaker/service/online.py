@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from math import isfinite
+from pathlib import Path
+from typing import Any, Protocol
 
-from cloudtrain.core.plan import Finding, Plan
 from cloudtrain.errors import CloudtrainError, MissingExtra, TargetError, TargetUnreachable
+from cloudtrain.machines.overlay import Refreshed, write_refreshed
+from cloudtrain.machines.table import instance_named
+from cloudtrain.plans.plan import Finding, Level, Plan
+from cloudtrain.rules.engine import declare, level_of
 from cloudtrain.runtime.secret_values import references
-from cloudtrain.system.extras import require
-from cloudtrain.targets.common.deadline import Deadline, check_timeout
-from cloudtrain.targets.common.provider_errors import Denied, NotThere
-from cloudtrain.targets.sagemaker.account import account_id
-from cloudtrain.targets.sagemaker.rules.online import level_of
-from cloudtrain.targets.sagemaker.s3_uri import S3Uri
+from cloudtrain.system.plugins import require
+from cloudtrain.targets.common.services import Deadline, Denied, NotThere, check_timeout
+from cloudtrain.targets.sagemaker.plan import S3Uri
 from cloudtrain.targets.sagemaker.service.clients import Clients
+from cloudtrain.targets.sagemaker.settings import account_id
 
 _SERVICE = "sagemaker.amazonaws.com"
 
-Path = tuple[str | int, ...]
+ValuePath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
@@ -136,13 +141,13 @@ def _trusts_sagemaker(policy: Mapping[str, Any]) -> bool:
     return False
 
 
-def _buckets(plan: Plan) -> dict[str, Path]:
+def _buckets(plan: Plan) -> dict[str, ValuePath]:
     """Map each bucket that gets uploads or outputs to the path of the job field that names it.
 
     The path is empty if no job field names the bucket.
     """
     request = plan.request
-    found: dict[str, Path] = {}
+    found: dict[str, ValuePath] = {}
     for upload in plan.uploads:
         found.setdefault(S3Uri.parse(upload.destination).bucket, ())
     if "OutputDataConfig" in request:
@@ -156,7 +161,7 @@ def _buckets(plan: Plan) -> dict[str, Path]:
     return found
 
 
-def _bucket_check(bucket: str, path: Path) -> Check:
+def _bucket_check(bucket: str, path: ValuePath) -> Check:
     def look(asked: Asked) -> Iterator[Finding]:
         try:
             found = asked.clients.call("s3", "head_bucket", Bucket=bucket)
@@ -178,7 +183,7 @@ def _region_of(answer: Mapping[str, Any]) -> str | None:
     return region
 
 
-def _input_check(uri: str, path: Path) -> Check:
+def _input_check(uri: str, path: ValuePath) -> Check:
     def look(asked: Asked) -> Iterator[Finding]:
         where = S3Uri.parse(uri)
         try:
@@ -256,5 +261,174 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _finding(code: str, message: str, hint: str | None, path: Path = ()) -> Finding:
+def _finding(code: str, message: str, hint: str | None, path: ValuePath = ()) -> Finding:
     return Finding(code, level_of(code), message, hint, path)
+
+
+# Refresh the catalogue with the prices of training instances in a region, from AWS's price list.
+#
+# This module has not been tested with real answers of GetProducts. The fields are those of AWS's public price
+# list, in which the usage type of a training instance is `USE1-Train:ml.g5.2xlarge`.
+
+_TRAINING = re.compile(r"(?:[A-Z0-9]+-)?Train:(ml\.[a-z0-9-]+\.[a-z0-9-]+)")
+
+
+def pricing_region(region: str) -> str:
+    """Return the region whose API serves the price list of `region`; regions in China have a separate API."""
+    return "cn-northwest-1" if region.startswith("cn-") else "us-east-1"
+
+
+class Reader(Protocol):
+    """The part of `clients.Clients` that this module needs."""
+
+    def pages(self, service: str, operation: str, **arguments: Any) -> Iterator[dict[str, Any]]:
+        """Yield every page of an operation's response."""
+        ...
+
+
+def refresh(reader: Reader, region: str, *, folder: Path, date: str) -> Refreshed:
+    """Download the prices of a region, and write them to a file in `folder`.
+
+    Args:
+        folder: the user's configuration folder.
+        date: today's date, such as `2026-01-31`, which becomes the date of the prices.
+
+    Raises:
+        TargetError: the price list cannot be read, or lists no training instances in the region. No file is written.
+        SettingsError: the file cannot be written.
+    """
+    filters = [
+        {"Type": "TERM_MATCH", "Field": "regionCode", "Value": region},
+        {"Type": "TERM_MATCH", "Field": "productFamily", "Value": "ML Instance"},
+    ]
+    pages = reader.pages("pricing", "get_products", ServiceCode="AmazonSageMaker", Filters=filters, MaxResults=100)
+    prices = dict(found for page in pages for text in page.get("PriceList", ()) if (found := _price(text)) is not None)
+    known = {name: price for name, price in sorted(prices.items()) if instance_named("sagemaker", name) is not None}
+    if not known:
+        raise TargetError(
+            f"AWS's price list has no training instances in `{region}`",
+            hint="check `region` under `[sagemaker]` in cloudtrain.toml",
+            code="CT941",
+        )
+    table = {
+        name: {"price": price, "price_date": date, "price_source": f"AWS price list, {region}"}
+        for name, price in known.items()
+    }
+    file = write_refreshed(
+        folder, "sagemaker", table, about=f"prices of SageMaker training in {region}, asked on {date}"
+    )
+    unknown = sorted(prices.keys() - known.keys())
+    notes = (f"without those that the catalogue does not know: {', '.join(unknown)}",) if unknown else ()
+    return Refreshed(file, region, len(table), (), notes)
+
+
+def _price(text: Any) -> tuple[str, float] | None:
+    """Return an instance type and its dollars per hour; None if the entry is not an on-demand training instance."""
+    try:
+        entry = json.loads(text)
+        match = _TRAINING.fullmatch(entry["product"]["attributes"]["usagetype"])
+        dimensions = [
+            dimension for term in entry["terms"]["OnDemand"].values() for dimension in term["priceDimensions"].values()
+        ]
+        prices = [float(dimension["pricePerUnit"]["USD"]) for dimension in dimensions if _is_by_the_hour(dimension)]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if match is None or len(prices) != 1 or not isfinite(prices[0]) or prices[0] <= 0:
+        return None
+    return match[1], prices[0]
+
+
+def _is_by_the_hour(dimension: Mapping[str, Any]) -> bool:
+    return str(dimension.get("unit")).casefold() in ("hrs", "hours", "hour")
+
+
+# Rules that need the AWS account. They are checked before a submit and by `cloudtrain check`, but never for a plan.
+#
+# This module declares only their codes, levels and explanations, for `explain` and `--ignore`.
+
+declare(
+    "SM901",
+    Level.ERROR,
+    """The AWS credentials are missing or not valid.
+
+    The job cannot be sent. Log in (`aws sso login`, `aws configure`), or set `profile` in `[sagemaker]` to a profile
+    with valid credentials. `aws sts get-caller-identity` shows your identity.
+    """,
+)
+
+declare(
+    "SM902",
+    Level.WARNING,
+    """A check of the account could not be made.
+
+    The credentials lack a permission, or AWS did not answer; all checks together have 3 s. The job may be right, so
+    this is only a warning. The message names the missing permission.
+    """,
+)
+
+declare(
+    "SM903",
+    Level.ERROR,
+    """The execution role does not exist in the account of the credentials.
+
+    SageMaker runs the job as this role, and only roles of the same account can be passed to it.
+    """,
+)
+
+declare(
+    "SM904",
+    Level.ERROR,
+    """The execution role does not trust SageMaker.
+
+    The role's trust policy must allow `sts:AssumeRole` for the service `sagemaker.amazonaws.com`. Otherwise the service
+    refuses the job.
+    """,
+)
+
+declare(
+    "SM905",
+    Level.ERROR,
+    """A bucket of the job does not exist.
+
+    The code goes to the target's `bucket`, and the results to its `output`. The default bucket is that of the SageMaker
+    SDK, `sagemaker-REGION-ACCOUNT`, which exists after the first use of the SDK in the region.
+    """,
+)
+
+declare(
+    "SM906",
+    Level.ERROR,
+    """A bucket of the job is in another region.
+
+    SageMaker refuses a job whose code, results or checkpoints are in another region than the job.
+    """,
+)
+
+declare(
+    "SM907",
+    Level.ERROR,
+    """An input's S3 address contains no data.
+
+    The instances would start, find no data, and fail after you have paid for them.
+    """,
+)
+
+declare(
+    "SM522",
+    Level.WARNING,
+    """The execution role may not read a secret of the job.
+
+    IAM's simulation of the role's policies denies it, so the job would end before the script starts. The simulation
+    does not consider the secret's own policy, which may allow it.
+    """,
+)
+
+declare(
+    "SM908",
+    Level.ERROR,
+    """The job asks for more instances of a type than the account's quota.
+
+    Each instance type has a quota for training jobs and another for spot training jobs. Both start at zero for most
+    types with GPUs. Request an increase in Service Quotas, which takes hours to days.
+    """,
+)

@@ -2,38 +2,316 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from functools import cache
 from heapq import merge
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cloudtrain.catalogue.overlay import user_overlay
-from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.plan import Finding, Plan, Upload
-from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.errors import NameTaken, SettingsError, TargetError, TargetUnreachable, UsageError
-from cloudtrain.targets.base import BundleWriter, ByteProgress
-from cloudtrain.targets.common.following import Pace, follow
-from cloudtrain.targets.common.provider_errors import Denied, NotThere
-from cloudtrain.targets.common.tracebacks import error_in
-from cloudtrain.targets.sagemaker.account import account_id
-from cloudtrain.targets.sagemaker.account_ref import AccountRef
-from cloudtrain.targets.sagemaker.jobs import KINDS, TRAINING, JobKind, kind_of
-from cloudtrain.targets.sagemaker.s3_uri import S3Uri
-from cloudtrain.targets.sagemaker.service.clients import Clients
-from cloudtrain.targets.sagemaker.service.logs import JobLog
-from cloudtrain.targets.sagemaker.service.ownership import is_ours
-from cloudtrain.targets.sagemaker.service.provider_errors import not_found, was_repeated
-from cloudtrain.targets.sagemaker.service.states import hourly_price, job_state, listed_status, status_of
-from cloudtrain.targets.sagemaker.service.writers import ranks_of
-from cloudtrain.targets.sagemaker.settings import SageMaker
+from cloudtrain.job.model import format_duration
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.machines.overlay import Overlay, type_named, user_overlay
+from cloudtrain.machines.table import hourly, over
+from cloudtrain.plans.plan import Finding, Plan, Upload
+from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus, Transition
+from cloudtrain.targets.common.services import Denied, NotThere, Pace, follow
+from cloudtrain.targets.common.tracebacks import error_in, shorten_line
+from cloudtrain.targets.contract import BundleWriter, ByteProgress
+from cloudtrain.targets.sagemaker.plan import KINDS, RUN_TAG, TRAINING, JobKind, S3Uri, kind_of
+from cloudtrain.targets.sagemaker.service.clients import Clients, not_found, was_repeated
+from cloudtrain.targets.sagemaker.service.logs import JobLog, ranks_of
+from cloudtrain.targets.sagemaker.settings import AccountRef, SageMaker, account_id
 
 if TYPE_CHECKING:
-    from cloudtrain.catalogue.refreshed import Refreshed
+    from cloudtrain.machines.overlay import Refreshed
+
+
+# Check whether cloudtrain created a job: by the job's tag, or by the job's fields if the tags cannot be read.
+
+_COMPARED = ("RoleArn", "HyperParameters", "OutputDataConfig", "StoppingCondition", "Environment")
+"""Fields that a description repeats unchanged from the request.
+
+The hyperparameters contain the bundle's address, which contains its hash.
+"""
+
+
+def is_ours(
+    clients: Clients, kind: JobKind, description: Mapping[str, Any], request: Mapping[str, Any] | None = None
+) -> bool:
+    """Return whether cloudtrain created the described job for this run. The job's tag tells this.
+
+    If permission to read tags is missing, or if `request` sets no tag, the job is compared with `request`. Without both
+    permission and `request`, the result is True, because the job's name contains a hash of plan and submitter.
+    """
+    name = description[kind.name]
+    try:
+        pages = clients.pages("sagemaker", "list_tags", ResourceArn=description[kind.arn])
+        tags = {tag["Key"]: tag["Value"] for page in pages for tag in page["Tags"]}
+    except Denied:
+        return request is None or _same(description, request)
+    if RUN_TAG in tags:
+        return bool(tags[RUN_TAG] == name)
+    return request is not None and not _is_tagged(request) and _same(description, request)
+
+
+def _is_tagged(request: Mapping[str, Any]) -> bool:
+    """Return whether the request sets cloudtrain's tag, which overrides can remove."""
+    return any(tag["Key"] == RUN_TAG for tag in request.get("Tags", ()))
+
+
+def _same(description: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
+    return all(_contains(description.get(field), request[field]) for field in _COMPARED if field in request)
+
+
+def _contains(described: Any, asked: Any) -> bool:
+    """Return whether a job description contains all requested values. It may contain more, such as defaults."""
+    if isinstance(asked, Mapping):
+        return isinstance(described, Mapping) and all(_contains(described.get(key), asked[key]) for key in asked)
+    return bool(described == asked)
+
+
+# Shorten the service's message about a failed job to one line with the reason, and find the rank that failed.
+
+_USER_SCRIPT = re.compile(r'ErrorMessage "(?P<message>.*?)"\s*(?:Command|$)', re.DOTALL)
+r"""The toolkit's form: `ExecuteUserScriptError:\nExitCode 1\nErrorMessage "..."\nCommand "..."`."""
+
+_EXIT_CODE = re.compile(r"(?:exit code:?|ExitCode)\s*(-?\d+)", re.IGNORECASE)
+_ENDED = re.compile(r"\b(?:failed with exit code|was killed by) ")
+"""Matches messages of cloudtrain's launchers: `the script on algo-2 failed with exit code 1: ValueError: ...`."""
+
+_RANK = re.compile(r"\brank (\d+)\b")
+_KIND = re.compile(r"^(?P<kind>[A-Za-z]+(?:Error|Exception)): *")
+_LAST_EXIT_CODE = re.compile(r",? *exit code: *-?\d+\s*$")
+
+
+class Reason(NamedTuple):
+    """The reason for a failure in one line, further lines of the message, the failed rank and the exit code."""
+
+    text: str
+    details: tuple[str, ...]
+    rank: int | None
+    exit_code: int | None
+
+
+def reason_of(said: str) -> Reason:
+    """Parse SageMaker's `FailureReason`, and shorten it to one line. It may contain a traceback.
+
+    An error type such as `ClientError` or `CapacityError` stays at the beginning of the line. `AlgorithmError` is
+    dropped, because SageMaker reports it for every failure of the script.
+    """
+    head, body = _split(said.strip())
+    script = _USER_SCRIPT.search(body)
+    lines = [line.rstrip() for line in (script["message"] if script else body).splitlines() if line.strip()]
+    rank, code = _RANK.search(body), _EXIT_CODE.search(said)
+    first = _LAST_EXIT_CODE.sub("", lines[0]) if lines else ""
+    named = error_in(lines)
+    text = first if not script and (rank or len(lines) == 1 or _ENDED.search(first)) else named or first
+    if script and code:
+        text = f"the script failed with exit code {code[1]}" + (f": {text}" if text else "")
+    return Reason(
+        text=shorten_line(head + text) or "the service gives no reason",
+        details=tuple(lines[1:] if len(lines) > 1 and not script else lines if len(lines) > 1 else ()),
+        rank=int(rank[1]) if rank else None,
+        exit_code=int(code[1]) if code else None,
+    )
+
+
+def _split(said: str) -> tuple[str, str]:
+    """Split a message into its error type and the reason. The type is empty if missing, and for `AlgorithmError`."""
+    match = _KIND.match(said)
+    if match is None:
+        return "", said
+    kept = "" if match["kind"] == "AlgorithmError" else match[0].strip() + " "
+    return kept, said[match.end() :]
+
+
+# Turn the service's job description into a `RunStatus`: state, reason, phases, times, metrics and cost.
+
+PRIMARY: dict[str, RunState | None] = {
+    "InProgress": None,
+    "Completed": RunState.SUCCEEDED,
+    "Failed": RunState.FAILED,
+    "Stopping": RunState.STOPPING,
+    "Stopped": RunState.STOPPED,
+    "Deleting": RunState.LOST,
+}
+"""Maps `TrainingJobStatus` and `ProcessingJobStatus` to states. None: the secondary status decides."""
+
+SECONDARY: dict[str, RunState] = {
+    "Pending": RunState.PENDING,
+    "Interrupted": RunState.PENDING,
+    "Starting": RunState.PREPARING,
+    "LaunchingMLInstances": RunState.PREPARING,
+    "PreparingTrainingStack": RunState.PREPARING,
+    "Downloading": RunState.PREPARING,
+    "DownloadingTrainingImage": RunState.PREPARING,
+    "Restarting": RunState.PREPARING,
+    "Training": RunState.RUNNING,
+    "Updating": RunState.RUNNING,
+    "Uploading": RunState.RUNNING,
+    "Stopping": RunState.STOPPING,
+    "MaxRuntimeExceeded": RunState.STOPPING,
+    "MaxWaitTimeExceeded": RunState.STOPPING,
+    "Stopped": RunState.STOPPED,
+    "Completed": RunState.SUCCEEDED,
+    "Failed": RunState.FAILED,
+}
+"""Maps `SecondaryStatus` of a job that is `InProgress` to states."""
+
+_BILLED_FROM = ("Downloading", "DownloadingTrainingImage", "Training")
+"""Billing starts with the first of these phases; looking for instances is free."""
+
+
+def state_of(primary: str, secondary: str | None) -> RunState:
+    """Return the state for a job's primary and secondary status. A job with an unknown status counts as running."""
+    state = PRIMARY.get(primary)
+    return state if state is not None else SECONDARY.get(secondary or "", RunState.RUNNING)
+
+
+def job_state(description: Mapping[str, Any], kind: JobKind) -> RunState:
+    """Return the state in a job description or in an entry of a job list."""
+    return state_of(description[kind.status], description.get("SecondaryStatus"))
+
+
+def status_of(description: Mapping[str, Any], kind: JobKind, rate: float | None, now: float) -> RunStatus:
+    """Return the status of a described job.
+
+    Args:
+        description: the service's job description.
+        kind: the type of the job: training or processing.
+        rate: US dollars per hour for all of the job's instances; None if unknown.
+        now: seconds since the epoch, for jobs and phases that have not ended yet.
+    """
+    state = job_state(description, kind)
+    status = RunStatus(
+        state=state,
+        reason=_reason(description, state),
+        created=seconds(description.get("CreationTime")),
+        started=seconds(description.get(kind.started)),
+        ended=_end_time(description, kind, state),
+        transitions=tuple(_transition(item) for item in description.get("SecondaryStatusTransitions", ())),
+        metrics={item["MetricName"]: item["Value"] for item in description.get("FinalMetricDataList", ())},
+    )
+    restarts = sum(transition.phase in ("Interrupted", "Restarting") for transition in status.transitions)
+    return _with_money(_with_failure(replace(status, restarts=restarts), description), description, rate, now)
+
+
+def listed_status(summary: Mapping[str, Any], kind: JobKind) -> RunStatus:
+    """Return the status in an entry of a job list."""
+    state = job_state(summary, kind)
+    created = seconds(summary.get("CreationTime"))
+    ended = seconds(summary.get(kind.ended)) if state.is_final else None
+    return RunStatus(state, created=created, started=created if ended else None, ended=ended)
+
+
+def _reason(description: Mapping[str, Any], state: RunState) -> str | None:
+    secondary, stopping = description.get("SecondaryStatus"), description.get("StoppingCondition", {})
+    if secondary == "MaxRuntimeExceeded":
+        return f"it reached `max_runtime` ({_duration(stopping.get('MaxRuntimeInSeconds'))})"
+    if secondary == "MaxWaitTimeExceeded":
+        return f"it reached `spot.max_wait` ({_duration(stopping.get('MaxWaitTimeInSeconds'))})"
+    if secondary == "Interrupted":
+        return "spot capacity was taken away; the job continues when capacity returns"
+    if state is RunState.LOST:
+        return "the service is deleting the job"
+    if state is RunState.PENDING:
+        return _last_message(description)
+    return None
+
+
+def _with_failure(status: RunStatus, description: Mapping[str, Any]) -> RunStatus:
+    said = _failure_reason(description)
+    if status.state is not RunState.FAILED and not (said and status.state is RunState.STOPPED):
+        return status
+    reason = reason_of(said or "")
+    return replace(
+        status, reason=reason.text, details=reason.details, failed_rank=reason.rank, exit_code=reason.exit_code
+    )
+
+
+def _failure_reason(description: Mapping[str, Any]) -> str | None:
+    """Return the service's reason for a failure; None if it gives none.
+
+    A processing job's own `ExitMessage` replaces a reason that is missing or begins with `AlgorithmError`.
+    """
+    reason, message = description.get("FailureReason"), description.get("ExitMessage")
+    return message if message and (not reason or reason.startswith("AlgorithmError")) else reason
+
+
+def _with_money(status: RunStatus, description: Mapping[str, Any], rate: float | None, now: float) -> RunStatus:
+    billed, trained = description.get("BillableTimeInSeconds"), description.get("TrainingTimeInSeconds")
+    lasted = float(billed) if billed is not None else _metered_seconds(status, now)
+    return replace(
+        status,
+        billable_seconds=lasted,
+        cost=None if lasted is None or rate is None else over(rate, lasted),
+        saved=1 - billed / trained if billed is not None and trained and _is_spot(description) else None,
+    )
+
+
+def hourly_price(description: Mapping[str, Any], overlay: Overlay) -> float | None:
+    """Return the US dollars per hour for all instances of the job, at the prices in `overlay` or the catalogue.
+
+    Returns None if a price is unknown.
+    """
+    resources = description.get("ResourceConfig") or description.get("ProcessingResources", {}).get("ClusterConfig", {})
+    groups = resources.get("InstanceGroups") or [resources]
+    return hourly(
+        (type_named("sagemaker", group.get("InstanceType") or "", overlay), group.get("InstanceCount", 1))
+        for group in groups
+    )
+
+
+def _metered_seconds(status: RunStatus, now: float) -> float | None:
+    """Return the seconds from the start of billing to the job's end, or to `now` for a running job.
+
+    Returns None if billing has not started.
+    """
+    start = next((item.started for item in status.transitions if item.phase in _BILLED_FROM), None)
+    if start is None:
+        return None
+    return max(0.0, (status.ended if status.ended is not None else now) - start)
+
+
+def _is_spot(description: Mapping[str, Any]) -> bool:
+    return bool(description.get("EnableManagedSpotTraining"))
+
+
+def _end_time(description: Mapping[str, Any], kind: JobKind, state: RunState) -> float | None:
+    """Return when a job ended, in seconds since the epoch; None if it has not ended.
+
+    For a job that never started, this is the time of its last change.
+    """
+    if not state.is_final:
+        return None
+    return seconds(description.get(kind.ended) or description.get("LastModifiedTime"))
+
+
+def _transition(item: Mapping[str, Any]) -> Transition:
+    start = seconds(item["StartTime"])
+    assert start is not None
+    return Transition(item["Status"], start, seconds(item.get("EndTime")), item.get("StatusMessage"))
+
+
+def _last_message(description: Mapping[str, Any]) -> str | None:
+    transitions = description.get("SecondaryStatusTransitions") or [{}]
+    message = transitions[-1].get("StatusMessage")
+    return " ".join(message.split()) if message else None
+
+
+def _duration(seconds: int | None) -> str:
+    return "the limit" if seconds is None else format_duration(seconds)
+
+
+def seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
+
 
 _TAIL_STREAMS, _TAIL_EVENTS = 4, 40
 """The part of a failed job's output that is searched for the reason: the last events of the first streams."""
@@ -53,7 +331,7 @@ class SageMakerService:
 
     def can_check(self, settings: SageMaker) -> bool:
         """Return whether this machine seems to have credentials."""
-        from cloudtrain.targets.sagemaker.account import credentials_in_sight
+        from cloudtrain.targets.sagemaker.settings import credentials_in_sight
 
         return credentials_in_sight(settings, self._environ)
 
@@ -73,8 +351,8 @@ class SageMakerService:
 
         from platformdirs import user_config_path
 
-        from cloudtrain.targets.sagemaker.account import account_of
-        from cloudtrain.targets.sagemaker.service.prices import pricing_region, refresh
+        from cloudtrain.targets.sagemaker.service.online import pricing_region, refresh
+        from cloudtrain.targets.sagemaker.settings import account_of
 
         account = account_of(settings, self._environ)
         if "region" in account.missing:
@@ -86,7 +364,7 @@ class SageMakerService:
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
         """Upload bundle and data to the plan's addresses; return False if nothing had to be uploaded."""
-        from cloudtrain.targets.sagemaker.service.upload import upload, upload_data
+        from cloudtrain.targets.sagemaker.service.transfer import upload, upload_data
 
         clients = self._at(plan.place)
         owner = account_id(plan.request.get("RoleArn", ""))
@@ -196,7 +474,7 @@ class SageMakerService:
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
         """Download the run's code, and yield the unpacked folder; nothing if the archive is missing or damaged."""
         from cloudtrain.targets.common.archives import unpacked
-        from cloudtrain.targets.sagemaker.service.download import fetch
+        from cloudtrain.targets.sagemaker.service.transfer import fetch
 
         where, archive = S3Uri.parse(upload.destination), scratch / "sourcedir.tar.gz"
         with suppress(NotThere):
@@ -205,8 +483,8 @@ class SageMakerService:
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         """Download the job's results; see `download.py`."""
-        from cloudtrain.targets.sagemaker.outputs import places_of
-        from cloudtrain.targets.sagemaker.service.download import download
+        from cloudtrain.targets.sagemaker.plan import places_of
+        from cloudtrain.targets.sagemaker.service.transfer import download
 
         kind, description = self._find_job(ref)
         places = places_of(description, kind)

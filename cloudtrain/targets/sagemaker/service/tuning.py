@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from io import BytesIO
 from typing import Any
 
-from cloudtrain.core.plan import Plan
-from cloudtrain.core.states import LogLine, RunRef, RunState, RunStatus
-from cloudtrain.core.sweep import Objective
-from cloudtrain.core.trial import Trial
-from cloudtrain.errors import NameTaken, TargetUnreachable
-from cloudtrain.targets.base import BundleWriter, ByteProgress
-from cloudtrain.targets.common.following import Pace
-from cloudtrain.targets.common.provider_errors import NotThere
-from cloudtrain.targets.common.trials import own_value, refuse_rank, trial_lines
-from cloudtrain.targets.sagemaker.compile.warm_start import continued, parents_of
-from cloudtrain.targets.sagemaker.jobs import TRAINING, JobKind
-from cloudtrain.targets.sagemaker.service.provider_errors import not_found, was_repeated
-from cloudtrain.targets.sagemaker.service.service import SageMakerService
-from cloudtrain.targets.sagemaker.service.states import seconds, state_of
+from cloudtrain.errors import NameTaken, TargetError, TargetUnreachable, UsageError
+from cloudtrain.job.sweep import Objective
+from cloudtrain.plans.plan import Plan
+from cloudtrain.plans.states import LogLine, RunRef, RunState, RunStatus, Trial
+from cloudtrain.targets.adoption import Original
+from cloudtrain.targets.common.services import NotThere, Pace, own_value, refuse_rank, trial_lines
+from cloudtrain.targets.contract import BundleWriter, ByteProgress
+from cloudtrain.targets.sagemaker.adopt.jobs import code_uri
+from cloudtrain.targets.sagemaker.adopt.requests import originals_in
+from cloudtrain.targets.sagemaker.adopt.scripts import with_code
+from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, place_of
+from cloudtrain.targets.sagemaker.compile.sweep import continued, parents_of
+from cloudtrain.targets.sagemaker.plan import TRAINING, JobKind, S3Uri
+from cloudtrain.targets.sagemaker.service.clients import Clients, not_found, was_repeated
+from cloudtrain.targets.sagemaker.service.service import SageMakerService, seconds, state_of
 
 TUNING = JobKind(
     noun="hyper_parameter_tuning",
@@ -193,3 +195,67 @@ def _trial(number: int, row: Mapping[str, Any]) -> Trial:
         seconds(row.get("TrainingEndTime")),
         stopped_early=state is RunState.STOPPED and value is not None,
     )
+
+
+# Read a training job from the account for `cloudtrain adopt`: its description, its tags, and its code if readable.
+
+_MOST = 256 << 20
+"""Largest code archive in bytes; anything larger is treated as data and left in S3."""
+
+
+def fetch_original(clients: Clients, name: str) -> Original:
+    """Return the job with its code. If the code cannot be read, the new job file contains the code's S3 address.
+
+    Raises:
+        UsageError: the account has no training job with this name.
+        TargetError: the request to the account failed.
+    """
+    try:
+        described = clients.call("sagemaker", "describe_training_job", TrainingJobName=name)
+    except NotThere:
+        hint = "`cloudtrain ps --target sagemaker` lists the account's jobs"
+        raise UsageError(
+            f"there is no training job `{name}` in this account and region", hint=hint, code="CT974"
+        ) from None
+    document: dict[str, Any] = {key: value for key, value in described.items() if key != "ResponseMetadata"}
+    pages = clients.pages("sagemaker", "list_tags", ResourceArn=described["TrainingJobArn"])
+    document["Tags"] = [row for page in pages for row in page.get("Tags", ())]
+    (original,) = originals_in(document, None)
+    found, code = with_code(original, dict(_objects(clients, original.request)))
+    return replace(found, kind=f"the job {name}", code=code)
+
+
+def _objects(clients: Clients, request: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+    """Yield address and content of the code's S3 objects: an archive, or the files that SDK version 3 uploaded."""
+    drivers = place_of(request, DRIVERS)
+    places = [drivers, place_of(request, CODE)] if drivers else [code_uri(request)]
+    left = _MOST
+    for place in places:
+        where = S3Uri.parse(place) if place else None
+        if where is None:
+            continue
+        try:
+            for key, size in _keys(clients, where):
+                left -= size
+                if left < 0:
+                    return
+                yield f"s3://{where.bucket}/{key}", _content(clients, where.bucket, key)
+        except TargetError:
+            continue  # the code is gone, or the caller may not read it
+
+
+def _keys(clients: Clients, where: S3Uri) -> Iterator[tuple[str, int]]:
+    pages = clients.pages(
+        "s3", "list_objects_v2", token="ContinuationToken", next_token="NextContinuationToken",
+        Bucket=where.bucket, Prefix=where.key,
+    )  # fmt: skip
+    for page in pages:
+        yield from ((row["Key"], row["Size"]) for row in page.get("Contents", ()) if not row["Key"].endswith("/"))
+
+
+def _content(clients: Clients, bucket: str, key: str) -> bytes:
+    content = BytesIO()
+    clients.attempt(
+        "s3", "get_object", {"Bucket": f"{bucket}/{key}"}, lambda client: client.download_fileobj(bucket, key, content)
+    )
+    return content.getvalue()

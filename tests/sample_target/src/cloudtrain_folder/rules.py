@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from cloudtrain.core.plan import Level
-from cloudtrain.rules.rule import Fault, Subject, rule
+from cloudtrain.plans.plan import Level
+from cloudtrain.rules.engine import Fault, Subject, rule
 
 
 @rule("FO101", Level.ERROR)

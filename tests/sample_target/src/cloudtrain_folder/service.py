@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from cloudtrain.core.plan import Plan
-from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.errors import NameTaken, RunNotFound, TargetError
-from cloudtrain.system.lock import is_held
+from cloudtrain.plans.plan import Plan
+from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.system.private import make_private_folder
-from cloudtrain.targets.base import BundleWriter, Service
-from cloudtrain.targets.common.archives import put_archive
-from cloudtrain.targets.common.copying import copy_places
+from cloudtrain.system.processes import is_held
+from cloudtrain.targets.common.archives import copy_places, put_archive
+from cloudtrain.targets.contract import BundleWriter, Service
 
 
 class FolderService(Service):

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
-from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.merging import merged
-from cloudtrain.core.per_target import overrides_of
-from cloudtrain.core.plan import CompileContext, Plan, Upload
-from cloudtrain.core.processes import Process
 from cloudtrain.errors import Problem, did_you_mean
-from cloudtrain.targets.base import Service, Target
-from cloudtrain.targets.common.compiling import hyperparameter_argv, resolve_hyperparameters, resolve_text
-from cloudtrain.targets.common.problems import Problems
+from cloudtrain.job.model import merged, overrides_of
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.plans.plan import CompileContext, Plan, Upload
+from cloudtrain.plans.processes import Process
+from cloudtrain.targets.common.compiling import Problems, hyperparameter_argv, resolve_hyperparameters, resolve_text
+from cloudtrain.targets.contract import Service, Target
 from cloudtrain.targets.settings import TargetSettings
 
 NICE = {"normal": 0, "background": 10}  # instance types, and how far processes of each give way to others

@@ -9,8 +9,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from cloudtrain.bundle.unpack import unpack
-from cloudtrain.system.lock import ProcessLock
+from cloudtrain.code.unpack import unpack
+from cloudtrain.system.processes import ProcessLock
 
 
 def work(run: Path, request: dict) -> dict:

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cloudtrain.cli import options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudtrain.lifecycle.past import Sum
+
+
+def show_command(
+    name: options.RunName,
+    job: Annotated[
+        bool, typer.Option("--job", help="Print a job file that you can submit again from any folder.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Show what was sent: the job, the request and the source.
+
+    The source shows the git commit of the code, whether the code had uncommitted changes, and the hash of the bundle.
+    Secrets are not stored; they appear as `***`.
+
+    \b
+    Examples:
+      cloudtrain show last
+      cloudtrain show digits-ddp-3f9a --job > again.yaml
+      cloudtrain show last --json | jq .git.commit
+    """
+    from cloudtrain.cli import inputs
+    from cloudtrain.cli.terminal import print_json, show
+    from cloudtrain.plans.document import visible
+
+    sent = inputs.run(name).show()
+    if job:
+        text = sent.to_job_file()
+        sys.stdout.write(visible(text) if sys.stdout.isatty() else text)  # a file gets every byte
+    elif json:
+        print_json(sent.to_dict())
+    else:
+        show(sent.document(), sys.stdout)
+
+
+_HELP = "A run, a job file, or a plan's JSON file."
+
+
+def diff_command(
+    before: Annotated[
+        str, typer.Argument(metavar="A", help=_HELP, autocompletion=options.runs_and_jobs, show_default=False)
+    ],
+    after: Annotated[
+        str, typer.Argument(metavar="B", help=_HELP, autocompletion=options.runs_and_jobs, show_default=False)
+    ],
+    target: options.TargetName = None,
+    profile: options.Profile = None,
+    json: options.Json = False,
+) -> None:
+    """Compare two runs, jobs or plans: fields, request and code.
+
+    A job is compiled for the target of the run or plan that it is compared with, unless you name a `--target`. The
+    exit code is 0 when nothing differs and 1 otherwise. The names of runs are not compared.
+
+    \b
+    Examples:
+      cloudtrain diff digits-ddp-3f9a6c1e-1 digits-ddp-77ab02d4-1
+      cloudtrain diff last job.yaml
+      cloudtrain diff old.yaml new.yaml --target sagemaker
+      cloudtrain plan job.yaml --json > plan.json; cloudtrain diff plan.json last
+    """
+    import cloudtrain as ct
+    from cloudtrain.cli.terminal import print_json, show
+
+    found = ct.diff(before, after, target, profile=profile)
+    if json:
+        print_json(found.to_dict())
+    elif not found.equal:
+        show(found.document(), sys.stdout)
+    if not found.equal:
+        raise typer.Exit(1)
+
+
+def cost_command(
+    by: Annotated[
+        str,
+        typer.Option(
+            "--by", metavar="GROUP", help="Group by job, month, target or tag:KEY.", autocompletion=options.groups
+        ),
+    ] = "job",
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Only runs submitted since a date, or since `30d` ago."),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            "-t",
+            metavar="TARGET",
+            help="All runs on this target, by any user.",
+            autocompletion=options.targets,
+        ),
+    ] = None,
+    profile: options.Profile = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Do not ask targets for bills; use the data on this machine.")
+    ] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, with a header.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Sum the costs of runs by job, month, target or tag.
+
+    BILLED is the list price of the time that the target reports as billed. ESTIMATED is the list price of the time from
+    start to end, for runs whose target reports no billed time. All amounts are in US dollars. Runs on this machine and
+    on your own cluster are free.
+
+    \b
+    Examples:
+      cloudtrain cost
+      cloudtrain cost --by month --since 90d
+      cloudtrain cost --by tag:team --csv > costs.csv
+      cloudtrain cost --target sagemaker --since 2026-11-01 --json
+    """
+    from cloudtrain.api import costs
+    from cloudtrain.cli.inputs import moment_of
+    from cloudtrain.cli.terminal import print_csv, print_json
+    from cloudtrain.errors import UsageError, did_you_mean
+    from cloudtrain.lifecycle.past import Sum, grouping, sums, together
+
+    group_of = grouping(by)
+    if group_of is None:
+        hint = "write `--by tag:KEY`" if by in ("tag", "tag:") else did_you_mean(by, ["job", "month", "target"])
+        raise UsageError(f"`--by {by}` is not a valid group", hint=hint, code="CT901")
+    if csv and json:
+        raise UsageError("`--csv` and `--json` cannot be combined", hint="remove one of them", code="CT902")
+    moment = None if since is None else moment_of(since)
+    runs = list(costs(since=moment, target=target, profile=profile, online=not offline))
+    groups = sums(runs, group_of)
+    if by == "month":
+        groups.sort(key=lambda item: item.group)
+    whole = together(groups)
+    if json:
+        print_json({"by": by, "currency": "USD", "groups": [_data(item) for item in groups], "all": _data(whole)})
+    elif csv:
+        print_csv([_data(item) for item in groups], _data(Sum("")))
+    else:
+        _print_table(by, groups, whole)
+
+
+def _data(item: Sum) -> dict[str, object]:
+    amounts = {"billed": round(item.billed, 4), "estimated": round(item.estimated, 4), "total": round(item.total, 4)}
+    return asdict(item) | amounts
+
+
+def _print_table(by: str, groups: Sequence[Sum], whole: Sum) -> None:
+    from cloudtrain.cli.terminal import say, show
+    from cloudtrain.plans.document import Document, Table
+
+    if not groups:
+        say("no run was submitted in that time; `cloudtrain ps` lists the newest runs")
+        return
+    rows = [_row(item) for item in ([*groups, whole] if len(groups) > 1 else groups)]
+    headers = (by.upper(), "RUNS", "BILLED", "ESTIMATED", "TOTAL", "NO PRICE")
+    show(Document([Table(headers, rows)]), sys.stdout)
+    notes = []
+    if whole.estimated_runs:
+        notes.append(f"{_runs(whole.estimated_runs)} estimated from the list price and the time from start to end")
+    if whole.without_price:
+        notes.append(f"{_runs(whole.without_price)} without a price and not in the sums")
+    if whole.free_runs:
+        notes.append(f"{_runs(whole.free_runs)} free, on your own machines")
+    if notes:
+        say(*notes)
+
+
+def _row(item: Sum) -> tuple[str, ...]:
+    amounts = [f"${amount:,.2f}" for amount in (item.billed, item.estimated, item.total)]
+    return (item.group, str(item.runs), *amounts, str(item.without_price or ""))
+
+
+def _runs(count: int) -> str:
+    return "1 run is" if count == 1 else f"{count:,} runs are"
+
+
+def code_command(
+    name: options.RunName,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.", show_default=False)],
+    json: options.Json = False,
+) -> None:
+    """Write the code of a run into a folder.
+
+    Writes the files that were sent, even if the source folder has changed since. Leaves out cloudtrain's own runtime,
+    which is added to every bundle. Prints the path of each file on stdout.
+
+    \b
+    Examples:
+      cloudtrain code last old-code
+      cloudtrain code digits-ddp-3f9a /tmp/code
+    """
+    from cloudtrain.cli import inputs
+    from cloudtrain.cli.terminal import print_json, print_lines
+
+    paths = [str(folder / path) for path in inputs.run(name).save_code(folder)]
+    if json:
+        print_json(paths)
+    else:
+        print_lines(paths)
+
+
+def trials_command(
+    name: options.RunName,
+    best: Annotated[
+        int | None, typer.Option("--best", min=1, metavar="N", help="Show only the N best trials, the best first.")
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, with a header.")] = False,
+    json: options.Json = False,
+) -> None:
+    """List the trials of a sweep.
+
+    Shows the number, state and hyperparameters of each trial, and its last value of the objective. A star marks the
+    best trial.
+
+    \b
+    Examples:
+      cloudtrain trials last
+      cloudtrain trials digits-lr-3f9a --best 5
+      cloudtrain trials last --csv > trials.csv
+      cloudtrain trials last --json | jq ".[0].reason"
+    """
+    from cloudtrain.cli import inputs
+    from cloudtrain.cli.tables import ranked, trials_table
+    from cloudtrain.cli.terminal import print_csv, print_json, say, show
+    from cloudtrain.errors import UsageError
+    from cloudtrain.lifecycle.sweeps.sweep_run import sweep_of
+    from cloudtrain.plans.document import Document
+
+    if csv and json:
+        raise UsageError("`--csv` and `--json` cannot be combined", hint="remove one of them", code="CT902")
+    sweep = sweep_of(inputs.run(name))
+    trials, objective = sweep.trials(), sweep.objective
+    if best is not None:
+        trials = ranked(trials, objective)[:best]
+    if json:
+        print_json([trial.row() for trial in trials])
+    elif csv:
+        rows = [trial.row() for trial in trials]
+        print_csv(rows, dict.fromkeys(key for row in rows for key in row))
+    elif trials:
+        show(Document([trials_table(trials, objective)]), sys.stdout)
+    else:
+        say(f"`{sweep.name}` has started no trial yet")

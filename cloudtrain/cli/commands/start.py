@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import re
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cloudtrain.cli import options
+from cloudtrain.cli.app import CONTEXT, Command
+
+_TEMPLATE = """\
+# yaml-language-server: $schema={schema}
+
+name: {name}
+source_dir: {source_dir}                 # the folder with your code, from this file
+entry_point: {script}
+
+# hyperparameters:            # reach the script as `--epochs 3 --learning_rate 0.01`
+#   epochs: 3
+#   learning_rate: 0.01
+
+{distribution}
+
+resources:
+  instance_count: 1
+  # instance_type: {{sagemaker: ml.p4d.24xlarge, azureml: Standard_ND96asr_v4}}
+
+# inputs:                     # a hyperparameter `data: "${{{{inputs.train}}}}"` tells the script where it is
+#   train: {{local: data/train, sagemaker: "s3://bucket/train", azureml: "azureml:train:1"}}
+
+# environment:
+#   secrets: {{HF_TOKEN: {{local: "env:HF_TOKEN", sagemaker: "secretsmanager:NAME", azureml: "keyvault:VAULT/NAME"}}}}
+
+# checkpoint: {{local: checkpoints}}   # a run that finds checkpoints there resumes
+# max_runtime: 2h
+"""
+
+_SCHEMA = "job.schema.json"
+"""The name of the JSON Schema file for editors, which is written beside the job file."""
+
+_IGNORED = f"""\
+# Files here that are not code, so that they stay out of what a job uploads. The rules are those of .gitignore.
+# Left out anyway: the inputs, outputs and checkpoints of the job, .git, environments, caches and credentials.
+{_SCHEMA}
+*.log
+wandb/
+mlruns/
+lightning_logs/
+"""
+
+_FOLDERS = ("src", "code", "scripts", "training")
+"""Folders that usually hold the training script, if it is not beside the job file."""
+
+
+def init_command(
+    path: Annotated[Path, typer.Argument(metavar="[FILE]", help="The job file to write.")] = Path("job.yaml"),
+    script: Annotated[
+        Path | None,
+        typer.Option("--script", metavar="FILE", help="Your training script. Default: cloudtrain looks for it."),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The job's name.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Write a first job file.
+
+    The file holds the fields that most jobs need, with comments. An existing file is replaced only with --force.
+    Also writes a JSON Schema, so that editors can complete the file, and a first `.cloudtrainignore`.
+
+    \b
+    Examples:
+      cloudtrain init
+      cloudtrain init --script src/train.py
+      cloudtrain init jobs/big.yaml --script src/train.py --name big
+    """
+    from cloudtrain.cli.terminal import print_lines, say, typed
+    from cloudtrain.code.ignore import IGNORE_FILE
+    from cloudtrain.errors import UsageError
+
+    if path.is_dir():
+        hint = f"{typed('cloudtrain', 'init', str(path / 'job.yaml'))} writes a job file there"
+        raise UsageError(f"`{path}` is a folder", hint=hint)
+    if path.suffix.lower() not in (".yaml", ".yml"):
+        hint = f"type {typed('cloudtrain', 'init', str(path.with_suffix('.yaml')))}"
+        raise UsageError(f"`cloudtrain init` writes YAML, but `{path}` does not end in `.yaml`", hint=hint)
+    if path.exists() and not force:
+        raise UsageError(
+            f"`{path}` already exists", hint=f"{typed('cloudtrain', 'init', str(path), '--force')} replaces it"
+        )
+    found = script if script is not None else _script_in(path.parent)
+    if script is not None and not script.is_file():
+        raise UsageError(
+            f"there is no file `{script}`",
+            hint="write the script first, or start from a bundled one: `cloudtrain scripts list`",
+            code="CT903",
+        )
+    given = _check_name(name) if name is not None else _name_from(path.parent.absolute().name)
+    source = found.parent if found.parent.is_dir() else path.parent
+    files = {path: _job_text(path, found, given), path.parent / _SCHEMA: _schema()}
+    if not (source / IGNORE_FILE).exists():
+        files[source / IGNORE_FILE] = _IGNORED
+    for file, text in files.items():
+        try:
+            file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write `{file}`: {error.strerror}", hint="name another file") from None
+    print_lines([str(file) for file in files])
+    missing = "" if found.is_file() else f"write `{found}`, then "
+    check, submit = typed("cloudtrain", "check", str(path)), typed("cloudtrain", "submit", str(path))
+    say(f"next: {missing}{check}, {submit}")
+
+
+def _script_in(folder: Path) -> Path:
+    """Return the training script in a folder: `train.py`, or the only Python file. If the folder has neither, search
+    its subfolders `_FOLDERS` in the same way. If no script is found, return the path for a new `train.py`."""
+    for place in (folder, *(folder / name for name in _FOLDERS)):
+        scripts = sorted(place.glob("*.py"))
+        if place / "train.py" in scripts:
+            return place / "train.py"
+        if len(scripts) == 1:
+            return scripts[0]
+    return folder / "train.py"
+
+
+def _schema() -> str:
+    import json
+
+    from cloudtrain.job.schema import job_schema
+
+    return json.dumps(job_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def _check_name(name: str) -> str:
+    """Return `name` if it is a valid name of a job.
+
+    Raises:
+        JobError: the name is not valid.
+    """
+    import cloudtrain as ct
+
+    return ct.TrainingJob(name=name, entry_point="train.py").name
+
+
+def _job_text(path: Path, script: Path, name: str) -> str:
+    import os
+
+    here = path.parent.absolute()
+    folder = os.path.relpath(script.parent.absolute(), here)
+    return _TEMPLATE.format(
+        name=_yaml(name),
+        source_dir=_yaml(Path(folder).as_posix()),
+        schema=_SCHEMA,
+        distribution=_distribution(script),
+        script=_yaml(script.name),
+    )
+
+
+def _distribution(script: Path) -> str:
+    """Return the `distribution` line of the job file, chosen by the script's imports.
+
+    The line is for torch if the script cannot be read, and a comment if the script imports no library for distributed
+    training.
+    """
+    from cloudtrain.errors import UsageError
+    from cloudtrain.job.script import distribution_of
+
+    try:
+        found = distribution_of(script) if script.is_file() and script.suffix == ".py" else "torch"
+    except UsageError:  # `check` says it
+        found = "torch"
+    if found == "torch":
+        return "distribution: {type: torch}   # torchrun starts the processes: DDP, FSDP, tensor and pipeline parallel"
+    if found is None:
+        return "# distribution: {type: torch}   # torchrun starts the processes; without it one process runs the script"
+    return f"distribution: {{type: {found}}}"
+
+
+def _name_from(folder: str) -> str:
+    """Make a job name of letters, digits and hyphens from a folder's name."""
+    words = re.findall(r"[a-zA-Z0-9]+", folder)
+    return "-".join(words)[:40].rstrip("-") or "training"
+
+
+def _yaml(text: str) -> str:
+    """Return `text` as a YAML scalar, quoted as in JSON if YAML would read the plain text as something else."""
+    import json
+
+    from cloudtrain.documents.yaml_text import read_scalar
+
+    plain = re.fullmatch(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*", text) and read_scalar(text) == text
+    return text if plain else json.dumps(text, ensure_ascii=False)
+
+
+class Kind(str, Enum):
+    training = "training"
+    processing = "processing"
+    sweep = "sweep"
+
+
+def schema_command(
+    kind: Annotated[
+        Kind,
+        typer.Option(
+            "--kind",
+            metavar="KIND",
+            show_default=False,
+            help="The kind of job file: training (default), processing or sweep.",
+        ),
+    ] = Kind.training,
+) -> None:
+    """Print the JSON Schema of a job file, for editors.
+
+    \b
+    Examples:
+      cloudtrain schema > job.schema.json
+      cloudtrain schema --kind processing > processing.schema.json
+      cloudtrain schema --kind sweep > sweep.schema.json
+      # first line of job.yaml, for editors with the YAML language server:
+      # yaml-language-server: $schema=job.schema.json
+    """
+    from cloudtrain.cli.terminal import print_json
+    from cloudtrain.job.schema import job_schema
+
+    print_json(job_schema(kind.value))
+
+
+scripts_command = typer.Typer(
+    add_completion=False, rich_markup_mode=None, context_settings=CONTEXT, pretty_exceptions_enable=False
+)
+
+ScriptName = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="The name of a bundled script.", autocompletion=options.scripts, show_default=False
+    ),
+]
+
+
+@scripts_command.callback()
+def scripts() -> None:
+    """List, show and copy the bundled training scripts.
+
+    \b
+    Examples:
+      cloudtrain scripts list
+      cloudtrain scripts show digits_ddp
+      cloudtrain scripts copy digits_ddp my-training
+      cloudtrain submit bundled:digits_ddp
+    """
+
+
+@scripts_command.command("list", cls=Command)
+def list_(json: options.Json = False) -> None:
+    """List the bundled scripts."""
+    from cloudtrain.cli.terminal import print_json, show
+    from cloudtrain.code.bundled import list_scripts
+    from cloudtrain.plans.document import Document, Table
+
+    found = list_scripts()
+    if json:
+        print_json([{"name": item.name, "path": str(item.path), "summary": item.summary} for item in found])
+    else:
+        show(Document([Table(("NAME", "SUMMARY"), [(item.name, item.summary) for item in found])]), sys.stdout)
+
+
+@scripts_command.command(cls=Command)
+def show(
+    name: ScriptName,
+    file: Annotated[
+        str,
+        typer.Option("--file", metavar="FILE", help="The file to print. Default: train.py.", show_default=False),
+    ] = "train.py",
+) -> None:
+    """Print a file of a bundled script.
+
+    \b
+    Examples:
+      cloudtrain scripts show digits_ddp
+      cloudtrain scripts show digits_ddp --file job.yaml
+    """
+    from cloudtrain.code.bundled import script_files, script_path
+    from cloudtrain.errors import UsageError, did_you_mean
+
+    files = script_files(name)
+    if file not in files:
+        owner = script_path(name).name
+        raise UsageError(f"`{owner}` has no file `{file}`", hint=did_you_mean(file, files), code="CT903")
+    sys.stdout.write(files[file].read_text(encoding="utf-8"))
+
+
+@scripts_command.command(cls=Command)
+def copy(
+    name: ScriptName,
+    destination: Annotated[
+        Path | None, typer.Argument(metavar="[DEST]", help="A new or empty folder. Default: NAME.")
+    ] = None,
+) -> None:
+    """Copy a bundled script as a start for your own.
+
+    \b
+    Example:
+      cloudtrain scripts copy digits_ddp my-training
+    """
+    from cloudtrain.cli.terminal import print_lines, say, typed
+    from cloudtrain.code.bundled import copy_script, script_path
+
+    folder = copy_script(name, destination if destination is not None else Path(script_path(name).name))
+    print_lines([str(folder)])
+    say(f"edit the files in `{folder}`, then run {typed('cloudtrain', 'submit', f'{folder}/job.yaml')}")

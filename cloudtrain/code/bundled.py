@@ -1,0 +1,115 @@
+"""The training scripts that ship with cloudtrain: list, describe (without importing) and copy them."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloudtrain.errors import JobError, UsageError, did_you_mean
+from cloudtrain.job.training import BUNDLED
+
+_PACKAGE = Path(__file__).parents[1]
+_FOLDERS = (_PACKAGE / "_training_scripts", _PACKAGE.parent / "training_scripts")
+"""The folder in an installed wheel, and the folder in a checkout."""
+
+_ENTRY_POINT = "train.py"
+
+
+@dataclass(frozen=True)
+class Script:
+    """A bundled training script. `summary` describes in one line what the script trains and how."""
+
+    name: str
+    path: Path
+    """The folder that holds `train.py`, `job.yaml` and `README.md`."""
+    summary: str
+
+
+def list_scripts() -> list[Script]:
+    """Return every bundled script, sorted by name."""
+    return [Script(folder.name, folder, _summary(folder)) for folder in _script_folders()]
+
+
+def script_names() -> list[str]:
+    """Return the names of the bundled scripts, without reading the scripts."""
+    return [folder.name for folder in _script_folders()]
+
+
+def script_path(name: str) -> Path:
+    """Return the folder of a bundled script. `name` may start with `bundled:`, as in a job's `source_dir`.
+
+    Raises:
+        UsageError: no bundled script has that name.
+    """
+    name = name.removeprefix(BUNDLED)
+    folders = {folder.name: folder for folder in _script_folders()}
+    if name not in folders:
+        hint = did_you_mean(name, folders) or "see `cloudtrain scripts list`"
+        raise UsageError(f"there is no bundled script `{name}`", hint=hint, code="CT908")
+    return folders[name]
+
+
+def script_files(name: str) -> dict[str, Path]:
+    """Return the files of a bundled script. The keys are their paths in a copy of the script, the values their paths on
+    disk.
+
+    In a checkout of cloudtrain, some of the files are in the folder of another script, as `.cloudtraininclude` says.
+
+    Raises:
+        UsageError: no bundled script has that name.
+        JobError: the installation is incomplete.
+    """
+    from cloudtrain.code.walk import walk
+
+    found = walk(str(script_path(name)))
+    if found.problems:
+        raise JobError(found.problems)
+    return {file.path: Path(file.place) for file in found.files}
+
+
+def copy_script(name: str, destination: Path) -> Path:
+    """Copy a script's folder to `destination`, which must be empty or not exist, and return `destination`.
+
+    Raises:
+        UsageError: no bundled script has that name, or the destination is not empty or cannot be written.
+    """
+    source = script_path(name)
+    if destination.is_file() or (destination.is_dir() and any(destination.iterdir())):
+        raise UsageError(
+            f"`{destination}` already exists",
+            hint=f"name another folder: `cloudtrain scripts copy {source.name} my-{source.name}`",
+            code="CT903",
+        )
+    import shutil
+
+    try:
+        destination.mkdir(parents=True, exist_ok=True)
+        for path, place in script_files(name).items():
+            (destination / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(place, destination / path)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to `{destination}`: {error.strerror}",
+            hint="name a folder that you may write to",
+            code="CT903",
+        ) from None
+    return destination
+
+
+def _script_folders() -> list[Path]:
+    """Return the folders of the scripts, sorted by name, from the first of `_FOLDERS` that exists."""
+    place = next((folder for folder in _FOLDERS if folder.is_dir()), None)
+    if place is None:
+        return []
+    return sorted(folder for folder in place.iterdir() if (folder / _ENTRY_POINT).is_file())
+
+
+def _summary(folder: Path) -> str:
+    """Return the first line of the entry point's docstring, or the README's title if there is no docstring."""
+    docstring = ast.get_docstring(ast.parse((folder / _ENTRY_POINT).read_text(encoding="utf-8")))
+    if docstring:
+        return docstring.splitlines()[0]
+    readme = folder / "README.md"
+    lines = readme.read_text(encoding="utf-8").splitlines() if readme.is_file() else []
+    return next((line.lstrip("# ").strip() for line in lines if line.strip()), "")

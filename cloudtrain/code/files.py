@@ -1,0 +1,229 @@
+"""The entries of a bundle, and the hash that names the bundle."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import posixpath
+import stat
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Literal, NamedTuple
+
+from cloudtrain.code.content import ContentHash
+from cloudtrain.code.ignore import INCLUDE_FILE
+from cloudtrain.documents.document import read_bytes
+from cloudtrain.errors import Problem
+from cloudtrain.system.files import why_missing
+
+
+class Secret(NamedTuple):
+    """A secret found in a file, without its value."""
+
+    rule: str
+    """The rule that found the secret: `github-pat`."""
+    line: int
+    certain: bool
+    """Whether sending the secret is an error; otherwise it is a warning."""
+
+
+class Entry(NamedTuple):
+    """One file or link of a bundle. `path` is relative to the root of the archive; its parts are separated by `/`.
+
+    A path that is not UTF-8 contains surrogates, as `os.fsdecode` produces them.
+    """
+
+    path: str
+    size: int = 0
+    """Size of a file in bytes; 0 for a link."""
+    executable: bool = False
+    sha256: str = ""
+    """Hex digest of a file's content; empty for a link."""
+    target: str | None = None
+    """The target of a link, relative to the link, with `..` only at the start. None for a file."""
+    secrets: tuple[Secret, ...] = ()
+    """Probable secrets in a file of the user."""
+
+    @property
+    def kind(self) -> Literal["file", "symlink"]:
+        return "file" if self.target is None else "symlink"
+
+
+class Ignored(NamedTuple):
+    """A file or folder that the bundle leaves out. A folder is listed once for its whole content."""
+
+    path: str
+    rule: str
+    """The rule that left it out: `.cloudtrainignore:3 *.bin`, or `default *.pem`."""
+
+
+def content_hash(entries: Iterable[Entry]) -> str:
+    """Return the hash of all entries, which must be sorted by path."""
+    content = ContentHash()
+    for entry in entries:
+        if entry.target is None:
+            content.add_file(entry.path, entry.sha256, executable=entry.executable)
+        else:
+            content.add_link(entry.path, entry.target)
+    return content.hexdigest()
+
+
+def below(entries: Iterable[Entry], folder: str) -> list[Entry]:
+    """Return the entries below one folder, with paths relative to that folder; for `.`, return all entries."""
+    prefix = posixpath.normpath(folder) + "/"
+    prefix = "" if prefix == "./" else prefix
+    return [entry._replace(path=entry.path[len(prefix) :]) for entry in entries if entry.path.startswith(prefix)]
+
+
+def escape_path(path: str) -> str:
+    """Escape a path for a message: line breaks, control characters and bytes that are not UTF-8."""
+    return path if path.isprintable() else repr(path)[1:-1]
+
+
+# Symbolic links: each must lead to an entry of the bundle without leaving the bundle on the way.
+
+_MOST_HOPS = 40
+"""Maximum length of a chain of links, as in Linux. A longer chain is a loop."""
+
+Place = tuple[str, ...]
+
+
+class BrokenLink(Exception):
+    """A link that a bundle cannot contain. The message completes a sentence about the link, such as
+    `leads back to itself`."""
+
+
+class Links:
+    """Follows links in a tree of known paths, as the kernel will do after unpacking."""
+
+    def __init__(self, roots: Collection[str], files: Collection[str], links: Mapping[str, str]) -> None:
+        """Store the tree. `roots` are the absolute paths of the root folder, with and without links. `files` and the
+        keys of `links` are relative to the root."""
+        self._roots = sorted(roots, key=len, reverse=True)
+        self._files = {tuple(path.split("/")) for path in files}
+        self._links = {tuple(path.split("/")): target for path, target in links.items()}
+        self._folders: set[Place] = {()}
+        for place in (*self._files, *self._links):
+            parent = place[:-1]
+            while parent not in self._folders:
+                self._folders.add(parent)
+                parent = parent[:-1]
+
+    def canonical(self, path: str) -> str:
+        """Return the target of the link at `path`, relative to the folder of the link, with `..` only at the start.
+
+        Raises:
+            BrokenLink: the link leaves the tree, is in a loop or leads into one, or leads to nothing in the bundle.
+        """
+        place = tuple(path.split("/"))
+        start, parts = self._split(place[:-1], self._links[place])
+        last = parts.pop() if parts and parts[-1] not in (".", "..") else None
+        parent = self._follow(start, parts, iter(range(_MOST_HOPS)))
+        aim = parent if last is None else (*parent, last)
+        self._follow(parent, [] if last is None else [last], iter(range(_MOST_HOPS)))
+        return os.path.relpath("/" + "/".join(aim), "/" + "/".join(place[:-1]))
+
+    def _split(self, folder: Place, target: str) -> tuple[Place, list[str]]:
+        """Split the target of a link in `folder` into a base folder and the names to follow from it. The base is
+        `folder`, or the root for an absolute target."""
+        if target.startswith("/"):
+            base = next((root for root in self._roots if target == root or target.startswith(root + "/")), None)
+            if base is None:
+                raise BrokenLink("is outside `source_dir`")
+            folder, target = (), target[len(base) :]
+        return folder, [part for part in (target + "." * target.endswith("/")).split("/") if part]
+
+    def _follow(self, place: Place, parts: list[str], hops: Iterator[int]) -> Place:
+        """Follow `parts` from the real path `place`, and return the real path that they lead to. Each link
+        takes one item from `hops`; if no item is left, the link is in a loop."""
+        for part in parts:
+            if part in (".", "..") and place not in self._folders:
+                raise _nothing_at(place)
+            if part == ".":
+                continue
+            if part == "..":
+                if not place:
+                    raise BrokenLink("is outside `source_dir`")
+                place = place[:-1]
+                continue
+            place = (*place, part)
+            if place in self._links:
+                if next(hops, None) is None:
+                    raise BrokenLink("leads back to itself")
+                place = self._follow(*self._split(place[:-1], self._links[place]), hops)
+            elif place not in self._files and place not in self._folders:
+                raise _nothing_at(place)
+        return place
+
+
+def _nothing_at(place: Place) -> BrokenLink:
+    return BrokenLink(f"is not in the bundle: `{'/'.join(place)}` is ignored, an empty folder or missing")
+
+
+# Files from outside the source folder, listed in `.cloudtraininclude` at the folder's root.
+#
+# Each line is the path of a file or folder, relative to the root. The item appears under its own name at the root of
+# the bundle, like an item of `dependencies` in the SageMaker SDK. Ignore rules, limits and the search for secrets
+# apply as usual.
+
+
+class Included(NamedTuple):
+    """A file or folder from outside the source folder, with the methods of an `os.DirEntry`. Links in `path`
+    are already resolved."""
+
+    path: str
+    status: os.stat_result
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
+        return stat.S_ISDIR(self.status.st_mode)
+
+    def is_symlink(self) -> bool:
+        return False
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002
+        return self.status
+
+
+def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[Problem]]:
+    """Return the files and folders that the include file lists, by their names in the bundle, and the problems with
+    invalid lines.
+
+    Args:
+        root: the source folder, which contains the include file.
+        own: the names that the source folder itself has at its root. No listed item may have one of them.
+
+    Raises:
+        FileNotFoundError: the include file or a listed item was removed meanwhile.
+    """
+    try:
+        content = read_bytes(f"{root}/{INCLUDE_FILE}")
+    except OSError as error:
+        if not os.path.lexists(f"{root}/{INCLUDE_FILE}"):  # removed since the folder was listed
+            raise
+        message = f"`{INCLUDE_FILE}` cannot be read: {error.strerror}"
+        return {}, [_problem(message, "make it a plain file that you may read, or remove it")]
+    found: dict[str, Included] = {}
+    problems = []
+    taken = dict.fromkeys(own, "`source_dir`")
+    for line, text in enumerate(map(os.fsdecode, content.removeprefix(codecs.BOM_UTF8).split(b"\n")), 1):
+        path = text.strip()
+        if not path or path.startswith("#"):
+            continue
+        place = os.path.join(root, path)  # noqa: PTH118
+        name = os.path.basename(os.path.normpath(place))  # noqa: PTH119 - `..` has the name of its folder
+        fault = why_missing(place) or (None if name else "has no name for the bundle")
+        if fault is not None:
+            hint = "write the path of a file or folder, relative to `source_dir`, or remove the line"
+            problems.append(_problem(f"`{escape_path(path)}` {fault}", hint, line))
+        elif name in taken:
+            message = f"the bundle would have `{escape_path(name)}` from {taken[name]} and from `{escape_path(path)}`"
+            problems.append(_problem(message, "remove the line, or rename one of the two", line))
+        else:
+            real = os.path.realpath(place)
+            found[name], taken[name] = Included(real, os.stat(real)), f"line {line}"  # noqa: PTH116
+    return found, problems
+
+
+def _problem(message: str, hint: str, line: int | None = None) -> Problem:
+    if line is None:
+        return Problem(("source_dir",), message, hint, code="CT055")
+    return Problem(("source_dir",), message, hint, INCLUDE_FILE, line, 1, code="CT055")

@@ -1,0 +1,490 @@
+"""The files that stay out of the bundle: the defaults, and the rules of every `.cloudtrainignore`.
+
+Ignore files have the syntax of gitignore. The nearest ignore file with a matching rule decides about a path, by its
+last matching rule. The defaults come after all ignore files, so a `!` rule can include a path that a default leaves
+out. Such a rule must contain a name: `!*/` does not include virtual environments. An ignored folder is never read, so
+no rule can include files in it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from enum import IntEnum
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+from cloudtrain.code.secret_names import secret_name
+from cloudtrain.errors import JobError, Problem
+
+# The patterns of ignore files, with git's rules (`wildmatch.c` and `dir.c`). Matching takes time linear in the path's
+# length.
+#
+# A pattern is converted to one regular expression, which backtracks only for the last star. Every earlier star takes
+# the shortest text that fits, because the next star can match the rest. So a pattern with many stars takes no longer
+# than a pattern with few.
+
+_CLASSES = {
+    b"alnum": rb"0-9A-Za-z", b"alpha": rb"A-Za-z", b"blank": rb" \t", b"cntrl": rb"\x00-\x1f\x7f", b"digit": rb"0-9",
+    b"graph": rb"!-~", b"lower": rb"a-z", b"print": rb" -~", b"punct": rb"!-/:-@\[-`{-~", b"space": rb"\s",
+    b"upper": rb"A-Z", b"xdigit": rb"0-9A-Fa-f",
+}  # fmt: skip
+
+_PLAIN = re.compile(rb"[^*?[\\]*")
+"""git compares the part before the first wildcard literally. So in `a**/b` the stars are at the start of the remaining
+pattern and match folders, which stars elsewhere in the middle of a name do not."""
+
+_STAR, _SLASH = b"*", b"/"
+_ANY = rb"[^/]"
+
+
+class NoPattern(ValueError):
+    """The line is not a valid pattern: in git it would match nothing."""
+
+
+class Where(IntEnum):
+    """The place of a text in each path that a pattern matches."""
+
+    WHOLE = 0
+    START = 1
+    END = 2
+    INSIDE = 3
+
+
+class Key(NamedTuple):
+    """A text that each path has which a pattern matches, or each name if the pattern is matched with names."""
+
+    by_name: bool
+    where: Where
+    text: bytes
+
+
+class Pattern:
+    """One line of an ignore file.
+
+    Attributes:
+        by_name: whether the pattern is matched with the name, because its only slash, if any, is at the end.
+        ignores: False for a line that begins with `!`.
+        folders_only: whether the line ends with a slash.
+    """
+
+    def __init__(
+        self, plain: bytes, tokens: Sequence[bytes], *, by_name: bool, ignores: bool, folders_only: bool
+    ) -> None:
+        self._plain = plain
+        self._tokens = tokens
+        self.by_name = by_name
+        self.ignores = ignores
+        self.folders_only = folders_only
+
+    @cached_property
+    def _regex(self) -> re.Pattern[bytes]:
+        """Matches the whole path relative to the folder of the ignore file, or only the name."""
+        expression = re.escape(self._plain) + _Expression().path(self._tokens, by_name=self.by_name)
+        return re.compile(expression, re.DOTALL)
+
+    def matches(self, path: bytes, is_folder: bool) -> bool:
+        """Return whether the pattern matches the path."""
+        if self.folders_only and not is_folder:
+            return False
+        return self._regex.fullmatch(path[path.rfind(b"/") + 1 :] if self.by_name else path) is not None
+
+    def keys(self) -> Iterator[Key]:
+        """Yield texts without which no path matches. A pattern of wildcards has none."""
+        if not self._tokens:
+            yield Key(self.by_name, Where.WHOLE, self._plain)
+            return
+        if self._plain:
+            yield Key(self.by_name, Where.START, self._plain)
+        *inside, end = _texts(self._tokens)
+        if end:
+            yield Key(self.by_name, Where.END, end)
+        for text in filter(None, inside):
+            yield Key(self.by_name, Where.INSIDE, text)
+
+
+def pattern_of(line: bytes) -> Pattern | None:
+    """Parse a line, given without its line end; return None for an empty line or a comment.
+
+    Raises:
+        NoPattern: no path can match the line.
+    """
+    line = _without_spaces(line)
+    if not line or line.startswith(b"#"):
+        return None
+    ignores = not line.startswith(b"!")
+    text = line if ignores else line[1:]
+    folders_only = text.endswith(b"/")
+    text = text[:-1] if folders_only else text
+    if not text:
+        if line == b"/":
+            return None
+        raise NoPattern
+    by_name = b"/" not in text
+    text = text[1:] if text.startswith(b"/") else text
+    plain = _PLAIN.match(text)[0]  # type: ignore[index] # it matches everywhere
+    tokens = _tokens(text[len(plain) :])
+    return Pattern(plain, tokens, by_name=by_name, ignores=ignores, folders_only=folders_only)
+
+
+def _without_spaces(line: bytes) -> bytes:
+    """Remove trailing spaces, except a space after a backslash."""
+    bare = line.rstrip(b" ")
+    escapes = len(bare) - len(bare.rstrip(b"\\"))
+    return line[: len(bare) + 1] if escapes % 2 and len(line) > len(bare) else bare
+
+
+def _tokens(text: bytes) -> list[bytes]:
+    """Split a pattern into stars, slashes, and regular expressions for one byte each."""
+    found: list[bytes] = []
+    at = 0
+    while at < len(text):
+        letter = text[at : at + 1]
+        at += 1
+        if letter in (_STAR, _SLASH):
+            found.append(letter)
+        elif letter == b"?":
+            found.append(_ANY)
+        elif letter == b"[":
+            expression, at = _set(text, at)
+            found.append(expression)
+        else:
+            if letter == b"\\":
+                letter = text[at : at + 1]
+                at += 1
+                if not letter:
+                    raise NoPattern
+            if letter == b"/" and _ends_in_folders(found):
+                found += (_SLASH, _STAR)  # `**\/` matches one folder or more, and `**/` also none
+            found.append(_SLASH if letter == b"/" else re.escape(letter))
+    return found
+
+
+def _ends_in_folders(tokens: Sequence[bytes]) -> bool:
+    """Return whether the text after the last slash of a pattern consists of at least two stars and nothing else."""
+    last = _split(tokens, _SLASH)[-1]
+    return len(last) > 1 and set(last) == {_STAR}
+
+
+def _set(text: bytes, at: int) -> tuple[bytes, int]:
+    """Return the regular expression for a set in brackets, such as `[a-z]`, and the offset after the set. `at` is the
+    offset after the opening bracket."""
+    negated = text[at : at + 1] in (b"!", b"^")
+    at += negated
+    members: list[bytes] = []
+    previous: bytes | None = None
+    first = True
+    while first or text[at : at + 1] != b"]":
+        first = False
+        letter = text[at : at + 1]
+        at += 1
+        if not letter:
+            raise NoPattern
+        if letter == b"[" and text[at : at + 1] == b":":
+            end = text.find(b":]", at + 1)
+            known = _CLASSES.get(text[at + 1 : end]) if end > 0 else None
+            if known is not None:
+                members.append(known)
+                at, previous = end + 2, None
+                continue
+            if end > 0 and text[at + 1 : end].isalpha():
+                raise NoPattern
+        is_range = letter == b"-" and previous is not None and text[at : at + 1] not in (b"]", b"")
+        if letter == b"\\" or (is_range and text[at : at + 1] == b"\\"):
+            at += is_range
+            letter, at = text[at : at + 1], at + 1
+            if not letter:
+                raise NoPattern
+        elif is_range:
+            letter, at = text[at : at + 1], at + 1
+        if is_range:
+            assert previous is not None, "a range begins somewhere"
+            if previous <= letter:
+                members.append(re.escape(previous) + b"-" + re.escape(letter))
+            previous = None
+        else:
+            members.append(re.escape(letter))
+            previous = letter
+    inner = b"".join(members)
+    if not inner:
+        return (_ANY if negated else rb"(?!)"), at + 1
+    return (rb"(?!/)[" + (b"^" if negated else b"") + inner + b"]"), at + 1
+
+
+class _Expression:
+    """Builds the regular expression of a pattern. It numbers the groups, because their names must differ."""
+
+    def __init__(self) -> None:
+        self._groups = 0
+
+    def path(self, tokens: Sequence[bytes], *, by_name: bool) -> bytes:
+        """Return the regular expression for the tokens of a pattern. With `by_name`, it matches only the name of a file
+        or folder, else the whole path."""
+        if by_name:
+            return self._part(tokens)
+        parts = _split(tokens, _SLASH)
+        is_any = [_ends_in_folders(part) for part in parts]
+        chunks: list[list[bytes]] = [[]]
+        for part, any_folders in zip(parts, is_any, strict=True):
+            if any_folders:
+                chunks.append([])
+            else:
+                chunks[-1].append(self._part(part))
+        return self._chunks(chunks, ends_open=is_any[-1])
+
+    def _chunks(self, chunks: list[list[bytes]], *, ends_open: bool) -> bytes:
+        """Join the expressions for the parts of a pattern between `**`. Each `**` matches any number of folders.
+        `ends_open` says that the pattern ends in `**`."""
+        if ends_open:  # `a/**` is everything in the folder
+            chunks = chunks[:-1]
+        first, *others = [_SLASH.join(chunk) for chunk in chunks if chunk or chunk is chunks[0]]
+        last = others.pop() if others and not ends_open else None
+        goes_on = others or last is not None or ends_open
+        expression = first + (b"/" if chunks[0] and goes_on else b"")
+        for chunk in others:
+            expression += self._first(rb"(?:[^/]*/)*?" + chunk + b"/")
+        if last is not None:
+            expression += rb"(?:[^/]*/)*?" + last
+        return expression + (b".*" if ends_open else b"")
+
+    def _part(self, tokens: Sequence[bytes]) -> bytes:
+        """Return the regular expression for one name in a path. The texts between the stars are matched from left to
+        right; the text after the last star must be at the end of the name."""
+        first, *others = _pieces(tokens)
+        if not others:
+            return first
+        *middle, last = others
+        return first + b"".join(self._first(rb"[^/]*?" + piece) for piece in middle if piece) + rb"[^/]*" + last
+
+    def _first(self, expression: bytes) -> bytes:
+        """Wrap an expression so that it keeps its first match: the result never backtracks into it."""
+        self._groups += 1
+        return b"(?=(?P<g%d>%s))(?P=g%d)" % (self._groups, expression, self._groups)
+
+
+def _texts(tokens: Sequence[bytes]) -> list[bytes]:
+    """Return the texts of a pattern between its wildcards and slashes. The last text ends the pattern; it is empty if a
+    wildcard does."""
+    texts = [b""]
+    for token in tokens:
+        letter = token[-1:]
+        if token in (_STAR, _SLASH) or token not in (letter, b"\\" + letter):
+            texts.append(b"")
+        else:
+            texts[-1] += letter
+    return texts
+
+
+def _pieces(tokens: Sequence[bytes]) -> list[bytes]:
+    return [b"".join(piece) for piece in _split(tokens, _STAR)]
+
+
+def _split(tokens: Sequence[bytes], separator: bytes) -> list[list[bytes]]:
+    parts: list[list[bytes]] = [[]]
+    for token in tokens:
+        if token == separator:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts
+
+
+# Finds the few patterns of an ignore file that can match a path, so that the time for a path does not grow with the
+# number of patterns.
+
+
+class PatternIndex:
+    """The patterns by their keys. Of a pattern's keys, the index uses the one that the fewest patterns have."""
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        keys = [list(pattern.keys()) for pattern in patterns]
+        frequency = Counter(key for each in keys for key in each)
+        self._keyless: list[int] = []
+        self._whole: dict[Key, list[int]] = {}
+        self._parts: dict[tuple[bool, Where, int], dict[bytes, list[int]]] = {}
+        for number, each in enumerate(keys):
+            if not each:
+                self._keyless.append(number)
+                continue
+            key = min(each, key=frequency.__getitem__)
+            if key.where is Where.WHOLE:
+                self._whole.setdefault(key, []).append(number)
+            else:
+                part = self._parts.setdefault((key.by_name, key.where, len(key.text)), {})
+                part.setdefault(key.text, []).append(number)
+
+    def candidates(self, path: bytes) -> list[int]:
+        """Return the numbers of the patterns that can match the path, sorted. All others do not match it."""
+        name = path[path.rfind(b"/") + 1 :]
+        found = [*self._keyless, *self._whole.get(Key(True, Where.WHOLE, name), ())]
+        found += self._whole.get(Key(False, Where.WHOLE, path), ())
+        for (by_name, where, length), numbers in self._parts.items():
+            text = name if by_name else path
+            last = len(text) - length
+            if where is Where.START:
+                found += numbers.get(text[:length], ())
+            elif where is Where.END:
+                found += numbers.get(text[last:], ()) if last >= 0 else ()
+            else:
+                for start in range(last + 1):
+                    found += numbers.get(text[start : start + length], ())
+        return sorted(set(found))
+
+
+IGNORE_FILE = ".cloudtrainignore"
+INCLUDE_FILE = ".cloudtraininclude"
+
+_DEFAULT_NAMES = frozenset(
+    f"""
+    {IGNORE_FILE} {INCLUDE_FILE} .git .hg .svn .jj .idea .vscode .DS_Store Thumbs.db
+    __pycache__ .venv venv .tox .nox .eggs node_modules
+    .mypy_cache .pytest_cache .ruff_cache .hypothesis .ipynb_checkpoints
+    """.split()
+)
+_DEFAULT_SUFFIXES = (".pyc", ".pyo", ".egg-info")
+_EDITORS_LOCK = ".#"
+"""Prefix of the link to nothing that Emacs makes beside a file with unsaved changes."""
+_ENVIRONMENT_MARKS = {"pyvenv.cfg": "a virtual environment", "conda-meta": "a conda environment"}
+
+
+class Verdict(NamedTuple):
+    """The decision of an ignore file about a path, and the rule that made it. `by_name` is False if this rule contains
+    no letter or digit, such as `!*`."""
+
+    ignores: bool
+    by_name: bool
+    rule: str
+
+
+class _Rule(NamedTuple):
+    pattern: Pattern
+    text: str
+    line: int
+
+
+class Rules:
+    """The rules of one ignore file. `folder` is the folder of the file, relative to the root, such as `a/b/`;
+    empty for the root itself."""
+
+    def __init__(self, folder: str, content: bytes) -> None:
+        self._folder = folder
+        lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
+        rules = [_rule(text.removesuffix(b"\r"), line, folder) for line, text in enumerate(lines, 1)]
+        self._rules = tuple(rule for rule in reversed(rules) if rule is not None)
+        self._index = PatternIndex([rule.pattern for rule in self._rules])
+
+    def judge(self, path: str, is_folder: bool) -> Verdict | None:
+        """Return whether the path is ignored and by which rule; None if no rule matches.
+
+        A rule decides only about paths that it matches. For example, after the rule `*`, the rule `!data/` includes the
+        folder `data`, but not the files in it.
+        """
+        relative = os.fsencode(path[len(self._folder) :])
+        for number in self._index.candidates(relative):
+            rule = self._rules[number]
+            if rule.pattern.matches(relative, is_folder):
+                by_name = any(character.isalnum() for character in rule.text)
+                return Verdict(rule.pattern.ignores, by_name, f"{self._folder}{IGNORE_FILE}:{rule.line} {rule.text}")
+        return None
+
+
+def _rule(text: bytes, line: int, folder: str) -> _Rule | None:
+    """Parse one line of an ignore file; return None for a blank line or a comment.
+
+    Raises:
+        JobError: no path can match the line.
+    """
+    shown = os.fsdecode(text)
+    try:
+        pattern = pattern_of(text)
+    except NoPattern:
+        message, hint = f"`{shown}` is not a pattern", "write it as in a .gitignore file, or begin the line with `#`"
+        problem = Problem(("source_dir",), message, hint, f"{folder}{IGNORE_FILE}", line, 1, code="CT051")
+        raise JobError([problem]) from None
+    return None if pattern is None else _Rule(pattern, shown.rstrip(), line)
+
+
+class OnDisk(Protocol):
+    """A file or folder in a folder's listing, such as an `os.DirEntry`."""
+
+    @property
+    def path(self) -> str:
+        """The item's path on disk."""
+        ...
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """Return the item's status, as `os.stat` does."""
+        ...
+
+
+class Defaults(NamedTuple):
+    """The default rules, which leave out paths unless an ignore file includes them.
+
+    Attributes:
+        declared: paths that the job declares as data, each with the text that `rule` returns for it.
+        output: device and inode of the files that stdout and stderr of this process are redirected to.
+    """
+
+    declared: Mapping[str, str]
+    output: frozenset[tuple[int, int]]
+
+    def rule(self, path: str, item: OnDisk, *, is_folder: bool) -> str | None:
+        """Return the default rule that leaves out the file or folder at `path`; None if no default rule matches."""
+        name = path.rpartition("/")[2]
+        if name in _DEFAULT_NAMES:
+            return f"default {name}"
+        if name.endswith(_DEFAULT_SUFFIXES):
+            return f"default *{name[name.rindex('.') :]}"
+        if name.startswith(_EDITORS_LOCK) and os.path.islink(item.path):  # noqa: PTH114
+            return f"default {_EDITORS_LOCK}* (a lock of an editor)"
+        if path in self.declared:
+            return self.declared[path]
+        if (secret := secret_name(path)) is not None:
+            return f"default {secret[1]}"
+        if is_folder:
+            return _environment_rule(item.path)
+        return "the output of this command" if self.output and _inode(item) in self.output else None
+
+
+def own_output() -> frozenset[tuple[int, int]]:
+    """Return device and inode of each file that this process's stdout or stderr is redirected to."""
+    found = []
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode):
+                found.append((status.st_dev, status.st_ino))
+    return frozenset(found)
+
+
+def _inode(item: OnDisk) -> tuple[int, int]:
+    status = item.stat(follow_symlinks=False)
+    return status.st_dev, status.st_ino
+
+
+def _environment_rule(folder: str) -> str | None:
+    """Return the default rule that leaves out the folder if it is a Python environment, whatever its name; else None.
+    `folder` is a path on disk."""
+    for mark, what in _ENVIRONMENT_MARKS.items():
+        if os.path.lexists(f"{folder}/{mark}"):
+            return f"default {what}"
+    return None
+
+
+def ignore_line(path: str) -> str:
+    """Return a line for the root's ignore file that matches this path and can be printed and typed.
+
+    A `?` replaces each byte that an editor cannot show: line breaks, control characters, bytes that are not UTF-8.
+    """
+    letters = []
+    for letter in path:
+        if not letter.isprintable():
+            letters.append("?" * len(os.fsencode(letter)))
+        else:
+            letters.append(f"\\{letter}" if letter in "\\*?[" else letter)
+    return "/" + re.sub(r" $", r"\\ ", "".join(letters))

@@ -1,0 +1,530 @@
+"""Reads a source folder once and returns its bundle: the files, the hash that names the bundle, and a method to write
+the archive."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import os
+import struct
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cloudtrain.code.files import BrokenLink, Entry, Ignored, Links, Secret, content_hash, escape_path
+from cloudtrain.code.ignore import IGNORE_FILE, ignore_line
+from cloudtrain.code.suspects import LARGEST, suspects
+from cloudtrain.code.walk import PAUSES, Moved, Walk, has_moved, read_until_settled, walk
+from cloudtrain.errors import CloudtrainError, JobError, Problem
+from cloudtrain.job.model import format_size
+from cloudtrain.plans.plan import Bundle
+from cloudtrain.system.files import why_missing
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+
+# Reads every file once to get its hash, its true size and the secrets in it.
+
+PIECE = 1 << 20
+"""Number of bytes read at a time."""
+
+_INLINE = 4 << 20
+"""Total size in bytes up to which starting threads costs more time than it saves."""
+_BATCH = 32
+"""Files per task. Starting a task takes about as long as hashing one small file."""
+
+
+class Digest(NamedTuple):
+    """The hash, true size and secrets of a file, as found by reading it."""
+
+    sha256: str
+    size: int
+    secrets: tuple[Secret, ...] = ()
+
+
+def open_regular(path: str) -> int:
+    """Open a file for reading and return its descriptor. A link is refused, even if it replaced a file after the folder
+    was listed.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def workers() -> int:
+    """Return the number of threads that hash or compress: one for each processor that this process may use, at most
+    8."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, 8)
+
+
+def hash_files(places: Sequence[str], sizes: Sequence[int], paths: Sequence[str | None]) -> list[Digest | OSError]:
+    """Return one digest per file, in order, or the error if the file could not be read.
+
+    Hashing and reading release the interpreter lock, so several files are read at a time.
+
+    Args:
+        places: the paths of the files on disk.
+        sizes: the expected sizes.
+        paths: the paths of the files in the bundle; None for a file that is not searched for secrets.
+    """
+    if sum(sizes) <= _INLINE:
+        return list(map(_digest, places, sizes, paths))
+    from concurrent.futures import ThreadPoolExecutor
+
+    def digests(start: int) -> list[Digest | OSError]:
+        window = slice(start, start + _BATCH)
+        return list(map(_digest, places[window], sizes[window], paths[window]))
+
+    with ThreadPoolExecutor(workers()) as pool:
+        return [digest for batch in pool.map(digests, range(0, len(places), _BATCH)) for digest in batch]
+
+
+def _digest(place: str, expected: int, path: str | None) -> Digest | OSError:
+    try:
+        descriptor = open_regular(place)
+    except OSError as error:
+        return error
+    try:
+        wanted = min(expected + 1, PIECE)
+        piece = os.read(descriptor, wanted)
+        digest, size, pieces = hashlib.sha256(piece), len(piece), [piece]
+        while len(piece) == wanted:
+            wanted = PIECE
+            piece = os.read(descriptor, wanted)
+            digest.update(piece)
+            size += len(piece)
+            if path is not None and size <= LARGEST:
+                pieces.append(piece)
+    except OSError as error:
+        return error
+    finally:
+        os.close(descriptor)
+    secrets = () if path is None else _secrets(b"".join(pieces) if len(pieces) > 1 else pieces[0], path)
+    return Digest(digest.hexdigest(), size, secrets)
+
+
+def _secrets(content: bytes, path: str) -> tuple[Secret, ...]:
+    """Return the secrets in a file. The rules are loaded when the first file needs them."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # as Windows writes it
+        content = content.decode("utf-16", "replace").encode("utf-8", "replace")
+    spans = suspects(content, path)
+    if not spans:
+        return ()
+    from cloudtrain.code.secrets import secrets_in
+
+    return secrets_in(content, spans, path)
+
+
+# Size limits of a bundle, and hints about its largest files.
+
+LIMIT = 300 << 20
+"""In bytes. Azure ML's documented limit for a job's snapshot of code; far more than code needs on any target."""
+
+NOTABLE = 50 << 20
+"""In bytes. From this size on, a warning says that every changed bundle makes a submit slow."""
+
+
+def largest_files(sizes: Mapping[str, int], count: int) -> list[str]:
+    """Return the `count` largest files as `a/b.bin (1.5 GiB)`, the largest first. Files of equal size
+    are sorted by name."""
+    ranked = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
+    return [f"{escape_path(path)} ({format_size(size)})" for path, size in ranked[:count]]
+
+
+def size_hint(sizes: Mapping[str, int]) -> str:
+    """Return a hint with a line for the ignore file. The line excludes the largest file or folder at the root. If one
+    file makes up more than half of that folder, the line excludes only this file. `sizes` maps paths to bytes."""
+    totals: Counter[str] = Counter()
+    for path, size in sizes.items():
+        top, slash, _ = path.partition("/")
+        totals[top + slash] += size
+    heavy, weight = totals.most_common(1)[0]
+    largest = max(sizes, key=lambda path: (sizes[path], path))
+    name = largest if sizes[largest] > weight / 2 else heavy
+    line = ignore_line(name)
+    return (
+        f"leave out what the script does not import, for example with the line `{line}` in `{IGNORE_FILE}` in "
+        "`source_dir`; data goes into the job's `inputs`"
+    )
+
+
+CEILING = 10 * LIMIT
+"""Size in bytes from which a folder is refused without being hashed, because reading it would take minutes."""
+
+_OURS = ("cloudtrain", "cloudtrain.py")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The content of a bundle: a snapshot of the source folder, taken when it was read."""
+
+    root: Path
+    entries: tuple[Entry, ...]
+    """Sorted by the bytes of their paths. They include the runtime and other added files."""
+    ignored: tuple[Ignored, ...]
+    identity: Bundle
+    added: Mapping[str, Path] = field(default_factory=dict, hash=False)
+    """cloudtrain's own files: maps the path in the archive to the path on disk."""
+    included: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The user's files from outside of `root`: maps the path in the archive to the path on disk."""
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the content, not of the compressed bytes. The hash names the archive."""
+        return self.identity.sha256
+
+    def location(self, entry: Entry) -> str:
+        """Return the path of the entry's file on disk."""
+        return os.fspath(self.added.get(entry.path) or self.included.get(entry.path) or self.root / entry.path)
+
+    def write(self, path: Path) -> None:
+        """Write the archive, a tar.gz. The same content and compression library give the same bytes.
+
+        Atomic: `path` either holds the whole archive or does not exist. A missing folder is created.
+
+        Raises:
+            SourceChanged: a file has changed since the tree was read.
+        """
+
+        write_archive(((entry, self.location(entry)) for entry in self.entries), path)
+
+
+def scan(
+    source_dir: Path,
+    *,
+    extra: Mapping[str, Path] | None = None,
+    declared: Mapping[str, str] | None = None,
+    beside: Mapping[str, str] | None = None,
+    alone: bool = False,
+    ceiling: int = CEILING,
+) -> Tree:
+    """Read the user's folder: find the files that are not ignored, and hash them. Nothing is written.
+
+    If another program removes or replaces a file between the listing and the reading, such as an editor's temporary
+    file, the folder is read again.
+
+    Args:
+        source_dir: the folder with the user's code.
+        extra: files to add to those of `source_dir` and of cloudtrain's runtime; maps paths in the archive to paths on
+            disk.
+        declared: paths below the folder that the job uses as data and not as code, each with a description.
+        beside: files and folders to add from outside the folder; maps names at the root of the bundle to paths on disk.
+        alone: use only the files of `beside`, and read nothing of `source_dir`.
+        ceiling: size in bytes above which the folder is refused before its files are read.
+
+    Raises:
+        JobError: the folder does not exist, or contains something that a bundle cannot hold; every problem is listed.
+    """
+    try:
+        return read_until_settled(lambda: _scan(source_dir, extra or {}, declared, beside, alone, ceiling))
+    except Moved as moved:
+        raise _always_moved(moved.path) from None
+
+
+def _scan(
+    source_dir: Path,
+    extra: Mapping[str, Path],
+    declared: Mapping[str, str] | None,
+    beside: Mapping[str, str] | None,
+    alone: bool,
+    ceiling: int,
+) -> Tree:
+    """Read the user's folder once; see `scan`.
+
+    Raises:
+        Moved: a path was removed or replaced between the listing and the reading.
+    """
+    _check_folder(source_dir)
+    root = os.path.abspath(source_dir)  # noqa: PTH100 - Path.absolute() keeps `..`
+    found = walk(root, declared, beside=beside, alone=alone)
+    _check_ceiling(found, ceiling)
+    added = {path: Path(os.path.realpath(file)) for path, file in {**runtime_files(), **extra}.items()}
+    _check_names(found, extra)
+    links = _link_entries(root, found)
+    entries = [*_file_entries(found, added), *links]
+    if found.problems:
+        raise JobError(found.problems)
+    entries.sort(key=lambda entry: os.fsencode(entry.path))
+    size = sum(entry.size for entry in entries)
+    identity = Bundle(content_hash(entries), size, len(entries))
+    included = {file.path: file.place for file in found.files if file.path.split("/", 1)[0] in found.included}
+    return Tree(Path(root), tuple(entries), tuple(sorted(found.ignored)), identity, added, included)
+
+
+def runtime_files() -> dict[str, Path]:
+    """Return the files of `cloudtrain.runtime`, which are added to every bundle so that scripts can import them. The
+    keys are the paths in the bundle, the values are the paths on disk."""
+    import cloudtrain
+
+    package = Path(cloudtrain.__file__).parent
+    files = [package / "__init__.py", *(package / "runtime").rglob("*.py")]
+    return {f"cloudtrain/{file.relative_to(package).as_posix()}": file for file in files}
+
+
+def _always_moved(path: str) -> JobError:
+    """Return the error for a folder in which a path was removed or replaced during every attempt to read it."""
+    name, hint = "`source_dir`", "run the command again when no program is writing to `source_dir`"
+    if path:
+        name = f"`{escape_path(path)}`"
+        hint += f", or if the job does not need it, add the line `{ignore_line(path)}` to `{IGNORE_FILE}`"
+    message = f"{name} was removed or replaced while `source_dir` was being read, {len(PAUSES) + 1} times in a row"
+    return _problem(message, hint, "CT963")
+
+
+def _problem(message: str, hint: str, code: str = "CT050") -> JobError:
+    return JobError([Problem(("source_dir",), message, hint, code=code)])
+
+
+def _check_folder(source_dir: Path) -> None:
+    place = os.fspath(source_dir)
+    name, missing = escape_path(place), why_missing(place)
+    if os.path.isdir(place):  # noqa: PTH112 - a Path raises where the name is too long
+        return
+    if missing is None:
+        hint = f"name the folder that contains the file: `source_dir: {escape_path(os.fspath(source_dir.parent))}`"
+        raise _problem(f"`{name}` is a file, not a folder", hint)
+    hint = "name the folder with your code, relative to the job file, or write `.` for the job file's own folder"
+    raise _problem(f"the folder `{name}` {missing}", hint)
+
+
+def _check_ceiling(found: Walk, ceiling: int) -> None:
+    size = sum(file.size for file in found.files)
+    if size > ceiling:
+        sizes = {file.path: file.size for file in found.files}
+        listing = ", ".join(largest_files(sizes, 3))
+        message = f"`source_dir` holds {format_size(size)}, too much for a bundle of code; the largest: {listing}"
+        raise _problem(message, size_hint(sizes), "CT053")
+
+
+def _check_names(found: Walk, extra: Mapping[str, Path]) -> None:
+    paths = [*(file.path for file in found.files), *found.links]
+    for name in sorted({path.split("/", 1)[0] for path in paths} & set(_OURS)):
+        message = f"`{name}` in `source_dir` has the name of cloudtrain's own package, which is added to every bundle"
+        found.refuse(name, message, remedy="give it another name")
+    for path in sorted(set(paths) & set(extra)):
+        message = f"`{escape_path(path)}` in `source_dir` has the name of a file that is added to the bundle"
+        found.refuse(path, message, remedy="give it another name")
+
+
+def _file_entries(found: Walk, added: Mapping[str, Path]) -> list[Entry]:
+    paths = [*(file.path for file in found.files), *added]
+    places = [*(file.place for file in found.files), *map(os.fspath, added.values())]
+    sizes = [*(file.size for file in found.files), *(file.stat().st_size for file in added.values())]
+    executable = [*(file.executable for file in found.files), *(False for _ in added)]
+    entries = []
+    searched = [*(file.path for file in found.files), *(None for _ in added)]
+    for path, bit, digest in zip(paths, executable, hash_files(places, sizes, searched), strict=True):
+        if isinstance(digest, Digest):
+            entries.append(Entry(path, digest.size, bit, digest.sha256, None, digest.secrets))
+        elif has_moved(digest):
+            raise Moved(path)
+        else:
+            message = f"`{escape_path(path)}` cannot be read: {digest.strerror}"
+            found.refuse(path, message, remedy="make it readable for you")
+    return entries
+
+
+def _link_entries(root: str, found: Walk) -> list[Entry]:
+    if not found.links:
+        return []
+    links = Links({root, os.path.realpath(root)}, [file.path for file in found.files], found.links)
+    entries = []
+    for path in sorted(found.links):
+        try:
+            entries.append(Entry(path, target=links.canonical(path)))
+        except BrokenLink as reason:
+            target = escape_path(found.links[path])
+            message = f"the link `{escape_path(path)}` points to `{target}`, which {escape_path(str(reason))}"
+            found.refuse(path, message, remedy="put a copy of the file in its place")
+    return entries
+
+
+# One gzip stream, compressed block by block in several threads.
+#
+# Every block ends on a byte boundary and does not refer to earlier blocks, so the blocks can be concatenated. The
+# result is a single ordinary gzip member. It does not depend on the number of threads.
+
+BLOCK = 1 << 20
+"""Bytes per block. Smaller blocks compress worse, and larger ones need more memory; 1 MiB is a good compromise."""
+
+_HEADER = b"\x1f\x8b\x08\x00" + bytes(4) + b"\x00\xff"
+"""Header fields: deflate, no name, no time, no level, no operating system."""
+_LAST_BLOCK = b"\x03\x00"
+
+
+def gzip_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the gzip stream of all pieces. Only a few blocks are in memory at a time."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    library, level = _library()
+    threads = workers()
+    checksum = length = 0
+    yield _HEADER
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[bytes]] = deque()
+        for block in _blocks(pieces):
+            checksum = library.crc32(block, checksum)
+            length += len(block)
+            waiting.append(pool.submit(_deflate, library.compressobj, level, block))
+            if len(waiting) > 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    yield _LAST_BLOCK + struct.pack("<II", checksum, length & 0xFFFFFFFF)
+
+
+def _library() -> tuple[Any, int]:
+    """Return the compression library and its level: isal at level 2, which is faster than zlib's fastest level and
+    compresses better (docs/bundle.md).
+
+    On platforms without an isal wheel, return zlib, which is slower.
+    """
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        import zlib
+
+        return zlib, 1
+    return isal_zlib, 2
+
+
+def _deflate(compressobj: Callable[[int, int, int], Any], level: int, block: bytes) -> bytes:
+    raw, sync_flush, deflated = -15, 2, 8  # the constants are equal in zlib and isal
+    stream = compressobj(level, deflated, raw)
+    head: bytes = stream.compress(block)
+    tail: bytes = stream.flush(sync_flush)
+    return head + tail
+
+
+def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the bytes of `pieces` in blocks of equal size; the last block may be shorter."""
+    gathered: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        while size + len(piece) >= BLOCK:
+            cut = BLOCK - size
+            yield b"".join((*gathered, piece[:cut]))
+            piece, gathered, size = piece[cut:], [], 0
+        gathered.append(piece)
+        size += len(piece)
+    if size:
+        yield b"".join(gathered)
+
+
+# The bundle's archive: a reproducible tar, compressed in blocks by several threads.
+
+MTIME = 315532800
+"""1980-01-01 UTC, the earliest time that zip supports, because a wheel may be built from the unpacked files."""
+
+_BLOCK = 512
+_RECORD = 20 * _BLOCK
+
+
+class SourceChanged(CloudtrainError):
+    """A file changed after its bundle was hashed and before the bundle was written.
+
+    Attributes:
+        path: the file's path in the bundle.
+        may_plan_again: whether no request of this job has left this machine, so that another plan can be sent.
+    """
+
+    exit_code = 2
+    code = "CT963"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"`{escape_path(path)}` changed while its bundle was being made; nothing was written",
+            hint="run the command again when no program is writing to `source_dir`, "
+            f"or if the job does not need the file, add the line `{ignore_line(path)}` to `{IGNORE_FILE}`",
+        )
+        self.path = path
+        self.may_plan_again = False
+
+
+def write_archive(sources: Iterable[tuple[Entry, str]], path: Path) -> None:
+    """Write a tar.gz of `sources`, which pairs each entry with its path on disk. Atomic: a partial archive never
+    appears at `path`.
+
+    Raises:
+        SourceChanged: a file's content no longer matches its entry.
+    """
+    from tempfile import mkstemp
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            for piece in gzip_stream(_tar(sources)):
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Sync the folder to disk, so that a new file in it survives a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _tar(sources: Iterable[tuple[Entry, str]]) -> Iterator[bytes]:
+    """Yield the bytes of the tar, in pieces of any size."""
+    length = 0
+    for entry, place in sources:
+        header = _header(entry)
+        padding = -entry.size % _BLOCK
+        yield header
+        if entry.target is None:
+            yield from _content(entry, place)
+        yield bytes(padding)
+        length += len(header) + entry.size + padding
+    end = 2 * _BLOCK
+    yield bytes(end + -(length + end) % _RECORD)
+
+
+def _header(entry: Entry) -> bytes:
+    """Return the entry's tar header in GNU format, which supports names of any bytes and any length, and which every
+    tar program reads."""
+    import tarfile
+
+    info = tarfile.TarInfo(entry.path)
+    info.size = entry.size
+    info.mtime = MTIME
+    info.mode = 0o755 if entry.executable else 0o644
+    if entry.target is not None:
+        info.type, info.linkname, info.mode = tarfile.SYMTYPE, entry.target, 0o777
+    return info.tobuf(tarfile.GNU_FORMAT, sys.getfilesystemencoding(), "surrogateescape")
+
+
+def _content(entry: Entry, place: str) -> Iterator[bytes]:
+    """Yield the file's bytes, and check that they match the entry."""
+    digest, left = hashlib.sha256(), entry.size
+    try:
+        descriptor = open_regular(place)
+    except OSError:
+        raise SourceChanged(entry.path) from None
+    try:
+        while left >= 0:
+            piece = os.read(descriptor, min(left + 1, PIECE))
+            if not piece:
+                break
+            left -= len(piece)
+            digest.update(piece)
+            yield piece
+    finally:
+        os.close(descriptor)
+    if left != 0 or digest.hexdigest() != entry.sha256:
+        raise SourceChanged(entry.path)

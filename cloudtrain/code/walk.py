@@ -1,0 +1,258 @@
+"""The walk over the user's folder, which finds every file and link that is not ignored."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+from cloudtrain.code.files import Ignored, Included, escape_path, includes
+from cloudtrain.code.ignore import IGNORE_FILE, INCLUDE_FILE, Defaults, Rules, ignore_line, own_output
+from cloudtrain.documents.document import MAX_FILES, read_bytes
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.system.files import is_root
+
+_SPECIAL = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFCHR: "a character device",
+}
+
+_NARROWER = "let `source_dir` name a folder with only your code"
+
+
+_MOVED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ESTALE)
+"""Errors of reading a file or folder that was removed, or replaced by something else, after it was listed."""
+
+
+T = TypeVar("T")
+
+PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
+"""Seconds before each further attempt to read a folder in which other programs remove or replace files."""
+
+
+class Moved(Exception):
+    """A path was removed or replaced after its folder was listed, so the folder has to be listed again.
+
+    Attributes:
+        path: the path below the source folder; empty for the source folder itself.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+def read_until_settled(read: Callable[[], T]) -> T:
+    """Return what `read` returns. Call it again, after a pause, while other programs remove or replace what it reads.
+
+    Raises:
+        Moved: this happened at every attempt.
+    """
+    for pause in PAUSES:
+        with suppress(Moved):
+            return read()
+        time.sleep(pause)
+    return read()
+
+
+def has_moved(error: OSError) -> bool:
+    """Return whether a path that was listed could not be read because it was removed or replaced meanwhile."""
+    return error.errno in _MOVED
+
+
+class Found(NamedTuple):
+    """A file that the walk found, with its size and mode at that time."""
+
+    path: str
+    size: int
+    executable: bool
+    place: str
+    """The path on disk."""
+
+
+class Walk:
+    """The results of a walk over the user's folder.
+
+    Attributes:
+        included: names in the bundle of the files and folders from outside the user's folder.
+        links: maps the path of each link to its target as written on disk.
+    """
+
+    def __init__(self, included: tuple[str, ...] = ()) -> None:
+        self.included = included
+        self.files: list[Found] = []
+        self.links: dict[str, str] = {}
+        self.ignored: list[Ignored] = []
+        self.problems: list[Problem] = []
+
+    def refuse(self, path: str, message: str, *, remedy: str) -> None:
+        """Record a problem with one path.
+
+        The hint offers two fixes: add the path to the ignore file, or do `remedy`.
+        """
+        line = ignore_line(path)
+        hint = f"add the line `{line}` to `{IGNORE_FILE}` in `source_dir`, or {remedy}"
+        self.problems.append(Problem(("source_dir",), message, hint, code="CT052"))
+
+
+def walk(
+    root: str,
+    declared: Mapping[str, str] | None = None,
+    *,
+    beside: Mapping[str, str] | None = None,
+    alone: bool = False,
+) -> Walk:
+    """Find every file and link below `root` and in the included folders, sorted by the bytes of their paths.
+
+    Ignored folders are not read.
+
+    `declared` maps paths below `root` to descriptions. The walk leaves out these paths, unless a rule such as `!data/`
+    in an ignore file includes them. It also leaves out the file that this process's output is redirected to, as in
+    `cloudtrain submit job.yaml > submit.log`.
+
+    `beside` maps names at the root of the bundle to files and folders outside `root`. With `alone`, only these are
+    found.
+
+    Raises:
+        JobError: `root` is the root of the file system, there are too many files for a bundle, or a line of an ignore
+            file is not a pattern.
+        Moved: a path was removed or replaced during the walk.
+    """
+    if not alone and is_root(root):
+        message = f"`{escape_path(root)}` is the root of this machine's file system, too much for a bundle of code"
+        raise _too_large(message, _NARROWER)
+    found, seen, defaults = Walk(), 0, Defaults(declared or {}, own_output())
+    waiting: list[_Folder] = [] if alone else [_Folder("", root, ())]
+    for name, place in (beside or {}).items():
+        if not alone and os.path.lexists(f"{root}/{name}"):
+            message = f"`{escape_path(name)}` comes from outside `source_dir`, which already has an item of that name"
+            found.problems.append(Problem(("source_dir",), message, "rename one of the two", code="CT055"))
+        else:
+            _look_at(_beside(name, place), name, (), defaults, found, waiting)
+            found.included = (*found.included, name)
+    while waiting:
+        folder, place, rules = waiting.pop()
+        try:
+            with os.scandir(place) as listing:
+                some = islice(listing, MAX_FILES + 1 - seen)
+                items = sorted(some, key=lambda item: os.fsencode(item.name))
+            if any(item.name == IGNORE_FILE for item in items):
+                rules = (_rules_in(place, folder, found), *rules)
+            seen += len(items)
+            if seen > MAX_FILES:
+                message = f"`{escape_path(root)}` holds more than {MAX_FILES:,} files, too many for a bundle of code"
+                raise _too_large(message, f"{_NARROWER}, or add the folders with data to `{IGNORE_FILE}`")
+            for item in items:
+                _look_at(item, folder + item.name, rules, defaults, found, waiting)
+            if not folder and any(item.name == INCLUDE_FILE for item in items):
+                others, problems = includes(root, [*(item.name for item in items), *found.included])
+                found.problems += problems
+                found.included = (*found.included, *others)
+                for name, other in others.items():
+                    _look_at(other, name, rules, defaults, found, waiting)
+        except OSError as error:
+            if has_moved(error):
+                raise Moved(_below(root, error.filename) or folder.rstrip("/")) from None
+            message = f"`{escape_path(folder.rstrip('/') or root)}` cannot be read: {error.strerror}"
+            if folder:
+                found.refuse(folder, message, remedy="make it readable for you")
+            else:
+                found.problems.append(Problem(("source_dir",), message, "make it readable for you", code="CT050"))
+    found.files.sort(key=lambda file: os.fsencode(file.path))
+    return found
+
+
+class _Folder(NamedTuple):
+    """A folder that has not been read yet."""
+
+    path: str
+    """The path in the bundle: `a/b/`, or empty for the root."""
+    place: str
+    rules: tuple[Rules, ...]
+
+
+def _beside(name: str, place: str) -> Included:
+    """Return the file or folder at `place`, outside of the source folder. `name` is its name in the bundle."""
+    try:
+        return Included(place, os.stat(place))  # noqa: PTH116
+    except OSError as error:
+        raise Moved(name) from error
+
+
+def _below(root: str, place: object) -> str:
+    """Return the path below `root` of a place on disk; empty if it is `root`, unknown, or elsewhere."""
+    return place.removeprefix(f"{root}/") if isinstance(place, str) and place.startswith(f"{root}/") else ""
+
+
+def _too_large(message: str, hint: str) -> JobError:
+    return JobError([Problem(("source_dir",), message, hint, code="CT053")])
+
+
+def _rules_in(place: str, folder: str, found: Walk) -> Rules:
+    """Return the rules of the ignore file in `place`. If the file cannot be read, record a problem in `found` and
+    return no rules. `folder` is the same folder, relative to the root."""
+    try:
+        return Rules(folder, read_bytes(f"{place}/{IGNORE_FILE}"))
+    except OSError as error:
+        if not os.path.lexists(f"{place}/{IGNORE_FILE}"):
+            raise Moved(folder + IGNORE_FILE) from None
+        message = f"`{escape_path(folder)}{IGNORE_FILE}` cannot be read: {error.strerror}"
+        hint = "make it a plain file that you may read, or remove it"
+        found.problems.append(Problem(("source_dir",), message, hint, code="CT051"))
+        return Rules(folder, b"")
+
+
+def _look_at(
+    item: os.DirEntry[str] | Included,
+    path: str,
+    rules: tuple[Rules, ...],
+    defaults: Defaults,
+    found: Walk,
+    waiting: list[_Folder],
+) -> None:
+    is_folder = item.is_dir(follow_symlinks=False)
+    rule = _ignoring_rule(item, path, is_folder, rules, defaults)
+    if rule is not None:
+        found.ignored.append(Ignored(path, rule))
+    elif is_folder:
+        waiting.append(_Folder(path + "/", item.path, rules))
+    elif item.is_symlink():
+        found.links[path] = _target_of(item.path, path)
+    else:
+        status = item.stat(follow_symlinks=False)
+        if stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):  # a file when it was listed
+            raise Moved(path)
+        if stat.S_ISREG(status.st_mode):
+            found.files.append(Found(path, status.st_size, bool(status.st_mode & stat.S_IXUSR), item.path))
+        else:
+            what = _SPECIAL.get(stat.S_IFMT(status.st_mode), "not a regular file")
+            found.refuse(path, f"`{escape_path(path)}` is {what}, which cannot be in a bundle", remedy="remove it")
+
+
+def _target_of(link: str, path: str) -> str:
+    """Return the target of a link as written on disk. `path` is the link's path in the bundle."""
+    try:
+        return os.readlink(link)  # noqa: PTH115
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # no longer a link
+            raise Moved(path) from None
+        raise
+
+
+def _ignoring_rule(
+    item: os.DirEntry[str] | Included, path: str, is_folder: bool, rules: tuple[Rules, ...], defaults: Defaults
+) -> str | None:
+    """Return the rule that leaves out the path, from the nearest ignore file with a matching rule or from the defaults;
+    None if the bundle includes the path."""
+    verdicts = (each.judge(path, is_folder) for each in rules)
+    verdict = next((verdict for verdict in verdicts if verdict is not None), None)
+    if verdict is None or not (verdict.ignores or verdict.by_name):
+        return defaults.rule(path, item, is_folder=is_folder)
+    return verdict.rule if verdict.ignores else None

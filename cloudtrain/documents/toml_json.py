@@ -1,0 +1,305 @@
+"""Conversion of TOML to a document. The standard library reads the values; a scan of the text finds the positions."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from cloudtrain.documents.document import (
+    MAX_DEPTH,
+    MAX_DIGITS,
+    Document,
+    Lines,
+    Notes,
+    Place,
+    Unreadable,
+    ValuePath,
+    too_deep,
+    too_many_digits,
+)
+
+_AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_HINTS = (
+    ("Expected '=' after a key", "write `key = value`"),
+    ("Invalid value", 'write text in quotes: `key = "text"`'),
+    ("Expected newline or end of document", "put one entry on each line, and text in quotes"),
+    ("Cannot overwrite a value", "the key appears twice; remove one of them"),
+    ("Cannot declare", "the table appears twice; join the two"),
+    ("Cannot mutate immutable", "an inline table `{...}` cannot be added to; write it as a `[table]`"),
+    ("Unterminated", "close the quote or bracket that was opened"),
+    ("Unclosed array", "close the list with `]`"),
+    ("Unclosed inline table", "close the table with `}`"),
+    ("Illegal character", "remove it, or write it with a backslash"),
+    ("Unescaped '\\'", "use single quotes, in which a backslash stands for itself"),
+)
+_SPACE = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+_BLANK = re.compile(r"[ \t]*")
+_TEXT = re.compile(
+    r'"""(?:[^\\]|\\.)*?"""(?:""|")?(?!")'
+    r"|'''.*?'''(?:''|')?(?!')"
+    r'|"(?:[^"\\\n]|\\.)*"'
+    r"|'[^'\n]*'",
+    re.DOTALL,
+)
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_PLAIN = re.compile(r"[^,\]}#\n]+")
+_DIGITS = re.compile(r"[0-9](?:_?[0-9]){4300,}")
+"""A whole number with more digits than Python reads."""
+_DEEP_KEY = re.compile(
+    rf"""^[ \t]*(?:\[\[?[ \t]*)?((?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){{{MAX_DEPTH}}})""", re.MULTILINE
+)
+"""A key with more parts than a job has levels. tomllib needs time that grows with the square of their number. A single
+star matches the white space, because two adjacent stars would try every way to split a long indent."""
+
+
+def read_toml(text: str) -> Document:
+    """Convert TOML text to a document.
+
+    Raises:
+        Unreadable: the text is not TOML.
+    """
+    text = text.replace("\r\n", "\n")
+    lines = Lines(text)
+    if found := _DEEP_KEY.search(text):
+        raise too_deep(lines.place(found.start(1)))
+    try:
+        data = _loads(text)
+    except ValueError as error:  # includes TOMLDecodeError
+        raise _unreadable(str(error), text, lines) from None
+    scanner = _Scanner(text, lines)
+    scanner.scan()
+    return scanner.notes.document(data)
+
+
+def _loads(text: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    data: dict[str, Any] = tomllib.loads(text)
+    return data
+
+
+def _unreadable(message: str, text: str, lines: Lines) -> Unreadable:
+    match = _AT.search(message)
+    place = None
+    if match is not None:
+        place = Place(int(match[1]), int(match[2])) if match[1] else lines.place(len(text.rstrip()))
+    reason = _AT.sub("", message)
+    if "digits" in reason:
+        digits = _DIGITS.search(text)
+        return too_many_digits(lines.place(digits.start()) if digits else None)
+    other = "correct the text at this position; https://toml.io describes the format"
+    hint = next((hint for part, hint in _HINTS if part in reason), other)
+    return Unreadable(f"not valid TOML: {reason[0].lower() + reason[1:]}", hint, place)
+
+
+class _Scanner:
+    """Finds the positions of the keys and values in TOML that is known to be valid. Methods such as `_key` take the
+    offset at which the key begins, and return the offset after it."""
+
+    def __init__(self, text: str, lines: Lines) -> None:
+        self.text, self.lines, self.notes = text, lines, Notes()
+        self._counts: dict[ValuePath, int] = {}
+
+    def scan(self) -> None:
+        """Record the positions of all keys and values."""
+        self.notes.values[()] = self.lines.place(self._skip(0) if self.text.strip() else 0)
+        offset = self._skip(0)
+        table: ValuePath = ()
+        while offset < len(self.text):
+            if self.text[offset] == "[":
+                table, offset = self._header(offset)
+            else:
+                offset = self._entry(table, offset)
+            offset = self._skip(offset)
+
+    def _header(self, offset: int) -> tuple[ValuePath, int]:
+        """Read the header `[a.b]` or `[[a.b]]`. Return the path of the entries below it and the offset after it."""
+        many = self.text.startswith("[[", offset)
+        names, end = self._key(offset + (2 if many else 1))
+        path: ValuePath = ()
+        for index, (name, place) in enumerate(names):
+            path = (*path, name)
+            self._note_key(path, place)
+            if many and index == len(names) - 1:
+                self._counts[path] = self._counts.get(path, 0) + 1
+            if path in self._counts:
+                path = (*path, self._counts[path] - 1)
+                self.notes.values.setdefault(path, place)
+        return path, end + (2 if many else 1)
+
+    def _entry(self, table: ValuePath, offset: int) -> int:
+        names, end = self._key(offset)
+        path = table
+        for name, place in names:
+            path = (*path, name)
+            self._note_key(path, place)
+        return self._value(path, self._blank(end + 1))
+
+    def _note_key(self, path: ValuePath, place: Place) -> None:
+        self.notes.keys.setdefault(path, place)
+        self.notes.values.setdefault(path, place)
+
+    def _key(self, offset: int) -> tuple[list[tuple[str, Place]], int]:
+        """Read a key such as `a . "b.c"`. Return its names with positions, and the offset of the next `=` or `]`."""
+        names = []
+        while True:
+            offset = self._blank(offset)
+            match = _TEXT.match(self.text, offset) or _BARE.match(self.text, offset)
+            assert match is not None
+            name = _string(match[0]) if match[0][0] in "\"'" else match[0]
+            names.append((name, self.lines.place(offset)))
+            offset = self._blank(match.end())
+            if self.text[offset] != ".":
+                return names, offset
+            offset += 1
+
+    def _value(self, path: ValuePath, offset: int) -> int:
+        if len(path) > MAX_DEPTH:
+            raise RecursionError
+        self.notes.values[path] = self.lines.place(offset)
+        if self.text[offset] == "[":
+            return self._many(offset + 1, "]", lambda at, index: self._value((*path, index), at))
+        if self.text[offset] == "{":
+            return self._many(offset + 1, "}", lambda at, _: self._entry(path, at))
+        match = _TEXT.match(self.text, offset)
+        if match is not None:
+            self.notes.texts[path] = _string(match[0])
+            return match.end()
+        match = _PLAIN.match(self.text, offset)
+        assert match is not None
+        self.notes.texts[path] = match[0].rstrip()
+        if len(self.notes.texts[path]) > MAX_DIGITS:
+            raise too_many_digits(self.lines.place(offset))
+        return match.end()
+
+    def _many(self, offset: int, closing: str, item: Callable[[int, int], int]) -> int:
+        index, offset = 0, self._skip(offset)
+        while self.text[offset] != closing:
+            offset = self._skip(item(offset, index))
+            index += 1
+            if self.text[offset] == ",":
+                offset = self._skip(offset + 1)
+        return offset + 1
+
+    def _skip(self, offset: int) -> int:
+        """Return the offset after white space, line breaks and comments."""
+        match = _SPACE.match(self.text, offset)
+        assert match is not None
+        return match.end()
+
+    def _blank(self, offset: int) -> int:
+        match = _BLANK.match(self.text, offset)
+        assert match is not None
+        return match.end()
+
+
+def _string(literal: str) -> str:
+    """Return the text of a TOML string in any of its four notations."""
+    return str(_loads(f"x = {literal}")["x"])
+
+
+# Conversion of JSON to a document. The standard library reads the values; a scan of the text finds the positions.
+
+_JSON_SPACE = re.compile(r"[ \t\r\n]*")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_JSON_DIGITS = re.compile(r"[0-9]{4301,}")
+"""A whole number with more digits than Python reads."""
+_JSON_PLAIN = re.compile(r"[^,\]}\s]+")
+_JSON_HINTS = {
+    "Expecting property name enclosed in double quotes": "write keys in double quotes, and no comma after the last one",
+    "Illegal trailing comma before end of object": "remove the comma after the last entry",
+    "Illegal trailing comma before end of array": "remove the comma after the last entry",
+    "Expecting value": "write a value: text in double quotes, a number, true, false, null, a list or a mapping",
+    "Expecting ',' delimiter": "put a comma between two entries",
+    "Extra data": "a file holds one job",
+    "Invalid control character at": "write a line break inside a text as \\n",
+}
+
+
+def read_json(text: str) -> Document:
+    """Convert JSON text to a document.
+
+    Raises:
+        Unreadable: the text is not JSON. NaN and Infinity are not JSON.
+    """
+    lines = Lines(text)
+    try:
+        data = json.loads(text, parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        reason = error.msg[0].lower() + error.msg[1:]
+        hint = _JSON_HINTS.get(error.msg) or "correct the text at this position, or write the job as YAML"
+        raise Unreadable(f"not valid JSON: {reason}", hint, lines.place(error.pos)) from None
+    except _Constant as error:
+        name = str(error)
+        match = re.search(rf'(?:"(?:[^"\\]|\\.)*"|[^"])*?({name})', text)
+        place = lines.place(match.start(1)) if match else None
+        raise Unreadable(f"`{name}` is not JSON", f'write `"{name}"`, as text', place) from None
+    except ValueError:  # a whole number with more digits than Python reads
+        digits = _JSON_DIGITS.search(text)
+        raise too_many_digits(lines.place(digits.start()) if digits else None) from None
+    scanner = _JsonScanner(text, lines)
+    scanner.value((), 0)
+    return scanner.notes.document(data)
+
+
+class _Constant(Exception):
+    """The text contains NaN, Infinity or -Infinity."""
+
+
+def _refuse(name: str) -> NoReturn:
+    raise _Constant(name)
+
+
+class _JsonScanner:
+    """Finds the positions of the values in JSON that is known to be valid."""
+
+    def __init__(self, text: str, lines: Lines) -> None:
+        self.text, self.lines, self.notes = text, lines, Notes()
+
+    def value(self, path: ValuePath, start: int) -> int:
+        """Record the position of the value at `path`. The value begins at the offset `start`, or after the white space
+        there. Return the offset after the value."""
+        start = self._skip(start)
+        self.notes.values[path] = self.lines.place(start)
+        opening = self.text[start]
+        if opening in "{[":
+            if len(path) >= MAX_DEPTH:
+                raise RecursionError
+            return self._entries(path, start + 1, "}" if opening == "{" else "]")
+        match = (_STRING if opening == '"' else _JSON_PLAIN).match(self.text, start)
+        assert match is not None
+        if opening != '"' and len(match[0]) > MAX_DIGITS:
+            raise too_many_digits(self.lines.place(start))
+        self.notes.texts[path] = json.loads(match[0]) if opening == '"' else match[0]
+        return match.end()
+
+    def _entries(self, path: ValuePath, start: int, closing: str) -> int:
+        index, offset = 0, self._skip(start)
+        while self.text[offset] != closing:
+            part: Any = index
+            if closing == "}":
+                part, offset = self._key(path, offset)
+            offset = self._skip(self.value((*path, part), offset))
+            index += 1
+            if self.text[offset] == ",":
+                offset = self._skip(offset + 1)
+        return offset + 1
+
+    def _key(self, path: ValuePath, offset: int) -> tuple[str, int]:
+        match = _STRING.match(self.text, offset)
+        assert match is not None
+        name, place = json.loads(match[0]), self.lines.place(offset)
+        if (*path, name) in self.notes.keys:
+            self.notes.duplicate((*path, name), place)
+        self.notes.keys.setdefault((*path, name), place)
+        return name, self._skip(match.end()) + 1
+
+    def _skip(self, offset: int) -> int:
+        match = _JSON_SPACE.match(self.text, offset)
+        assert match is not None
+        return match.end()

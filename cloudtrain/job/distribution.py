@@ -1,0 +1,209 @@
+"""The distributions: how the processes of a job are launched and find each other. `type` selects the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, JsonValue
+
+from cloudtrain.errors import Problem, did_you_mean
+from cloudtrain.job.model import Count, Model, all_at_once
+from cloudtrain.job.nodes import KeyProblem
+
+if TYPE_CHECKING:
+    from cloudtrain.job.model import Json
+
+
+class _Processes(Model):
+    processes_per_instance: Count | None = None
+    """Processes started on each instance. Default: the number of GPUs of the instance type."""
+
+
+class Torch(_Processes):
+    """torchrun, for scripts that use torch.distributed: DDP, FSDP, tensor or pipeline parallelism."""
+
+    type: Literal["torch"] = "torch"
+
+
+class SMDDP(_Processes):
+    """SageMaker's data parallel library. PyTorch images newer than 2.5 do not include it. On other targets use
+    `torch`."""
+
+    type: Literal["smddp"] = "smddp"
+    launch: Literal["mpi", "torch"] = "mpi"
+    """mpi: smddprun through mpirun. torch: torchrun, and the script names `smddp` as its process group's backend."""
+    mpi_options: str = ""
+    """Extra options for the mpirun line of the container."""
+
+
+SMP_V1_PARAMETERS = frozenset(
+    "partitions microbatches pipeline optimize placement_strategy auto_partition default_partition ddp "
+    "pipeline_parallel_degree tensor_parallel_degree active_microbatches horovod memory_weight fp16 fp16_params bf16 "
+    "shard_optimizer_state prescaled_batch skip_tracing offload_activations activation_loading_horizon "
+    "ddp_port ddp_dist_backend sharded_data_parallel_degree sdp_reduce_bucket_size sdp_param_persistence_threshold "
+    "sdp_max_live_parameters sdp_hierarchical_allgather sdp_gradient_clipping delayed_parameter_initialization "
+    "_match_weights checkpoint_attentions contiguous fast_mode static_mode deterministic_server load_partition "
+    "partition_file".split()
+)
+"""The parameters that `smp` version 1 reads from `mp_parameters` (smdistributed.modelparallel 1.x, PyTorch and
+TensorFlow)."""
+
+SMP_V2_PARAMETERS = frozenset(
+    "hybrid_shard_degree tensor_parallel_degree expert_parallel_degree context_parallel_degree "
+    "sm_activation_offloading activation_loading_horizon random_seed moe moe_load_balancing "
+    "fp8_recipe delayed_param_initialization fsdp_cache_flush_warnings allow_empty_shards".split()
+)
+"""The parameters that `smp` version 2 reads from `mp_parameters` (the torch.sagemaker libraries)."""
+
+
+SMP_PARAMETERS = {1: SMP_V1_PARAMETERS, 2: SMP_V2_PARAMETERS}
+
+
+def _smp_rules(smp: Mapping[str, Any]) -> Iterator[Problem]:
+    version, parameters = smp.get("version"), smp.get("parameters")
+    if isinstance(version, bool):  # Python treats True as equal to 1
+        yield Problem(
+            ("version",), f"`version` cannot be `{str(version).lower()}`", "use one of `1`, `2`", code="CT013"
+        )
+    if isinstance(version, bool) or not isinstance(version, int) or version not in SMP_PARAMETERS:
+        return
+    known, other = SMP_PARAMETERS[version], SMP_PARAMETERS[3 - version]
+    for name in parameters if isinstance(parameters, Mapping) else ():
+        if name not in known:
+            hint = f"it belongs to `version: {3 - version}`" if name in other else did_you_mean(str(name), known)
+            yield KeyProblem(
+                ("parameters", str(name)), f"`smp` version {version} has no parameter `{name}`", hint, code="CT010"
+            )
+    if version == 2 and smp.get("mpi_options"):
+        message = "`smp` version 2 runs under torchrun, so `mpi_options` has no effect"
+        yield Problem(("mpi_options",), message, "remove it", code="CT018")
+
+
+class SMP(_Processes):
+    """SageMaker's model parallel library. On other targets use `torch` with torch.distributed.pipelining."""
+
+    type: Literal["smp"] = "smp"
+    version: Literal[1, 2]
+    """1: partitions and microbatches over MPI (PyTorch up to 2.0). 2: FSDP and tensor parallel under torchrun."""
+    parameters: dict[str, JsonValue] = Field(default_factory=dict)
+    """The library's parameters, under the library's names. They are checked against those of the version."""
+    mpi_options: str = ""
+    """Version 1 only: extra options for the mpirun line."""
+
+    _rules = all_at_once(_smp_rules)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            version: Literal[1, 2],
+            type: Literal["smp"] = "smp",
+            processes_per_instance: int | None = None,
+            parameters: Mapping[str, Json] = ...,
+            mpi_options: str = "",
+        ) -> None: ...
+
+
+class DeepSpeed(_Processes):
+    """DeepSpeed. `launch` selects how the processes are started. In every case, the script calls
+    `deepspeed.initialize`.
+    """
+
+    type: Literal["deepspeed"] = "deepspeed"
+    launch: Literal["torch", "mpi", "launcher"] = "torch"
+    """torch: torchrun. mpi: mpirun. launcher: the `deepspeed` command with a hostfile (needed by autotuning)."""
+    launcher_options: str = ""
+    """With `launch: launcher`: options of the `deepspeed` command, for example `--autotuning tune`."""
+
+
+class MPI(_Processes):
+    """mpirun, for scripts that use mpi4py or start MPI themselves."""
+
+    type: Literal["mpi"] = "mpi"
+    options: str = ""
+    """Extra options for the mpirun line, as one string."""
+
+
+class Horovod(_Processes):
+    """Horovod: processes that mpirun starts."""
+
+    type: Literal["horovod"] = "horovod"
+    options: str = ""
+    """Extra options for the mpirun line, as one string."""
+
+
+def _tensorflow_rules(tensorflow: Mapping[str, Any]) -> Iterator[Problem]:
+    strategy = tensorflow.get("strategy", "multi_worker_mirrored")
+    if tensorflow.get("parameter_servers") is not None and strategy == "multi_worker_mirrored":
+        message = "`parameter_servers` has no effect with `strategy: multi_worker_mirrored`"
+        yield Problem(("parameter_servers",), message, "write `strategy: parameter_server`, or remove it", code="CT018")
+
+
+class TensorFlow(Model):
+    """tf.distribute (TensorFlow): processes that find each other through the variable `TF_CONFIG`."""
+
+    type: Literal["tensorflow"] = "tensorflow"
+    strategy: Literal["multi_worker_mirrored", "parameter_server"] = "multi_worker_mirrored"
+    parameter_servers: Count | None = None
+    """With `parameter_server`: the number of servers. Default: one."""
+    workers: Count | None = None
+    """Worker processes, including the chief. Default: one per instance."""
+
+    _rules = all_at_once(_tensorflow_rules)
+
+
+class Ray(Model):
+    """A Ray cluster that Azure ML starts. The head and the script run on the first instance, and a worker on each other
+    instance. Azure ML chooses the value of every field that you leave out.
+    """
+
+    type: Literal["ray"] = "ray"
+    port: int | None = Field(default=None, ge=1, le=65535, strict=True)
+    """The port of the head."""
+    address: str | None = None
+    """The address of the head that workers connect to."""
+    include_dashboard: bool | None = None
+    dashboard_port: int | None = Field(default=None, ge=1, le=65535, strict=True)
+    head_node_additional_args: str | None = None
+    """More arguments of `ray start` on the head, as one string."""
+    worker_node_additional_args: str | None = None
+    """More arguments of `ray start` on the workers, as one string."""
+
+
+def no_ray(distribution: Distribution, where: str) -> Iterator[Problem]:
+    """Yield a problem if the job uses Ray on a target that cannot start Ray. `where` names the target in the message:
+    `on SageMaker`.
+    """
+    if isinstance(distribution, Ray):
+        message = f"nothing starts Ray {where}; only Azure ML supports Ray as a distribution"
+        hint = "use `distribution: {type: torch}`, or a `command` that starts Ray itself"
+        yield Problem(("distribution", "type"), message, hint, code="CT030")
+
+
+class NoDistribution(Model):
+    """One independent process on each instance."""
+
+    type: Literal["none"] = "none"
+
+
+Distribution = Annotated[
+    Torch | SMDDP | SMP | DeepSpeed | MPI | Horovod | TensorFlow | Ray | NoDistribution, Field(discriminator="type")
+]
+
+
+Launcher = Literal["torchrun", "mpirun", "tensorflow", "none"]
+
+
+def launcher_of(distribution: Distribution) -> Launcher:
+    """Return the launcher that starts the ranks."""
+    if isinstance(distribution, Ray):
+        return "none"
+    if isinstance(distribution, TensorFlow | NoDistribution):
+        return distribution.type
+    if isinstance(distribution, DeepSpeed | SMDDP):
+        return "mpirun" if distribution.launch == "mpi" else "torchrun"
+    if isinstance(distribution, SMP):
+        return "torchrun" if distribution.version == 2 else "mpirun"
+    return "mpirun" if isinstance(distribution, MPI | Horovod) else "torchrun"

@@ -1,0 +1,281 @@
+"""Messages for pydantic's errors: a table from the type of an error to a message and a hint."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import BaseModel
+
+from cloudtrain.documents.document import Format, Unreadable, read_document
+from cloudtrain.errors import did_you_mean, dotted, shortened
+from cloudtrain.job.nodes import (
+    SchemaNode,
+    Source,
+    ValuePath,
+    describe_value,
+    mend_name,
+    node_of_model,
+    rule_of,
+)
+from cloudtrain.job.other_tools import (
+    distribution_hint,
+    elsewhere_hint,
+    mapping_hint,
+    other_tool_hint,
+    other_type_hint,
+    training_hint,
+)
+from cloudtrain.system.plugins import all_targets
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+
+class Said(NamedTuple):
+    """The text for one error: the message, a hint that says what to type, and the code for `cloudtrain explain`."""
+
+    message: str
+    hint: str
+    code: str
+
+
+def unknown_field(path: ValuePath, parent: SchemaNode, root: type[BaseModel] | None = None, tag: object = None) -> Said:
+    """Return the text for a field that does not exist. `tag` is the value of `type` in the same mapping."""
+    name, known = str(path[-1]), parent.field_names(tag)
+    whole = node_of_model(root) if root is not None else parent
+    near = did_you_mean(name, known)
+    hint = training_hint(name, parent) or other_tool_hint(name, parent, whole, known)
+    if hint is None and not (near or "").startswith("did you mean"):
+        hint = other_type_hint(path, whole) or elsewhere_hint(name, parent, whole)
+    hint = hint or near or "remove it"
+    return Said(f"`{shortened(name)}` is not a field of {_owner(parent, path[:-1])}", hint, "CT010")
+
+
+def _owner(parent: SchemaNode, path: ValuePath) -> str:
+    if path:
+        return f"`{shortened(dotted(path))}`"
+    model = parent.model()
+    if model is None:
+        return "a job"
+    tables = {target.settings_model: f"`[{target.name}]`" for target in all_targets()}
+    return tables.get(model) or _TITLES.get(model.__name__, f"`{model.__name__}`")
+
+
+_TITLES = {"TrainingJob": "a job", "ProcessingJob": "a processing job", "Sweep": "a sweep"}
+
+
+def label(path: ValuePath) -> str:
+    """Return the last name of a path and the indexes after it, such as `instance_groups[0]`."""
+    start = max((i for i, part in enumerate(path) if isinstance(part, str)), default=0)
+    return shortened(dotted(path[start:])) or "the job"
+
+
+def explain(
+    item: ErrorDetails, path: ValuePath, node: SchemaNode | None, parent: SchemaNode | None, source: Source
+) -> Said:
+    """Return the message, hint and code for one error of pydantic."""
+    kind, value, name = item["type"], item["input"], label(path)
+    context = item.get("ctx", {})
+    if kind == "extra_forbidden" and parent is not None:
+        return unknown_field(path, parent, source.root)
+    if item["loc"][-1:] == ("[key]",):
+        return _bad_key(str(value), context, path)
+    if kind in _WITH_CONTEXT:
+        return _WITH_CONTEXT[kind](name, value, context)
+    if node is None or kind == "value_error":
+        return Said(item["msg"].removeprefix("Value error, "), "write another value, or remove the line", "CT013")
+    if value is None:
+        return Said(f"`{name}` has no value", "write a value, or remove the line", "CT011")
+    written = source.written(path) if source.written else None
+    if kind == "invalid-json-value":  # a date in TOML, or an object in Python
+        words = "text, a number, `true`, `false`, a list or a mapping"
+        hint = f'write `"{shortened(written)}"`, in quotes' if written else "write it as text, or leave it out"
+        return Said(f"`{name}` must be {words}, not {describe_value(value)}", hint, "CT012")
+    hint = _type_hint(node, name, value, written) or _example(node, name)
+    return Said(f"`{name}` must be {node.words}, not {describe_value(value, written)}", hint, "CT012")
+
+
+_EXAMPLES = {str: "text", int: "1", float: "1.5", bool: "true"}
+_EXAMPLES_OF_KINDS = {"map": "{NAME: VALUE}", "list": "[ONE, ANOTHER]", "json": "text", "model": "{FIELD: VALUE}"}
+
+
+def _example(node: SchemaNode, name: str) -> str:
+    """Return a hint with an example of the field's value. For an entry of a list, the example has no field name."""
+    value = _example_value(node)
+    return f"write for example `{value}`" if name.endswith("]") else f"write for example `{name}: {value}`"
+
+
+def _example_value(node: SchemaNode) -> str:
+    if node.options:
+        return f"{{type: {node.options[0]}}}" if node.kind == "choice" else str(node.options[0])
+    if node.kind == "model":
+        needed = [
+            name for model in node.models.values() for name, field in model.model_fields.items() if field.is_required()
+        ]
+        return f"{{{', '.join(f'{name}: ...' for name in needed or node.field_names()[:1])}}}"
+    inner = node.child(0) if node.kind == "list" else None
+    if inner is not None and inner.kind == "model":
+        return f"[{_example_value(inner)}]"
+    if node.kind == "map" and node.inner is not None and node.inner.kind == "model":
+        return f"{{NAME: {_example_value(node.inner)}}}"
+    return _EXAMPLES_OF_KINDS.get(node.kind) or _EXAMPLES[node.type]
+
+
+def _holds_mappings(node: SchemaNode) -> bool:
+    inner = node.child(0)
+    return inner is not None and inner.kind in ("model", "choice", "map") and not inner.parsed
+
+
+def _type_hint(node: SchemaNode, name: str, value: Any, written: str | None) -> str | None:
+    if node.words == "text" and isinstance(value, os.PathLike):
+        is_uri = ":/" in os.fspath(value)
+        return "write the URI as text: a path drops one of its slashes" if is_uri else "write `str(path)`"
+    if node.words == "text" and isinstance(value, bool | int | float):
+        text = written or (str(value).lower() if isinstance(value, bool) else describe_value(value).strip("`"))
+        return f'write `"{text}"`, in quotes'
+    if node.type is int and isinstance(value, str) and len(value) < 20 and value.strip().isdecimal():
+        return f"write `{int(value)}`, without quotes"
+    if node.type is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return f"write `{int(value)}`"
+    if node.type is bool and isinstance(value, str | int):
+        word = str(value).casefold()
+        return "write `true`" if word in ("yes", "on", "true", "1") else "write `false`" if word else None
+    if node.kind == "list" and isinstance(value, str) and not _holds_mappings(node):
+        return f"write `{name}: [{shortened(value)}]`"
+    return mapping_hint(node, name, value) if node.kind in ("model", "choice", "map") else None
+
+
+def _missing(name: str, _: Any, __: Mapping[str, Any]) -> Said:
+    return Said(f"`{name}` is missing", f"add `{name}: ...`", "CT011")
+
+
+def _no_option(name: str, value: Any, options: Sequence[Any]) -> Said:
+    texts = [str(option) for option in options]
+    hint = did_you_mean(value, texts) if isinstance(value, str) else None
+    return Said(f"`{name}` cannot be {describe_value(value)}", hint or did_you_mean("", texts) or "remove it", "CT013")
+
+
+def _no_tag(name: str, value: Any, context: Mapping[str, Any]) -> Said:
+    tags = [tag.strip("' ") for tag in context["expected_tags"].split(",")]
+    written = value.get("type") if isinstance(value, Mapping) else context["tag"]
+    if not isinstance(written, str):
+        return _no_option("type", written, tags)
+    kind = "an" if name[0] in "aeiou" else "a"
+    hint = distribution_hint(written) or did_you_mean(written, tags) or f"write `type: {tags[0]}`"
+    return Said(f"`{shortened(written)}` is not {kind} {name}", hint, "CT013")
+
+
+def _needs_tag(name: str, _: Any, __: Mapping[str, Any]) -> Said:
+    return Said(f"`{name}` needs a `type`", f"add for example `type: torch` under `{name}`", "CT011")
+
+
+def _too_small(name: str, value: Any, context: Mapping[str, Any]) -> Said:
+    least = context["ge"] if "ge" in context else context["gt"]
+    words = "at least" if "ge" in context else "more than"
+    example = least if "ge" in context else least + 1
+    return Said(
+        f"`{name}` must be {words} {least:g}, not {describe_value(value)}", f"write `{example:g}` or more", "CT014"
+    )
+
+
+def _too_big(name: str, value: Any, context: Mapping[str, Any]) -> Said:
+    most = context["le"]
+    return Said(f"`{name}` must be at most {most}, not {describe_value(value)}", f"write `{most}` or less", "CT014")
+
+
+def _too_long(name: str, value: Any, context: Mapping[str, Any]) -> Said:
+    limit = context["max_length"]
+    message = f"`{name}` has {len(value)} characters, and at most {limit} are allowed"
+    return Said(message, f"shorten it to {limit} characters", "CT016")
+
+
+def _too_short(name: str, _: Any, __: Mapping[str, Any]) -> Said:
+    return Said(f"`{name}` is empty", "give it a text", "CT016")
+
+
+def _too_many(name: str, _: Any, context: Mapping[str, Any]) -> Said:
+    message = f"`{name}` has {context['actual_length']} entries, and at most {context['max_length']} are allowed"
+    return Said(message, "remove the others", "CT012")
+
+
+def _pattern(name: str, value: Any, context: Mapping[str, Any]) -> Said:
+    pattern = context["pattern"]
+    hint = f"write for example `{mend_name(value, pattern, 40) or 'my-job'}`"
+    rule = rule_of(pattern) or f"what matches {pattern}"
+    return Said(f"`{name}` may contain only {rule}; {describe_value(value)} is not valid", hint, "CT016")
+
+
+def _bad_key(key: str, context: Mapping[str, Any], path: ValuePath) -> Said:
+    kind = {"inputs": "an input", "outputs": "an output"}.get(str(path[0]), "an entry")
+    if "max_length" in context:
+        hint = f"use at most {context['max_length']} characters"
+        return Said(f"`{shortened(key)}` is too long for the name of {kind}", hint, "CT016")
+    pattern = context.get("pattern", "")
+    better = mend_name(key, pattern, 64)
+    message = f"`{shortened(key)}` cannot name {kind}: use {rule_of(pattern) or 'text'}"
+    return Said(message, f"write `{better}`" if better else "write for example `train`", "CT016")
+
+
+_WITH_CONTEXT: dict[str, Callable[[str, Any, Mapping[str, Any]], Said]] = {
+    "missing": _missing,
+    "literal_error": lambda name, value, context: _no_option(name, value, _options(context)),
+    "union_tag_invalid": _no_tag,
+    "union_tag_not_found": _needs_tag,
+    "greater_than_equal": _too_small,
+    "greater_than": _too_small,
+    "less_than_equal": _too_big,
+    "string_too_long": _too_long,
+    "string_too_short": _too_short,
+    "too_long": _too_many,
+    "string_pattern_mismatch": _pattern,
+}
+"""Maps pydantic's name of an error to our text. Errors of type (`int_type`, ...) are explained by the node instead."""
+
+
+def _options(context: Mapping[str, Any]) -> list[str]:
+    """Return the allowed values, which `context` of a pydantic error lists as `'mount', 'download' or 'pipe'`."""
+    return [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
+
+
+# Conversion of hints, which are written as YAML, to the syntax of the user's file, which may be TOML or JSON.
+
+_FIELD = re.compile(r"`([A-Za-z_]\w*: [^`]+)`")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def in_form(hint: str | None, format: Format) -> str | None:
+    """Return the hint with each `field: value` in the syntax of `format`."""
+    if hint is None or format == "yaml":
+        return hint
+    return _FIELD.sub(lambda match: f"`{_convert(match[1], format)}`", hint)
+
+
+def _convert(text: str, format: Format) -> str:
+    try:
+        data = read_document(text, "yaml").data
+    except Unreadable:  # such as `checkpoint: {...}`, which only shows a position
+        return text
+    except UnicodeEncodeError:  # half of a surrogate pair, from JSON
+        return text
+    if not isinstance(data, dict):
+        return text
+    if format == "json":
+        return json.dumps(data, ensure_ascii=False)[1:-1]
+    return ", ".join(f"{_key(key)} = {_value(value)}" for key, value in data.items())
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        inner = ", ".join(f"{_key(name)} = {_value(item)}" for name, item in value.items())
+        return f"{{{inner}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    return json.dumps(value, ensure_ascii=False)

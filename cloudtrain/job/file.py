@@ -1,0 +1,454 @@
+"""Reading of job files. No other module in `cloudtrain.job.file` reads files."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from os.path import normpath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from pydantic import ValidationError
+
+from cloudtrain.documents.document import (
+    Document,
+    Format,
+    Positions,
+    Unreadable,
+    ValuePath,
+    read_document,
+    read_text,
+)
+from cloudtrain.documents.yaml_text import read_scalar
+from cloudtrain.errors import JobError, Problem, UsageError, did_you_mean
+from cloudtrain.job.data import Checkpoint, Input, Output, is_local_path, is_run_input
+from cloudtrain.job.nodes import Changes, KeyProblem, Source, describe_value
+from cloudtrain.job.problems import problems_of
+from cloudtrain.job.sweep import Sweep
+from cloudtrain.job.training import BUNDLED, TrainingJob
+from cloudtrain.system.files import expand_home, why_missing
+from cloudtrain.system.plugins import DEFAULT_TARGET, find_usable, target_names
+
+if TYPE_CHECKING:
+    from cloudtrain.job.processing import AnyJob
+
+
+# Conversion of text and overrides to a job, or to a list of all problems with their positions.
+
+_START = {
+    "yaml": "start with `name: my-job` and `entry_point: train.py`",
+    "toml": 'start with `name = "my-job"` and `entry_point = "train.py"`',
+    "json": 'start with `{"name": "my-job", "entry_point": "train.py"}`',
+}
+
+
+class JobFile(NamedTuple):
+    """The job or sweep of a file, and the position of each value."""
+
+    job: AnyJob
+    file: str
+    positions: Positions
+    changes: Changes = Changes()
+    text: str | None = None
+    """The text of the file; None without a file."""
+    overrides: tuple[str, ...] = ()
+    sweep: Sweep | None = None
+    """The sweep, if the file holds one; `job` is then the sweep's job."""
+    inner: JobFile | None = None
+    """The separate file of a sweep's job, if there is one."""
+
+    @property
+    def work(self) -> AnyJob | Sweep:
+        """The job or sweep in the file."""
+        return self.job if self.sweep is None else self.sweep
+
+    def place_of(self, path: ValuePath) -> str | None:
+        """Return the position of the value at a path in the job or sweep, such as `job.yaml:9:20`, or the override that
+        set it. For a missing value, return the position of its nearest parent; None if that is unknown too."""
+        if self.inner is not None and path[:1] == ("job",):
+            return self.inner.place_of(path[1:])
+        origin = self.changes.origin(path)
+        if origin is not None:
+            return origin
+        place = self.positions.of(path)
+        return f"{self.file}:{place.line}:{place.column}" if place else None
+
+
+def parse_job(text: str, *, format: Format, file: str, overrides: Sequence[str] = ()) -> AnyJob:
+    """Return the job in a text. `file` names the text in messages. `overrides` such as `resources.instance_count=4`
+    take precedence.
+
+    Raises:
+        JobError: the job has problems; all are listed, each with `file`, line and column, or with the override that
+            caused it.
+    """
+    return parse(text, format=format, file=file, overrides=overrides).job
+
+
+ReadJob = Callable[[str, Sequence[str]], JobFile]
+"""Reads the job file that a sweep names, with overrides."""
+
+
+def parse(
+    text: str, *, format: Format, file: str, overrides: Sequence[str] = (), read_job: ReadJob | None = None
+) -> JobFile:
+    """Parse a text and return its job or sweep with positions. `read_job` reads the separate job file of a sweep.
+
+    Raises:
+        JobError: the job has problems; all are listed.
+    """
+    document = _readable(text, format, file)
+    model = _model(document, file)
+    found, inner = list(document.problems), None
+    if read_job is not None and document.data.get("kind") == "sweep" and isinstance(document.data.get("job"), str):
+        of_job = [item for item in overrides if item.startswith(_OF_JOB)]
+        overrides = [item for item in overrides if item not in of_job]
+        try:
+            inner = read_job(document.data["job"], [item.removeprefix(_OF_JOB) for item in of_job])
+        except JobError as error:
+            found += error.problems
+    data, changes = _apply_overrides(document.data, overrides, model)
+    found += changes.problems
+    if inner is not None:
+        data = data | {"job": inner.job}
+    try:
+        job = model.model_validate(data)
+    except ValidationError as error:
+        of_fields = problems_of(error, model, Source((), model, _written(document.positions, changes)))
+        found += [item for item in of_fields if not (isinstance(data.get("job"), str) and item.path == ("job",))]
+    if found:
+        raise JobError(_place_each([_in_form(item, format) for item in found], file, document.positions, changes))
+    if model.__name__ != "Sweep":
+        return JobFile(job, file, document.positions, changes, text, tuple(overrides))
+    return JobFile(job.job, file, document.positions, changes, text, tuple(overrides), job, inner)
+
+
+_OF_JOB = "job."
+"""Prefix of the overrides for the job of a sweep."""
+
+
+def _readable(text: str, format: Format, file: str) -> Document:
+    """Read the text as a document whose top level is a mapping.
+
+    Raises:
+        JobError: the text is not valid in the format, is empty, or holds no mapping.
+    """
+    try:
+        if not text.strip("\ufeff \t\r\n"):
+            raise Unreadable("the job file is empty", _START[format], code="CT003")
+        document = read_document(text, format)
+        if document.data in (None, {}) and not document.problems:
+            raise Unreadable("the job file is empty", _START[format], code="CT003")
+        if not isinstance(document.data, dict):
+            message = f"a job file holds a mapping at the top, not {describe_value(document.data)}"
+            raise Unreadable(message, _START[format], document.positions.of(()), code="CT003")
+    except Unreadable as error:
+        raise JobError([replace(error.problem, file=file)]) from None
+    return document
+
+
+def _model(document: Document, file: str) -> Any:
+    """Return the model named by the field `kind`. `kind: training` is allowed although `TrainingJob` lacks the field.
+
+    Raises:
+        JobError: the kind of job does not exist.
+    """
+    if "kind" not in document.data:
+        return TrainingJob
+    from cloudtrain.job.processing import KINDS  # importing it costs start-up time
+
+    kind = document.data["kind"]
+    if kind == "sweep":
+        from cloudtrain.job.sweep import Sweep
+
+        return Sweep
+    model = KINDS.get(kind) if isinstance(kind, str) else None
+    if model is None:
+        message, hint = f"there is no kind of job {describe_value(kind)}", did_you_mean(str(kind), [*KINDS, "sweep"])
+        raise JobError(
+            _place_each([Problem(("kind",), message, hint, code="CT013")], file, document.positions, Changes())
+        )
+    if model is TrainingJob:
+        del document.data["kind"]
+    return model
+
+
+def _apply_overrides(data: dict[str, Any], overrides: Sequence[str], model: Any) -> tuple[dict[str, Any], Changes]:
+    if not overrides:
+        return data, Changes()
+    from cloudtrain.job.overrides import override  # importing it costs start-up time
+
+    return override(data, overrides, model)
+
+
+def _written(positions: Positions, changes: Changes) -> Any:
+    """Return a function that takes a path, and returns the spelling of the value at the path, as in the file or in an
+    override. It returns None if there is no plain value at the path."""
+    return lambda path: (changes.texts if changes.origin(path) else positions.texts).get(path)
+
+
+def _in_form(problem: Problem, format: Format) -> Problem:
+    """Return the problem with its hint in the syntax of the file. Hints about overrides stay in YAML."""
+    if format == "yaml" or problem.file is not None:
+        return problem
+    from cloudtrain.job.explain import in_form  # importing it costs start-up time
+
+    return replace(problem, hint=in_form(problem.hint, format))
+
+
+def _place_each(problems: Sequence[Problem], file: str, positions: Positions, changes: Changes) -> list[Problem]:
+    """Return the problems with positions: first the problems of the file in order, then the problems of overrides."""
+    placed = [_place(problem, file, positions, changes) for problem in problems]
+    distinct = list(dict.fromkeys(placed))
+    return sorted(distinct, key=lambda p: (p.file != file, p.line or 0, p.column or 0))
+
+
+def _place(problem: Problem, file: str, positions: Positions, changes: Changes) -> Problem:
+    if problem.file is not None:
+        return problem
+    if problem.line is not None:
+        return replace(problem, file=file)
+    origin = changes.origin(problem.path)
+    if origin is not None:
+        return replace(problem, file=origin)
+    place = positions.of(problem.path, key=isinstance(problem, KeyProblem))
+    return replace(problem, file=file, line=place.line, column=place.column) if place else replace(problem, file=file)
+
+
+SUFFIXES: dict[str, Format] = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".json": "json"}
+"""Maps the suffix of a job file to its format."""
+
+_Places = TypeVar("_Places", Input, Output, Checkpoint)
+
+
+def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
+    """Read a job file and apply overrides.
+
+    Relative local paths in the file and in the overrides start at the file's folder and become absolute.
+
+    Raises:
+        UsageError: the file does not exist, cannot be read, or has an unknown suffix.
+        JobError: the job has problems; all are listed.
+    """
+    return _load(path, overrides, lambda name, changes: _job_of_sweep(path, name, changes))
+
+
+def _load(path: Path, overrides: Sequence[str], read_job: ReadJob) -> JobFile:
+    format = format_of(path)
+    found = parse(_read(path), format=format, file=str(path), overrides=overrides, read_job=read_job)
+    folder = path.absolute().parent
+    if found.sweep is None:
+        return found._replace(job=anchored(found.job, folder).from_folder(folder))
+    job = anchored(found.sweep.job, folder) if found.inner is None else found.sweep.job
+    return found._replace(job=job, sweep=found.sweep.model_copy(update={"job": job}).from_folder(folder))
+
+
+def _job_of_sweep(sweep: Path, name: str, changes: Sequence[str]) -> JobFile:
+    """Read the job file that a sweep names. `name` is its path relative to the sweep's file. `changes` are overrides of
+    its fields.
+
+    Raises:
+        JobError: the file does not exist, holds no training job, or has problems.
+    """
+    refused = UsageError(
+        f"`{name}` holds no training job, which a sweep needs", hint="name the file of a training job", code="CT060"
+    )
+
+    def refuse(_name: str, _changes: Sequence[str]) -> JobFile:
+        raise refused  # a sweep of sweeps, or one that names itself
+
+    try:
+        found = _load(sweep.parent / expand_home(name), changes, refuse)
+        if found.sweep is not None or not isinstance(found.job, TrainingJob):
+            raise refused
+    except UsageError as error:
+        raise JobError([Problem(("job",), error.message, error.hint, code=error.code)]) from None
+    return found
+
+
+def format_of(path: Path) -> Format:
+    """Return the format of a job file.
+
+    Raises:
+        UsageError: the name has an unknown suffix, or the path is a folder.
+    """
+    if os.path.isdir(path):  # noqa: PTH112 - a Path raises where the name is too long
+        inside = sorted(_job_files(path), key=lambda name: (Path(name).stem != "job", name))
+        hint = f"did you mean `{path / inside[0]}`?" if inside else f"{_init(str(path / 'job.yaml'))} writes one"
+        raise UsageError(f"`{path}` is a folder, not a job file", hint=hint, code="CT001")
+    known = SUFFIXES.get(path.suffix.lower())
+    if known is None:
+        ends = ", ".join(f"`{suffix}`" for suffix in SUFFIXES)
+        what = f"ends in `{path.suffix}`" if path.suffix else "has no suffix"
+        hint = f"a job file ends in one of {ends}"
+        if path.suffix == ".py":
+            hint = f"{_init('--script', str(path))} writes a job file for the script; name that file"
+        raise UsageError(f"`{path}` {what}, so its format is unknown", hint=hint, code="CT001")
+    return known
+
+
+def _init(*words: str) -> str:
+    """Return the command line `cloudtrain init` with these arguments, quoted for a shell."""
+    return f"`{shlex.join(('cloudtrain', 'init', *words))}`"
+
+
+def anchored(job: AnyJob, folder: Path) -> AnyJob:
+    """Return the job with absolute local paths (`source_dir`, `local: ...`). Relative paths start at `folder`."""
+    changes: dict[str, Any] = {
+        "inputs": {name: _at(_data_at(item, folder), folder) for name, item in job.inputs.items()},
+        "outputs": {name: _at(place, folder) for name, place in job.outputs.items()},
+    }
+    if job.source_dir is not None and not job.source_dir.startswith(BUNDLED):
+        changes["source_dir"] = _absolute(job.source_dir, folder)
+    checkpoint = getattr(job, "checkpoint", None)
+    if checkpoint is not None:
+        changes["checkpoint"] = _at(checkpoint, folder)
+    return job.model_copy(update=changes)
+
+
+def _at(place: _Places, folder: Path) -> _Places:
+    here = place.of(DEFAULT_TARGET)
+    if here is None or is_run_input(here):
+        return place
+    return place.model_copy(update={DEFAULT_TARGET: _absolute(here, folder)})
+
+
+def _data_at(item: Input, folder: Path) -> Input:
+    """Return the input with absolute paths for its local data, which is uploaded. Relative paths start at `folder`."""
+    others = [name for name in target_names() if name != DEFAULT_TARGET]
+    paths = {name: place for name in others if is_local_path(place := item.of(name)) and place is not None}
+    changes = {
+        name: _absolute(path, folder)
+        for name, path in paths.items()
+        if (target := find_usable(name)) is not None and target.uploads_data
+    }
+    return item.model_copy(update=changes) if changes else item
+
+
+def _absolute(text: str, folder: Path) -> str:
+    """Return the path `text` as an absolute path without `..`. A relative path starts at `folder`, and `~` is the home
+    folder. Links are not followed."""
+    try:
+        path = expand_home(text)
+    except RuntimeError:  # `~name` of an unknown user is an ordinary file name
+        path = Path(text)
+    return normpath(folder / path)
+
+
+def _read(path: Path) -> str:
+    try:
+        return read_text(path)
+    except (FileNotFoundError, NotADirectoryError):
+        hint = did_you_mean(str(path), [str(path.parent / name) for name in _job_files(path.parent)])
+        missing = f"there is no folder `{path.parent}`" if why_missing(str(path.parent)) else None
+        raise UsageError(
+            f"there is no job file `{path}`", hint=hint or missing or "`cloudtrain init` writes one", code="CT001"
+        ) from None
+    except Unreadable as error:
+        raise JobError([replace(error.problem, file=str(path))]) from None
+    except OSError as error:
+        hint = "name a plain file that you may read"
+        raise UsageError(f"`{path}` cannot be read: {error.strerror}", hint=hint, code="CT001") from None
+    except ValueError:  # a NUL character
+        raise UsageError(f"{str(path)!r} is not a path", hint="name a job file", code="CT001") from None
+
+
+def _job_files(folder: Path) -> list[str]:
+    try:
+        files = [entry.name for entry in folder.iterdir() if entry.suffix.lower() in SUFFIXES and entry.is_file()]
+    except OSError:
+        return []
+    return [name for name in files if not name.endswith(".schema.json")]  # `cloudtrain init` writes one for editors
+
+
+# Conversion between a job and the plain data of a job file.
+
+TRAINING, PROCESSING, SWEEP = "training", "processing", "sweep"
+
+
+def kind_of_job(job: AnyJob | Sweep) -> str:
+    """Return the kind of a job as a job file names it: `training`, `processing` or `sweep`."""
+    if getattr(job, "kind", None) == SWEEP:
+        return SWEEP
+    return TRAINING if isinstance(job, TrainingJob) else PROCESSING
+
+
+def fields_of(job: AnyJob | Sweep) -> dict[str, Any]:
+    """Return the fields of the job as a job file writes them, as JSON data. Fields with default values are left out."""
+    data = job.model_dump(mode="json", exclude_defaults=True)
+    if kind_of_job(job) == SWEEP:
+        return {"kind": SWEEP, **data, "job": fields_of(job.job)}  # type: ignore[union-attr]  # only a sweep is of that kind
+    if isinstance(job, TrainingJob) and "distribution" in data:
+        data["distribution"] = {"type": job.distribution.type, **data["distribution"]}
+    return data if isinstance(job, TrainingJob) else {"kind": PROCESSING, **data}
+
+
+def model_of_kind(kind: str) -> Any:
+    """Return the model for jobs of a kind. The model can validate the result of `fields_of`."""
+    if kind == TRAINING:
+        return TrainingJob
+    if kind == SWEEP:
+        from cloudtrain.job.sweep import Sweep
+
+        return Sweep
+    from cloudtrain.job.processing import ProcessingJob
+
+    return ProcessingJob
+
+
+# `--each hyperparameters.seed=1,2,3`: one run of a job for each value, as a sweep without an objective.
+
+_FIELD = "hyperparameters."
+
+
+def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
+    """Return a sweep of the job in `file` over every combination of the values. It runs `parallel` trials at a time.
+
+    Raises:
+        UsageError: the file holds no training job, or a text in `each` is not a hyperparameter with values.
+        JobError: the values do not form a valid sweep.
+    """
+    if file.sweep is not None or not isinstance(file.job, TrainingJob):
+        hint = "write the values into the sweep's field `search`" if file.sweep is not None else "use a training job"
+        raise UsageError(
+            f"`--each` works only with training jobs, but `{file.file}` holds none", hint=hint, code="CT902"
+        )
+    search: dict[str, list[Any]] = {}
+    for text in each:
+        field, equals, values = text.partition("=")
+        name = field.strip().removeprefix(_FIELD)
+        if not equals or not field.strip().startswith(_FIELD) or not name or not values:
+            hint = "write `--each hyperparameters.seed=1,2,3`"
+            raise UsageError(f"`--each {text}` is not a hyperparameter with values", hint=hint, code="CT902")
+        if name in search:
+            hint = f"write all values in one option: `--each {_FIELD}{name}=1,2,3`"
+            raise UsageError(f"`--each` names `{name}` twice", hint=hint, code="CT902")
+        search[name] = _values(text, values)
+    name = file.job.name
+    sweep = Sweep(name=name, job=file.job, search=search, strategy="grid", parallel=parallel)
+    return file._replace(sweep=sweep.from_folder(file.job.folder), inner=file)
+
+
+def _values(text: str, written: str) -> list[Any]:
+    """Return the values that are `written` in `text`, the argument of one `--each`. With brackets or quotes, they are
+    read as a YAML list, so that `[1, 2]` is one value.
+
+    Raises:
+        UsageError: a value is empty, or the YAML is not valid.
+    """
+    if any(sign in written for sign in "[{\"'"):
+        try:
+            document = read_document(f"[{written}]", "yaml")
+            problem = next(iter(document.problems), None)
+        except Unreadable as error:
+            problem = error.problem
+        if problem is None:
+            return list(document.data)
+        raise UsageError(f"`--each {text}`: {problem.message}", hint=problem.hint, code="CT902")
+    pieces = [piece.strip() for piece in written.split(",")]
+    if "" in pieces:
+        hint = "remove the comma; an empty text is written `''`"
+        raise UsageError(f"`--each {text}` has an empty value", hint=hint, code="CT902")
+    return [read_scalar(piece) for piece in pieces]

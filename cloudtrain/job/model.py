@@ -1,0 +1,375 @@
+"""The base class of all job models: frozen, strict about unknown fields, with errors that suggest a correction."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationError,
+    WithJsonSchema,
+    create_model,
+    model_validator,
+)
+
+from cloudtrain.errors import JobError
+from cloudtrain.job.nodes import describe_value
+from cloudtrain.job.problems import Rules, problems_of, validate_with_rules, wrong
+from cloudtrain.system.plugins import target_names
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+    from typing_extensions import Self, dataclass_transform
+
+
+if TYPE_CHECKING:
+
+    @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field, PrivateAttr))
+    class _Meta(ModelMetaclass):
+        """Tells type checkers that models are frozen, which type checkers cannot derive from `model_config`."""
+
+else:
+
+    class _Meta(type(BaseModel)):
+        """Converts pydantic's error to a JobError when the user creates a model: `ct.Resources(instance_cout=2)`.
+
+        Only the outermost call uses this metaclass. Pydantic validates nested models itself, so all problems of a job
+        are reported together, each with its full path.
+        """
+
+        def __call__(cls, /, *args, **kwargs):
+            try:
+                return super().__call__(*args, **kwargs)
+            except ValidationError as error:
+                raise JobError(problems_of(error, cls)) from None
+
+
+def all_at_once(rules: Rules) -> Any:
+    """Return a model validator that applies `rules` to the fields as they were written, valid or not.
+
+    Problems found by the rules are reported together with problems of the fields.
+    """
+
+    @classmethod  # type: ignore[misc]  # model_validator takes a classmethod, which mypy allows only in a class
+    def check(cls: type[BaseModel], data: Any, handler: ModelWrapValidatorHandler[Any]) -> Any:
+        return validate_with_rules(rules, cls, data, handler)
+
+    return model_validator(mode="wrap")(check)
+
+
+class Model(BaseModel, metaclass=_Meta):
+    """Base class of frozen models. Unknown fields are errors, and numbers and strings are never converted into each
+    other.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=False, defer_build=True)
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a validated copy in which `changes` replace the values of the named fields.
+
+        Raises:
+            JobError: a changed value is not valid.
+        """
+        return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | changes)
+
+
+# The origin of a job: the folder of its file. The settings of the project in that folder apply even if the job is used
+# from another folder.
+
+
+class FromFile(Model):
+    """A model that remembers the folder of the file that it was read from. Equality ignores the folder."""
+
+    _folder: Path | None = PrivateAttr(default=None)
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the job's file; None for a job that was written in Python."""
+        return self._folder
+
+    def from_folder(self, folder: Path | None) -> Self:
+        """Return a copy of the job with this `folder`, as if the job was read from a file in the folder."""
+        same = self.model_copy()
+        same._folder = folder  # type: ignore[misc]  # only fields are frozen
+        return same
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a validated copy in which `changes` replace the values of the named fields. The copy keeps
+        `folder`.
+        """
+        return super().replace(**changes).from_folder(self._folder)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in type(self).model_fields)
+
+
+# Fields of a job with one value per target, such as `inputs.train.local` and `local_overrides`.
+
+M = TypeVar("M", bound=BaseModel)
+
+OVERRIDES = "_overrides"
+"""Suffix of the job fields that are merged into one target's request."""
+
+
+def per_target(annotation: Any, *, suffix: str = "", **field: Any) -> Callable[[type[M]], type[M]]:
+    """Return a decorator that adds one field per installed target to a model. The name of a field is the target's name
+    followed by `suffix`, and its type is `annotation`. `field` are arguments of pydantic's `Field`.
+    """
+
+    def widen(model: type[M]) -> type[M]:
+        fields: dict[str, Any] = {f"{name}{suffix}": (annotation, Field(**field)) for name in target_names()}
+        return create_model(
+            model.__name__, __base__=model, __module__=model.__module__, __doc__=model.__doc__, **fields
+        )
+
+    return widen
+
+
+def is_widened(model: type[BaseModel]) -> bool:
+    """Return whether the class was created by `per_target`. Such a class has no source code."""
+    base = model.__bases__[0]
+    return (model.__name__, model.__module__) == (base.__name__, base.__module__)
+
+
+def overrides_of(job: BaseModel, target: str) -> Mapping[str, Any]:
+    """Return the job's overrides for one target's request."""
+    found: Mapping[str, Any] = getattr(job, target + OVERRIDES, {})
+    return found
+
+
+def value_for(model: BaseModel, target: str) -> str | None:
+    """Return the value of the field named after a target, or None if it has no value."""
+    value = getattr(model, target, None)
+    assert value is None or isinstance(value, str)
+    return value
+
+
+# Durations and sizes with units, and counts: `2h`, `1h30m`, `90` seconds; `64g`, `512m`, plain bytes.
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+_NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"
+DURATION_PATTERN = rf"^ *(?:[0-9]{{1,12}}|{_NUMBER} *[smhdwSMHDW](?: *{_NUMBER} *[smhdwSMHDW])*) *$"
+SIZE_PATTERN = rf"^ *{_NUMBER} *(?:[bB]|[kmgtKMGT](?:[iI]?[bB])?)? *$"
+
+MAX_DURATION = 2**31 - 1
+"""In seconds. Both services store durations in 32 bits."""
+MAX_SIZE = 2**63 - 1
+"""In bytes."""
+
+MAX_COUNT = 1024
+"""Upper bound on counts. A larger number is probably a typing mistake, and a plan lists every process."""
+
+_DURATION = re.compile(DURATION_PATTERN)
+_DURATION_PART = re.compile(rf"({_NUMBER}) *([smhdwSMHDW])")
+_SIZE = re.compile(rf"^ *({_NUMBER}) *([bkmgtBKMGT]?)")
+
+_DURATION_HINT = "write for example `90s`, `30m`, `2h` or `1d`"
+_CODE = "CT015"
+_SIZE_HINT = "write for example `512m`, `64g` or `1t`"
+
+
+def parse_duration(value: Any) -> int:
+    """Return the number of seconds in a duration such as `2h`, `1h30m`, `1.5d`, `"90"` or 90.
+
+    Raises:
+        ValueError: the value is not a duration, not a whole number of seconds, less than one second or more than
+            68 years.
+    """
+    if isinstance(value, str):
+        if not _DURATION.fullmatch(value):
+            raise wrong(f"{describe_value(value)} is not a duration", _DURATION_HINT, code=_CODE)
+        text = value.strip(" ")
+        parts = _DURATION_PART.findall(text) or [(text, "s")]
+        seconds = sum(Decimal(number) * _SECONDS[unit.lower()] for number, unit in parts)
+    else:
+        seconds = _number(value, "a duration", _DURATION_HINT)
+    return _whole(value, seconds, MAX_DURATION, ("a duration", "second", "68 years", _DURATION_HINT))
+
+
+def parse_size(value: Any) -> int:
+    """Return the number of bytes in a size such as `64g`, `512m`, `1.5t`, `"1024"` or 1024. As in docker, units are
+    powers of 1024.
+
+    Raises:
+        ValueError: the value is not a size, not a whole number of bytes, less than one byte or more than 8 EiB.
+    """
+    if isinstance(value, str):
+        match = _SIZE.match(value) if re.fullmatch(SIZE_PATTERN, value) else None
+        if match is None:
+            raise wrong(f"{describe_value(value)} is not a size", _SIZE_HINT, code=_CODE)
+        size = Decimal(match[1]) * _BYTES[match[2].lower()]
+    else:
+        size = _number(value, "a size", _SIZE_HINT)
+    return _whole(value, size, MAX_SIZE, ("a size", "byte", "8 EiB", _SIZE_HINT))
+
+
+def _number(value: Any, kind: str, hint: str) -> Decimal:
+    if value is None:
+        raise wrong(f"{kind} cannot be `null`", hint, code=_CODE)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong(f"{describe_value(value)} is not {kind}", hint, code=_CODE)
+    return Decimal(value)
+
+
+def _whole(written: Any, number: Decimal | int, most: int, words: tuple[str, str, str, str]) -> int:
+    kind, unit, limit, hint = words
+    if number < 1:
+        raise wrong(f"{kind} must be at least 1 {unit}, not {describe_value(written)}", hint, code=_CODE)
+    if number > most:
+        raise wrong(f"{describe_value(written)} is more than {limit}", hint, code=_CODE)
+    if number != int(number):
+        raise wrong(f"{describe_value(written)} is not a whole number of {unit}s", hint, code=_CODE)
+    return int(number)
+
+
+def format_duration(seconds: float) -> str:
+    """Format seconds as `2h`, `1h30m` or `45s`, with the two largest units. Durations below ten seconds have one
+    decimal: `2.4s`.
+    """
+    if seconds < 10 and seconds != int(seconds):
+        return f"{seconds:.1f}s"
+    return "".join(_parts(round(seconds))[:2])
+
+
+def exact_duration(seconds: int) -> str:
+    """Format seconds exactly with all units, in the syntax of job files: `1h1m30s`."""
+    return "".join(_parts(seconds))
+
+
+def _parts(seconds: int) -> list[str]:
+    left, parts = seconds, []
+    for unit in ("d", "h", "m", "s"):
+        count, left = divmod(left, _SECONDS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return parts or ["0s"]
+
+
+def format_size(size: float) -> str:
+    """Format a size as `512 B`, `1.5 KiB` or `64 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if size == int(size) else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+Duration = Annotated[
+    int,
+    BeforeValidator(parse_duration),
+    Field(strict=True),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1, "maximum": MAX_DURATION},
+                {"type": "string", "pattern": DURATION_PATTERN},
+            ],
+            "description": "Seconds, or a number with a unit: `90s`, `30m`, `2h`, `1d`.",
+        }
+    ),
+]
+"""A duration in whole seconds, at least 1."""
+
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    Field(strict=True),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1, "maximum": MAX_SIZE},
+                {"type": "string", "pattern": SIZE_PATTERN},
+            ],
+            "description": "Bytes, or a number with a unit (powers of 1024): `512m`, `64g`, `1t`.",
+        }
+    ),
+]
+"""A size in whole bytes, at least 1."""
+
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
+"""A count of instances of a job, or of processes on an instance."""
+
+
+# Types of arguments that job models convert to the type of the field: `max_runtime="2h"` is stored as 7200.
+#
+# Only type checkers use this module. The models declare an `__init__` with these types, because a type checker without
+# pydantic's plugin would accept only the types of the fields.
+
+DurationInput = int | str
+"""Seconds, or text with units: `2h`, `1h30m`."""
+
+SizeInput = int | str
+"""Bytes, or text with a unit: `64g`."""
+
+PathInput = str | os.PathLike[str]
+"""A path as text or as a `pathlib.Path`, stored as text."""
+
+Texts = list[str] | tuple[str, ...]
+"""Several texts. `Sequence[str]` would also accept a single string and treat it as a sequence of letters."""
+
+Json = str | int | float | list[Any] | dict[str, Any] | None
+"""The types that JSON can hold, so no tuples."""
+
+Fields = Mapping[str, Any]
+"""The fields of a model, given as a mapping instead of the model."""
+
+
+# The text of a hyperparameter's value for a reader, in which `1`, `1.0` and `"1"` differ.
+
+_LONGEST_FLOAT = 8
+"""Characters up to which a float is shown exactly. A longer one gets four significant digits."""
+
+
+def value_text(value: Any) -> str:
+    """Return a value as a YAML or JSON file could have it. Text is quoted only if it would be read as another value."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False) if _needs_quotes(value) else value
+    if isinstance(value, float):
+        text = repr(value)
+        return text if len(text) <= _LONGEST_FLOAT else _with_point(f"{value:.4g}")
+    return json.dumps(value)
+
+
+def _with_point(text: str) -> str:
+    """Return the text of a float so that it does not look like a whole number."""
+    return f"{text}.0" if text.lstrip("-").isdecimal() else text
+
+
+def _needs_quotes(text: str) -> bool:
+    from cloudtrain.documents.yaml_text import read_scalar
+
+    return text != text.strip() or text[:1] in ("[", "{", '"', "'") or not isinstance(read_scalar(text), str)
+
+
+# Merging of the user's overrides into a request.
+
+
+def merged(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `request` with `overrides` applied: mappings are merged key by key, null removes a key, and any other
+    value replaces the old value. Neither argument is changed.
+    """
+    result = dict(request)
+    for key, value in overrides.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, Mapping):
+            below = result.get(key)
+            result[key] = merged(below if isinstance(below, Mapping) else {}, value)
+        else:
+            result[key] = value
+    return result

@@ -1,0 +1,285 @@
+"""The allowed content at each path of a job, derived from the models' fields. Error messages, overrides and the JSON
+schema use this description.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, JsonValue
+
+from cloudtrain.errors import Problem, shortened
+
+Kind = Literal["model", "choice", "map", "list", "json", "value"]
+ValuePath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class SchemaNode:
+    """The schema at one path of a job.
+
+    Attributes:
+        kind: `model` (fixed fields), `choice` (one of several models, selected by `type`), `map` (any keys), `list`,
+            `json` (any JSON value) or `value` (a single value).
+        words: a description of the allowed values, such as `a whole number`.
+        models: the pydantic models: for a `model`, one by its class name; for a `choice`, several by their values of
+            `type`.
+        inner: the node of the items of a map or list.
+        options: the allowed values, if they can be listed.
+        parsed: whether the field has its own parser for text, such as `2h` or a short form of a mapping.
+    """
+
+    kind: Kind
+    words: str
+    models: Mapping[str, type[BaseModel]] = field(default_factory=dict)
+    inner: SchemaNode | None = None
+    options: tuple[Any, ...] = ()
+    parsed: bool = False
+    type: Any = None
+
+    def model(self, tag: object = None) -> type[BaseModel] | None:
+        """Return the pydantic model of this node; for a choice, the one whose `type` is `tag`. None if there is no such
+        model.
+        """
+        if self.kind == "model":
+            return next(iter(self.models.values()))
+        return self.models.get(tag) if isinstance(tag, str) else None
+
+    def child(self, part: str | int, tag: object = None) -> SchemaNode | None:
+        """Return the node for the key or index `part`; None if `part` is not allowed. `tag` is the value of `type` at
+        this node; without it, the fields of all models of a choice are allowed.
+        """
+        if self.kind in ("map", "list"):
+            return self.inner
+        if self.kind == "json":
+            return self
+        chosen = self.model(tag)
+        for model in [chosen] if chosen else self.models.values():
+            if part in model.model_fields:
+                return node_of_field(model, str(part))
+        return None
+
+    def field_names(self, tag: object = None) -> list[str]:
+        """Return the names of the fields that are allowed at this node. If the node is one of several models,
+        `tag` selects a model. Without `tag`, return the fields of all models.
+        """
+        chosen = self.model(tag)
+        models = [chosen] if chosen else list(self.models.values())
+        return list(dict.fromkeys(name for model in models for name in model.model_fields))
+
+
+JSON = SchemaNode("json", "a JSON value")
+
+_VALUES = {str: "text", int: "a whole number", float: "a number", bool: "`true` or `false`"}
+
+
+@cache
+def node_of_model(model: type[BaseModel]) -> SchemaNode:
+    """Return the node of one model."""
+    return SchemaNode("model", "a mapping", {model.__name__: model})
+
+
+@cache
+def node_of_field(model: type[BaseModel], name: str) -> SchemaNode:
+    """Return the node of one field of a model."""
+    info = model.model_fields[name]
+    parsed = any(isinstance(item, BeforeValidator) for item in info.metadata)
+    return _node(info.annotation, parsed)
+
+
+def _node(annotation: Any, parsed: bool = False) -> SchemaNode:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        own = any(isinstance(item, BeforeValidator) for item in arguments[1:])
+        return _node(arguments[0], parsed or own)
+    if origin in (Union, UnionType):
+        return _union([option for option in arguments if option is not type(None)], parsed)
+    if annotation is JsonValue:
+        return JSON
+    if origin is Literal:
+        return SchemaNode("value", "one of " + _quote_all(arguments), options=arguments, type=type(arguments[0]))
+    if origin is dict:
+        return SchemaNode("map", "a mapping", inner=_node(arguments[1]))
+    if origin is tuple:
+        return SchemaNode("list", "a list", inner=_node(arguments[0]))
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        words = "text or a mapping" if parsed else "a mapping"
+        return SchemaNode("model", words, {annotation.__name__: annotation}, parsed=parsed)
+    return SchemaNode("value", _VALUES[annotation], parsed=parsed, type=annotation)
+
+
+def _union(options: list[Any], parsed: bool) -> SchemaNode:
+    if len(options) == 1:
+        return _node(options[0], parsed)
+    if not any(isinstance(option, type) and issubclass(option, BaseModel) for option in options):
+        words = list(dict.fromkeys(_node(option).words for option in options))
+        words = ["a number" if word == "a whole number" and "a number" in words else word for word in words]
+        return SchemaNode("json", _either(list(dict.fromkeys(words))))
+    models = {tag_of(option): option for option in options}
+    return SchemaNode("choice", "a mapping with a `type`", models, options=tuple(models))
+
+
+def _either(words: list[str]) -> str:
+    """Join alternatives to one text, such as `text, a number or a list`."""
+    words = sorted(words, key=lambda word: " or " in word)
+    return ", ".join(words) if " or " in words[-1] else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def tag_of(model: type[BaseModel]) -> str:
+    """Return the value of `type` that selects `model` in a choice. It is the default of the model's field `type`."""
+    return str(model.model_fields["type"].default)
+
+
+def _quote_all(values: tuple[Any, ...]) -> str:
+    return ", ".join(f"`{value}`" for value in values)
+
+
+def plain_path(location: ValuePath, root: type[BaseModel]) -> tuple[ValuePath, SchemaNode | None, SchemaNode | None]:
+    """Convert the location of a pydantic error to the path that a user sees, without union tags and key markers.
+
+    Returns:
+        The path, the node at the end of the path, and the parent of that node. A node is None if it is not known.
+    """
+    path: list[str | int] = []
+    node: SchemaNode | None = node_of_model(root)
+    parent: SchemaNode | None = None
+    after_tag = False
+    for part in location:
+        if part == "[key]":
+            continue
+        if node is not None and node.kind in ("choice", "json") and not after_tag:
+            chosen = node.model(part)
+            after_tag = chosen is None
+            node = node_of_model(chosen) if chosen else node
+            continue
+        path.append(part)
+        parent, node = node, node.child(part) if node is not None else None
+        after_tag = False
+    return tuple(path), node, parent
+
+
+# The rules for names that users choose in a job: regular expressions and their descriptions.
+
+JOB_NAME = r"^[a-zA-Z0-9](-*[a-zA-Z0-9])*$"
+"""The name of a job, valid for both SageMaker training jobs and Azure ML jobs."""
+
+MAX_JOB_NAME = 40
+"""Maximum length of a job's name, so that a run's name with hash and counter fits every target."""
+
+PLACE_NAME = r"^[a-zA-Z_][a-zA-Z0-9_]*$"
+"""The name of an input or output, valid for both SageMaker's channels and Azure ML's keys."""
+
+
+class _Words(NamedTuple):
+    rule: str
+    filler: str
+    first: str
+
+
+_WORDS = {
+    JOB_NAME: _Words("letters, digits and hyphens, with a letter or digit at both ends", "-", "[^a-zA-Z0-9]+"),
+    PLACE_NAME: _Words("letters, digits and underscores, and no digit first", "_", "[^a-zA-Z_]+"),
+}
+
+
+def rule_of(pattern: str) -> str | None:
+    """Return the description of a name pattern of this module; None for other patterns."""
+    words = _WORDS.get(pattern)
+    return words.rule if words else None
+
+
+def mend_name(name: str, pattern: str, length: int) -> str | None:
+    """Return a valid name like `name`, such as `my-job` for `my job`; None if there is none. A valid name matches
+    `pattern`, and has at most `length` characters.
+    """
+    words = _WORDS.get(pattern)
+    if words is None:
+        return None
+    text = re.sub("[^a-zA-Z0-9_-]+" if words.filler == "-" else "[^a-zA-Z0-9_]+", words.filler, name)
+    text = text.replace("_", "-") if words.filler == "-" else text
+    text = re.sub(f"^{words.first}", "", text)[:length].rstrip("-")
+    return text if re.search(pattern, text) else None
+
+
+# Helpers for messages about values in a job: the origin of a value, its original spelling, and a short form.
+
+Written = Callable[[ValuePath], "str | None"]
+"""Returns the spelling of the value at a path in its file: `2.10` for the value 2.1."""
+
+
+class KeyProblem(Problem):
+    """A problem with the name of a field. The reported position is the position of the key instead of the value."""
+
+
+@dataclass(frozen=True)
+class MissingProblem(Problem):
+    """A problem for a missing field. It is dropped if another problem reports that the field's name is misspelt."""
+
+    alternatives: tuple[str, ...] = ()
+    """Other fields, each of which is an alternative to this one."""
+
+    def is_echo_of(self, other: Problem) -> bool:
+        """Return whether the other problem reports a misspelt name, with a hint that names this missing field or a
+        field that can be given instead.
+        """
+        names = (str(self.path[-1]), *self.alternatives)
+        beside = isinstance(other, KeyProblem) and other.path[:-1] == self.path[:-1]
+        hint = other.hint or ""
+        return beside and not hint.startswith("use one of") and any(f"`{name}" in hint for name in names)
+
+
+class Source(NamedTuple):
+    """The origin of a model's data: its path under the root model, the root model, and a function that returns the
+    original spelling of a value.
+    """
+
+    under: ValuePath = ()
+    root: type[BaseModel] | None = None
+    written: Written | None = None
+
+
+def _digits(number: float) -> str:
+    try:
+        return str(number)
+    except ValueError:  # Python does not write numbers of more than 4300 digits
+        return "a number of too many digits"
+
+
+def describe_value(value: Any, written: str | None = None) -> str:
+    """Return a short form of a value for a message: `"two"`, `2.10`, a list. `written` is the original spelling of a
+    number.
+    """
+    if isinstance(value, str):
+        text = json.dumps(value, ensure_ascii=False)
+        return f"`{text[:37]}...`" if len(text) > 40 else f"`{text}`"
+    if value is None or isinstance(value, bool):
+        return f"`{json.dumps(value)}`"
+    if isinstance(value, int | float):
+        return f"`{shortened(written or _digits(value))}`"
+    if isinstance(value, Mapping | BaseModel):
+        return "a mapping"
+    return "a list" if isinstance(value, list | tuple) else f"`{type(value).__name__}`"
+
+
+# The changes that overrides made to a job.
+
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+
+class Changes(NamedTuple):
+    """The changes that overrides made: for each changed path, the override and the spelling of the new value.
+    `problems` are about overrides that could not be applied."""
+
+    origins: Mapping[ValuePath, str] = _NOTHING
+    texts: Mapping[ValuePath, str] = _NOTHING
+    problems: tuple[Problem, ...] = ()
+
+    def origin(self, path: ValuePath) -> str | None:
+        """Return the override (`--set a.b=1`) that set the value at a path or one of its parents; None if none did."""
+        return next((self.origins[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.origins), None)

@@ -1,0 +1,184 @@
+"""Hints for field names of other tools, such as SageMaker, Azure ML, torchrun and Slurm, and for short forms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+from cloudtrain.job.nodes import SchemaNode
+from cloudtrain.system.plugins import DEFAULT_TARGET, all_targets
+
+_ELSEWHERE = {
+    "instance_count": "num_nodes nodes nnodes instances node_count num_instances machine_count worker_count",
+    "instance_type": "vm_size machine_type sku instance",
+    "processes_per_instance": "nproc_per_node process_count_per_instance process_count_per_node processes_per_node "
+    "tasks_per_node ntasks_per_node processes_per_host num_processes world_size",
+    "gpus_per_instance": "gpus gpu_count num_gpus gpus_per_node gpu_per_node",
+    "gpu": "accelerator gpu_type accelerator_type",
+    "hyperparameters": "hyper_parameters hyperparams params parameters args arguments script_args",
+    "environment.variables": "env environment_variables env_vars envs container_env",
+    "environment.image": "image_uri docker_image container image_name training_image",
+    "environment.version": "framework_version pytorch_version",
+    "environment.python": "py_version python_version",
+    "environment.requirements": "requirements_file dependencies requirements_txt",
+    "max_runtime": "timeout max_run max_run_duration max_run_duration_seconds time time_limit max_runtime_in_seconds",
+    "spot.max_wait": "max_wait max_wait_time",
+    "spot": "use_spot_instances use_spot spot_instances preemptible low_priority",
+    "source_dir": "code src source code_dir working_dir workdir source_directory",
+    "entry_point": "script main entrypoint train_script program",
+    "inputs": "channels data datasets input input_data dataset",
+    "outputs": "output output_path output_dir",
+    "checkpoint": "checkpoint_s3_uri checkpoint_dir checkpoint_config checkpoints checkpoint_local_path",
+    "metrics": "metric_definitions",
+    "name": "job_name base_job_name display_name",
+    "resources.shm_size": "shm",
+    "resources.volume_size": "disk_size volume volume_size_in_gb",
+    "shard": "distribution s3_data_distribution_type",
+    "mode": "input_mode",
+    "mpi_options": "custom_mpi_options",
+}
+_MEANT = {habit: ours for ours, habits in _ELSEWHERE.items() for habit in habits.split()}
+"""Maps names from other tools to ours. Searched only for names that are not fields at their position."""
+
+_DISTRIBUTIONS = {
+    "torch": "pytorch ddp fsdp pytorchddp torch_distributed torchrun torch.distributed distributed_data_parallel",
+    "smddp": "smdistributed sagemaker_data_parallel",
+    "smp": "modelparallel model_parallel sagemaker_model_parallel",
+    "mpi": "openmpi mpirun",
+    "tensorflow": "tf parameter_server multi_worker_mirrored",
+}
+_DISTRIBUTION = {habit: ours for ours, habits in _DISTRIBUTIONS.items() for habit in habits.split()}
+
+_ACCOUNT = frozenset(
+    "target compute_target role_arn security_groups keep_alive_period_in_seconds workspace_name experiment_name".split()
+)
+"""Names that other tools have in a job and cloudtrain has in the settings of a target."""
+
+
+def _is_setting(name: str) -> bool:
+    """Return whether the name is a setting of some target."""
+    return name in _ACCOUNT or any(name in own.settings_model.model_fields for own in all_targets())
+
+
+_ACCOUNT_HINT = "put it in `cloudtrain.toml`: it is a setting of the target, not of a job"
+
+
+_TRAINING = {
+    "distribution": "every instance runs the script independently; `shard: true` under an input divides its files",
+    "checkpoint": "add an output with `mode: mount`, which is copied while the script runs",
+    "spot": "SageMaker runs only training jobs on spot capacity; for Azure ML add "
+    "`azureml_overrides: {queueSettings: {jobTier: Spot}}`",
+    "metrics": "SageMaker reads metrics only from the log of a training job",
+}
+"""Fields of a training job that a processing job lacks, and alternatives."""
+
+
+def training_hint(name: str, parent: SchemaNode) -> str | None:
+    """Return a hint if `name` is a field that only training jobs have, and `parent` is a processing job. Otherwise
+    return None.
+    """
+    return _TRAINING.get(name) if list(parent.models) == ["ProcessingJob"] else None
+
+
+def other_tool_hint(name: str, parent: SchemaNode, root: SchemaNode, known: Iterable[str]) -> str | None:
+    """Return a hint with cloudtrain's name for the field that other tools call `name`; None if no tool uses `name`.
+    `known` are the names of the fields in `parent`.
+    """
+    meant = _MEANT.get(_word(name)) or _place_meant(_word(name))
+    if meant is None:
+        return None
+    home = meant if meant in known else _home(meant, parent, root)
+    return f"did you mean `{home}`?" if home else None
+
+
+def _place_meant(name: str) -> str | None:
+    """Return the target whose locations other tools write into a field called `name`, such as `sagemaker` for `s3_uri`;
+    None if there is none.
+    """
+    return next((own.name for own in all_targets() if name in own.place_aliases), None)
+
+
+def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
+    """Return a hint to the correct position of the field `name`, in the job or in a target's settings. If no such field
+    exists, return a hint to the field of the job with almost this name; None if there is none.
+    """
+    home = _home(_word(name), parent, root)
+    if home is None:
+        return _ACCOUNT_HINT if _is_setting(_word(name)) else _nearly(_word(name), root)
+    above, _, field = home.rpartition(".")
+    holder = root.child(above) if above else None
+    if holder is not None and holder.kind == "choice":
+        kind = next(kind for kind, model in holder.models.items() if field in model.model_fields)
+        return f"it belongs under `{above}` with a `type` that has it: `type: {kind}`"
+    return f"it belongs under `{above}`" if above else f"`{field}` belongs at the top of the job"
+
+
+def other_type_hint(path: tuple[str | int, ...], root: SchemaNode) -> str | None:
+    """Return a hint if the field at `path` belongs to another `type` than the chosen one, such as another distribution;
+    None if no type has the field.
+    """
+    holder: SchemaNode | None = root
+    for part in path[:-1]:
+        holder = holder.child(part) if holder is not None else None
+    if holder is None or holder.kind != "choice":
+        return None
+    others = [kind for kind, model in holder.models.items() if path[-1] in model.model_fields]
+    return f"remove it: it belongs to {', '.join(f'`type: {kind}`' for kind in others)}" if others else None
+
+
+def _word(name: str) -> str:
+    return name.casefold().replace("-", "_")
+
+
+def _home(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
+    """Return the path of the first field called `name` that is found one level below `parent`, at the top level of the
+    job, or one level below the top; None if there is none.
+    """
+    homes = [*_paths(parent), *root.field_names(), *_paths(root)]
+    return next((path for path in homes if f".{path}".endswith(f".{name}")), None)
+
+
+def _nearly(name: str, root: SchemaNode) -> str | None:
+    paths = {path.rpartition(".")[2]: path for path in reversed(_paths(root))}
+    near = get_close_matches(name, paths, n=1, cutoff=0.8)
+    return f"did you mean `{paths[near[0]]}`?" if near else None
+
+
+def distribution_hint(name: str) -> str | None:
+    """Return a hint with cloudtrain's name for the distribution that other tools call `name`; None if unknown."""
+    ours = _DISTRIBUTION.get(name.casefold())
+    return f"did you mean `{ours}`?" if ours else None
+
+
+def _paths(node: SchemaNode) -> list[str]:
+    """Return the paths one level below the fields of a node, such as `resources.instance_count`."""
+    paths = []
+    for name in node.field_names():
+        child = node.child(name)
+        if child is not None and child.kind in ("model", "choice"):
+            paths += [f"{name}.{inner}" for inner in child.field_names()]
+    return paths
+
+
+def mapping_hint(node: SchemaNode, name: str, value: Any) -> str | None:
+    """Return a hint with the mapping that the user probably meant by `value`, such as a text, in the field `name`.
+    Return None if no mapping is likely.
+    """
+    if isinstance(value, str) and node.kind == "choice":
+        near = get_close_matches(_DISTRIBUTION.get(value.casefold(), value.casefold()), node.options, n=1)
+        return f"write `{name}: {{type: {near[0] if near else node.options[0]}}}`"
+    if isinstance(value, str) and DEFAULT_TARGET in node.field_names():
+        starts = {target.name: target.place_prefixes for target in all_targets()}
+        target = next((name for name, prefixes in starts.items() if value.startswith(prefixes)), DEFAULT_TARGET)
+        return f"write `{name}: {{{target}: {value}}}`"
+    if value is True:
+        return f"write `{name}: {{}}`"
+    if isinstance(value, list) and node.kind in ("map", "model"):
+        entry = next((str(item) for item in value if isinstance(item, str) and "=" in item), None)
+        key, _, text = (entry or "name=...").partition("=")
+        if node.inner is not None and node.inner.type is str and not text.isalpha():
+            text = json.dumps(text, ensure_ascii=False)
+        return f"write a mapping: `{name}: {{{key}: {text}}}`" if node.kind == "map" else None
+    return None

@@ -1,0 +1,237 @@
+"""Overrides: `--set resources.instance_count=4` replaces a value in the file by a value of the field's type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import BaseModel
+
+from cloudtrain.documents.document import MAX_DEPTH, Document, Positions, Unreadable, read_document
+from cloudtrain.documents.yaml_text import read_scalar
+from cloudtrain.errors import Problem, dotted, shortened
+from cloudtrain.job.explain import unknown_field
+from cloudtrain.job.nodes import Changes, Kind, SchemaNode, ValuePath, node_of_model
+from cloudtrain.job.training import PerTarget, TrainingJob
+
+_PART = re.compile(
+    r"""\s*(?:"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>[^']*)'|\[(?P<index>[0-9]+)\]|(?P<bare>[^.\[\]="']+))"""
+)
+_SYNTAX = "write `--set resources.instance_count=4`"
+_REMOVE = "null"
+_MAX_DIGITS = 9
+"""Maximum number of digits of an index, because Python limits the numbers that it reads."""
+_CONTAINERS: dict[Kind, type | tuple[type, ...]] = {"list": list, "json": (dict, list)}
+"""The types that can contain other values at a path of each kind, if not a mapping."""
+Data = dict[str, Any]
+
+
+class _Refused(Exception):
+    """An override that cannot be applied."""
+
+    def __init__(self, message: str, hint: str, path: ValuePath = (), *, code: str = "CT022") -> None:
+        super().__init__(message)
+        self.problem = Problem(path, message, hint, code=code)
+
+
+def _refuse(problem: Problem, path: ValuePath) -> _Refused:
+    """Return the error for a problem in the new value at `path`. The error does not name a position inside that
+    value."""
+    return _Refused(problem.message, problem.hint or _SYNTAX, path, code=problem.code)
+
+
+def override(data: Data, overrides: Sequence[str], model: type[BaseModel] = TrainingJob) -> tuple[Data, Changes]:
+    """Apply overrides to the `data` of a `model`, one after the other. `a.b=null` removes a value. A wrong override
+    does not change the data, and is reported as a problem.
+
+    A new `distribution.type` removes the fields that the new distribution does not have.
+
+    Returns:
+        The data (changed in place), and the changes together with the problems.
+    """
+    origins: dict[ValuePath, str] = {}
+    texts: dict[ValuePath, str] = {}
+    problems: list[Problem] = []
+    for text in overrides:
+        origin = shortened(f"--set {text}")
+        try:
+            parts, written = _split(text)
+            path, found = _apply(data, parts, written, model)
+        except _Refused as error:
+            problems.append(replace(_for_script(error.problem, text, model), file=origin))
+            continue
+        for old in [old for old in texts if old[: len(path)] == path]:
+            del texts[old]
+        origins = {old: text for old, text in origins.items() if old[: len(path)] != path} | {path: origin}
+        texts |= {(*path, *inner): value for inner, value in found.texts.items()}
+    return data, Changes(origins, texts, tuple(problems))
+
+
+def _for_script(problem: Problem, text: str, model: type[BaseModel]) -> Problem:
+    """Return the problem with a hint about hyperparameters, if the override names no field: `epochs=3`."""
+    if model is not TrainingJob or not (problem.hint or "").startswith("use one of"):
+        return problem
+    if problem.code != "CT010" or not re.fullmatch(r"[\w-]+=[\w.+-]{1,40}", text):
+        return problem
+    return replace(problem, hint=f"for an option of your script, write `--set hyperparameters.{text}`")
+
+
+def _split(text: str) -> tuple[list[str], str]:
+    """Split an override such as `a."b.c"[0]=value` into the parts of its path and the text of its value."""
+    parts: list[str] = []
+    offset = 0
+    while True:
+        match = _PART.match(text, offset)
+        if match is None or (match["index"] is None and match["bare"] is not None and not match["bare"].strip()):
+            break
+        offset = match.end()
+        name = match["double"] if match["double"] is not None else match["single"]
+        name = re.sub(r"\\(.)", r"\1", name) if match["double"] is not None else name
+        if len(parts) == MAX_DEPTH:
+            raise _Refused(f"`{shortened(text)}` has too many levels", "use fewer levels: a job has about five")
+        parts.append(match["index"] or (name if name is not None else match["bare"].strip()))
+        if text[offset : offset + 1] == "=":
+            return parts, text[offset + 1 :]
+        if text[offset : offset + 1] == ".":
+            offset += 1
+        elif text[offset : offset + 1] != "[":
+            break
+    if "=" not in text:
+        raise _Refused(f"`{shortened(text)}` has no `=` after the field", _SYNTAX)
+    raise _Refused(
+        f"`{shortened(text.partition('=')[0])}` is not the path of a field",
+        f'{_SYNTAX}; quote a key with dots: `hyperparameters."a.b"=1`',
+    )
+
+
+def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tuple[ValuePath, Positions]:
+    """Set the value at the path `parts` to `text` and create missing parents. After an error, `data` is unchanged.
+    `root` is the model of `data`.
+
+    Returns:
+        The path with its keys and indexes, and the positions and spellings of the values in `text`.
+    """
+    shape: SchemaNode = node_of_model(root)
+    holder: Any = data
+    path: ValuePath = ()
+    fresh: list[tuple[Any, str | int, Any]] = []
+    for part in parts[:-1]:
+        key, inner = _step(shape, holder, part, path, root)
+        path, value = (*path, key), _get(holder, key)
+        opened = _open(value, inner, path)
+        if opened is not value:
+            fresh.append((holder, key, opened))
+        holder, shape = opened, inner
+    key, inner = _step(shape, holder, parts[-1], path, root)
+    path = (*path, key)
+    found = _value(inner, text, path)
+    for above, name, opened in fresh:
+        _put(above, name, opened)
+    if text.strip() == _REMOVE:
+        _remove(holder, key)
+    else:
+        _put(holder, key, found.data)
+        if shape.kind == "choice" and key == "type":
+            _keep_fields(holder, shape)
+    return path, found.positions
+
+
+def _step(
+    shape: SchemaNode, holder: Any, part: str, path: ValuePath, root: type[BaseModel]
+) -> tuple[str | int, SchemaNode]:
+    """Convert `part` of an override's path to a key or index of `holder`. Return the key and the schema of its value.
+
+    Args:
+        shape: the schema of `holder`.
+        path: the path of `holder`.
+        root: the model of the whole job.
+
+    Raises:
+        _Refused: the field or index does not exist, or the field at `path` has a single value.
+    """
+    if shape.kind == "value":
+        raise _Refused(f"`{dotted(path)}` holds one value, so nothing can be set below it", _SYNTAX, path)
+    if isinstance(holder, list):
+        inner = shape.child(0)
+        assert inner is not None, "only a list or any JSON holds a list"
+        return _index(part, len(holder), path), inner
+    tag = holder.get("type") if isinstance(holder, Mapping) else None
+    child = shape.child(part, tag)
+    if child is None or (shape.kind in ("model", "choice") and part not in shape.field_names(tag)):
+        said = unknown_field((*path, part), shape, root, tag)
+        raise _Refused(said.message, said.hint, (*path, part), code=said.code)
+    return part, child
+
+
+def _index(text: str, length: int, path: ValuePath) -> int:
+    where = dotted(path)
+    if not (text.isascii() and text.isdecimal()):
+        raise _Refused(f"`{where}` is a list, and `{shortened(text)}` is not an index", f"write `{where}[0]`", path)
+    if len(text) > _MAX_DIGITS or int(text) > length:
+        message = f"`{where}` has {length} entries, so there is no `[{shortened(text)}]`"
+        raise _Refused(message, f"the next one is `{where}[{length}]`", path)
+    return int(text)
+
+
+def _open(value: Any, shape: SchemaNode, path: ValuePath) -> Any:
+    """Return the mapping or list at `path` in which an override can set a value: `value` if it has the right type, else
+    a new mapping or list. A text that is written once for all targets becomes a mapping with this text for each target.
+
+    Raises:
+        _Refused: the field holds a single value, so it has no parts to set.
+    """
+    if isinstance(value, _CONTAINERS.get(shape.kind, dict)):
+        return value
+    if isinstance(value, str) and shape.model() is PerTarget:
+        return dict.fromkeys(PerTarget.model_fields, value)
+    if value is not None and shape.kind in ("value", "json"):
+        where = dotted(path)
+        raise _Refused(f"`{where}` holds one value, so nothing can be set below it", _SYNTAX, path)
+    return [] if shape.kind == "list" else {}
+
+
+def _get(holder: Any, key: str | int) -> Any:
+    if isinstance(holder, list):
+        return holder[key] if isinstance(key, int) and key < len(holder) else None
+    return holder.get(key)
+
+
+def _put(holder: Any, key: str | int, value: Any) -> None:
+    if isinstance(holder, list) and key == len(holder):
+        holder.append(value)
+    else:
+        holder[key] = value
+
+
+def _remove(holder: Any, key: str | int) -> None:
+    if isinstance(holder, dict) or (isinstance(key, int) and key < len(holder)):
+        holder.pop(key, None) if isinstance(holder, dict) else holder.pop(key)
+
+
+def _keep_fields(holder: Data, shape: SchemaNode) -> None:
+    """Remove the fields of `holder` that do not exist for its new `type`."""
+    if shape.model(holder["type"]) is not None:
+        known = shape.field_names(holder["type"])
+        for name in [name for name in holder if name not in known]:
+            del holder[name]
+
+
+def _value(shape: SchemaNode, text: str, path: ValuePath) -> Document:
+    """Convert the text of an override to a value of its field's type. A text that does not fit the type stays text,
+    which validation refuses."""
+    plain = Positions(texts={(): text})
+    starts = text.lstrip()[:1]
+    if shape.kind != "value" and (starts in ("{", "[") or (shape.kind == "json" and starts in ('"', "'"))) and starts:
+        try:
+            document = read_document(text, "yaml")
+        except Unreadable as error:
+            raise _refuse(error.problem, path) from None
+        if document.problems:
+            raise _refuse(document.problems[0], path)
+        return document
+    if shape.options and shape.kind == "value":
+        return Document(next((option for option in shape.options if str(option) == text), text), plain)
+    reads = shape.kind == "json" or (shape.type in (int, bool, float) and not shape.parsed)
+    return Document(read_scalar(text) if reads and text else text, plain)

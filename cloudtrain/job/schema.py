@@ -1,0 +1,264 @@
+"""The JSON Schema (2020-12) of job files, with which editors complete fields, show help and mark mistakes.
+
+Run `cloudtrain schema > job.schema.json` and put this comment for the YAML language server at the top of a job file:
+
+    # yaml-language-server: $schema=job.schema.json
+
+The schema accepts every job file that `load_job` accepts. It also accepts some mistakes: a reference
+(`${{inputs.train}}`) to a missing input, `1.0` for an integer, or a duration that is too long.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from typing import Any
+
+from pydantic import BaseModel
+
+from cloudtrain.job.data import Checkpoint, Input, Output
+from cloudtrain.job.distribution import SMP_PARAMETERS
+from cloudtrain.job.model import OVERRIDES, is_widened
+from cloudtrain.job.nodes import SchemaNode, node_of_field
+from cloudtrain.job.processing import KINDS, ONLY_TRAINING, ProcessingInput, ProcessingJob, ProcessingOutput
+from cloudtrain.job.sweep import Sweep
+from cloudtrain.job.training import Environment, TrainingJob
+from cloudtrain.system.plugins import all_targets, target_names
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_NAMES = {"training": "job", "processing": "processing-job", "sweep": "sweep"}
+"""The last part of each schema's identifier. An identifier is a URN, so it cannot be downloaded."""
+
+_KIND_HELP = "What the file holds: `training`, which need not be said, `processing`, or `sweep`."
+
+Schema = dict[str, Any]
+
+
+def job_schema(kind: str = "training") -> Schema:
+    """Return the JSON Schema of a job file as JSON data. `kind` is a key of `cloudtrain.job.processing.KINDS`, or
+    `sweep`."""
+    root: type[BaseModel] = Sweep if kind == "sweep" else KINDS[kind]
+    schema = root.model_json_schema(mode="validation")
+    definitions: Schema = schema.pop("$defs")
+    for model in _models(root):
+        own = schema if model is root else definitions[model.__name__]
+        _describe(own, model)
+        _take_short_forms(own, model)
+        own.update(_RULES.get(model.__name__, {}))
+    if kind == "training":
+        schema["properties"]["distribution"] = _choice(schema["properties"]["distribution"], definitions)
+        schema["properties"] = {"kind": {"const": kind, "description": _KIND_HELP}} | schema["properties"]
+    else:
+        schema["properties"]["kind"]["description"] = _KIND_HELP
+        schema["required"] = ["kind", *schema["required"]]
+    if kind == "sweep":
+        _open_short_forms(schema, definitions)
+    for name in ("inputs", "outputs"):
+        _pattern_to_names((definitions["TrainingJob"] if kind == "sweep" else schema)["properties"][name])
+    title = {"training": "cloudtrain job", "sweep": "cloudtrain sweep"}.get(kind, f"cloudtrain {kind} job")
+    head = {"$schema": DIALECT, "$id": f"urn:cloudtrain:schema:{_NAMES[kind]}", "title": title}
+    return head | {key: value for key, value in schema.items() if key != "title"} | {"$defs": definitions}
+
+
+def _open_short_forms(schema: Schema, definitions: Schema) -> None:
+    """Allow the short forms of a sweep: a job without a name, the path of the job's file, and a list instead of
+    `choice`."""
+    job, values = schema["properties"]["job"], schema["properties"]["search"]
+    definitions["TrainingJob"]["required"].remove("name")
+    distribution = definitions["TrainingJob"]["properties"]["distribution"]
+    definitions["TrainingJob"]["properties"]["distribution"] = _choice(distribution, definitions)
+    schema["properties"]["job"] = {
+        "description": job.get("description", ""),
+        "anyOf": [{"type": "string", "minLength": 1}, {"$ref": "#/$defs/TrainingJob"}],
+    }
+    values["additionalProperties"] = {
+        "anyOf": [{"type": "array", "minItems": 1}, values["additionalProperties"]],
+    }
+
+
+def _models(root: type[BaseModel]) -> list[type[BaseModel]]:
+    """Return `root` and all models of its fields, each once."""
+    found: dict[type[BaseModel], None] = {}
+
+    def visit(shape: SchemaNode | None) -> None:
+        while shape is not None and shape.kind in ("map", "list"):
+            shape = shape.inner
+        for model in shape.models.values() if shape is not None else ():
+            add(model)
+
+    def add(model: type[BaseModel]) -> None:
+        if model not in found:
+            found[model] = None
+            for name in model.model_fields:
+                visit(node_of_field(model, name))
+
+    add(root)
+    return list(found)
+
+
+def _describe(schema: Schema, model: type[BaseModel]) -> None:
+    """Add a description to each field: its docstring in the source code and the unit of its type."""
+    schema["description"] = inspect.cleandoc(model.__doc__ or "").partition("\n\n")[0]
+    texts = _field_texts(model) | _target_texts(model)
+    for name, own in schema["properties"].items():
+        units = (option["description"] for option in (own, *own.get("anyOf", ())) if "description" in option)
+        text = f"{texts.get(name, '')} {next(units, '')}".strip()
+        if text:
+            own["description"] = text
+
+
+def _target_texts(model: type[BaseModel]) -> dict[str, str]:
+    """Return the help texts of the targets for the fields of `model` that are named after a target."""
+    texts: dict[str, str] = {}
+    for target in all_targets():
+        texts[target.name] = target.environment_help if model is Environment else target.place_help
+        texts[target.name + OVERRIDES] = target.overrides_help
+    named = {Environment, Input, Output, Checkpoint, ProcessingInput, ProcessingOutput, TrainingJob, ProcessingJob}
+    return {field: text for field, text in texts.items() if field in model.model_fields and model in named}
+
+
+def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
+    """Let the schema allow a text in place of a mapping, for fields of `model` that accept both. Example: one instance
+    type for all targets.
+    """
+    for name in model.model_fields:
+        shape, own = node_of_field(model, name), schema["properties"][name]
+        if shape.kind == "model" and shape.parsed:
+            own["anyOf"].insert(0, {"type": "string"})
+        elif shape.inner is not None and shape.inner.kind == "model" and shape.inner.parsed:
+            key = "items" if shape.kind == "list" else "additionalProperties"
+            own[key] = {"anyOf": [{"type": "string"}, own[key]]}
+
+
+def _field_texts(model: type[BaseModel]) -> dict[str, str]:
+    """Return the docstrings of the fields of a model and its base classes."""
+    texts: dict[str, str] = {}
+    for owner in reversed(model.__mro__):
+        if owner is BaseModel or not issubclass(owner, BaseModel) or is_widened(owner):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, below in zip(body.body, body.body[1:], strict=False):
+            text = below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else None
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, str):
+                texts[field.target.id] = " ".join(inspect.cleandoc(text).split())
+    return texts
+
+
+def _choice(schema: Schema, definitions: Schema) -> Schema:
+    """Return a schema for `distribution` that selects the model by `type`. An editor then offers the types first and
+    the fields of the chosen type next."""
+    names = [option["$ref"].rpartition("/")[2] for option in schema["oneOf"]]
+    tags = {definitions[name]["properties"]["type"]["const"]: name for name in names}
+    helps = [definitions[name].get("description", "") for name in names]
+    kind = {"enum": list(tags), "enumDescriptions": helps, "description": "How the processes are launched."}
+    return {
+        "title": "Distribution",
+        "description": schema.get("description", "How the processes of a job are launched and find each other."),
+        "type": "object",
+        "required": ["type"],
+        "properties": {"type": kind},
+        "allOf": [
+            {"if": {"properties": {"type": {"const": tag}}, "required": ["type"]}, "then": {"$ref": f"#/$defs/{name}"}}
+            for tag, name in tags.items()
+        ],
+    }
+
+
+def _pattern_to_names(schema: Schema) -> None:
+    """Allow only valid names of inputs and outputs. pydantic's `patternProperties` would allow all other names, too."""
+    for pattern, inner in schema.pop("patternProperties", {}).items():
+        schema["additionalProperties"] = inner
+        schema["propertyNames"] = {"pattern": pattern, "maxLength": 64}
+
+
+def _require(*names: str) -> Schema:
+    """Return a schema that requires each of the fields `names` with a value other than null."""
+    return {"required": list(names), "properties": {name: {"not": {"type": "null"}} for name in names}}
+
+
+def _not_empty(name: str) -> Schema:
+    return {
+        "required": [name],
+        "properties": {name: {"anyOf": [{"type": "object", "minProperties": 1}, {"type": "array", "minItems": 1}]}},
+    }
+
+
+def _smp_version(version: int) -> Schema:
+    then: Schema = {"properties": {"parameters": {"propertyNames": {"enum": sorted(SMP_PARAMETERS[version])}}}}
+    if version == 2:
+        then["properties"]["mpi_options"] = {"const": ""}
+    return {"if": {"required": ["version"], "properties": {"version": {"const": version}}}, "then": then}
+
+
+def _truthy(name: str) -> Schema:
+    """Return a schema that requires the field `name` with a value that is neither null nor empty."""
+    return {"required": [name], "properties": {name: {"not": {"enum": [None, "", [], {}]}}}}
+
+
+def _two_of(*names: str) -> Schema:
+    pairs = [[one, other] for index, one in enumerate(names) for other in names[index + 1 :]]
+    return {"anyOf": [{"allOf": [_truthy(name) for name in pair]} for pair in pairs]}
+
+
+_ONE_THING_TO_RUN: Schema = {
+    "anyOf": [
+        _require("entry_point"),
+        _require("command"),
+        {"required": ["environment"], "properties": {"environment": _require("image")}},
+    ],
+    "not": {
+        "anyOf": [
+            _require("entry_point", "command"),
+            {"allOf": [_require("command"), _not_empty("hyperparameters")]},
+        ]
+    },
+}
+
+_MACHINE = ("instance_type", "gpu", "instance_preferences")
+
+_PLACE = {"anyOf": [_require(name) for name in target_names()]}
+
+_ABSOLUTE: Schema = {"path": {"anyOf": [{"type": "null"}, {"type": "string", "pattern": "^/opt/ml/processing/"}]}}
+
+_RULES: dict[str, Schema] = {
+    "TrainingJob": _ONE_THING_TO_RUN,
+    "ProcessingJob": _ONE_THING_TO_RUN
+    | {
+        "allOf": [
+            {
+                "properties": {
+                    "resources": {"not": {"anyOf": [_not_empty("instance_groups"), _not_empty("distribution_groups")]}}
+                }
+            }
+        ]
+    },
+    "Input": _PLACE,
+    "ProcessingInput": _PLACE
+    | {
+        "allOf": [
+            {
+                "properties": {
+                    **{name: {"const": default} for name, default in ONLY_TRAINING.items() if default},
+                    **{name: {"enum": [None, []]} for name, default in ONLY_TRAINING.items() if not default},
+                    "data_type": {"not": {"const": "augmented_manifest"}},
+                    **_ABSOLUTE,
+                }
+            }
+        ]
+    },
+    "ProcessingOutput": {"allOf": [{"properties": _ABSOLUTE}]},
+    "Resources": {
+        "not": _two_of(*_MACHINE),
+        "if": _not_empty("instance_groups"),
+        "then": {"not": {"anyOf": [{"required": ["instance_count"]}, *(_truthy(name) for name in _MACHINE)]}},
+        "else": {"not": _not_empty("distribution_groups")},
+    },
+    "SMP": {"allOf": [_smp_version(1), _smp_version(2)]},
+    "TensorFlow": {
+        "if": _require("parameter_servers"),
+        "then": {"required": ["strategy"], "properties": {"strategy": {"const": "parameter_server"}}},
+    },
+}
+"""The models' own rules, expressed in JSON Schema."""

@@ -1,0 +1,133 @@
+"""Jobs for scripts without a job file, as in `cloudtrain submit train.py --epochs 3`."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.errors import UsageError
+from cloudtrain.job.nodes import MAX_JOB_NAME
+
+_LIBRARIES = {
+    "deepspeed": "deepspeed",
+    "horovod": "horovod",
+    "mpi4py": "mpi",
+    "torch": "torch",
+    "lightning": "torch",
+    "pytorch_lightning": "torch",
+    "accelerate": "torch",
+    "transformers": "torch",
+}
+"""Libraries that a script can import, and the distribution that starts its processes. The first match counts."""
+
+_USUAL_NAMES = ("train", "main", "run", "__main__")
+"""Script names that say nothing about the job. The job is then named after the folder."""
+
+
+def fields_of_script(script: Path, arguments: Sequence[str], folder: Path) -> dict[str, Any]:
+    """Return the fields of the job that runs a script with arguments.
+
+    The code is `folder` if the script is inside it, as in `python src/train.py`, otherwise the script's folder.
+    If all arguments are `--name value`, they become hyperparameters; otherwise the job gets a command.
+
+    Raises:
+        UsageError: the script does not exist, or is not a Python file.
+    """
+    place, root = os.path.realpath(script), os.path.realpath(folder)
+    inside = os.path.relpath(place, root)
+    if inside.startswith(os.pardir):
+        root, inside = os.path.dirname(place), os.path.basename(place)  # noqa: PTH119, PTH120
+    entry_point = Path(inside).as_posix()
+    source = "." if root == os.path.realpath(folder) else root
+    fields: dict[str, Any] = {"name": job_name_from(_title(place, root)), "source_dir": source}
+    hyperparameters = read_hyperparameters(arguments)
+    if hyperparameters is None:
+        fields["command"] = shlex.join(("python", entry_point, *arguments))
+    else:
+        fields["entry_point"] = entry_point
+        if hyperparameters:
+            fields["hyperparameters"] = hyperparameters
+    distribution = distribution_of(script)
+    return fields | ({"distribution": {"type": distribution}} if distribution else {})
+
+
+def read_hyperparameters(arguments: Sequence[str]) -> dict[str, Any] | None:
+    """Return the values of `--name value` and `--name=value`, or None if an argument has another form.
+
+    Integers and decimal numbers become numbers if Python would print them identically; all other values stay text.
+    """
+    found: dict[str, Any] = {}
+    waiting = list(arguments)
+    while waiting:
+        name, equals, value = waiting.pop(0).partition("=")
+        if not equals:
+            if not waiting or (waiting[0].startswith("-") and _number(waiting[0]) is None):
+                return None
+            value = waiting.pop(0)
+        if not re.fullmatch(r"--[A-Za-z0-9][^\s]*", name) or name[2:] in found:
+            return None
+        number = _number(value)
+        found[name[2:]] = value if number is None else number
+    return found
+
+
+def job_name_from(text: str) -> str:
+    """Convert a text to a valid job name of letters, digits and hyphens."""
+    words = re.findall(r"[a-zA-Z0-9]+", text)
+    return "-".join(words)[:MAX_JOB_NAME].rstrip("-") or "training"
+
+
+def _title(place: str, root: str) -> str:
+    stem = Path(place).stem
+    return Path(root).name if stem in _USUAL_NAMES else stem
+
+
+def _number(text: str) -> int | float | None:
+    for kind in (int, float):
+        try:
+            value = kind(text)
+        except ValueError:
+            continue
+        return value if repr(value) == text and text not in ("inf", "-inf", "nan") else None
+    return None
+
+
+def distribution_of(script: Path) -> str | None:
+    """Return the distribution that the script's imports suggest; None if they suggest none.
+
+    Raises:
+        UsageError: the script cannot be read, or is not a Python file.
+    """
+    from cloudtrain.documents.document import Unreadable, parse_python, read_text
+
+    try:
+        tree = parse_python(read_text(script))
+    except OSError as error:
+        raise UsageError(
+            f"`{script}` cannot be read: {error.strerror}",
+            hint="name a script that you can read",
+            code="CT903",
+        ) from None
+    except Unreadable as error:
+        raise UsageError(f"`{script}`: {error.problem.message}", hint=error.problem.hint, code="CT903") from None
+    except SyntaxError as error:
+        hint = f"look at line {error.lineno}" if error.lineno else "name a Python script"
+        raise UsageError(f"`{script}` is not Python: {error.msg}", hint=hint, code="CT903") from None
+    imported = _imports(tree)
+    return next((distribution for name, distribution in _LIBRARIES.items() if name in imported), None)
+
+
+def _imports(tree: ast.AST) -> Mapping[str, None]:
+    """Return the packages that a module imports, at its top level or inside functions."""
+    found: dict[str, None] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update((alias.name.partition(".")[0], None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found[node.module.partition(".")[0]] = None
+    return found

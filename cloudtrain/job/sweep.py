@@ -1,0 +1,476 @@
+"""The sweep: many runs of one training job with different hyperparameters. A sweep is portable and immutable. This
+module does no I/O.
+
+Ranges are written as the values that the script receives. Each target translates them into its service's terms.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from math import exp, floor, isfinite, log, prod
+from sys import float_info
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_args
+
+from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
+
+from cloudtrain.errors import Problem
+from cloudtrain.job.model import Duration, FromFile, Model, all_at_once
+from cloudtrain.job.nodes import JOB_NAME, MAX_JOB_NAME, describe_value
+from cloudtrain.job.problems import wrong
+from cloudtrain.job.training import TrainingJob, unsendable
+
+if TYPE_CHECKING:
+    from cloudtrain.job.model import DurationInput, Fields, Json
+
+
+# The search space of a sweep: the possible values of each hyperparameter.
+
+Kind = Literal["log", "uniform", "int", "choice"]
+KINDS: tuple[Kind, ...] = ("log", "uniform", "int", "choice")
+
+_LARGEST = 2**53
+"""The largest whole number up to which every number is exact, in JSON and for every service."""
+
+_Whole = Annotated[int, Field(strict=True, ge=-_LARGEST, le=_LARGEST)]
+_Bounds = tuple[FiniteFloat, FiniteFloat]
+_WholeBounds = tuple[_Whole, _Whole]  # the field `int` below shadows the type
+_HINT = "write a list of values, `{log: [1e-4, 1e-1]}`, `{uniform: [0, 1]}` or `{int: [1, 8]}`"
+
+
+def _range_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+    given = [kind for kind in KINDS if data.get(kind) is not None]
+    if not given and any(name not in (*KINDS, "step") for name in data):
+        return  # an unknown field, which is reported already
+    if len(given) != 1:
+        message = "a range has only one of `log`, `uniform`, `int` and `choice`" if given else "the range has no values"
+        yield Problem((), message, _HINT, code="CT060")
+        return
+    kind, value = given[0], data[given[0]]
+    step = data.get("step")
+    if step is not None and kind != "int":
+        yield Problem(("step",), f"`step` applies to `int`, and this is `{kind}`", "remove it", code="CT018")
+    if kind == "choice":
+        yield from _choice_rules(value)
+    else:
+        yield from _bound_rules(kind, value, step)
+
+
+def _choice_rules(values: Any) -> Iterator[Problem]:
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        return
+    if not values:
+        yield Problem(("choice",), "the list has no values", "add at least one, or remove it", code="CT060")
+    seen = set[str]()
+    for index, value in enumerate(values):
+        text = json.dumps(value, sort_keys=True, default=str)
+        if text in seen:
+            yield Problem(("choice", index), f"`{value}` is listed twice", "remove one of the two", code="CT060")
+        seen.add(text)
+
+
+def _bound_rules(kind: str, value: Any, step: Any) -> Iterator[Problem]:
+    if not isinstance(value, list | tuple):
+        return
+    if len(value) != 2:
+        hint = f"write `{{{kind}: [1, 8]}}`, or list the values themselves"
+        yield Problem((kind,), f"a range has two bounds, and this has {len(value)}", hint, code="CT060")
+        return
+    low, high = value
+    if not all(_is_number(item) for item in value):
+        return
+    if low >= high:
+        hint = f"write `[{high}, {low}]`" if low > high else f"write the value into the job: `{low}`"
+        yield Problem((kind,), f"the range from {low} to {high} is empty", hint, code="CT060")
+    elif isinstance(step, int) and step > high - low:
+        message, hint = f"a step of {step} leads beyond the range from {low} to {high}", "write a smaller step"
+        yield Problem(("step",), message, hint, code="CT060")
+    elif kind == "log" and low <= 0:
+        message = f"a logarithmic range needs positive bounds, not {low}"
+        yield Problem((kind,), message, "raise the lower bound, or use `uniform`", code="CT060")
+    elif not isfinite(float(high) - float(low)):
+        message = f"the range from {low} to {high} is too wide for a number"
+        yield Problem((kind,), message, "bring the bounds closer together", code="CT060")
+
+
+def _is_number(item: Any) -> bool:
+    """Return whether a bound is a number that a float can hold. Some integers are too large."""
+    return isinstance(item, float | int) and not isinstance(item, bool) and abs(item) <= float_info.max
+
+
+class Drawing(Protocol):
+    """A source of random numbers, such as `random.Random`."""
+
+    def random(self) -> float:
+        """Return a number from 0 up to, but not including, 1."""
+        ...
+
+
+class Range(Model):
+    """The possible values of one hyperparameter. Both bounds are included."""
+
+    log: _Bounds | None = None
+    """A number drawn log-uniformly: each order of magnitude is equally likely."""
+    uniform: _Bounds | None = None
+    """A number drawn uniformly."""
+    int: _WholeBounds | None = None
+    """An integer drawn uniformly."""
+    step: _Whole | None = Field(default=None, ge=1)
+    """With `int`: the distance between values. Default: 1."""
+    choice: tuple[JsonValue, ...] | None = None
+    """One of these values. You can write the list alone instead."""
+
+    _rules = all_at_once(_range_rules)
+
+    @property
+    def kind(self) -> Kind:
+        """The field that is set: `log`, `uniform`, `int` or `choice`."""
+        return next(kind for kind in KINDS if getattr(self, kind) is not None)
+
+    @property
+    def bounds(self) -> _Bounds:
+        """The smallest and the largest value."""
+        found: _Bounds = getattr(self, self.kind)
+        assert self.kind != "choice", "values of a choice have no order"
+        return found
+
+    @property
+    def values(self) -> Sequence[JsonValue] | None:
+        """All possible values of a discrete range; None for a continuous range."""
+        if self.int is not None:
+            return range(self.int[0], self.int[1] + 1, self.step or 1)
+        return self.choice
+
+    def draw(self, source: Drawing) -> JsonValue:
+        """Return a random value from the range."""
+        share = source.random()
+        if self.uniform is not None:
+            return self.uniform[0] + share * (self.uniform[1] - self.uniform[0])
+        if self.log is not None:
+            low, high = log(self.log[0]), log(self.log[1])
+            return min(max(exp(low + share * (high - low)), self.log[0]), self.log[1])
+        values = self.values
+        assert values is not None, "what is not continuous has values"
+        return values[floor(share * len(values))]
+
+    def __str__(self) -> str:
+        if self.choice is not None:
+            from cloudtrain.job.model import value_text
+
+            return ", ".join(map(value_text, self.choice))
+        low, high = self.bounds
+        words = {"log": "logarithmic", "uniform": "uniform", "int": "whole numbers"}[self.kind]
+        step = f" in steps of {self.step}" if self.step not in (None, 1) else ""
+        return f"{low:g} to {high:g}, {words}{step}"
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            log: Sequence[float] | None = None,
+            uniform: Sequence[float] | None = None,
+            int: Sequence[_Whole] | None = None,
+            step: _Whole | None = None,
+            choice: Sequence[JsonValue] | None = None,
+        ) -> None: ...
+
+
+class Space:
+    """The ranges of all hyperparameters, sorted by name."""
+
+    def __init__(self, ranges: Mapping[str, Range]) -> None:
+        self.ranges = dict(sorted(ranges.items()))
+
+    @property
+    def grid_size(self) -> int:
+        """The number of combinations in the grid. All ranges must be discrete."""
+        return prod(len(item.values or ()) for item in self.ranges.values())
+
+    @property
+    def grid_words(self) -> str:
+        """`grid_size` as text for a message. Very large numbers are abbreviated, because Python refuses to print more
+        than 4300 digits.
+        """
+        return f"{self.grid_size:,}" if self.grid_size < 10**12 else "more than a trillion"
+
+    def grid_point(self, index: int) -> dict[str, JsonValue]:
+        """Return the combination at `index` in the grid, counted from 0. The last hyperparameter changes fastest."""
+        point: dict[str, JsonValue] = {}
+        for name, item in reversed(self.ranges.items()):
+            values = item.values
+            assert values is not None, "a grid has no continuous range"
+            index, place = divmod(index, len(values))
+            point[name] = values[place]
+        return dict(sorted(point.items()))
+
+    def draw(self, source: Drawing) -> dict[str, JsonValue]:
+        """Return one random value for each hyperparameter."""
+        return {name: item.draw(source) for name, item in self.ranges.items()}
+
+
+MAX_TRIALS = 10_000
+"""Upper bound on `trials`. A larger number is probably a typing mistake."""
+
+Strategy = Literal["grid", "random", "bayesian", "hyperband"]
+Whole = Annotated[int, Field(strict=True)]
+
+
+def _choice_or_range(value: Any) -> Any:
+    """Convert a list such as `[32, 64]` to `{choice: [32, 64]}`. Return a mapping unchanged, and refuse a single
+    value."""
+    if isinstance(value, str | int | float):
+        message = f"a range is a list or a mapping, not {describe_value(value)}"
+        raise wrong(message, "list the values, `[1, 2]`, or write the one value into the job", code="CT060")
+    return {"choice": value} if isinstance(value, list | tuple) else value
+
+
+SearchRange = Annotated[Range, BeforeValidator(_choice_or_range)]
+
+
+def _objective_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+    if any(name not in ("maximize", "minimize") for name in data):
+        return  # an unknown field, which is reported already
+    if (data.get("maximize") is None) == (data.get("minimize") is None):
+        message = "an objective either maximizes or minimizes one metric"
+        yield Problem((), message, "write `objective: {maximize: accuracy}`", code="CT060")
+
+
+class Objective(Model):
+    """The metric that decides which trial is best. The last value that the script reports for the metric counts."""
+
+    maximize: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_./-]*$", max_length=255)
+    """The metric to maximize."""
+    minimize: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_./-]*$", max_length=255)
+    """The metric to minimize."""
+
+    _rules = all_at_once(_objective_rules)
+
+    @property
+    def metric(self) -> str:
+        """The name of the metric."""
+        return self.maximize or self.minimize or ""
+
+    @property
+    def goal(self) -> Literal["maximize", "minimize"]:
+        """Whether to maximize or to minimize the metric."""
+        return "maximize" if self.maximize else "minimize"
+
+    def better(self, one: float, other: float) -> bool:
+        """Return whether `one` is better than `other`."""
+        return one > other if self.maximize else one < other
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *, maximize: str | None = None, minimize: str | None = None) -> None: ...
+
+
+class Median(Model):
+    """Stop a trial whose best value so far is worse than the median of the other trials' averages over the same number
+    of reports.
+    """
+
+    after: Whole = Field(default=0, ge=0)
+    """The number of reports of the metric that every trial makes before it can be stopped."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *, after: int = 0) -> None: ...
+
+
+class Bandit(Model):
+    """Stop a trial whose best value so far is worse than the best value of the other trials over the same number of
+    reports, by more than `slack`.
+    """
+
+    slack: FiniteFloat = Field(gt=0)
+    """The allowed fraction of the best value: with 0.1, a trial may be a tenth worse."""
+    after: Whole = Field(default=0, ge=0)
+    """The number of reports of the metric that every trial makes before it can be stopped."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *, slack: float, after: int = 0) -> None: ...
+
+
+def _stop_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+    if len([name for name in ("median", "bandit") if data.get(name) is not None]) != 1:
+        yield Problem((), "`stop_early` needs one rule", "write `stop_early: {median: {after: 5}}`", code="CT060")
+
+
+class StopEarly(Model):
+    """The rule for stopping a trial early when other trials are clearly better."""
+
+    median: Median | None = None
+    bandit: Bandit | None = None
+
+    _rules = all_at_once(_stop_rules)
+
+    @property
+    def after(self) -> int:
+        """The number of reports of the metric that every trial makes before it can be stopped."""
+        return self.median.after if self.median is not None else self.bandit.after if self.bandit is not None else 0
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *, median: Median | Fields | None = None, bandit: Bandit | Fields | None = None) -> None: ...
+
+
+def _hyperband_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+    least, most = data.get("min", 1), data.get("max")
+    if isinstance(least, int) and isinstance(most, int) and least >= most:
+        yield Problem(("max",), f"`max` must be more than `min`, which is {least}", "raise it", code="CT060")
+
+
+class Hyperband(Model):
+    """Hyperband allows the worst trials only `min` reports of the metric, and the best trials up to `max`."""
+
+    min: Whole = Field(default=1, ge=1)
+    max: Whole = Field(ge=2, le=20_000)
+
+    _rules = all_at_once(_hyperband_rules)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *, max: int, min: int = 1) -> None: ...
+
+
+def _sweep_rules(sweep: Mapping[str, Any]) -> Iterator[Problem]:
+    for problem in unsendable(sweep.get("search"), ("search",)):
+        if problem.path[2:3] not in (("log",), ("uniform",)):  # about bounds, the range says more
+            yield problem
+    strategy, search = sweep.get("strategy", "random"), sweep.get("search")
+    if isinstance(search, Mapping) and not search:
+        yield Problem(("search",), "`search` has no ranges", "add for example `lr: {log: [1e-4, 1e-1]}`", code="CT060")
+    if strategy == "grid" and isinstance(search, Mapping):
+        yield from _not_in_a_grid(search)
+    if strategy not in get_args(Strategy):
+        return
+    if strategy != "grid" and sweep.get("trials") is None:
+        yield Problem(("trials",), f"`{strategy}` never ends by itself", "add for example `trials: 20`", code="CT011")
+    if strategy != "grid" and sweep.get("objective") is None:
+        hint = "add `objective: {maximize: accuracy}`, or use `strategy: grid`, which runs every combination"
+        yield Problem(("objective",), f"`{strategy}` needs an objective", hint, code="CT011")
+    if sweep.get("stop_early") is not None and sweep.get("objective") is None:
+        hint = "add `objective: {maximize: accuracy}`"
+        yield Problem(
+            ("stop_early",), "`stop_early` compares objectives, but the sweep has no objective", hint, code="CT018"
+        )
+    if sweep.get("stop_early") is not None and strategy == "hyperband":
+        message = "hyperband stops trials itself, so `stop_early` contradicts it"
+        yield Problem(("stop_early",), message, "remove one of them", code="CT018")
+    if strategy == "hyperband" and sweep.get("hyperband") is None:
+        message = "hyperband needs the maximum number of reports of a trial"
+        yield Problem(("hyperband",), message, "add for example `hyperband: {min: 1, max: 27}`", code="CT011")
+    if strategy != "hyperband" and sweep.get("hyperband") is not None:
+        hint = "write `strategy: hyperband`, or remove it"
+        yield Problem(
+            ("hyperband",),
+            f"`hyperband` applies only to `strategy: hyperband`, and this is `{strategy}`",
+            hint,
+            code="CT018",
+        )
+    job = sweep.get("job")
+    command = job.get("command") if isinstance(job, Mapping) else getattr(job, "command", None)
+    if command is not None:
+        hint = "write an `entry_point`, which gets each value as `--name value`"
+        yield Problem(
+            ("job", "command"), "a sweep sets hyperparameters, which a `command` does not get", hint, code="CT018"
+        )
+
+
+def _not_in_a_grid(search: Mapping[str, Any]) -> Iterator[Problem]:
+    for name, item in search.items():
+        for kind in ("log", "uniform"):
+            written = item.get(kind) if isinstance(item, Mapping) else getattr(item, kind, None)
+            if written is not None:
+                message = f"a grid cannot try every value of `{name}`, which has a continuous range"
+                hint = f"list values, `{name}: [0.001, 0.01, 0.1]`, or use `strategy: random`"
+                yield Problem(("search", name), message, hint, code="CT060")
+
+
+class Sweep(FromFile):
+    """Many runs of one training job that are planned, priced, started, watched, stopped and continued together.
+
+    Raises:
+        JobError: listing every problem at once, each with a hint.
+    """
+
+    kind: Literal["sweep"] = "sweep"
+    """Distinguishes the file of a sweep from that of a job."""
+    name: str = Field(pattern=JOB_NAME, max_length=MAX_JOB_NAME)
+    """Letters, digits and hyphens. At most 40 characters, so that a run name with hash and counter fits every
+    target."""
+    job: TrainingJob
+    """The training job, or the path of its file. The values of the search replace its hyperparameters."""
+    search: dict[str, SearchRange]
+    """Maps a hyperparameter to its values: a list, `{log: [1e-4, 1e-1]}`, `{uniform: [0, 1]}`,
+    `{int: [1, 8], step: 1}`."""
+    objective: Objective | None = None
+    strategy: Strategy = "random"
+    """grid tries every combination. random draws values. bayesian learns from the trials that have ended. hyperband
+    stops weak trials earlier and more often."""
+    trials: Whole | None = Field(default=None, ge=1, le=MAX_TRIALS)
+    """The number of runs. Default for a grid: all combinations."""
+    parallel: Whole = Field(default=1, ge=1, le=1000)
+    """The number of runs at the same time."""
+    stop_early: StopEarly | None = None
+    hyperband: Hyperband | None = None
+    seed: Whole | None = Field(default=None, ge=0, le=2**31 - 1)
+    """Seed of the random draws. The same seed gives the same values."""
+    driver: Literal["auto", "service", "cloudtrain"] = "auto"
+    """What chooses the values and starts the trials: the target's tuner (`service`), or a cloudtrain process on this
+    machine (`cloudtrain`). auto: the tuner, if the target has one that supports the sweep."""
+    max_cost: FiniteFloat | None = Field(default=None, gt=0)
+    """Maximum cost of all trials together, in US dollars at list prices."""
+    max_runtime: Duration | None = None
+    """The time after which no further trial is started. A service's tuner also stops running trials."""
+
+    _rules = all_at_once(_sweep_rules)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_the_job(cls, data: Any) -> Any:
+        """Give an inline job without a name the name of the sweep."""
+        job = data.get("job") if isinstance(data, Mapping) else None
+        if isinstance(job, Mapping) and "name" not in job and "name" in data:
+            return {**data, "job": {"name": data["name"], **job}}
+        return data
+
+    @property
+    def space(self) -> Space:
+        """The ranges, in the order of their names."""
+        return Space(self.search)
+
+    @property
+    def trial_count(self) -> int:
+        """The maximum number of trials."""
+        if self.strategy != "grid":
+            assert self.trials is not None, "the rules have asked for it"
+            return self.trials
+        return min(self.trials or self.space.grid_size, self.space.grid_size)
+
+    def trial_job(self, values: Mapping[str, JsonValue]) -> TrainingJob:
+        """Return the training job of the trial with the given hyperparameter values."""
+        return self.job.model_copy(update={"hyperparameters": {**self.job.hyperparameters, **values}})
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            name: str,
+            job: TrainingJob | Fields,
+            search: Mapping[str, Range | Fields | Sequence[Json]],
+            kind: Literal["sweep"] = "sweep",
+            objective: Objective | Fields | None = None,
+            strategy: Strategy = "random",
+            trials: int | None = None,
+            parallel: int = 1,
+            stop_early: StopEarly | Fields | None = None,
+            hyperband: Hyperband | Fields | None = None,
+            seed: int | None = None,
+            driver: Literal["auto", "service", "cloudtrain"] = "auto",
+            max_cost: float | None = None,
+            max_runtime: DurationInput | None = None,
+        ) -> None: ...

@@ -1,0 +1,469 @@
+"""The training job that the user writes: portable between targets and immutable. This module does no I/O."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
+
+from cloudtrain.errors import Problem, UsageError, dotted
+from cloudtrain.job.data import Checkpoint, FilledPath, Input, Output, PathText, Text, reference_problems
+from cloudtrain.job.distribution import Distribution, NoDistribution
+from cloudtrain.job.model import (
+    MAX_COUNT,
+    OVERRIDES,
+    Count,
+    Duration,
+    FromFile,
+    Model,
+    Size,
+    all_at_once,
+    per_target,
+    value_for,
+)
+from cloudtrain.job.nodes import JOB_NAME, MAX_JOB_NAME, PLACE_NAME, KeyProblem, MissingProblem
+from cloudtrain.system.plugins import target_names
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from cloudtrain.job.model import DurationInput, Fields, Json, PathInput, SizeInput, Texts
+
+
+# The instance types and counts of a job.
+
+
+@per_target(str | None, default=None)
+class PerTarget(Model):
+    """A value that differs between targets: `{sagemaker: ml.p4d.24xlarge, azureml: Standard_ND96asr_v4}`."""
+
+    def of(self, target: str) -> str | None:
+        """Return the value for one target, or None if the job has none."""
+        return value_for(self, target)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **values: str | None) -> None: ...
+
+        def __getattr__(self, target: str) -> str | None: ...
+
+
+def _everywhere(value: Any) -> Any:
+    return dict.fromkeys(target_names(), value) if isinstance(value, str) else value
+
+
+Named = Annotated[PerTarget, BeforeValidator(_everywhere)]
+"""One string for every target, or one per target."""
+
+NamedInput = str | Mapping[str, str | None] | PerTarget
+"""The types that a field of type `Named` accepts."""
+
+
+class InstanceGroup(Model):
+    """One group of a heterogeneous cluster (SageMaker): its own instance type and count."""
+
+    name: str = Field(min_length=1, max_length=64)
+    instance_type: str
+    instance_count: Count
+
+
+class InstancePreference(Model):
+    """One of several alternative instance types (SageMaker), with the instance count and the training plan for that
+    type.
+    """
+
+    instance_type: str
+    instance_count: Count | None = None
+    """Default: the job's `instance_count`."""
+    training_plan: str | None = None
+    """ARN of a training plan for this type, instead of the target's `training_plan`."""
+
+    @model_serializer(mode="wrap")
+    def _in_short(self, as_mapping: SerializerFunctionWrapHandler) -> Any:
+        """Serialize as the instance type alone if no other field is set."""
+        alone = self.instance_count is None and self.training_plan is None
+        return self.instance_type if alone else as_mapping(self)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, *, instance_type: str, instance_count: int | None = None, training_plan: str | None = None
+        ) -> None: ...
+
+
+def _type_alone(value: Any) -> Any:
+    return {"instance_type": value} if isinstance(value, str) else value
+
+
+Preferred = Annotated[InstancePreference, BeforeValidator(_type_alone)]
+"""An instance type as a string, or with its own count and training plan."""
+
+
+def _resource_rules(resources: Mapping[str, Any]) -> Iterator[Problem]:
+    named = [name for name in ("instance_type", "gpu", "instance_preferences") if resources.get(name)]
+    for name in named[1:]:
+        yield Problem((name,), f"`{named[0]}` and `{name}` both name the machine", "remove one of them", code="CT018")
+    if not resources.get("instance_groups"):
+        if resources.get("distribution_groups"):
+            message = "`distribution_groups` needs `instance_groups`"
+            yield Problem(("distribution_groups",), message, "add `instance_groups`, or remove it", code="CT018")
+        return
+    for name in ("instance_count", *named):
+        if name in resources:
+            message = f"`instance_groups` holds its own types and counts, so `{name}` contradicts it"
+            yield Problem((name,), message, f"remove `{name}` or `instance_groups`", code="CT018")
+    total = sum(_counts(resources["instance_groups"]))
+    if total > MAX_COUNT:
+        message = f"`instance_groups` have {total:,} instances together, and a job has at most {MAX_COUNT:,}"
+        yield Problem(("instance_groups",), message, "lower their `instance_count`", code="CT014")
+
+
+def _counts(groups: Any) -> Iterator[int]:
+    """Yield the instance counts in the raw groups. Skip counts that are not integers, which validation reports."""
+    for group in groups if isinstance(groups, list | tuple) else ():
+        count = group.get("instance_count") if isinstance(group, Mapping) else getattr(group, "instance_count", None)
+        if isinstance(count, int):
+            yield count
+
+
+class Resources(Model):
+    """The number and type of instances. Name a type for each target, or describe its GPUs and let cloudtrain choose
+    from the catalogue.
+    """
+
+    instance_count: Count = 1
+    """Instances (machines, nodes) of the job."""
+    instance_type: Named | None = None
+    gpu: str | None = None
+    """GPU model and memory: `A100-40GB`, `H100`, `T4`."""
+    gpus_per_instance: int | None = Field(default=None, ge=0, strict=True)
+    interconnect: Literal["rdma", "ethernet"] | None = None
+    """`rdma`: EFA on SageMaker, InfiniBand with SR-IOV on Azure ML."""
+    instance_groups: tuple[InstanceGroup, ...] = ()
+    """SageMaker only: a heterogeneous cluster, instead of `instance_type` and `instance_count`."""
+    distribution_groups: tuple[str, ...] = ()
+    """SageMaker only: the groups that the distribution spans. Default: all groups."""
+    instance_preferences: tuple[Preferred, ...] = ()
+    """SageMaker only: up to five instance types, the best first, instead of `instance_type`. The service uses the first
+    type that is available. A type may have its own count and training plan: `{instance_type: ml.p5.48xlarge,
+    instance_count: 2}`."""
+    volume_size: Size | None = None
+    """Disk size of each instance, for instance types without a fixed disk."""
+    shm_size: Size | None = None
+    """Shared memory of the container (`/dev/shm`), for data loader workers."""
+
+    _rules = all_at_once(_resource_rules)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            instance_count: int = 1,
+            instance_type: NamedInput | None = None,
+            gpu: str | None = None,
+            gpus_per_instance: int | None = None,
+            interconnect: Literal["rdma", "ethernet"] | None = None,
+            instance_groups: Sequence[InstanceGroup | Fields] = (),
+            distribution_groups: Texts = (),
+            instance_preferences: Texts
+            | list[str | InstancePreference | Fields]
+            | tuple[str | InstancePreference | Fields, ...] = (),
+            volume_size: SizeInput | None = None,
+            shm_size: SizeInput | None = None,
+        ) -> None: ...
+
+
+BUNDLED = "bundled:"
+"""Prefix of a bundled training script: `source_dir: bundled:digits_ddp` names a script that ships with cloudtrain."""
+
+Name = Annotated[str, Field(pattern=PLACE_NAME, max_length=64)]
+"""The name of an input or output, valid for both SageMaker's channels and Azure ML's keys."""
+
+AssetWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,254}$")]
+"""The name or version of an asset of Azure ML."""
+
+_REFERENCE = re.compile(r"[a-z]+:\S.*")
+
+
+def _environment_rules(environment: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield a problem for each secret whose value is not a location. No message repeats the value, which may be the
+    secret itself.
+    """
+    secrets, variables = environment.get("secrets"), environment.get("variables")
+    for name, value in secrets.items() if isinstance(secrets, Mapping) else ():
+        path = ("secrets", name)
+        if not re.fullmatch(r"[A-Za-z_]\w*", str(name)):
+            message = f"`{name}` cannot be a variable's name"
+            yield KeyProblem(path, message, "write for example `HF_TOKEN`", code="CT070")
+        if isinstance(variables, Mapping) and name in variables:
+            message = f"`{name}` names both a secret and a variable"
+            yield Problem(path, message, f"remove `variables.{name}`", code="CT071")
+        places = {(target,): text for target, text in value.items()} if isinstance(value, Mapping) else {(): value}
+        for where, text in places.items():
+            if isinstance(text, str) and not _REFERENCE.fullmatch(text):
+                message = f"the secret `{name}` must be the location of its value"
+                hint = f"write for example `env:{name}` or `file:~/.secrets/{name}`"
+                yield Problem((*path, *where), message, hint, code="CT070")
+
+
+@per_target(str | None, default=None)
+class Environment(Model):
+    """The environment of the script: a framework and version for all targets, or an image for each target.
+
+    The field named after a target holds the name of an environment that is registered on that target.
+    """
+
+    framework: Literal["pytorch", "tensorflow", "huggingface"] | None = None
+    version: str | None = None
+    """Version of the framework, as text: `"2.8"`."""
+    base: str | None = None
+    """Hugging Face: the underlying framework, such as `pytorch2.8.0`. Default: the newest that the version has."""
+    python: str | None = None
+    """Version of Python, as text: `"3.12"`."""
+    image: Named | None = None
+    """A container image, instead of a framework and version."""
+    conda_file: PathText | None = None
+    """Azure ML: a conda file to install on top of the image. The path is relative to `source_dir`, and may lead
+    outside."""
+    build: PathText | None = None
+    """Azure ML: a folder with a `Dockerfile` to build the environment from. `../environment` is a folder beside
+    `source_dir`."""
+    dockerfile: PathText | None = None
+    """Azure ML: the path of the Dockerfile inside `build`, if its name is not `Dockerfile`."""
+    asset_name: AssetWord | None = None
+    """Azure ML: the name to register the environment of an image or a `build` folder under. Default: an environment
+    without a name of its own."""
+    asset_version: AssetWord | None = None
+    """Azure ML: the version of `asset_name`. Default: a hash of the environment's definition."""
+    description: str | None = None
+    """Azure ML: a description of the environment of an image or a `build` folder."""
+    tags: dict[str, str] = Field(default_factory=dict)
+    """Azure ML: tags of that environment."""
+    requirements: PathText | None = None
+    """A pip requirements file inside `source_dir`. The clouds install it before the script starts. On this machine the
+    interpreter must already have the packages (LO207)."""
+    variables: dict[str, str] = Field(default_factory=dict)
+    """Environment variables. Put secrets into `secrets`: variables are sent, stored and shown."""
+    secrets: dict[str, Named] = Field(default_factory=dict)
+    """Environment variables whose values the job looks up. Name the place of the value for each target, or one place
+    for all: `secretsmanager:NAME`, `keyvault:VAULT/NAME`, `file:PATH` or `env:NAME`. Only the place is sent and
+    stored."""
+
+    _rules = all_at_once(_environment_rules)
+
+    def of(self, target: str) -> str | None:
+        """Return the environment that is registered on one target, or None."""
+        return value_for(self, target)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            framework: Literal["pytorch", "tensorflow", "huggingface"] | None = None,
+            version: str | None = None,
+            base: str | None = None,
+            python: str | None = None,
+            image: NamedInput | None = None,
+            conda_file: PathInput | None = None,
+            build: PathInput | None = None,
+            dockerfile: PathInput | None = None,
+            asset_name: str | None = None,
+            asset_version: str | None = None,
+            description: str | None = None,
+            tags: Mapping[str, str] = ...,
+            requirements: PathInput | None = None,
+            variables: Mapping[str, str] = ...,
+            secrets: Mapping[str, NamedInput] = ...,
+            **environments: str | None,
+        ) -> None: ...
+
+
+class Spot(Model):
+    """Use spare capacity. It is cheaper but can be reclaimed at any time, so the script should save checkpoints."""
+
+    max_wait: Duration | None = None
+    """How long to wait for capacity, including the run itself."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *, max_wait: DurationInput | None = None) -> None: ...
+
+
+def _job_rules(job: Mapping[str, Any]) -> Iterator[Problem]:
+    yield from one_thing_to_run(job)
+    yield from reference_problems(job)
+    yield from same_names(job, outputs=("model",))
+    yield from unsendable(job)
+
+
+def one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the problems of a job that names no program to run (script, command or image), or both a script and a
+    command, or a script that Python, bash or torchrun would read as an option.
+    """
+    script, command = job.get("entry_point"), job.get("command")
+    if script is None and command is None and not _has_image(job):
+        message = "a job needs something to run: `entry_point` or `command`"
+        yield MissingProblem(
+            ("entry_point",),
+            message,
+            "add for example `entry_point: train.py`",
+            alternatives=("command",),
+            code="CT011",
+        )
+    if script is not None and "source_dir" in job and job["source_dir"] is None:
+        hint = "write the script's folder: `source_dir: .`"
+        yield Problem(("entry_point",), "a job without code has no script to run", hint, code="CT018")
+    if isinstance(script, str | os.PathLike) and os.fspath(script).startswith("-"):
+        message = f"Python and the launchers would read the script's name `{script}` as an option"
+        hint = "rename the file, so that its name does not begin with a dash"
+        yield Problem(("entry_point",), message, hint, code="CT016")
+    if script is not None and command is not None:
+        message = "a job runs either an `entry_point` or a `command`, not both"
+        yield Problem(("command",), message, "remove one of them", code="CT018")
+    if command is not None and script is None and job.get("hyperparameters"):
+        message = "only an `entry_point` gets `hyperparameters`, but this job runs a `command`"
+        yield Problem(("hyperparameters",), message, "write them into the command", code="CT018")
+
+
+def _has_image(job: Mapping[str, Any]) -> bool:
+    """Return whether the job names an image, whose entry point can be the program to run."""
+    environment = job.get("environment")
+    image = environment.get("image") if isinstance(environment, Mapping) else getattr(environment, "image", None)
+    return image is not None
+
+
+def same_names(job: Mapping[str, Any], *, outputs: Sequence[str] = ()) -> Iterator[Problem]:
+    """Yield a problem for inputs or outputs whose names differ only in case, because an environment variable such as
+    `CLOUDTRAIN_INPUT_TRAIN` would be ambiguous.
+
+    `outputs` holds the names of further outputs that are not in the job's field `outputs`, such as `model`.
+    """
+    for field, implicit in (("inputs", ()), ("outputs", outputs)):
+        declared = job.get(field)
+        seen = {name.upper(): name for name in implicit}
+        for name in declared if isinstance(declared, Mapping) else ():
+            first = seen.setdefault(str(name).upper(), name)
+            if first != name:
+                variable = f"CLOUDTRAIN_{field[:-1]}_{name}".upper()
+                message = f"`{name}` and `{first}` differ only in case, and `{variable}` would mean both"
+                yield KeyProblem((field, name), message, f"write for example `{name}_2`", code="CT019")
+
+
+def unsendable(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem]:
+    """Yield a problem for each value that no target accepts: NaN and infinity, which JSON cannot express, and malformed
+    text.
+    """
+    if isinstance(value, str):
+        yield from (Problem(path, f"`{path[-1]}` holds {what}", hint, code="CT017") for what, hint in _no_text(value))
+    elif isinstance(value, float) and not isfinite(value):
+        word, name = str(value), dotted(path[-2:] if isinstance(path[-1], int) else path[-1:])
+        yield Problem(
+            path, f"`{name}` cannot be `{word}`: no service accepts it", f'write `"{word}"`, as text', code="CT017"
+        )
+    elif isinstance(value, Mapping | BaseModel):
+        for key, inner in value.items() if isinstance(value, Mapping) else value:
+            for what, hint in _no_text(str(key)):
+                yield KeyProblem((*path, key), f"a name holds {what}", hint, code="CT017")
+            yield from unsendable(inner, (*path, key))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from unsendable(inner, (*path, index))
+
+
+def _no_text(text: str) -> Iterator[tuple[str, str]]:
+    """Yield a message and a hint for each fault of a text: a NUL character, or a character that UTF-8 cannot encode."""
+    if "\0" in text:
+        yield "a NUL character, which ends every argument", "remove it"
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        yield "half of a character (a lone surrogate)", "write the character itself"
+
+
+@per_target(dict[str, JsonValue], suffix=OVERRIDES, default_factory=dict)
+class TrainingJob(FromFile):
+    """One distributed training job. The same job runs on every target: this machine, SageMaker, Azure ML or Slurm.
+
+    Raises:
+        JobError: listing every problem at once, each with a hint.
+    """
+
+    name: str = Field(pattern=JOB_NAME, max_length=MAX_JOB_NAME)
+    """Letters, digits and hyphens. At most 40 characters, so that a run name with hash and counter fits every
+    target."""
+    source_dir: PathText | None = "."
+    """The folder with the user's code, or a single file, relative to the job file; or `bundled:NAME`. Null: no code."""
+    entry_point: FilledPath | None = Field(default=None, json_schema_extra={"pattern": "^[^-]"})
+    """The script inside `source_dir`. Without `entry_point` and `command`, the image's entry point runs (SageMaker)."""
+    command: Text | None = None
+    """A shell command line, instead of `entry_point`."""
+    hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
+    """Passed to the script as `--key value`, sorted by key, identically on every target."""
+    bare_flags: bool = Field(default=False, strict=True)
+    """Pass a hyperparameter that is `true` as `--key` alone, and leave out one that is `false`."""
+    distribution: Distribution = Field(default_factory=NoDistribution.model_construct)
+    resources: Resources = Field(default_factory=Resources.model_construct)
+    environment: Environment = Field(default_factory=Environment.model_construct)
+    inputs: dict[Name, Input] = Field(default_factory=dict)
+    outputs: dict[Name, Output] = Field(default_factory=dict)
+    checkpoint: Checkpoint | None = None
+    spot: Spot | None = None
+    max_runtime: Duration | None = None
+    metrics: dict[str, str] = Field(default_factory=dict)
+    """Maps the name of a metric to a regular expression with one group. SageMaker and local runs apply it to the
+    output."""
+    tags: dict[str, str] = Field(default_factory=dict)
+    description: str | None = None
+
+    _rules = all_at_once(_job_rules)
+
+    @classmethod
+    def from_script(cls, script: str | Path, arguments: Sequence[str] = (), **fields: Any) -> Self:
+        """Return the job that runs a script: `TrainingJob.from_script("train.py", ["--epochs", "3"])`.
+
+        Args:
+            script: a Python file. The code is the working directory if the script is inside it, otherwise the script's
+                folder. The script's imports decide how its processes are started.
+            arguments: the script's arguments. If all of them are `--name value`, they become hyperparameters.
+            fields: fields of the job, which replace those that the script and its arguments determine.
+
+        Raises:
+            UsageError: the script does not exist or is not a Python file, or the arguments are one text.
+            JobError: a field is wrong.
+        """
+        from cloudtrain.job.script import fields_of_script
+
+        if isinstance(arguments, str):
+            hint = f"write `{arguments.split()!r}`"
+            raise UsageError("the arguments of a script are a list of texts, not one text", hint=hint)
+        return cls(**fields_of_script(Path(script), [str(word) for word in arguments], Path.cwd()) | fields)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            name: str,
+            source_dir: PathInput | None = ".",
+            entry_point: PathInput | None = None,
+            command: str | None = None,
+            hyperparameters: Mapping[str, Json] = ...,
+            bare_flags: bool = False,
+            distribution: Distribution | Fields = ...,
+            resources: Resources | Fields = ...,
+            environment: Environment | Fields = ...,
+            inputs: Mapping[str, Input | Fields] = ...,
+            outputs: Mapping[str, Output | Fields] = ...,
+            checkpoint: Checkpoint | Fields | None = None,
+            spot: Spot | Fields | None = None,
+            max_runtime: DurationInput | None = None,
+            metrics: Mapping[str, str] = ...,
+            tags: Mapping[str, str] = ...,
+            description: str | None = None,
+            **overrides: Mapping[str, Json],
+        ) -> None: ...

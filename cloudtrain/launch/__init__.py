@@ -1,1 +1,0 @@
-"""Pure functions that compute the arguments and environment of each process of a run from a request."""

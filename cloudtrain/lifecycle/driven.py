@@ -1,0 +1,283 @@
+"""The common code of services that give each run a folder and a detached process on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+from cloudtrain.errors import NameTaken, TargetError
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.plans.plan import Finding, Plan
+from cloudtrain.plans.states import RunRef, RunState
+from cloudtrain.system.private import make_private_folder, open_private, write_once
+from cloudtrain.system.processes import ProcessLock, is_held, last_line, start_detached
+from cloudtrain.targets.contract import Service
+
+# The folder of a run that a detached process drives. For a sweep, it is `sweeps/NAME` in the state folder.
+#
+# sweep.json     the specification, exactly as planned
+# code.tar.gz    the code, for trials whose target has lost it
+# driver.lock    locked by the driver as long as it lives
+# continue.lock  locked by `continue` and `rerun` until the driver has taken over
+# driver.log     the driver's own output; empty unless something is wrong
+# status.json    the state of the sweep. The file never grows, so the last state can be written even if the disk is
+#                     full
+# study.jsonl    the journal: see `study.py`
+# stop           written by `cloudtrain stop`, so that the driver stops every trial and ends
+
+_SIZE = 4096
+"""Fixed size of `status.json` in bytes. The file is rewritten in place, in one block."""
+
+GLANCE = 0.5
+"""Seconds for which a process that needs a lock of this folder tries again. A process that reads the status of a run
+holds each lock for some microseconds."""
+
+
+class DrivenFolder:
+    """The folder of one run that a detached process drives: its paths, and methods to read and write its status."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, state_dir: Path, name: str) -> None:
+        self.name = name
+        self.path = state_dir / f"{self.kind}s" / name
+        self.specification = self.path / f"{self.kind}.json"
+        self.archive = self.path / "code.tar.gz"
+        self.lock = self.path / "driver.lock"
+        self.turn = self.path / "continue.lock"
+        self.log = self.path / "driver.log"
+        self.status = self.path / "status.json"
+        self.stop = self.path / "stop"
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether a driver process is alive."""
+        return is_held(self.lock)
+
+    @property
+    def is_continuing(self) -> bool:
+        """Whether a command is starting the driver again."""
+        return is_held(self.turn)
+
+    def write_status(self, state: RunState, reason: str | None, *, started: float, **more: Any) -> None:
+        """Replace the status. `reason` explains the state, `started` is the run's start in seconds since the epoch, and
+        `more` are additional fields.
+
+        Raises:
+            OSError: the status cannot be written.
+        """
+        make_private_folder(self.path)
+        ended = time.time() if state.is_final else None
+        content = {
+            "state": str(state),
+            "reason": reason,
+            "started": started,
+            "ended": ended,
+            "pid": os.getpid(),
+            **more,
+        }
+        text = json.dumps(content)
+        if len(text) > _SIZE:
+            text = json.dumps({**content, "reason": (reason or "")[:500], "metrics": {}})
+        descriptor = open_private(self.status, os.O_WRONLY | os.O_CREAT)
+        try:
+            os.pwrite(descriptor, text.encode().ljust(_SIZE), 0)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read_status(self) -> dict[str, Any] | None:
+        """Return the status; None if no driver has ever taken over the run."""
+        for _ in range(3):
+            try:
+                found: dict[str, Any] = json.loads(self.status.read_bytes())
+            except FileNotFoundError:
+                return None
+            except ValueError:  # being written
+                time.sleep(0.01)
+            else:
+                return found
+        return {"state": "lost", "reason": "its status cannot be read", "started": None, "ended": None, "pid": 0}
+
+
+class SweepFolder(DrivenFolder):
+    """The folder of one sweep: `sweeps/NAME` in the state folder."""
+
+    kind = "sweep"
+
+
+class DrivenService(Service):
+    """A service whose runs are each driven by a detached process.
+
+    A run's folder holds the state of the run, so any later process can read it.
+    """
+
+    in_flight = 0.0
+    names_are_unique = True
+    driver: ClassVar[str]
+    """The module whose `main` is the driver process."""
+    what: ClassVar[str]
+    """The noun for a run in messages, such as `sweep`."""
+
+    def __init__(self, environ: Mapping[str, str], state_dir: Path) -> None:
+        self.environ = environ
+        self.state_dir = Path(os.path.abspath(state_dir))  # noqa: PTH100 - as trials will write it
+
+    @abstractmethod
+    def folder(self, name: str) -> DrivenFolder:
+        """Return the folder of a run."""
+
+    def content(self, plan: Plan) -> str:
+        """Return the text of the specification, which is the driver's input."""
+        return plan.request_json
+
+    def check(self, job: TrainingJob, settings: Any, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the promise's
+        """Return no findings, because the target's own service checks the job."""
+        return []
+
+    def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
+        """Write the specification and start a driver. Return once the driver has taken over the run. Pass `again=True`
+        to repeat an interrupted submission.
+
+        Raises:
+            NameTaken: a run of that name exists already.
+            TargetError: the driver cannot start.
+        """
+        folder = self.folder(plan.run_name)
+        try:
+            make_private_folder(folder.path)
+            if self._write_once(folder, self.content(plan).encode(), again=again) or folder.read_status() is None:
+                self._start(folder)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        return plan.ref
+
+    def has(self, ref: RunRef) -> bool:
+        """Return whether a driver has ever taken over the run."""
+        return self.folder(ref.name).read_status() is not None
+
+    def withdraw(self, ref: RunRef) -> bool:
+        """Remove the specification of a run. Return False, and remove nothing, if a driver has taken over the run."""
+        folder = self.folder(ref.name)
+        if not folder.path.is_dir():
+            return True
+        lock = ProcessLock.take(folder.lock)
+        if lock is None:
+            return False
+        try:
+            if folder.read_status() is not None:
+                return False
+            folder.specification.unlink(missing_ok=True)
+            return True
+        finally:
+            lock.release()
+
+    def ask_to_stop(self, folder: DrivenFolder) -> None:
+        """Ask the driver to end the run. If the driver has died, start it again to do this.
+
+        Raises:
+            TargetError: the folder cannot be written, or the driver cannot start.
+        """
+        try:
+            os.close(open_private(folder.stop, os.O_WRONLY | os.O_CREAT))
+            if not folder.is_driven:
+                self._start(folder)
+                return
+        except OSError as error:
+            raise self._unwritable(error) from error
+        pid = (folder.read_status() or {}).get("pid")
+        if pid:  # a driver that is starting has not written its own yet; it will see the file
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+    def _unwritable(self, error: OSError) -> TargetError:
+        hint = f"free disk space, or set CLOUDTRAIN_STATE_DIR to another folder (now `{self.state_dir}`)"
+        return TargetError(f"the files of the {self.what} cannot be written: {error}", hint=hint, code="CT994")
+
+    def _start(self, folder: DrivenFolder) -> None:
+        """Start a driver, and return once this or another driver has taken over the run.
+
+        Raises:
+            TargetError: no driver could start. The message ends with the last line of the driver's log.
+        """
+        root = str(Path(__file__).parents[2])
+        boot = f"import sys; sys.path.append(sys.argv.pop(1)); from {self.driver} import main; main()"
+
+        def argv(ready: int) -> list[str]:
+            return [sys.executable, "-I", "-c", boot, root, str(self.state_dir), folder.name, str(ready)]
+
+        if not start_detached(argv, folder.log, env=self.environ, empty_log=True) and not folder.is_driven:
+            message = f"the driver did not start: {last_line(folder.log) or 'it wrote no message'}"
+            raise TargetError(message, hint=f"read its log: `{folder.log}`", code="CT951")
+
+    def _write_once(self, folder: DrivenFolder, content: bytes, *, again: bool) -> bool:
+        """Write the specification atomically. With `again`, return False if an interrupted attempt has already written
+        the same specification.
+
+        Raises:
+            NameTaken: another submission has written a specification.
+        """
+        is_written = write_once(folder.specification, content, sync=True)
+        if not is_written and not (again and folder.specification.read_bytes() == content):
+            hint = f"give the {self.what} another name"
+            raise NameTaken(f"a {self.what} named `{folder.name}` exists already", hint=hint)
+        return is_written
+
+
+class Archive:
+    """The stored code archive of a run, as a `BundleWriter`."""
+
+    def __init__(self, file: Path, sha256: str) -> None:
+        self._file = file
+        self.sha256 = sha256
+
+    def write(self, path: Path) -> None:
+        """Copy the archive to `path` atomically."""
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        shutil.copyfile(self._file, temporary)
+        temporary.replace(path)
+
+
+def detach(arguments: list[str] | None) -> tuple[Path, str, Callable[[], None]]:
+    """Detach from the process that started this process. `arguments` are `STATE_DIR NAME DESCRIPTOR`; default: the
+    arguments of the command line.
+
+    Return STATE_DIR, NAME, and a function that reports that the driver has taken over, by writing to the file
+    descriptor DESCRIPTOR.
+    """
+    state_dir, name, descriptor = arguments or sys.argv[1:]
+    if os.fork():
+        os._exit(0)
+
+    def ready() -> None:
+        os.write(int(descriptor), b"1")
+        os.close(int(descriptor))
+
+    return Path(state_dir), name, ready
+
+
+def woken_by(number: signal.Signals) -> int:
+    """Return a file descriptor that becomes readable when the signal `number` arrives. The signal has no other
+    effect."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(number, lambda _number, _frame: None)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    return reader
+
+
+def sleep_until_woken(wake: int, seconds: float) -> None:
+    """Sleep for `seconds`, or until a signal arrives at `wake`, the file descriptor from `woken_by`. Each signal ends
+    only one sleep."""
+    select.select([wake], [], [], seconds)
+    with suppress(BlockingIOError):
+        os.read(wake, 64)

@@ -1,0 +1,451 @@
+"""Differences between two jobs, plans or runs: in the job's fields, the request, and the code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cloudtrain.code.tree import Tree
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.job.file import SWEEP
+from cloudtrain.lifecycle.again import RUNTIME, code_of
+from cloudtrain.lifecycle.prepare import PreparedJob
+from cloudtrain.lifecycle.record import keep_plan, settings_fields, shown_fields
+from cloudtrain.lifecycle.records import Kept, Money
+from cloudtrain.lifecycle.store import RunRecord, Store
+from cloudtrain.machines.table import over
+from cloudtrain.plans.comparison import ABSENT, Change, FileChange, changes_between, file_changes
+from cloudtrain.plans.plan import Plan
+from cloudtrain.plans.states import RunRef, RunStatus
+from cloudtrain.system.git import Commit
+from cloudtrain.targets.registry import service_of, target_of, usable_target
+from cloudtrain.targets.settings import Settings
+
+if TYPE_CHECKING:
+    from cloudtrain.code.files import Entry
+    from cloudtrain.job.processing import AnyJob
+    from cloudtrain.lifecycle.records import KeptFile
+    from cloudtrain.lifecycle.run import Run
+    from cloudtrain.plans.document import Block, Document
+
+
+# Changes since a job's last run, determined without asking a target.
+
+_QUICK = 50 << 20
+"""Size of code in bytes up to which the changed lines of files are counted."""
+
+
+class Since(NamedTuple):
+    """The differences between a job's last run and the plan about to be sent."""
+
+    run: str
+    changes: tuple[Change, ...]
+    files: tuple[FileChange, ...]
+
+    @property
+    def items(self) -> list[str]:
+        """Return each difference in a few words: `learning_rate 0.1 -> 0.2`, `train.py +3 -1`."""
+        values = [f"{_name(item)} {shown(item.before)} -> {shown(item.after)}" for item in self.changes]
+        return [*values, *(f"{item.path} {item.amount}" for item in self.files)]
+
+
+def changes_since_last(store: Store, prepared: PreparedJob, job: AnyJob, plan: Plan) -> Since | None:
+    """Return the changes since the newest run of a job with the same name. None if there is no such run, if it is a
+    sweep, or if the store has no record of its submission.
+    """
+    last = next(iter(store.newest(limit=1, job=job.name)), None)
+    kept = None if last is None else store.kept(last.name)
+    if last is None or kept is None or kept.kind == SWEEP:
+        return None
+    changes = [*_of_target(last, kept, prepared), *changes_between(kept.job, shown_fields(prepared, job, plan))]
+    files = list(_of_code(last, kept, prepared))
+    return Since(last.name, tuple(changes), tuple(files))
+
+
+def hashes(files: Sequence[Entry | KeptFile]) -> dict[str, tuple[object, ...]]:
+    """Map the path of each file to the properties that must match for two files to be equal. cloudtrain's own files are
+    left out.
+    """
+    return {
+        file.path: (file.sha256, file.executable, file.target) for file in files if not file.path.startswith(RUNTIME)
+    }
+
+
+def shown(value: Any) -> str:
+    """Return a short form of a value for a message."""
+    import json
+
+    if value is ABSENT:
+        return "(not set)"
+    text = value if isinstance(value, str) and value.strip() == value and value else json.dumps(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+_LONGEST = 60
+
+
+def _name(change: Change) -> str:
+    is_script_s = change.path[0] == "hyperparameters" and len(change.path) > 1
+    return ".".join(map(str, change.path[1:])) if is_script_s else change.name
+
+
+def _of_target(last: RunRecord, kept: Kept, prepared: PreparedJob) -> Iterator[Change]:
+    before, after = dict(kept.settings), settings_fields(prepared.target)
+    if before.get("type") != after["type"]:
+        yield Change(("target",), last.target, prepared.where.name)
+        return
+    if "settings" not in kept.hidden:
+        yield from changes_between(before, after)
+
+
+def _of_code(last: RunRecord, kept: Kept, prepared: PreparedJob) -> Iterator[FileChange]:
+    if kept.bundle == prepared.tree.sha256 or not kept.files:
+        return
+    before, after = hashes(kept.files), hashes(prepared.tree.entries)
+    changed = [path for path in before.keys() & after.keys() if before[path] != after[path]]
+    entries = {entry.path: entry for entry in prepared.tree.entries}
+    with ExitStack() as stack:
+        old: Mapping[str, str] = {}
+        is_here = target_of(last.target).run_folder(last.name, prepared.settings.state_dir) is not None
+        if changed and is_here and prepared.tree.identity.size < _QUICK:
+            from cloudtrain.targets.registry import service_of
+
+            with suppress(CloudtrainError):
+                service = service_of(last.target, prepared.settings)
+                old = stack.enter_context(code_of(kept, last.ref, service, only=changed)).included
+        yield from file_changes(
+            before,
+            after,
+            lambda path: content(old.get(path)),
+            lambda path: content(prepared.tree.location(entries[path])),
+            names=("", ""),
+        )
+
+
+def content(place: str | None) -> bytes | None:
+    """Return the content of a file; None if it cannot be read."""
+    try:
+        return None if place is None else Path(place).read_bytes()
+    except OSError:
+        return None
+
+
+_NAME = "RUN-NAME"
+"""Replaces the run's own name in both requests, because the names of two runs always differ."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison.
+
+    Attributes:
+        title: the user's name for this side.
+        plan: the plan as JSON data.
+        kept: the data that the store keeps for a run, or would keep for a job; None for a plan, which has no such data.
+        tree: the code on disk; None for a run.
+        ref: the run's reference.
+    """
+
+    title: str
+    plan: Mapping[str, Any]
+    kept: Kept | None = None
+    tree: Tree | None = None
+    ref: RunRef | None = None
+
+    @classmethod
+    def of_run(cls, title: str, ref: RunRef, kept: Kept) -> Side:
+        """Return the side that describes a run."""
+        return cls(title, kept.plan, kept, ref=ref)
+
+    @classmethod
+    def of_job(cls, title: str, prepared: PreparedJob, job: AnyJob) -> Side:
+        """Return the side that describes a job as a submit would send it."""
+        plan = prepared.plan(1, "")
+        kept = keep_plan(prepared, job, plan, Commit(None, None), file=None, text=None, overrides=())
+        return cls(title, kept.plan, kept, tree=prepared.tree)
+
+    @property
+    def request(self) -> Any:
+        """The request, with a placeholder in place of the run's name."""
+        name = re.compile(rf"{re.escape(self.plan['run_name'])}(?![0-9])")
+        return _map(self.plan["request"], lambda text: name.sub(_NAME, text))
+
+    @property
+    def bundle(self) -> str | None:
+        """The hash of the code."""
+        found = {item["sha256"] for item in self.plan.get("uploads", ()) if item["kind"] == "code"}
+        return next(iter(found), None) if self.kept is None else self.kept.bundle
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The differences between two jobs, plans or runs.
+
+    Attributes:
+        before, after: the user's names for the two sides.
+        target, job, request: the values that differ in the target and its settings, the job, and the request. `job`
+            is None if one side is a plan, because a plan contains no job.
+        code: the files that differ; None if one side is a plan.
+        notes: parts that could not be compared, with the reasons.
+    """
+
+    before: str
+    after: str
+    target: tuple[Change, ...] = ()
+    job: tuple[Change, ...] | None = ()
+    request: tuple[Change, ...] = ()
+    code: tuple[FileChange, ...] | None = ()
+    bundles: tuple[str | None, str | None] = (None, None)
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def equal(self) -> bool:
+        """Whether the two sides are equal."""
+        return not (self.target or self.job or self.request or self.code) and self._same_code
+
+    @property
+    def _same_code(self) -> bool:
+        return self.code is not None or self.bundles[0] == self.bundles[1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the differences as JSON data."""
+        return {
+            "equal": self.equal,
+            "before": self.before,
+            "after": self.after,
+            "target": [item.to_dict() for item in self.target],
+            "job": None if self.job is None else [item.to_dict() for item in self.job],
+            "request": [item.to_dict() for item in self.request],
+            "code": None if self.code is None else [item.to_dict() for item in self.code],
+            "bundles": list(self.bundles),
+            "notes": list(self.notes),
+        }
+
+    def document(self) -> Document:
+        """Return the differences as a document."""
+        from cloudtrain.plans.document import Document, Heading, Lines, Notice, Table
+
+        blocks: list[Block] = []
+        for title, changes in (("Target", self.target), ("Job", self.job or ()), ("Request", self.request)):
+            if changes:
+                rows = [(item.name, shown(item.before), shown(item.after)) for item in changes]
+                blocks += [Heading(title), Table(("FIELD", self.before, self.after), rows)]
+        if self.code:
+            blocks += [Heading("Code"), Table(("FILE", "CHANGE"), [(item.path, item.amount) for item in self.code])]
+            blocks += [Lines(item.lines) for item in self.code if item.lines]
+        elif not self._same_code:
+            names = [name or "none" for name in self.bundles]
+            blocks += [Heading("Code"), Table(("", self.before, self.after), [("bundle", *names)])]
+        blocks += [Notice("notice", note) for note in self.notes]
+        return Document(blocks)
+
+    def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
+        """Return the differences as text."""
+        from cloudtrain.plans.layout import to_text
+
+        return to_text(self.document(), width=width, color=color)
+
+    def _repr_html_(self) -> str:
+        from cloudtrain.plans.html import to_html
+
+        return to_html(self.document())
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": self.to_text(), "text/html": self._repr_html_()}
+
+
+def difference(before: Side, after: Side, settings: Settings) -> Difference:
+    """Compare two sides. If the code differs, code that is not on this machine is fetched from the run's target."""
+    targets = before.plan["target"], after.plan["target"]
+    changed = [Change(("target",), *targets)] if targets[0] != targets[1] else []
+    job, code, notes = None, None, list[str]()
+    if changed:
+        notes.append("the requests are for different targets and are not compared")
+    if before.kept is not None and after.kept is not None:
+        job = tuple(changes_between(dict(before.kept.job), dict(after.kept.job)))
+        code = tuple(_code_changes(before, after, settings, notes))
+        versions = before.kept.version, after.kept.version
+        if not changed and not {"settings"} & {*before.kept.hidden, *after.kept.hidden}:
+            changed += changes_between(dict(before.kept.settings), dict(after.kept.settings))
+        if versions[0] != versions[1]:
+            notes.append(f"`{before.title}` was made with cloudtrain {versions[0]}, `{after.title}` with {versions[1]}")
+    return Difference(
+        before=before.title,
+        after=after.title,
+        target=tuple(changed),
+        job=job,
+        request=tuple(_request_changes(before, after)),
+        code=code,
+        bundles=(before.bundle, after.bundle),
+        notes=tuple(notes),
+    )
+
+
+def _request_changes(before: Side, after: Side) -> Iterator[Change]:
+    """Yield the changes between two requests; none for different targets, which have no fields in common."""
+    if before.plan["target"] == after.plan["target"]:
+        yield from changes_between(before.request, after.request)
+
+
+def _code_changes(before: Side, after: Side, settings: Settings, notes: list[str]) -> Iterator[FileChange]:
+    assert before.kept is not None, "a side with a job has it"
+    assert after.kept is not None, "a side with a job has it"
+    old, new = hashes(before.kept.files), hashes(after.kept.files)
+    changed = {path for path in old.keys() & new.keys() if old[path] != new[path]}
+    with ExitStack() as stack:
+        first, second = (_contents(side, changed, settings, stack, notes) for side in (before, after))
+        yield from file_changes(old, new, first, second, names=(before.title, after.title))
+
+
+def _contents(
+    side: Side, paths: set[str], settings: Settings, stack: ExitStack, notes: list[str]
+) -> Callable[[str], bytes | None]:
+    tree = side.tree
+    if not paths:
+        return _nothing
+    if tree is None:
+        assert side.kept is not None, "a run without it is not compared"
+        assert side.ref is not None, "a side without a tree is a run"
+        try:
+            service = service_of(side.ref.target, settings)
+            tree = stack.enter_context(code_of(side.kept, side.ref, service, only=paths))
+        except CloudtrainError as error:
+            notes.append(f"the lines of changed files are not shown: {error.message}")
+            return _nothing
+    places = {entry.path: tree.location(entry) for entry in tree.entries}
+    return lambda path: content(places.get(path))
+
+
+def _nothing(_: str) -> bytes | None:
+    return None
+
+
+def _map(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(key): _map(inner, change) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_map(inner, change) for inner in value]
+    return value
+
+
+# Sums of the costs of runs: from the bills of the targets, or from list prices for runs without a bill.
+
+UNKNOWN = "(none)"
+"""The group of runs that name no group."""
+
+
+class RunCost(NamedTuple):
+    """The cost of one run, in US dollars at list prices.
+
+    Attributes:
+        tags: the run's tags; None if unknown.
+        billed: the cost of the billed seconds, as reported by the target.
+        estimated: the cost of the time from the run's start to its end, or to now, if no bill is known.
+        is_free: whether the target is free.
+    """
+
+    job: str
+    target: str
+    created: float
+    tags: dict[str, str] | None
+    billed: float | None = None
+    estimated: float | None = None
+    is_free: bool = False
+
+    @property
+    def has_no_price(self) -> bool:
+        """Whether the target is not free, but the cost of the run is unknown."""
+        return not self.is_free and self.billed is None and self.estimated is None
+
+
+@dataclass
+class Sum:
+    """The sum of the costs of a group of runs."""
+
+    group: str
+    runs: int = 0
+    billed: float = 0.0
+    estimated: float = 0.0
+    billed_runs: int = 0
+    estimated_runs: int = 0
+    free_runs: int = 0
+    without_price: int = 0
+
+    @property
+    def total(self) -> float:
+        """The sum of billed and estimated costs."""
+        return self.billed + self.estimated
+
+    def add(self, run: RunCost) -> None:
+        """Add the cost of one run."""
+        self.runs += 1
+        self.billed += run.billed or 0.0
+        self.estimated += run.estimated or 0.0
+        self.billed_runs += run.billed is not None
+        self.estimated_runs += run.estimated is not None
+        self.free_runs += run.is_free
+        self.without_price += run.has_no_price
+
+
+def cost_of(run: Run, status: RunStatus, money: Money | None, tags: dict[str, str] | None, now: float) -> RunCost:
+    """Return the cost of a run: the billed cost, or without a bill, the run's duration times the price at submission.
+    `money` holds the price and the bill that the store keeps; `now` is in seconds since the epoch.
+    """
+    known = money or Money()
+    cost = RunCost(run.job_name, run.target, run.created, tags)
+    target = usable_target(run.target)
+    if target is not None and not target.is_paid:
+        return cost._replace(is_free=True)
+    if status.billable_seconds is not None:
+        known = known._replace(billable_seconds=status.billable_seconds, cost=status.cost)
+    if known.billable_seconds is not None:
+        billed = known.cost
+        if billed is None and known.hourly is not None:
+            billed = over(known.hourly, known.billable_seconds)
+        return cost._replace(billed=billed)
+    if status.started is None:
+        return cost._replace(billed=0.0) if status.state.is_final else cost._replace(estimated=0.0)
+    if known.hourly is None:
+        return cost
+    lasted = max(0.0, (status.ended if status.ended is not None else now) - status.started)
+    return cost._replace(estimated=over(known.hourly, lasted))
+
+
+def grouping(by: str) -> Callable[[RunCost], str] | None:
+    """Return a function that maps a run to its group by `job`, `month`, `target` or `tag:KEY`; None if `by` is another
+    text.
+    """
+    simple: dict[str, Callable[[RunCost], str]] = {
+        "job": lambda run: run.job,
+        "month": lambda run: datetime.fromtimestamp(run.created).astimezone().strftime("%Y-%m"),
+        "target": lambda run: run.target,
+    }
+    kind, _, key = by.partition(":")
+    if kind == "tag" and key:
+        return lambda run: (run.tags or {}).get(key, UNKNOWN)
+    return simple.get(by)
+
+
+def sums(runs: Iterable[RunCost], group_of: Callable[[RunCost], str]) -> list[Sum]:
+    """Return the sum of each group, the most expensive first. Groups of equal cost are sorted by name."""
+    found: dict[str, Sum] = {}
+    for run in runs:
+        group = group_of(run)
+        found.setdefault(group, Sum(group)).add(run)
+    return sorted(found.values(), key=lambda item: (-item.total, item.group))
+
+
+def together(groups: Sequence[Sum]) -> Sum:
+    """Return the total of all groups."""
+    whole = Sum("all")
+    for item in groups:
+        for part in ("runs", "billed", "estimated", "billed_runs", "estimated_runs", "free_runs", "without_price"):
+            setattr(whole, part, getattr(whole, part) + getattr(item, part))
+    return whole

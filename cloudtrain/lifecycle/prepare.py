@@ -1,0 +1,496 @@
+"""Planning: reads the job's files and the settings, then compiles the job to a plan and checks the plan."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cloudtrain.code.files import below, content_hash, escape_path
+from cloudtrain.code.ignore import INCLUDE_FILE
+from cloudtrain.code.tree import Tree, scan
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.job.data import is_local_path, is_run_input
+from cloudtrain.job.file import anchored
+from cloudtrain.job.training import BUNDLED, TrainingJob
+from cloudtrain.plans.plan import CompileContext, Finding, Level, Plan, Upload
+from cloudtrain.rules.facts import declared_places
+from cloudtrain.system.files import links_to
+from cloudtrain.system.plugins import DEFAULT_TARGET, target_names
+from cloudtrain.targets.common.compiling import run_name, submission_key, without_literals
+from cloudtrain.targets.contract import Account, Service, Target
+from cloudtrain.targets.registry import service_of, target_of
+from cloudtrain.targets.settings import Settings, TargetSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cloudtrain.job.processing import AnyJob
+    from cloudtrain.lifecycle.inputs import Awaited
+    from cloudtrain.lifecycle.records import Label
+    from cloudtrain.plans.states import RunRef, RunState
+    from cloudtrain.rules.engine import Subject
+
+PlaceOf = Callable[[tuple[str | int, ...]], str | None]
+"""Maps the path of a value in the job to its position in the job's file."""
+
+_PLACE = r"(?s)(?P<file>.*):(?P<line>\d+):(?P<column>\d+)"
+"""The position of a value in its file, as `PlaceOf` returns it. An override has no line."""
+
+_NAMED = 10
+"""Maximum number of files from outside of the source folder that a plan names."""
+
+_NAMELESS = "job-00000000-0"
+"""Stands for the run name while the plan's hash is computed, because the name depends on the hash."""
+
+
+def prepare_job(
+    job: AnyJob,
+    target: str | TargetSettings | None,
+    settings: Settings,
+    *,
+    profile: str | None,
+    ignore: Sequence[str],
+    place_of: PlaceOf | None,
+    tree: Tree | None = None,
+) -> PreparedJob:
+    """Read the data that compile needs: the target's settings, the source folder, the account, and the outputs of
+    earlier runs.
+
+    `place_of` returns the position of a value in the job's file, for messages. If `tree` is given, its files are the
+    code, and the source folder is not read.
+    """
+    own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
+    where = target_of(own.type)
+    own = where.settings_here(own, environ=settings.environ, cwd=settings.cwd)
+    job = anchored(job, settings.cwd)
+    try:
+        job, notes, awaited, after = _resolve_run_inputs(job, where.name, settings)
+        job = job if _keeps_literals(where, own) else without_literals(job)
+        if job.environment.secrets:
+            from cloudtrain.lifecycle.inputs import with_secret_places
+
+            job, missing = with_secret_places(job, where, getattr(own, "emulate", None), settings.environ)
+            notes = (*notes, *missing)
+    except JobError as error:
+        raise JobError([place_problem(problem, place_of) for problem in error.problems]) from None
+    account: Any = where.account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
+    if emulated := getattr(own, "emulate", None):
+        account = account._replace(emulated=settings.target(emulated, profile=profile))
+    if tree is None:
+        job, tree, more = _code_of(job, settings)
+        notes = (*more, *notes)
+    job, uploads, more = _place_data(job, where, own, account, place_of)
+    notes = (*notes, *more)
+    return PreparedJob(
+        job, where, own, settings, account, tree, tuple(ignore), place_of, notes, awaited, after, uploads
+    )
+
+
+def _place_data(
+    job: AnyJob, where: Target, own: TargetSettings, account: Account, place_of: PlaceOf | None
+) -> tuple[AnyJob, tuple[Upload, ...], tuple[str, ...]]:
+    """Return the job with data on this machine replaced by locations, the uploads, and notes for the plan."""
+    emulated = getattr(own, "emulate", None)
+    name = emulated if emulated is not None else where.name
+    if not any(is_local_path(item.of(name)) for item in job.inputs.values()):
+        return job, (), ()
+    from cloudtrain.lifecycle.inputs import emulated_here, place_data
+
+    if emulated is not None:
+        return emulated_here(job, target_of(emulated)), (), ()
+    try:
+        return place_data(
+            job, where, lambda sha256, name, is_file: where.data_place(own, account, sha256, name, is_file=is_file)
+        )
+    except JobError as error:
+        raise JobError([place_problem(problem, place_of) for problem in error.problems]) from None
+
+
+def _code_of(job: AnyJob, settings: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]]:
+    """Return three things: the job, with file names changed to those in the bundle; the tree of code files on disk; and
+    notes for the plan."""
+    source = _source_of(job, settings)
+    job, beside, more = _environment_beside(job, source)
+    if source.file is not None:
+        beside = {source.file: str(source.folder / source.file), **beside}
+    declared = {} if source.alone else _declared_below(source.folder, job, settings.state_dir)
+    tree = scan(source.folder, declared=declared, beside=beside, alone=source.alone)
+    return job, tree, (*_included(tree, beside), *more)
+
+
+@dataclass(frozen=True)
+class PreparedJob:
+    """A job that can be compiled under any run name."""
+
+    job: AnyJob
+    where: Target
+    target: TargetSettings
+    """The settings of `where`."""
+    settings: Settings
+    account: Account
+    tree: Tree
+    ignore: Sequence[str]
+    place_of: PlaceOf | None
+    notes: tuple[str, ...] = ()
+    """Notes from the preparation for the reader of the plan."""
+    awaited: tuple[Awaited, ...] = ()
+    """Earlier runs that the job reads from and that had not ended when they were last seen."""
+    after: tuple[str, ...] = ()
+    """Earlier runs that this run will wait for. `key` ignores them, so it stays the same once they have ended."""
+    uploads: tuple[Upload, ...] = ()
+    """Data on this machine that the job reads."""
+
+    @cached_property
+    def service(self) -> Service:
+        """The service object that sends requests to the target."""
+        return service_of(self.where.name, self.settings)
+
+    @property
+    def can_check(self) -> bool:
+        """Whether the target can probably be asked to check a plan, for example because credentials exist."""
+        return self.service.can_check(self.target)
+
+    @cached_property
+    def key(self) -> str:
+        """Hash of the job's name and of the plan without its run name. Submissions with equal keys are for the same
+        job.
+        """
+        return submission_key(self._compile(_NAMELESS))
+
+    @cached_property
+    def _conda(self) -> str | None:
+        """The text of the conda file; None if the job names none, or if the bundle does not contain the file, which
+        compile reports. Raises JobError if the file is unreadable.
+        """
+        name = self.job.environment.conda_file
+        entry = next((entry for entry in self.tree.entries if entry.path == name), None)
+        if entry is None:
+            return None
+        from cloudtrain.documents.document import Unreadable, read_text
+
+        try:
+            return read_text(self.tree.location(entry))
+        except Unreadable as error:
+            message, hint = f"`{name}`: {error.problem.message}", error.problem.hint
+        except OSError as error:
+            message, hint = f"`{name}` cannot be read: {error.strerror}", "name a file that you may read"
+        raise JobError([Problem(("environment", "conda_file"), message, hint, code="CT054")])
+
+    @cached_property
+    def _build(self) -> str | None:
+        """The hash of the content of the build folder, inside or outside of the source folder; None if the job names
+        none, or if the folder contains no Dockerfile.
+        """
+        if self.job.environment.build is None:
+            return None
+        found = below(self.tree.entries, self.job.environment.build)
+        name = os.path.normpath(self.job.environment.dockerfile or "Dockerfile")
+        return content_hash(found) if any(entry.path == name for entry in found) else None
+
+    @cached_property
+    def _requirements(self) -> str | None:
+        """The hash of the job's requirements file and all files that the file names, such as wheels; None if the job
+        names no requirements file, or if the bundle has no such file that can be read.
+        """
+        file = self.job.environment.requirements
+        if file is None:
+            return None
+        from cloudtrain.lifecycle.inputs import requirements_hash
+
+        return requirements_hash(file, self._text_of, self.tree.identity.sha256)
+
+    def _text_of(self, name: str) -> str | None:
+        """Return the text of a file of the bundle; None if the file is missing or unreadable."""
+        entry = next((entry for entry in self.tree.entries if entry.path == name), None)
+        try:
+            return None if entry is None else Path(self.tree.location(entry)).read_text("utf-8", "replace")
+        except OSError:
+            return None
+
+    @property
+    def view(self) -> TrainingJob:
+        """The job as the checks see it. A processing job is shown as a training job with the fields that both kinds
+        have.
+        """
+        return self.job if isinstance(self.job, TrainingJob) else self.job.as_training()
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """The tags and hyperparameters, without secrets, by which the store finds runs of the job."""
+        from cloudtrain.lifecycle.inputs import Secrets, signatures_in
+        from cloudtrain.lifecycle.records import labels_of
+        from cloudtrain.rules.values import named_secrets, values_to_hide
+
+        labels = labels_of(self.job.tags, self.job.hyperparameters)
+        values = (*values_to_hide(self.view), *signatures_in(labels))
+        secrets = Secrets(values, tuple(named_secrets(self.view)))
+        return tuple(
+            label._replace(key=secrets.hidden(label.key), value=secrets.hidden(label.value)) for label in labels
+        )
+
+    def plan(self, counter: int, salt: str) -> Plan:
+        """Return the plan of run number `counter`, with the findings of the checks on this machine. The run's
+        name depends on `counter` and on `salt`, the store's salt.
+        """
+        from cloudtrain.rules.values import values_to_hide
+        from cloudtrain.targets.registry import check_plan
+
+        plan = self._compile(run_name(self.job.name, self.key, self.settings.submitter, salt, counter))
+        findings = check_plan(self._subject(plan), ignore=self.ignore)
+        placed = tuple(self._place(finding) for finding in findings)
+        return replace(plan, findings=placed, hidden=values_to_hide(self.view))
+
+    def hourly_price(self, plan: Plan) -> float | None:
+        """Return the list price in US dollars per hour for all instances; None if the target is free or the price is
+        unknown.
+        """
+        if not self.where.is_paid:
+            return None
+        subject = self._subject(plan)
+        price = subject.view.machines(subject).price
+        return price.hourly if price is not None and price.exact else None
+
+    def rate_and_limit(self, plan: Plan | None = None) -> tuple[float | None, int | None]:
+        """Return the price in US dollars per hour for all instances, and the maximum run time in seconds. Unknown
+        values are None; both are None if the target is free.
+        """
+        if not self.where.is_paid:
+            return None, None
+        plan = plan or self._compile(_NAMELESS)
+        subject = self._subject(plan)
+        return self.hourly_price(plan), subject.view.longest_run(subject)
+
+    def check_online(self, plan: Plan, *, ask: bool = True, may_wait: bool = False) -> Plan:
+        """Return the plan with findings of the target about the plan and about the runs that the job reads from. With
+        `ask=False`, only the runs are checked. With `may_wait`, unfinished runs and their missing output are not
+        reported. A plan with errors is returned unchanged.
+        """
+        from cloudtrain.targets.registry import rule_named
+
+        if plan.errors:
+            return plan
+        ignored = {rule_named(code).code for code in self.ignore}
+        waits = self.waits_for if may_wait else ()
+        unwritten = {item.path for item in self.awaited if item.ref in waits}
+        asked = list(self.service.check(self.view, self.target, plan)) if ask else []
+        found = [item for item in asked if item.path not in unwritten] + list(self._about_runs(waits))
+        found = [item for item in found if item.code not in ignored]
+        return plan.with_findings((*plan.findings, *(self._place(finding) for finding in found)))
+
+    @property
+    def waits_for(self) -> tuple[RunRef, ...]:
+        """The earlier runs that the job reads from and that have not ended, according to the target."""
+        return tuple(ref for ref, state in self._awaited.items() if state is not None and not state.is_final)
+
+    @cached_property
+    def _awaited(self) -> Mapping[RunRef, RunState | None]:
+        if not self.awaited:
+            return {}
+        from cloudtrain.lifecycle.inputs import states_of
+
+        return states_of(self.awaited, self.settings)
+
+    def _about_runs(self, waits: Sequence[RunRef]) -> Iterable[Finding]:
+        from cloudtrain.plans.states import RunState
+
+        for path, ref in self.awaited:
+            state = self._awaited[ref]
+            if state is not RunState.SUCCEEDED and ref not in waits:
+                from cloudtrain.rules.job import not_succeeded
+
+                yield not_succeeded(path, ref.name, None if state is None else state.value)
+
+    def context(self, name: str) -> CompileContext:
+        """Return the data that compiling the job needs besides the job. `name` is the name of the run."""
+        return CompileContext(
+            name,
+            self.tree.identity,
+            self.account,
+            conda=self._conda,
+            build=self._build,
+            requirements=self._requirements,
+            package=any(entry.path == "setup.py" for entry in self.tree.entries),
+            after=() if name == _NAMELESS else self.after,
+        )
+
+    def _compile(self, name: str) -> Plan:
+        try:
+            plan = self.where.compile(self.job, self.target, self.context(name))
+        except JobError as error:
+            raise JobError(self._with_findings(error, name)) from None
+        uploads = (*plan.uploads, *self.uploads)
+        return replace(plan, notes=(*plan.notes, *self.notes), settings=self._settings_files, uploads=uploads)
+
+    @property
+    def _settings_files(self) -> tuple[str, ...]:
+        """The files from which the target's settings, the account's settings and the user's instance types come."""
+        corrections = getattr(self.account, "overlay", None) or ()
+        corrected = (item.file for item in corrections if item.target == self.target.type)
+        return tuple(dict.fromkeys((*self.target.settings_files, *getattr(self.account, "files", ()), *corrected)))
+
+    def _with_findings(self, error: JobError, name: str) -> list[Problem]:
+        """Return the problems in `error`, which compile raised, and the errors that the rules find, each with its
+        position in the job file. `name` is the run's name.
+        """
+        from cloudtrain.targets.registry import check_plan
+
+        plan = getattr(error, "plan", None)
+        subject = self._subject(plan or Plan(self.target.type, name, self.job.name, {}))
+        found = check_plan(subject, ignore=self.ignore, portable=plan is None)
+        refused = {problem.path for problem in error.problems}
+        refused.discard(())  # many settings of a target have no position, and each is a separate mistake
+        errors = [item for item in found if item.level is Level.ERROR and item.path not in refused]
+        problems = [
+            *error.problems,
+            *(Problem(item.path, item.message, item.hint, code=item.code) for item in errors),
+        ]
+        return [place_problem(problem, self.place_of) for problem in problems]
+
+    def _subject(self, plan: Plan) -> Subject:
+        from cloudtrain.targets.registry import subject_of
+
+        processing = None if isinstance(self.job, TrainingJob) else self.job
+        return subject_of(self.view, self.target, self.account, plan, self.tree, processing)
+
+    def _place(self, finding: Finding) -> Finding:
+        finding = finding._replace(hint=_in_form(finding.hint, self.place_of))
+        if self.place_of is None or not finding.path:
+            return finding
+        return finding._replace(place=self.place_of(finding.path))
+
+
+def place_problem(problem: Problem, place_of: PlaceOf | None) -> Problem:
+    """Return the problem with its position in the job's file, and a hint in the syntax of that file."""
+    place = place_of(problem.path) if place_of is not None and problem.path and not problem.file else None
+    problem = replace(problem, hint=_in_form(problem.hint, place_of))
+    if place is None:
+        return problem
+    match = re.fullmatch(_PLACE, place)
+    if match is None:
+        return replace(problem, file=place)
+    return replace(problem, file=match["file"], line=int(match["line"]), column=int(match["column"]))
+
+
+def _in_form(hint: str | None, place_of: PlaceOf | None) -> str | None:
+    """Return the hint in the syntax of the job's file, which may be TOML or JSON."""
+    match = re.fullmatch(_PLACE, (place_of(()) if place_of is not None else None) or "")
+    suffix = Path(match["file"]).suffix.lower() if match else ""
+    if suffix not in (".toml", ".json"):
+        return hint
+    from cloudtrain.job.explain import in_form
+
+    return in_form(hint, "toml" if suffix == ".toml" else "json")
+
+
+def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
+    """Yield notes for the plan about code from outside of the source folder. The job's conda file and build folder,
+    which are the keys of `beside`, are left out.
+    """
+    included = [path for path in tree.included if path.split("/", 1)[0] not in beside]
+    if included:
+        names = [f"`{escape_path(path)}`" for path in included]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        verb = "comes" if len(names) == 1 else "come"
+        yield f"{', '.join(names[:_NAMED])}{more} {verb} from elsewhere, as `{INCLUDE_FILE}` says"
+
+
+def _resolve_run_inputs(
+    job: AnyJob, target: str, settings: Settings
+) -> tuple[AnyJob, tuple[str, ...], tuple[Awaited, ...], tuple[str, ...]]:
+    """Return the fields of `inputs.Resolved`: the job with each `run:NAME` input replaced by the location of the run's
+    output, notes for the plan, and the runs to ask about and to wait for.
+    """
+    if not any(is_run_input(item.of(target)) for item in job.inputs.values()):
+        return job, (), (), ()
+    from cloudtrain.lifecycle.inputs import resolve_run_inputs
+
+    return resolve_run_inputs(job, target, settings)
+
+
+def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str]:
+    """Find the paths inside the source folder that are not code: inputs, outputs and checkpoints of the job on this
+    machine, links that lead to them, and the state folder. Map each path to a description for messages.
+
+    A path is left out if it contains code that the job names, such as its entry point.
+    """
+    view = job if isinstance(job, TrainingJob) else job.as_training()
+    environment = job.environment
+    named = (job.entry_point, environment.requirements, environment.conda_file, environment.build)
+    code = [os.path.normpath(name) for name in (*named, *(job.command or "").split()) if name]
+    root = os.path.realpath(source)
+    declared = [(f"{place.name} of the job", place.address) for place in declared_places(view, DEFAULT_TARGET)]
+    for name, item in job.inputs.items():
+        paths = {place for target in target_names() if is_local_path(place := item.of(target))}
+        declared += [(f"input `{name}` of the job", str(path)) for path in paths]
+    declared.append(("cloudtrain's own state", str(state_dir)))
+    found: dict[str, str] = {}
+    for what, address in declared:
+        place = os.path.realpath(address)
+        # A link into the code, on the way to the data, is code.
+        ends = {link: f"{os.path.realpath(link)}/" for link in links_to(address)}
+        links = (link for link, end in ends.items() if end.startswith(f"{place}/") or not end.startswith(f"{root}/"))
+        for each in (place, *links):
+            path = os.path.relpath(each, root)
+            is_code = any(f"{name}/".startswith(f"{path}/") for name in code)
+            if path != "." and not path.startswith("..") and not is_code:
+                found[path] = what
+    return found
+
+
+def _keeps_literals(where: Target, own: TargetSettings) -> bool:
+    """Return whether an input with a plain `value` stays an input in the target's request, instead of being replaced
+    by its value. For a local run that emulates a target, the emulated target decides.
+    """
+    emulated = getattr(own, "emulate", None)
+    return (target_of(emulated) if emulated is not None else where).keeps_literals
+
+
+class _Source(NamedTuple):
+    """The location of the code. By default, the code is everything in `folder`. With `alone`, it is only `file` in
+    `folder`; a job without code has `alone` and no `file`.
+    """
+
+    folder: Path
+    file: str | None = None
+    alone: bool = False
+
+
+def _source_of(job: AnyJob, settings: Settings) -> _Source:
+    if job.source_dir is None:
+        return _Source(job.folder or settings.cwd, alone=True)
+    if job.source_dir.startswith(BUNDLED):
+        from cloudtrain.code.bundled import script_path
+
+        return _Source(script_path(job.source_dir.removeprefix(BUNDLED)))
+    place = Path(job.source_dir)
+    if os.path.isfile(place):  # noqa: PTH113 - a Path raises where the name is too long
+        return _Source(place.parent, place.name, alone=True)
+    return _Source(place)
+
+
+def _environment_beside(job: AnyJob, source: _Source) -> tuple[AnyJob, dict[str, str], list[str]]:
+    """Find the conda file and the build folder of a job if they are outside of the code. Return the job with their
+    names in the bundle, a mapping from these names to their locations, and notes for the plan.
+    """
+    changes, beside, notes = dict[str, str](), dict[str, str](), list[str]()
+    for field in ("conda_file", "build"):
+        written = getattr(job.environment, field)
+        if written is None:
+            continue
+        name = os.path.normpath(written)
+        if not source.alone and not name.startswith("..") and not os.path.isabs(name):  # noqa: PTH117
+            continue
+        place = os.path.realpath(os.path.join(source.folder, name))  # noqa: PTH118
+        name = os.path.basename(place)  # noqa: PTH119
+        if not (os.path.isdir(place) if field == "build" else os.path.isfile(place)):  # noqa: PTH112, PTH113
+            continue  # compile reports this with all other mistakes
+        changes[field], beside[name] = name, place
+        notes.append(f"`{written}` is outside of the code; its name in the bundle is `{name}`")
+    if not changes:
+        return job, {}, []
+    return job.model_copy(update={"environment": job.environment.model_copy(update=changes)}), beside, notes

@@ -1,0 +1,349 @@
+"""The record of a submission in the store: the job, its plan and the commit of its code, with every secret hidden."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cloudtrain.errors import CloudtrainError, RunNotFound, dotted
+from cloudtrain.job.file import SWEEP, fields_of, kind_of_job
+from cloudtrain.job.training import BUNDLED
+from cloudtrain.lifecycle.inputs import Secrets, signatures_in, texts_of
+from cloudtrain.lifecycle.prepare import PreparedJob
+from cloudtrain.lifecycle.records import Kept, KeptFile
+from cloudtrain.lifecycle.store import RunRecord, Store
+from cloudtrain.plans.plan import Plan
+from cloudtrain.plans.states import RunRef
+from cloudtrain.system.git import Commit, Differences, commit_of, git_timeout
+from cloudtrain.targets.registry import target_of
+from cloudtrain.targets.settings import TargetSettings
+
+if TYPE_CHECKING:
+    from cloudtrain.job.file import JobFile
+    from cloudtrain.job.processing import AnyJob
+    from cloudtrain.job.sweep import Sweep
+    from cloudtrain.plans.document import Block, Document
+
+
+class Keeper:
+    """Collects the record of one submission for the store while the submission proceeds."""
+
+    def __init__(self, prepared: PreparedJob, job: AnyJob | Sweep, file: JobFile | None) -> None:
+        self.prepared = prepared
+        self.job = job
+        self._file = file
+        written: Any = getattr(job, "job", job)
+        is_bundled = (written.source_dir or "").startswith(BUNDLED)
+        self._commit = (None if is_bundled else commit_of(prepared.tree.root)) or Commit(None, None)
+        self._differences = Differences(prepared.tree.root) if self._commit.commit else None
+
+    def kept_of(self, plan: Plan) -> Kept:
+        """Return the record of a plan for the store. `finish` adds later whether the code differs from its commit."""
+        file = self._file
+        return keep_plan(
+            self.prepared,
+            self.job,
+            plan,
+            self._commit,
+            file=None if file is None else str(Path(file.file).absolute()),
+            text=None if file is None else file.text,
+            overrides=() if file is None else file.overrides,
+        )
+
+    def finish(self, store: Store, name: str) -> None:
+        """Record whether the code differs from its commit. If git does not answer in time, record nothing."""
+        found = None if self._differences is None else self._differences.close(git_timeout())
+        if found is not None:
+            store.keep_difference(name, found)
+
+
+def keep_plan(
+    prepared: PreparedJob,
+    job: AnyJob | Sweep,
+    plan: Plan,
+    commit: Commit,
+    *,
+    file: str | None,
+    text: str | None,
+    overrides: Sequence[str],
+) -> Kept:
+    """Return the record of the plan of a job or sweep. For a sweep, `prepared` is its first trial. The trial's fields
+    and hourly price are left out, because each trial has its own record.
+    """
+    import cloudtrain
+    from cloudtrain.rules.values import named_secrets
+
+    fields, compiled, kind = fields_of(job), fields_of(prepared.job), kind_of_job(job)
+    settings = settings_fields(prepared.target)
+    content = replace(plan, processes=()).to_dict()
+    del content["processes"]
+    raw = {"job": fields, "prepared": {} if kind == SWEEP else compiled, "settings": settings, "request": plan.request}
+    written = _Written(file, text, overrides)
+    secrets = Secrets(
+        tuple(dict.fromkeys((*plan.hidden, *signatures_in(raw), *written.overridden_secrets()))),
+        tuple(named_secrets(prepared.view)),
+    )
+    return Kept(
+        version=cloudtrain.__version__,
+        job=secrets.hidden(fields),
+        prepared=secrets.hidden(compiled) if compiled != fields and kind != SWEEP else None,
+        kind=kind,
+        file=file,
+        text=written.hidden_text(secrets),
+        overrides=tuple(secrets.hidden(list(overrides))),
+        settings=secrets.hidden(settings),
+        plan=secrets.hidden(content),
+        bundle=prepared.tree.sha256,
+        files=tuple(KeptFile(*entry[:5]) for entry in prepared.tree.entries),
+        commit=commit.commit,
+        branch=commit.branch,
+        dirty=commit.dirty,
+        difference=commit.difference,
+        hidden=tuple(dict.fromkeys(_hidden_ways(raw, secrets))),
+        hourly=prepared.hourly_price(plan) if kind != SWEEP else None,
+        trial=prepared.rate_and_limit() if kind == SWEEP else (None, None),
+    )
+
+
+def shown_fields(prepared: PreparedJob, job: AnyJob, plan: Plan) -> dict[str, Any]:
+    """Return a job's fields as the store keeps them, with secrets hidden."""
+    from cloudtrain.rules.values import named_secrets
+
+    fields = fields_of(job)
+    return Secrets((*plan.hidden, *signatures_in(fields)), tuple(named_secrets(prepared.view))).hidden(fields)
+
+
+def settings_fields(target: TargetSettings) -> dict[str, Any]:
+    """Return the settings that the user gave for a target, as JSON data."""
+    return {"type": target.type, **target.model_dump(mode="json", exclude_unset=True)}
+
+
+def settings_of(kept: Kept) -> TargetSettings | None:
+    """Return the target settings that a run was sent with; None if one of their values is hidden."""
+    if "settings" in kept.hidden:
+        return None
+    model = target_of(kept.settings["type"]).settings_model
+    return model(**{name: value for name, value in kept.settings.items() if name != "type"})
+
+
+def _hidden_ways(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
+    """Yield where `raw`, the content of a record, contains secrets. For `raw["job"]` and `raw["prepared"]`, yield the
+    path of each secret value, in the syntax of `--set`. For other keys of `raw`, such as `settings`, yield the key.
+    """
+    if not any(secrets):
+        return
+    for part, value in raw.items():
+        for path, text in texts_of(value):
+            if secrets.hidden(text) != text:
+                yield dotted(path) if part in ("job", "prepared") else part
+                if part not in ("job", "prepared"):
+                    break
+
+
+class _Written(NamedTuple):
+    """A job as the user wrote it: its file and the overrides."""
+
+    file: str | None
+    text: str | None
+    overrides: Sequence[str]
+
+    def overridden_secrets(self) -> Iterator[str]:
+        """Yield the secrets in the overrides and in the job file. The final job may lack them, because an override
+        replaced their values. If there are no overrides, yield nothing.
+        """
+        if not self.overrides:
+            return
+        from cloudtrain.rules.values import secret_texts
+
+        for override in self.overrides:
+            way, _, text = override.partition("=")
+            yield from secret_texts([((way.rpartition(".")[2].strip("\"'] "),), text)])
+        values = [(path, text) for path, text in texts_of(self._data()) if path]
+        yield from secret_texts([item for item in values if any(isinstance(part, str) for part in item[0])])
+
+    def hidden_text(self, secrets: Secrets) -> str | None:
+        """Return the text of the job file without secrets, also in comments. None if there is no file, or if a
+        secret cannot be found in the text, for example because it is written with escapes or over several lines.
+        """
+        if self.text is None:
+            return None
+        secrets = secrets._replace(values=(*secrets.values, *_secrets_in_file(self.text)))
+        if not any(secrets):
+            return self.text
+        text = secrets.hidden(self.text)
+        left = [value for _, value in texts_of(self._replace(text=text)._data())]
+        return None if not left or secrets.hidden(left) != left else text
+
+    def _data(self) -> Any:
+        """Return the content of the job's file; None if it cannot be read."""
+        from cloudtrain.documents.document import Unreadable, read_document
+        from cloudtrain.job.file import SUFFIXES
+
+        if self.text is None:
+            return None
+        with suppress(Unreadable, CloudtrainError):
+            return read_document(self.text, SUFFIXES.get(Path(self.file or "").suffix.lower(), "yaml")).data
+        return None
+
+
+def _secrets_in_file(text: str) -> Iterator[str]:
+    """Yield the secrets that the rules for file contents find in the text of a job's file."""
+    from cloudtrain.code.suspects import suspects
+
+    content, name = text.encode("utf-8", "replace"), "job.yaml"
+    spans = suspects(content, name)
+    if spans:
+        from cloudtrain.code.secrets import matches
+
+        for match in matches(content, spans, name):
+            found = content[match.start : match.end].decode("utf-8", "replace")
+            if found.strip():
+                yield found
+
+
+# What was sent for a run, in a readable form: the job, the plan, and the git commit of the code.
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What was sent for a run: the job, the plan, and the git commit of the code. Secrets are replaced by `***`.
+
+    Attributes:
+        name: the name of the run.
+        ref: the run's reference.
+        created: when the run was submitted, in seconds since the epoch.
+        kept: all data of the submission in the store.
+    """
+
+    name: str
+    ref: RunRef
+    created: float
+    kept: Kept
+
+    @property
+    def job(self) -> dict[str, Any]:
+        """The job's fields, with absolute paths."""
+        return dict(self.kept.job)
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The plan as JSON data: request, uploads, findings, and other parts except the processes."""
+        return dict(self.kept.plan)
+
+    def to_job_file(self) -> str:
+        """Return a job file in YAML that can be submitted from any folder. Fill in the values of secrets yourself."""
+        from cloudtrain.job.from_script import yaml_text
+        from cloudtrain.plans.document import on_one_line
+
+        lines = [f"The job of the run {self.name}, sent by cloudtrain {self.kept.version}", *self._source()]
+        lines += [f"fill in {way}: it looked like a secret, and is not kept" for way in self._hidden_ways()]
+        return "".join(f"# {on_one_line(' '.join(line.split()))}\n" for line in lines) + yaml_text(self.job)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the job, the plan and the commit as JSON data."""
+        kept = self.kept
+        return {
+            "name": self.name,
+            "ref": str(self.ref),
+            "target": self.ref.target,
+            "created": self.created,
+            "cloudtrain": kept.version,
+            "job": self.job,
+            "written": {"file": kept.file, "text": kept.text, "overrides": list(kept.overrides)},
+            "settings": dict(kept.settings),
+            "plan": self.plan,
+            "git": None
+            if kept.branch is None and kept.commit is None
+            else {
+                "commit": kept.commit,
+                "branch": kept.branch,
+                "dirty": kept.dirty,
+                "difference": kept.difference,
+            },
+            "bundle": {"sha256": kept.bundle, "files": [file._asdict() for file in kept.files]},
+            "hidden": list(kept.hidden),
+            "rerun_of": kept.rerun_of,
+        }
+
+    def document(self) -> Document:
+        """Return the job, the plan and the commit as a document."""
+        from cloudtrain.job.from_script import yaml_text
+        from cloudtrain.plans.document import Document, Heading, Lines, Notice, Pairs, Section
+        from cloudtrain.plans.plan import request_blocks
+
+        blocks: list[Block] = [Heading(str(self.ref)), Pairs(list(self._pairs()))]
+        blocks.append(Section("Job", [Lines(yaml_text(self.job).splitlines())]))
+        request = list(request_blocks(self.kept.plan["request"]))
+        blocks.append(Section(f"Request (plan {self.kept.plan['sha256'][:12]})", request))
+        blocks += [Notice("notice", f"`{way}` looked like a secret, and is not kept") for way in self._hidden_ways()]
+        return Document(blocks)
+
+    def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
+        """Return the job, the plan and the commit as text."""
+        from cloudtrain.plans.layout import to_text
+
+        return to_text(self.document(), width=width, color=color)
+
+    def _repr_html_(self) -> str:
+        from cloudtrain.plans.html import to_html
+
+        return to_html(self.document())
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": self.to_text(), "text/html": self._repr_html_()}
+
+    def _pairs(self) -> Iterator[tuple[str, str]]:
+        from datetime import datetime
+
+        kept = self.kept
+        yield "submitted", datetime.fromtimestamp(self.created).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
+        yield "cloudtrain", kept.version
+        yield "job file", kept.file or "none: the job was written in Python"
+        if kept.overrides:
+            yield "overrides", "\n".join(kept.overrides)
+        if kept.rerun_of:
+            yield "repeats" if kept.kind != SWEEP else "continues", kept.rerun_of
+        settings = {key: value for key, value in kept.settings.items() if key != "type"}
+        yield "target", self.ref.target + (f", with {json.dumps(settings, ensure_ascii=False)}" if settings else "")
+        yield "source", "\n".join(self._source()) or "in no git repository"
+        size = sum(not file.path.startswith("cloudtrain/") for file in kept.files)
+        runtime = " and cloudtrain's runtime" if size < len(kept.files) else ""
+        yield "code", f"{size:,} {'file' if size == 1 else 'files'}{runtime}, bundle {kept.bundle}"
+
+    def _source(self) -> Iterator[str]:
+        kept = self.kept
+        if kept.branch is None and kept.commit is None:
+            return
+        branch = f" of branch {kept.branch}" if kept.branch else ""
+        yield f"commit {kept.commit or 'none yet'}{branch}"
+        if kept.difference:
+            yield f"with changes that are not committed; hash of the difference {kept.difference}"
+        elif kept.dirty:
+            yield "with files that git does not track"
+        elif kept.dirty is None and kept.commit is not None:
+            yield "git did not report whether the code differs from this commit"
+
+    def _hidden_ways(self) -> list[str]:
+        names = {"settings": "a value of the target's settings", "request": "a value of the request"}
+        ways = [way for way in self.kept.hidden if way not in names]
+        return ways or [names[way] for way in self.kept.hidden]
+
+
+def sent_of(store: Store | None, row: RunRecord) -> Sent:
+    """Return what was sent for a run.
+
+    Raises:
+        RunNotFound: the store has no record of the submission (CT971).
+    """
+    kept = None if store is None else store.kept(row.name)
+    if kept is None:
+        raise RunNotFound(
+            f"this machine has no record of what was sent for `{row.name}`",
+            hint="it was submitted from another machine, or by an older cloudtrain",
+            code="CT971",
+        )
+    return Sent(row.name, row.ref, row.created, kept)

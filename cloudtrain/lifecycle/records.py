@@ -1,0 +1,337 @@
+"""The identity of a store. It is part of every run's name, so that two stores never give one name to two runs.
+
+A store contains a `salt`, which is created together with the store, and the location where the store was created or
+last written. A store at another location was copied or moved. It counts as a different store and gets a new salt. The
+salt is deterministic, so that a dry run, which writes nothing, can compute the salt that a submit would use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Any, NamedTuple
+
+from cloudtrain.errors import UsageError
+from cloudtrain.system.files import STORE_FILE
+from cloudtrain.system.processes import boot_id
+
+
+class Identity(NamedTuple):
+    """The salt of a store and the location of the store."""
+
+    salt: str
+    location: str
+
+    def at(self, location: str) -> Identity:
+        """Return the identity of the store if it is at `location` now: this identity if the location is the same, else
+        one with a new salt."""
+        return self if location == self.location else Identity(_hash(self.salt, location), location)
+
+
+def salt_of_new_store(folder: Path) -> str:
+    """Return the salt that a new store in `folder` would get now.
+
+    The salt is a hash of the host name, the id of the current boot, the path, and the device and inode of the nearest
+    existing folder. Two containers made from one image therefore get different salts.
+    """
+    nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    found = nearest.stat()
+    return _hash(_host(), boot_id(), os.path.realpath(folder), str(found.st_dev), str(found.st_ino))
+
+
+def location_in(folder: Path) -> str:
+    """Return the location of the store in `folder`, as a hash of host, path and inode; empty if there is no store. A
+    copy has another location. A reboot does not change the location.
+    """
+    file = folder / STORE_FILE
+    try:
+        return _hash(_host(), os.path.realpath(file), str(file.stat().st_ino))
+    except OSError:
+        return ""
+
+
+def _host() -> str:
+    return os.uname().nodename
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+# The data that the store keeps of each submission, so that its run can be shown, compared and run again. The data
+# contains no secrets. The database table `runs` holds the run's name and status.
+
+
+class KeptFile(NamedTuple):
+    """A file or a link of a run's code, with the fields of `bundle.entries.Entry`."""
+
+    path: str
+    size: int
+    executable: bool
+    sha256: str
+    target: str | None
+
+
+class Money(NamedTuple):
+    """The cost of a run in US dollars at list prices. Unknown values are None.
+
+    Attributes:
+        hourly: the price per hour for all instances, at submission.
+        billable_seconds: the time that the target billed for each instance.
+        cost: the cost of all instances for `billable_seconds`, as the target reported it.
+    """
+
+    hourly: float | None = None
+    billable_seconds: float | None = None
+    cost: float | None = None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The data of one submission. All secrets are hidden.
+
+    Attributes:
+        version: cloudtrain's version.
+        job: the job's fields, with absolute paths.
+        prepared: the job as it was compiled, with `run:...` inputs replaced by locations. None if equal to `job`.
+        kind: the kind of the job, `training` or `processing`.
+        file: the path of the job's file; None for a job that was written in Python.
+        text: the text of that file; None if there is no file, or if a secret in it could not be hidden.
+        overrides: the values of `--set` and similar options, in order.
+        settings: the target's settings, including `type`.
+        plan: the plan's data, without its processes.
+        bundle: the hash of the code.
+        files: the files of the code.
+        commit, branch, dirty, difference: the fields of `system.git.Commit` for the folder of the code.
+        hidden: the paths of the job's fields that hold secrets.
+        hourly: the price in US dollars per hour for all instances; None if unknown.
+        rerun_of: the earlier run that this run repeats.
+        trial: for a sweep, the price in US dollars per hour of a trial's instances, and a trial's maximum run time in
+            seconds.
+    """
+
+    version: str
+    job: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    bundle: str
+    files: tuple[KeptFile, ...] = ()
+    kind: str = "training"
+    prepared: Mapping[str, Any] | None = None
+    file: str | None = None
+    text: str | None = None
+    overrides: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    commit: str | None = None
+    branch: str | None = None
+    dirty: bool | None = None
+    difference: str | None = None
+    hidden: tuple[str, ...] = ()
+    hourly: float | None = None
+    rerun_of: str | None = None
+    trial: tuple[float | None, int | None] = (None, None)
+
+
+def keep(db: Connection, name: str, kept: Kept) -> None:
+    """Record the data that is sent for a run. The caller must have opened a transaction."""
+    row = (name, kept.version, kept.file, kept.bundle, kept.commit, kept.branch, kept.dirty, kept.difference)
+    content = {field: getattr(kept, field) for field in _IN_CONTENT}
+    db.execute(
+        "INSERT OR REPLACE INTO sent (name, version, file, bundle, commit_id, branch, dirty, difference, content)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*row, _pack(content)),
+    )
+    if kept.files and not db.execute("SELECT 1 FROM bundles WHERE sha256 = ?", (kept.bundle,)).fetchone():
+        files = _pack([list(file) for file in kept.files])
+        db.execute("INSERT INTO bundles (sha256, files) VALUES (?, ?)", (kept.bundle, files))
+    db.execute("INSERT OR REPLACE INTO money (name, hourly) VALUES (?, ?)", (name, kept.hourly))
+
+
+def keep_difference(db: Connection, name: str, difference: tuple[bool, str | None]) -> None:
+    """Record whether the code of a run differed from its commit, and the hash of the difference."""
+    db.execute("UPDATE sent SET dirty = ?, difference = ? WHERE name = ?", (*difference, name))
+
+
+def keep_bill(db: Connection, name: str, billable_seconds: float, cost: float | None) -> None:
+    """Record the seconds and the cost that a target has billed so far."""
+    db.execute(
+        "INSERT INTO money (name, billable_seconds, cost) VALUES (?, ?, ?) ON CONFLICT (name)"
+        " DO UPDATE SET billable_seconds = excluded.billable_seconds, cost = excluded.cost",
+        (name, billable_seconds, cost),
+    )
+
+
+def drop_unused(db: Connection) -> None:
+    """Delete the lists of code files that no run uses any more."""
+    db.execute("DELETE FROM bundles WHERE NOT EXISTS (SELECT 1 FROM sent WHERE sent.bundle = bundles.sha256)")
+
+
+def kept(db: Connection, name: str) -> Kept | None:
+    """Return the data that was sent for a run; None if the store has no record of it."""
+    found = db.execute(
+        "SELECT version, file, bundle, commit_id, branch, dirty, difference, content, files, hourly FROM sent"
+        " LEFT JOIN bundles ON bundles.sha256 = sent.bundle LEFT JOIN money ON money.name = sent.name"
+        " WHERE sent.name = ?",
+        (name,),
+    ).fetchone()
+    if found is None:
+        return None
+    version, file, bundle, commit, branch, dirty, difference, content, files, hourly = found
+    data = _unpack(content)
+    return Kept(
+        **data | {"overrides": tuple(data["overrides"]), "hidden": tuple(data["hidden"])},
+        version=version,
+        bundle=bundle,
+        files=tuple(KeptFile(*item) for item in _unpack(files)) if files is not None else (),
+        file=file,
+        commit=commit,
+        branch=branch,
+        dirty=None if dirty is None else bool(dirty),
+        difference=difference,
+        hourly=hourly,
+    )
+
+
+def money(db: Connection) -> dict[str, Money]:
+    """Return the known costs of each run, by the run's name."""
+    return {name: Money(*rest) for name, *rest in db.execute("SELECT name, hourly, billable_seconds, cost FROM money")}
+
+
+_IN_CONTENT = ("job", "prepared", "kind", "text", "overrides", "settings", "plan", "hidden", "rerun_of", "trial")
+"""Fields of `Kept` that have no database column."""
+
+
+def _pack(value: Any) -> bytes:
+    """Compress JSON data for the store. Keys keep their order."""
+    return zlib.compress(json.dumps(value, separators=(",", ":")).encode("ascii"), 1)
+
+
+def _unpack(data: bytes) -> Any:
+    return json.loads(zlib.decompress(data))
+
+
+# The origin of a submission, and the labels by which its run can be found.
+
+
+class Label(NamedTuple):
+    """A label of a run. `kind` is `tag` or `hyperparameter`."""
+
+    kind: str
+    key: str
+    value: str
+
+
+class Condition(NamedTuple):
+    """A comparison with a label: `learning_rate<0.01`. Two numbers are compared as numbers, other values as text."""
+
+    kind: str
+    key: str
+    operator: str
+    value: str
+
+    @property
+    def sql(self) -> str:
+        """The SQL condition on a row of the table `labels`, with a placeholder for each of `values`."""
+        left = "value" if self._number is None else "number(value)"
+        return f"kind = ? AND key = ? AND {left} {self.operator} ?"
+
+    @property
+    def values(self) -> tuple[object, ...]:
+        """The values for the placeholders in `sql`."""
+        return (self.kind, self.key, self.value if self._number is None else self._number)
+
+    @property
+    def _number(self) -> float | None:
+        return None if self.kind == "tag" else number(self.value)
+
+
+_CONDITION = r"\s*(?P<key>[^\s<>=!]+)\s*(?P<operator><=|>=|!=|==|=|<|>)\s*(?P<value>.*?)\s*"
+
+
+def condition_of(text: str) -> Condition:
+    """Parse a comparison with a hyperparameter.
+
+    Raises:
+        UsageError: the text is not a comparison.
+    """
+    found = re.fullmatch(_CONDITION, text)
+    if found is None:
+        hint = "write a hyperparameter, one of = != < <= > >=, and a value: `learning_rate<0.01`"
+        raise UsageError(f"`{text}` is not a condition", hint=hint, code="CT901")
+    return Condition("hyperparameter", found["key"], found["operator"], found["value"])
+
+
+def number(text: object) -> float | None:
+    """Return a text as a number, or None if it is not a finite number."""
+    try:
+        found = float(str(text))
+    except ValueError:
+        return None
+    return found if isfinite(found) else None
+
+
+class Origin(NamedTuple):
+    """The origin of a job's submission.
+
+    Attributes:
+        folder: the working directory.
+        project: the folder of the job's file; empty for a job that was written in Python.
+        terminal: identifies the login session, such as a terminal or a notebook's kernel; empty without a session.
+        labels: the job's tags and hyperparameters.
+    """
+
+    folder: str = ""
+    project: str = ""
+    terminal: str = ""
+    labels: tuple[Label, ...] = ()
+
+
+NOWHERE = Origin()
+"""The origin of a run if it is unknown."""
+
+
+def origin_here(folder: Path, *, project: Path | None = None, labels: Iterable[Label] = ()) -> Origin:
+    """Return the origin of a job that this process submits from `folder`."""
+    return Origin(
+        os.path.realpath(folder), "" if project is None else os.path.realpath(project), terminal(), tuple(labels)
+    )
+
+
+def labels_of(tags: Mapping[str, str], hyperparameters: Mapping[str, object]) -> tuple[Label, ...]:
+    """Return the tags and hyperparameters as labels. `ps --tag` and `ps --where` select runs by these labels."""
+    return (
+        *(Label("tag", key, value) for key, value in tags.items()),
+        *(Label("hyperparameter", key, _text(value)) for key, value in hyperparameters.items()),
+    )
+
+
+def terminal() -> str:
+    """Return a name for this process's session that is unique since the machine's last boot; empty without a session.
+
+    On Linux the name includes the start time of the session's first process; elsewhere it is only the session's number.
+    """
+    try:
+        session = os.getsid(0)
+    except OSError:
+        return ""
+    try:
+        started = Path(f"/proc/{session}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        started = ""
+    return f"{boot_id()}:{session}:{started}"
+
+
+def _text(value: object) -> str:
+    """Return a hyperparameter as text: text unchanged, other values as JSON."""
+    if isinstance(value, str):
+        return value
+    import json
+
+    return json.dumps(value)

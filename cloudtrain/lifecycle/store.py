@@ -1,0 +1,379 @@
+"""The run store in SQLite (WAL mode). Several processes can use it at once, and reading writes nothing to disk."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from cloudtrain.errors import StoreError
+from cloudtrain.lifecycle import records as history
+from cloudtrain.lifecycle.records import NOWHERE, Condition, Kept, Label, Money, Origin, location_in, number
+from cloudtrain.plans.states import AFTER, REHEARSAL, TRIAL, RunRef, RunState, RunStatus
+from cloudtrain.system.processes import Moment, ProcessLock, read_clock
+
+STAGES = ("planned", "uploaded", "sent", "accepted", "reported")
+"""The stages of a submission. planned: the name is taken. uploaded: the bundle is in place. sent: the target had no run
+of that name, and the request is about to leave. accepted: the target has the run. reported: the user was told its name,
+so that a later submit of the same job means a new run."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run in the store, with its last known status. Times are seconds since the epoch."""
+
+    name: str
+    target: str
+    place: str | None
+    job_name: str
+    key: str
+    """Hash that is equal for submissions of the same job: of the target, location, job name, and plan without its run
+    name."""
+    submitter: str
+    store: str
+    """The salt of the store that submitted the run; empty for runs of earlier versions."""
+    counter: int
+    stage: str
+    state: str
+    reason: str | None
+    created: float
+    started: float | None
+    ended: float | None
+    seq: int | None = None
+    """The position in the order of submission. The store assigns it."""
+
+    @property
+    def ref(self) -> RunRef:
+        """The run's reference."""
+        return RunRef(self.target, self.place or "", self.name)
+
+
+_ENDED = ", ".join(f"'{state.value}'" for state in RunState if state.is_final)
+
+_OLD_REHEARSAL = f"(job_name LIKE '%{REHEARSAL}' AND state IN ({_ENDED}))"
+"""SQL condition for a finished run of a rehearsal."""
+_NO_TRIAL = f"key NOT GLOB '{TRIAL}*'"
+
+_COLUMNS = ", ".join(field.name for field in fields(RunRecord))
+_OF_A_RUN = ("written", "origins", "labels", "sent", "money")
+"""Tables with rows that belong to a run."""
+
+
+class Store:
+    """The runs of this user on this machine. `open_store` opens it for writing, `read_store` for reading."""
+
+    def __init__(
+        self, db: sqlite3.Connection, folder: Path, salt: str, *, clock: Callable[[], Moment] = read_clock
+    ) -> None:
+        self.salt = salt
+        """Part of the run names that this store assigns."""
+        self._db = db
+        db.create_function("number", 1, number, deterministic=True)
+        self._folder = folder
+        self._clock = clock
+        self._location = location_in(folder)
+
+    def close(self) -> None:
+        """Close the database. When its last writer closes it, SQLite merges the write-ahead log into it."""
+        self._db.close()
+
+    def next_counter(self, key: str, submitter: str) -> int:
+        """Return the counter for the next run with this key and submitter: one more than the highest of the earlier
+        runs, including removed runs."""
+        found = self._db.execute(
+            "SELECT MAX(counter) FROM (SELECT counter, key, submitter FROM runs UNION ALL"
+            " SELECT counter, key, submitter FROM removed) WHERE key = ? AND submitter = ?",
+            (key, submitter),
+        ).fetchone()
+        return (found[0] or 0) + 1
+
+    def reserve(
+        self,
+        record: RunRecord,
+        outputs: Mapping[str, str] | None = None,
+        origin: Origin = NOWHERE,
+        kept: Kept | None = None,
+    ) -> ProcessLock | None:
+        """Reserve the name of the run `record`: record stage `planned`, and return a lock that lasts until this process
+        ends. Return None if the name is taken, or if its key already has a run of this submitter with this or a higher
+        counter.
+
+        `outputs` maps the run's outputs to their locations, `origin` is the origin of the submission, and `kept` is the
+        data that is sent.
+        """
+        with self._writing():
+            taken = self._db.execute(
+                "SELECT 1 FROM runs WHERE name = ? OR (key = ? AND submitter = ? AND counter >= ?)",
+                (record.name, record.key, record.submitter, record.counter),
+            ).fetchone()
+            lock = None if taken else self.lock(record.name)
+            if lock is None:
+                return None
+            values = [getattr(record, field.name) for field in fields(RunRecord)]
+            marks = ", ".join("?" * len(values))
+            self._db.execute(f"INSERT INTO runs ({_COLUMNS}) VALUES ({marks})", values)
+            places = [(record.name, what, place) for what, place in (outputs or {}).items()]
+            self._db.executemany("INSERT OR REPLACE INTO written (name, what, place) VALUES (?, ?, ?)", places)
+            self._db.execute(
+                "INSERT OR REPLACE INTO origins (name, folder, project, terminal) VALUES (?, ?, ?, ?)",
+                (record.name, *origin[:3]),
+            )
+            labels = [(record.name, *label) for label in origin.labels]
+            self._db.executemany("INSERT OR REPLACE INTO labels (name, kind, key, value) VALUES (?, ?, ?, ?)", labels)
+            if kept is not None:
+                history.keep(self._db, record.name, kept)
+            self._note(record.name, record.stage)
+            return lock
+
+    def advance(self, name: str, stage: str) -> None:
+        """Record that a submission reached a stage. The record is on disk when this method returns.
+
+        Raises:
+            StoreError: the store was removed or replaced after it was opened, so other processes could not see the
+                submission.
+        """
+        assert stage in STAGES
+        self._check_still_there()
+        with self._writing():
+            changed = self._db.execute("UPDATE runs SET stage = ? WHERE name = ?", (stage, name))
+            assert changed.rowcount == 1, "a submission is forgotten only under its lock"
+            self._note(name, stage)
+
+    def forget(self, name: str) -> None:
+        """Remove a submission that never reached its target. Its name is free again."""
+        with self._writing():
+            for table in ("runs", *_OF_A_RUN):
+                self._db.execute(f"DELETE FROM {table} WHERE name = ?", (name,))
+            history.drop_unused(self._db)
+            self._note(name, "forgotten")
+
+    def remove(self, name: str) -> None:
+        """Remove a run whose submission is at stage `reported`; do nothing at an earlier stage. The run's name is never
+        used again."""
+        with self._writing():
+            self._db.execute(
+                "INSERT OR REPLACE INTO removed (name, key, submitter, counter)"
+                " SELECT name, key, submitter, counter FROM runs WHERE name = ? AND stage = 'reported'",
+                (name,),
+            )
+            if self._db.execute("SELECT changes()").fetchone()[0]:
+                for table in ("runs", *_OF_A_RUN, "journal"):
+                    self._db.execute(f"DELETE FROM {table} WHERE name = ?", (name,))
+                history.drop_unused(self._db)
+
+    def was_removed(self, name: str) -> bool:
+        """Return whether a run with exactly that name was removed."""
+        return self._db.execute("SELECT 1 FROM removed WHERE name = ?", (name,)).fetchone() is not None
+
+    def record(self, name: str, status: RunStatus) -> None:
+        """Record a run's status, as the target returned it."""
+        with self._writing():
+            self._db.execute(
+                "UPDATE runs SET state = ?, reason = ?, started = ?, ended = ? WHERE name = ?",
+                (status.state.value, status.reason, status.started, status.ended, name),
+            )
+            if status.billable_seconds is not None:
+                history.keep_bill(self._db, name, status.billable_seconds, status.cost)
+
+    def mark_sent(self, name: str) -> None:
+        """Record that a run was sent after its wait for earlier runs. It becomes an ordinary run of its target."""
+        with self._writing():
+            self._db.execute(
+                "UPDATE runs SET key = substr(key, ?), state = ?, reason = NULL, ended = NULL"
+                f" WHERE name = ? AND key GLOB '{AFTER}*'",
+                (len(AFTER) + 1, RunState.PENDING.value, name),
+            )
+
+    def keep_outputs(self, name: str, outputs: Mapping[str, str]) -> None:
+        """Replace the recorded outputs of a run. `outputs` maps their names to their locations."""
+        with self._writing():
+            self._db.execute("DELETE FROM written WHERE name = ?", (name,))
+            places = [(name, what, place) for what, place in outputs.items()]
+            self._db.executemany("INSERT INTO written (name, what, place) VALUES (?, ?, ?)", places)
+
+    def keep_difference(self, name: str, difference: tuple[bool, str | None]) -> None:
+        """Record whether the code of a run differed from its commit, and the hash of the difference."""
+        with self._writing():
+            history.keep_difference(self._db, name, difference)
+
+    def kept(self, name: str) -> Kept | None:
+        """Return the data that was sent for a run; None if the store has no record of it."""
+        return history.kept(self._db, name)
+
+    def money(self) -> dict[str, Money]:
+        """Return the known costs of each run, by the run's name."""
+        return history.money(self._db)
+
+    def tags(self) -> dict[str, dict[str, str]]:
+        """Return the tags of each run that has tags, by the run's name."""
+        found: dict[str, dict[str, str]] = {}
+        for name, key, value in self._db.execute("SELECT name, key, value FROM labels WHERE kind = 'tag'"):
+            found.setdefault(name, {})[key] = value
+        return found
+
+    def tag_keys(self) -> list[str]:
+        """Return the keys of all tags of runs."""
+        return [key for (key,) in self._db.execute("SELECT DISTINCT key FROM labels WHERE kind = 'tag' ORDER BY key")]
+
+    def get(self, name: str) -> RunRecord | None:
+        """Return the run with exactly that name; None if the store has none."""
+        found = self._select("WHERE name = ?", (name,))
+        return found[0] if found else None
+
+    def starting_with(self, prefix: str, *, limit: int = 50) -> list[RunRecord]:
+        """Return the runs whose name starts with `prefix`, newest first. Trials of sweeps are returned only if no other
+        run matches."""
+        values = (prefix, prefix + "\U0010ffff", limit)
+        found = self._select(f"WHERE name >= ? AND name < ? AND {_NO_TRIAL} ORDER BY seq DESC LIMIT ?", values)
+        return found or self._select("WHERE name >= ? AND name < ? ORDER BY seq DESC LIMIT ?", values)
+
+    def with_key(self, key: str) -> list[RunRecord]:
+        """Return the runs with exactly that key, newest first."""
+        return self._select("WHERE key = ? ORDER BY seq DESC", (key,))
+
+    def of_sweep(self, beginning: str) -> list[RunRecord]:
+        """Return the runs whose key starts with `beginning`, such as the trials of a sweep, oldest first."""
+        return self._select("WHERE key >= ? AND key < ? ORDER BY seq", (beginning, beginning + "\U0010ffff"))
+
+    def newest(
+        self,
+        *,
+        limit: int | None = None,
+        states: Sequence[RunState] = (),
+        job: str | None = None,
+        where: Sequence[Condition] = (),
+        rehearsals: bool = True,
+        trials: bool = False,
+    ) -> list[RunRecord]:
+        """Return runs, newest first: all, or only those that match `states`, the job name `job` and the conditions
+        `where`. With `rehearsals=False`, finished rehearsals are left out. With `trials=True`, the trials of sweeps are
+        included."""
+        conditions, values = ["1" if trials else _NO_TRIAL], list[object]()
+        if states:
+            conditions.append(f"state IN ({', '.join('?' * len(states))})")
+            values += [state.value for state in states]
+        if job is not None:
+            conditions.append("job_name = ?")
+            values.append(job)
+        if not rehearsals:
+            conditions.append(f"NOT ({_OLD_REHEARSAL})")
+        for condition in where:
+            conditions.append(f"EXISTS (SELECT 1 FROM labels WHERE labels.name = runs.name AND {condition.sql})")
+            values += condition.values
+        values.append(-1 if limit is None else limit)
+        return self._select(f"WHERE {' AND '.join(conditions)} ORDER BY seq DESC LIMIT ?", values)
+
+    def newest_from(self, origin: Origin) -> RunRecord | None:
+        """Return the newest run that was submitted from the folder of `origin` or a folder inside it, or for a job file
+        in these folders. Return None if no such run exists.
+
+        A run from the same terminal as `origin` takes precedence over newer runs from other terminals, and of these a
+        run from the folder itself over newer runs from the folders inside it. A finished rehearsal is returned only if
+        no other run matches.
+        """
+        here, below = (
+            origin.folder,
+            (f"{origin.folder.rstrip('/')}/", f"{origin.folder.rstrip('/')}0"),
+        )  # `0` is the character after `/`
+        found = self._select(
+            f"""
+            NATURAL JOIN origins
+            WHERE folder = ? OR (folder >= ? AND folder < ?) OR project = ? OR (project >= ? AND project < ?)
+            ORDER BY {_OLD_REHEARSAL},
+                CASE WHEN terminal = ? AND terminal != '' THEN 0 WHEN folder = ? OR project = ? THEN 1 ELSE 2 END,
+                seq DESC LIMIT 1
+            """,
+            (here, *below, here, *below, origin.terminal, here, here),
+        )
+        return found[0] if found else None
+
+    def newest_in(self, terminal: str) -> RunRecord | None:
+        """Return the newest run that was submitted in a terminal, from any folder; None if no such run exists."""
+        found = self._select(
+            "NATURAL JOIN origins WHERE terminal = ? AND terminal != '' ORDER BY seq DESC LIMIT 1", (terminal,)
+        )
+        return found[0] if found else None
+
+    def origin_of(self, name: str) -> Origin:
+        """Return the origin of a run. If the origin is unknown, all its fields are empty."""
+        found = self._db.execute("SELECT folder, project, terminal FROM origins WHERE name = ?", (name,)).fetchone()
+        labels = self._db.execute("SELECT kind, key, value FROM labels WHERE name = ? ORDER BY kind, key", (name,))
+        folder, project, terminal = found or NOWHERE[:3]
+        return Origin(folder, project, terminal, tuple(Label(*label) for label in labels))
+
+    def unfinished(self) -> list[RunRecord]:
+        """Return the runs whose submission has not reached stage `reported`: it is in progress, or was interrupted."""
+        return self._select("WHERE stage != 'reported' ORDER BY seq", ())
+
+    def outputs_of(self, name: str) -> dict[str, str]:
+        """Return the location, a path or URI, of each output of a run. The keys are `model`, `checkpoint` and
+        `outputs/NAME`."""
+        return dict(self._db.execute("SELECT what, place FROM written WHERE name = ? ORDER BY what", (name,)))
+
+    def journal(self, name: str) -> list[tuple[str, Moment]]:
+        """Return each stage that a submission reached, with the time."""
+        found = self._db.execute("SELECT stage, at, boot, uptime FROM journal WHERE name = ? ORDER BY id", (name,))
+        return [(stage, Moment(*moment)) for stage, *moment in found]
+
+    def seconds_since(self, name: str, stage: str, *, at_least: bool = False) -> float:
+        """Return the seconds since a submission last reached a stage; infinity if it never reached the stage.
+
+        With `at_least`, count only the seconds that have certainly passed, even if the clock was changed.
+        """
+        moments = [moment for reached, moment in self.journal(name) if reached == stage]
+        if not moments:
+            return float("inf")
+        now = self._clock()
+        return now.least_elapsed_since(moments[-1]) if at_least else now.elapsed_since(moments[-1])
+
+    def lock(self, name: str) -> ProcessLock | None:
+        """Take the lock of a submission. Return None if another process holds the lock. A held lock shows that the
+        submitting process is alive.
+        """
+        return ProcessLock.take(self._folder / "submitting" / f"{name}.lock")
+
+    def now(self) -> float:
+        """Return the wall clock's time in seconds since the epoch."""
+        return self._clock().wall
+
+    def _check_still_there(self) -> None:
+        if location_in(self._folder) != self._location:
+            raise StoreError(
+                f"the run store in `{self._folder}` was removed or replaced while a job was being submitted",
+                hint="`cloudtrain ps` shows all known runs; submit the job again",
+                code="CT961",
+            )
+
+    def _note(self, name: str, stage: str) -> None:
+        values = (name, stage, *self._clock())
+        self._db.execute("INSERT INTO journal (name, stage, at, boot, uptime) VALUES (?, ?, ?, ?, ?)", values)
+
+    def _select(self, tail: str, values: Sequence[object]) -> list[RunRecord]:
+        return [RunRecord(*found) for found in self._db.execute(f"SELECT {_COLUMNS} FROM runs {tail}", tuple(values))]
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with translate_errors(self._folder):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                if self._db.in_transaction:  # a full disk has rolled the transaction back already
+                    self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+
+@contextmanager
+def translate_errors(folder: Path) -> Iterator[None]:
+    """Replace the errors of SQLite by a `StoreError` that names the store's folder."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise StoreError(
+            f"the run store in `{folder}` cannot be used: {error}",
+            hint="free disk space, or move the folder away to start an empty store",
+            code="CT961",
+        ) from error

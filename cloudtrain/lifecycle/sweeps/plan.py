@@ -1,0 +1,310 @@
+"""Compiles a sweep to a plan, as `lifecycle.planning` does for a job.
+
+The plan of a sweep is the request to the target's own tuner, or the specification for cloudtrain's driver. Its findings
+are those of the first trial, because every trial runs the same code on the same machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.job.model import format_duration
+from cloudtrain.job.sweep import MAX_TRIALS, Sweep
+from cloudtrain.lifecycle.prepare import PlaceOf, PreparedJob, prepare_job
+from cloudtrain.lifecycle.sweeps.service import Specification, trial_name
+from cloudtrain.lifecycle.sweeps.study import needs_optuna, propose, require_optuna
+from cloudtrain.machines.table import over
+from cloudtrain.plans.plan import Finding, Plan
+from cloudtrain.plans.states import SWEEP, TUNER
+from cloudtrain.targets.common.compiling import run_name, submission_key
+from cloudtrain.targets.contract import Service
+from cloudtrain.targets.settings import Settings, TargetSettings
+
+if TYPE_CHECKING:
+    from cloudtrain.code.tree import Tree
+    from cloudtrain.job.training import TrainingJob
+    from cloudtrain.lifecycle.records import Label
+
+
+_NAMELESS = "sweep-00000000-0"
+"""Replaces the run name while the plan's hash is computed, because the name depends on the hash."""
+
+_SHOWN = 3
+"""Number of trials that a plan shows."""
+
+
+def prepare_sweep(
+    sweep: Sweep,
+    target: str | TargetSettings | None,
+    settings: Settings,
+    *,
+    profile: str | None,
+    ignore: Sequence[str],
+    place_of: PlaceOf | None,
+) -> PreparedSweep:
+    """Prepare a sweep for compiling, together with the job of its first trial.
+
+    Raises:
+        JobError: the sweep, or the job of its first trial, cannot run on the target.
+    """
+    _refuse_too_many(sweep, place_of)
+    written = sweep.job.from_folder(sweep.folder)
+    job = sweep.trial_job(propose(sweep, 1)).from_folder(sweep.folder)
+    in_job: PlaceOf | None = None if place_of is None else (lambda path: place_of(_path_in_sweep(sweep, path)))
+    own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
+
+    def prepared_with(target: TargetSettings) -> PreparedJob:
+        return prepare_job(job, target, settings, profile=profile, ignore=ignore, place_of=in_job)
+
+    queued = _queued(own)
+    prepared = prepared_with(queued)
+    if queued is not own and _is_too_large(prepared):
+        prepared = prepared_with(own)
+    if prepared.after:
+        message = f"a sweep cannot wait for other runs, and `{prepared.after[0]}` has not ended"
+        raise _refused(
+            [Problem(("job", "inputs"), message, f"wait for it: `cloudtrain wait {prepared.after[0]}`", code="CT021")],
+            place_of,
+        )
+    if not hasattr(prepared.job, "distribution"):
+        raise AssertionError("the sweep model accepts only training jobs")
+    sweep = sweep.model_copy(update={"job": prepared.job})
+    return PreparedSweep(sweep, prepared, settings, written, place_of)
+
+
+def _queued(target: TargetSettings) -> TargetSettings:
+    """Return settings that let trials wait for GPUs in cloudtrain's queue, if the target has this queue and
+    `target` does not set `queue`; otherwise return `target`. Without the queue, parallel trials would share the first
+    GPU."""
+    if "queue" not in type(target).model_fields or "queue" in target.model_fields_set:
+        return target
+    return target.replace(queue=True)
+
+
+def _is_too_large(prepared: PreparedJob) -> bool:
+    """Return whether a trial asks for more GPUs or CPU slots than the queue of this machine has."""
+    try:
+        prepared._compile(_NAMELESS)
+    except JobError as error:
+        return any(problem.code == "CT041" for problem in error.problems)
+    return False
+
+
+def _path_in_sweep(sweep: Sweep, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """Convert the path of a field in a trial's job to its path in the sweep."""
+    if path[:1] == ("hyperparameters",) and len(path) > 1 and path[1] in sweep.search:
+        return ("search", *path[1:2])
+    return ("job", *path)
+
+
+def _refuse_too_many(sweep: Sweep, place_of: PlaceOf | None) -> None:
+    if sweep.strategy == "grid" and sweep.trial_count > MAX_TRIALS:
+        message = f"the grid has {sweep.space.grid_words} combinations, but a sweep has at most {MAX_TRIALS:,} trials"
+        raise _refused(
+            [Problem(("search",), message, "list fewer values, or add `trials: 100`", code="CT060")], place_of
+        )
+
+
+def _refused(problems: Sequence[Problem], place_of: PlaceOf | None) -> JobError:
+    """Return an error with the problems, located in the sweep's file."""
+    return JobError([replace(item, file=place_of(item.path)) if place_of is not None else item for item in problems])
+
+
+@dataclass(frozen=True)
+class PreparedSweep:
+    """A sweep that is ready to be compiled under any run name."""
+
+    sweep: Sweep
+    """The sweep. In its job, paths are absolute, and references to earlier runs are replaced by storage paths."""
+    prepared: PreparedJob
+    """The job of the first trial."""
+    settings: Settings
+    written_job: TrainingJob
+    """The job as written in the sweep's file, without the values of a trial."""
+    place_of: PlaceOf | None = None
+
+    @cached_property
+    def _tuner(self) -> tuple[Plan | None, str]:
+        """The plan for the target's own tuner, or None if cloudtrain's driver runs the sweep; and the reason for this
+        choice.
+
+        Raises:
+            JobError: the sweep has `driver: service`, and the target's tuner cannot run the sweep.
+        """
+        sweep, where = self.sweep, self.prepared.where
+        if sweep.driver == "cloudtrain":
+            return None, "the sweep has `driver: cloudtrain`"
+        if not where.has_tuner:
+            if sweep.driver == "service":
+                message = f"{where.title} has no tuner of its own"
+                problem = Problem(("driver",), message, "remove `driver: service`", code="CT061")
+                raise _refused([problem], self.place_of)
+            return None, f"{where.title} has no tuner of its own"
+        try:
+            plan = where.compile_sweep(sweep, self.prepared.target, self.prepared.context(_NAMELESS))
+        except JobError as error:
+            if sweep.driver == "service" or any(item.code != "CT061" for item in error.problems):
+                raise _refused(error.problems, self.place_of) from None
+            return None, error.problems[0].message
+        why = (
+            "the sweep has `driver: service`"
+            if sweep.driver == "service"
+            else "it supports everything that the sweep uses"
+        )
+        return plan, why
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether cloudtrain's own driver runs the sweep."""
+        return self._tuner[0] is None
+
+    @cached_property
+    def key(self) -> str:
+        """The submission key. Two submissions with equal keys are the same sweep."""
+        kind = SWEEP if self.is_driven else TUNER
+        return kind + submission_key(self._compiled(_NAMELESS))
+
+    @property
+    def tree(self) -> Tree:
+        """A snapshot of the user's code, taken when the source folder was read."""
+        return self.prepared.tree
+
+    @property
+    def can_check(self) -> bool:
+        """Whether online checks are possible, as far as this machine can tell without a request."""
+        return self.prepared.can_check
+
+    @property
+    def service(self) -> Service:
+        """The service for the target's tuner, or for cloudtrain's own driver."""
+        if self.is_driven:
+            from cloudtrain.lifecycle.sweeps.service import SweepService
+
+            return SweepService(self.settings.environ, self.settings.state_dir)
+        return self.prepared.where.tuner(environ=self.settings.environ, state_dir=self.settings.state_dir)
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """The labels by which users search for the sweep: those of its job, without the hyperparameters that trials
+        change."""
+        return tuple(label for label in self.prepared.labels if label.key not in self.sweep.search)
+
+    def plan(self, counter: int, salt: str) -> Plan:
+        """Return the plan of the sweep's run number `counter`, with the findings of checks that need only this machine.
+
+        Raises:
+            JobError: the sweep can cost more than `max_cost`, or a package is missing.
+        """
+        from cloudtrain.rules.values import values_to_hide
+
+        first = self.prepared.plan(1, salt)
+        plan = self._compiled(run_name(self.sweep.name, self.key, self.settings.submitter, salt, counter))
+        cost = self._cost(first)
+        self._keep_budget(cost)
+        if self.is_driven and needs_optuna(self.sweep):
+            require_optuna()
+        summary = (*_summary(self.sweep, plan, self._driver_text, cost), *plan.summary)
+        notes = tuple(dict.fromkeys((*plan.notes, *first.notes)))
+        return replace(
+            plan,
+            summary=summary,
+            notes=notes,
+            uploads=(*plan.uploads, *self.prepared.uploads),
+            findings=tuple(self._placed(item) for item in first.findings),
+            settings=first.settings,
+            hidden=values_to_hide(self.prepared.view),
+        )
+
+    def check_online(self, plan: Plan, *, ask: bool = True, may_wait: bool = False) -> Plan:  # noqa: ARG002
+        """Return the plan with the target's findings about the first trial. With `ask=False`, or if the plan has
+        errors, return it unchanged. `may_wait` has no effect, because a sweep never waits for other runs."""
+        if plan.errors or not ask:
+            return plan
+        first = self.prepared.check_online(self.prepared._compile(plan.run_name), ask=ask)
+        return plan.with_findings((*plan.findings, *first.findings))
+
+    @property
+    def _driver_text(self) -> str:
+        who = "cloudtrain, on this machine" if self.is_driven else f"{self.prepared.where.title}'s own tuner"
+        return f"{who}: {self._tuner[1]}"
+
+    def _compiled(self, name: str) -> Plan:
+        context = self.prepared.context(name)
+        if not self.is_driven:
+            return self.prepared.where.compile_sweep(self.sweep, self.prepared.target, context)
+        specification = Specification.of(self.sweep, self.prepared.target, context)
+        numbers = range(1, min(_SHOWN, self.sweep.trial_count) + 1)
+        values = {number: propose(self.sweep, number) for number in numbers}
+        trials = {number: specification.trial_plan(context.account, number, values[number]) for number in numbers}
+        return Plan(
+            target=self.prepared.where.name,
+            run_name=name,
+            job_name=self.sweep.name,
+            request=specification.to_json(),
+            uploads=trials[1].uploads,
+            processes=trials[1].processes,
+            summary=tuple(_of_a_trial(trials[1])),
+            place=trials[1].place,
+            notes=tuple(_trial_note(self.sweep, name, number, values[number]) for number in numbers),
+        )
+
+    def _cost(self, first: Plan) -> float | None:
+        """Return the most US dollars that all trials can cost; None if a price or the time limit is not known."""
+        if not self.prepared.where.is_paid:
+            return 0.0
+        hourly, seconds = self.prepared.rate_and_limit(first)
+        return None if hourly is None or seconds is None else over(hourly, seconds) * self.sweep.trial_count
+
+    def _keep_budget(self, cost: float | None) -> None:
+        budget, count = self.sweep.max_cost, self.sweep.trial_count
+        if budget is None or (cost is not None and cost <= budget):
+            return
+        if cost is None:
+            message = "the cost of a trial is not known, so `max_cost` cannot be enforced"
+            hint = "add `max_runtime` to the job, and the price of its instance type to `instances.toml`"
+        else:
+            each = cost / count
+            message = f"{count} trials can cost ${cost:,.2f}, and `max_cost` is ${budget:,.2f}"
+            fewer = int(budget / each) if each else 0
+            hint = f"write `trials: {fewer}`, shorten the job's `max_runtime`, or raise `max_cost`"
+            hint = hint if fewer else "shorten the job's `max_runtime`, use smaller instances, or raise `max_cost`"
+        raise _refused([Problem(("max_cost",), message, hint, code="CT062")], self.place_of)
+
+    def _placed(self, finding: Finding) -> Finding:
+        return finding if not finding.path else finding._replace(path=_path_in_sweep(self.sweep, finding.path))
+
+
+def _summary(sweep: Sweep, plan: Plan, driver: str, cost: float | None) -> list[tuple[str, str]]:
+    goal = f"{sweep.objective.goal} `{sweep.objective.metric}`" if sweep.objective is not None else "none: every trial"
+    limit = f", none started after {format_duration(sweep.max_runtime)}" if sweep.max_runtime is not None else ""
+    count = f"{sweep.trial_count:,}, {min(sweep.parallel, sweep.trial_count)} at a time{limit}"
+    rows = [("target", plan.target), ("driver", driver), ("strategy", sweep.strategy), ("objective", goal)]
+    rows += [("trials", count), ("search", _space_text(sweep))]
+    if cost != 0.0:
+        budget = f", and `max_cost` is ${sweep.max_cost:,.2f}" if sweep.max_cost is not None else ""
+        text = "not known" if cost is None else f"up to ${cost:,.2f} for all trials at list prices"
+        rows.append(("cost", text + budget))
+    return rows
+
+
+def _space_text(sweep: Sweep) -> str:
+    return "\n".join(f"{name}: {item}" for name, item in sweep.space.ranges.items())
+
+
+_SAME = ("target", "run", "cost", "max cost")
+"""Rows of a trial's summary that the sweep's own summary replaces."""
+
+
+def _of_a_trial(first: Plan) -> list[tuple[str, str]]:
+    return [(label, text) for label, text in first.summary if label not in _SAME]
+
+
+def _trial_note(sweep: Sweep, name: str, number: int, values: dict[str, Any]) -> str:
+    from cloudtrain.job.model import value_text
+
+    text = " ".join(f"{key}={value_text(value)}" for key, value in values.items())
+    return f"trial {number} of {sweep.trial_count} will be `{trial_name(name, number)}`: {text}"

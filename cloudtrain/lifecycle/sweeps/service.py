@@ -1,0 +1,409 @@
+"""The sweeps that this machine drives, as a `Service`. Each sweep has a folder and a detached driver."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.errors import RunNotFound, TargetError, UsageError
+from cloudtrain.job.data import Checkpoint, Output
+from cloudtrain.job.sweep import MAX_TRIALS, Objective, Sweep
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.lifecycle.driven import GLANCE, DrivenService, SweepFolder
+from cloudtrain.lifecycle.sweeps.study import Journal, lines_of, read_events, read_study
+from cloudtrain.plans.plan import Bundle, CompileContext, Plan, Upload
+from cloudtrain.plans.states import (
+    AFTER,
+    SWEEP,
+    TRIAL,
+    TUNER,
+    ListedRun,
+    LogLine,
+    RunRef,
+    RunState,
+    RunStatus,
+    Trial,
+    best_of,
+)
+from cloudtrain.system.files import KEPT
+from cloudtrain.system.private import make_private_folder, make_state_folder
+from cloudtrain.system.processes import ProcessLock, last_line
+from cloudtrain.targets.common.archives import unpacked
+from cloudtrain.targets.common.services import refuse_rank
+from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service, Target, Tuner
+from cloudtrain.targets.registry import ServiceContext, service_of, target_of
+from cloudtrain.targets.settings import TargetSettings
+
+# The prefixes of keys in the store that distinguish sweeps and their trials from other runs.
+#
+# The key of a run is a hash of its submission. With a prefix on the key, the store needs no column for the kind of
+# run.
+
+
+def trials_key(sweep: str) -> str:
+    """Return the prefix of the keys of a sweep's trials."""
+    return f"{TRIAL}{sweep}:"
+
+
+def trial_key(sweep: str, number: int) -> str:
+    """Return the key of one trial of a sweep."""
+    return f"{trials_key(sweep)}{number:05d}"
+
+
+def trial_name(sweep: str, number: int, counter: int = 1) -> str:
+    """Return a trial's name, such as `digits-lr-1f3a9c2b-1-t007`. If the target already has another run of that name,
+    `counter` is more than 1 and is appended."""
+    return f"{sweep}-t{number:03d}" + (f"-{counter}" if counter > 1 else "")
+
+
+def number_of(key: str) -> int:
+    """Return the trial's number, which is part of its key."""
+    return int(key.rpartition(":")[2])
+
+
+# The input of cloudtrain's driver: the request of a sweep's plan, written once into the sweep's folder and never
+# changed.
+#
+# It holds everything that the plan of a trial depends on. So each trial runs as the sweep's plan shows, even if the
+# user's files change meanwhile.
+
+
+@dataclass(frozen=True)
+class Specification:
+    """A sweep under its run name, with everything that the plans of its trials need."""
+
+    name: str
+    sweep: Sweep
+    settings: TargetSettings
+    bundle: Bundle
+    conda: str | None = None
+    build: str | None = None
+    package: bool = False
+
+    @classmethod
+    def of(cls, sweep: Sweep, target: TargetSettings, context: CompileContext) -> Specification:
+        """Return the specification of a sweep for this target and context."""
+        rest = {name: getattr(context, name) for name in ("conda", "build", "package")}
+        return cls(context.run_name, sweep, target, context.bundle, **rest)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Specification:
+        """Return the specification from the JSON data that `to_json` has returned."""
+        settings = target_of(data["target"]["type"]).settings_model(**data["target"])
+        rest = {name: data[name] for name in ("conda", "build", "package")}
+        return cls(data["name"], _sweep_of(data["sweep"]), settings, Bundle(**data["bundle"]), **rest)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the specification as JSON data."""
+        sweep = self.sweep.model_dump(mode="json", exclude_unset=True, exclude={"job"})
+        job = self.sweep.job.model_dump(mode="json", exclude_unset=True)
+        return {
+            "name": self.name,
+            "sweep": {**sweep, "kind": "sweep", "job": job},
+            "target": {**self.settings.model_dump(mode="json", exclude_unset=True), "type": self.settings.type},
+            "bundle": self.bundle._asdict(),
+            "conda": self.conda,
+            "build": self.build,
+            "package": self.package,
+        }
+
+    @property
+    def where(self) -> Target:
+        """The target of the trials."""
+        return target_of(self.settings.type)
+
+    def account(self, environ: Mapping[str, str], state_dir: Path) -> Any:
+        """Return the facts about the target's account that this machine knows."""
+        return self.where.account(self.settings, environ=environ, state_dir=state_dir, cwd=Path.cwd())
+
+    def trial_job(self, number: int, values: Mapping[str, Any], counter: int = 1) -> TrainingJob:
+        """Return the job of one trial, with its own storage paths for checkpoints and outputs."""
+        name, job = trial_name(self.name, number, counter), self.sweep.trial_job(values)
+        changes: dict[str, Any] = {"name": self.sweep.name}
+        if job.checkpoint is not None:
+            changes["checkpoint"] = self._own(job.checkpoint, name)
+        if job.outputs:
+            changes["outputs"] = {key: self._own(item, name) for key, item in job.outputs.items()}
+        return job.model_copy(update=changes)
+
+    def trial_plan(self, account: Any, number: int, values: Mapping[str, Any], counter: int = 1) -> Plan:
+        """Return the plan of one trial.
+
+        Raises:
+            JobError: the target does not support these values.
+        """
+        name = trial_name(self.name, number, counter)
+        context = CompileContext(name, self.bundle, account, conda=self.conda, build=self.build, package=self.package)
+        return self.where.compile(self.trial_job(number, values, counter), self.settings, context)
+
+    def _own(self, place: Checkpoint | Output, name: str) -> Checkpoint | Output:
+        """Return a copy of the checkpoint or output `place`, stored in the subfolder `name` of the storage path that
+        the job gives. If the job gives no storage path, return `place` unchanged: the path then depends on the run."""
+        given = place.of(self.where.name)
+        if given is None:
+            return place
+        return place.model_copy(update={self.where.name: f"{given.rstrip('/')}/{name}"})
+
+
+def _sweep_of(data: Mapping[str, Any]) -> Sweep:
+    """Return the sweep as it was planned. The checks for job files are skipped, because a planned job may contain
+    values that are not allowed in a job file, such as the storage path of an earlier run's output."""
+    return Sweep(**data)
+
+
+_FOLLOW_EVERY = 0.2
+"""Seconds between two checks of a sweep that is followed."""
+
+_LEAVING = 30.0
+"""Seconds to wait for the driver of a sweep that has ended. After the final status, the driver records the state in the
+run store, and then it releases its lock."""
+
+_MORE = "submit another sweep with more values"
+
+
+class SweepService(DrivenService, Tuner):
+    """The service for the sweeps that this machine drives. Trials are runs on their target, and their files are
+    downloaded from the target."""
+
+    driver = "cloudtrain.lifecycle.sweeps.driver"
+    what = "sweep"
+
+    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
+        """Store the code in the sweep's folder, and upload the code to the target for the trials. Return False if the
+        target already has the code.
+
+        Raises:
+            TargetError: the folder cannot be written, or the target cannot be reached.
+        """
+        folder = self.folder(plan.run_name)
+        try:
+            make_state_folder(self.state_dir, ours=KEPT)
+            make_private_folder(folder.path)
+            if not folder.archive.exists():
+                bundle.write(folder.archive)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        specification = Specification.from_json(plan.request)
+        account = specification.account(self.environ, self.state_dir)
+        from cloudtrain.lifecycle.sweeps.study import propose
+
+        first = specification.trial_plan(account, 1, propose(specification.sweep, 1))
+        data = tuple(item for item in plan.uploads if item.kind == "data")
+        first = replace(first, uploads=(*first.uploads, *data))
+        return service_of(plan.target, self).upload(first, bundle, on_bytes=on_bytes)
+
+    def status(self, ref: RunRef) -> RunStatus:
+        """Return the status of the sweep. If its driver has died, the sweep is `lost` until `cloudtrain continue`, but
+        its trials keep running."""
+        folder, found, is_lost = self.folder(ref.name), self._read_status(ref), False
+        while not (is_lost or RunState(found["state"]).is_final or folder.is_continuing or folder.is_driven):
+            before, found = found, self._read_status(ref)  # it may have ended, or been continued, meanwhile
+            is_lost = found == before
+        state, reason = RunState(found["state"]), found["reason"]
+        if is_lost:
+            state = RunState.LOST
+            reason = f"its driver has died, but trials keep running; restart it with `cloudtrain continue {ref.name}`"
+            said = last_line(folder.log)
+            reason += f" (its last message: {said})" if said else ""
+        metrics = {name: float(value) for name, value in (found.get("metrics") or {}).items()}
+        return RunStatus(state, reason, found["started"], found["ended"], metrics=metrics, created=found["started"])
+
+    def logs(
+        self,
+        ref: RunRef,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        instance: int | None = None,
+        on_status: Callable[[RunStatus], None] | None = None,
+    ) -> Iterator[LogLine]:
+        """Yield a line for each trial that has started or ended. With `follow`, continue until the sweep has ended."""
+        refuse_rank(ref, rank, instance)
+        folder, shown = self._known(ref), 0
+        objective = self.sweep(ref).objective
+        while True:
+            status = self.status(ref)  # before the journal, which is whole when the status is final
+            if on_status is not None:
+                on_status(status)
+            lines = lines_of(read_events(folder.path), objective)
+            yield from lines[shown:]
+            shown = len(lines)
+            if status.state.is_final or not follow:
+                return
+            time.sleep(_FOLLOW_EVERY)
+
+    def stop(self, ref: RunRef) -> None:
+        """Ask the driver to stop every trial and to end. If the driver has died, start it again to do this."""
+        folder = self._known(ref)
+        found = folder.read_status() or {}
+        if not RunState(found["state"]).is_final:
+            self.ask_to_stop(folder)
+
+    def resume(self, ref: RunRef, more: int = 0, *, again: bool = False) -> None:
+        """Start the driver of a sweep again, with `more` additional trials, or with `again` to repeat the trials that
+        failed.
+
+        Raises:
+            UsageError: the sweep is still running, or has no trials left to run.
+            MissingExtra: Optuna is not installed, and one of the trials needs it.
+            TargetError: the folder cannot be written, or the driver cannot start.
+        """
+        folder = self._known(ref)
+        # Held until the driver is there, because two commands at once would both add their trials.
+        try:
+            turn = _taken(folder.turn, ref.name, patience=GLANCE)
+            try:
+                self._extend(folder, ref, more, again=again)
+                self._start(folder)
+            finally:
+                turn.release(remove=True)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _extend(self, folder: SweepFolder, ref: RunRef, more: int, *, again: bool) -> None:
+        from cloudtrain.lifecycle.sweeps.study import needs_optuna, require_optuna
+
+        sweep, has_ended = self.sweep(ref), self.status(ref).state.is_final
+        lock = _taken(folder.lock, ref.name, patience=_LEAVING if has_ended else GLANCE)
+        try:
+            study = read_study(folder.path)
+            total = sweep.trial_count + study.extended
+            left = sweep.space.grid_size - total if sweep.strategy == "grid" else 10
+            adds = f"`cloudtrain continue {ref.name} --trials {min(10, left)}` adds trials" if left > 0 else _MORE
+            if sweep.strategy == "grid" and more > left:
+                hint = f"write `--trials {left}`" if left > 0 else _MORE
+                raise UsageError(f"the grid has only {sweep.space.grid_words} combinations", hint=hint, code="CT993")
+            if more and total + more > MAX_TRIALS:
+                message = f"a sweep has at most {MAX_TRIALS:,} trials, and `{ref.name}` has {total:,}"
+                raise UsageError(message, hint="add fewer trials, or submit another sweep", code="CT993")
+            before = folder.read_status() or {}
+            failed = [trial.number for trial in study.trials.values() if trial.has_failed]
+            is_over = RunState(before["state"]).is_final and not study.open
+            if again and not failed:
+                more_words = adds if len(study.trials) >= total else f"`cloudtrain continue {ref.name}` starts the rest"
+                raise UsageError(f"no trial of `{ref.name}` has failed", hint=more_words, code="CT067")
+            if not more and not again and is_over and len(study.trials) >= total:
+                hint = adds + (f"; `cloudtrain rerun {ref.name}` repeats the failed trials" if failed else "")
+                raise UsageError(f"all {total} trials of `{ref.name}` have ended", hint=hint, code="CT993")
+            if needs_optuna(sweep, total + more):
+                require_optuna(instead="")
+            folder.stop.unlink(missing_ok=True)
+            if more or again:
+                journal = Journal(folder.path)
+                journal.write("again" if again else "extended", trials=failed if again else more)
+                journal.close()
+            metrics = {**(before.get("metrics") or {}), "trials": total + more}
+            started = before.get("started") or time.time()
+            since = time.time() if RunState(before["state"]).is_final else before.get("since")
+            folder.write_status(RunState.PENDING, None, started=started, since=since, metrics=metrics, pid=0)
+        finally:
+            lock.release()
+
+    def trials(self, ref: RunRef) -> list[Trial]:
+        """Return the trials that the driver has chosen so far, sorted by number."""
+        return list(read_study(self._known(ref).path).trials.values())
+
+    def objective(self, ref: RunRef) -> Objective | None:
+        """Return the objective of the sweep."""
+        return self.sweep(ref).objective
+
+    def sweep(self, ref: RunRef) -> Sweep:
+        """Return the sweep as it was submitted.
+
+        Raises:
+            TargetError: the sweep's specification cannot be read.
+        """
+        folder = self._known(ref)
+        try:
+            return Specification.from_json(json.loads(folder.specification.read_bytes())).sweep
+        except (OSError, ValueError, KeyError) as error:
+            hint = f"the remaining files of the sweep are in `{folder.path}`"
+            raise TargetError(f"the sweep's specification cannot be read: {error}", hint=hint, code="CT994") from error
+
+    def runs(self, place: str) -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
+        """Yield nothing. The trials are runs of the target, whose own service lists them."""
+        return iter(())
+
+    def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
+        """Unpack the code of the trials below `scratch` and yield the folder. Yield nothing if the stored code is
+        missing, damaged, or does not have the hash in `upload`."""
+        return unpacked(self._known(ref).archive, upload.sha256, scratch)
+
+    def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
+        """Download the files of the best trial.
+
+        Raises:
+            UsageError: no trial has a value yet.
+        """
+        best = best_of(self.trials(ref), self.sweep(ref).objective)
+        if best is None:
+            hint = f"name the run of a trial: `cloudtrain trials {ref.name}` lists the runs"
+            raise UsageError(f"`{ref.name}` has no best trial yet", hint=hint, code="CT992")
+        return service_of(ref.target, self).download(RunRef(ref.target, ref.place, best.run), path, destination)
+
+    def folder(self, name: str) -> SweepFolder:
+        """Return the folder of a sweep, whether it exists or not."""
+        return SweepFolder(self.state_dir, name)
+
+    def _known(self, ref: RunRef) -> SweepFolder:
+        self._read_status(ref)
+        return self.folder(ref.name)
+
+    def _read_status(self, ref: RunRef) -> dict[str, Any]:
+        """Return the status in the sweep's folder.
+
+        Raises:
+            RunNotFound: the sweep does not exist.
+        """
+        found = self.folder(ref.name).read_status()
+        if found is None:
+            raise RunNotFound(f"there is no sweep `{ref.name}` on this machine", hint="`cloudtrain ps` lists the runs")
+        return found
+
+
+def _taken(path: Path, name: str, *, patience: float = 0.0) -> ProcessLock:
+    """Take the lock file `path` of the sweep `name`.
+
+    Raises:
+        UsageError: another process holds the lock for longer than `patience` seconds, so the sweep is still running.
+    """
+    lock = ProcessLock.take(path, patience=patience)
+    if lock is None:
+        raise UsageError(f"`{name}` is still running", hint=f"wait for it: `cloudtrain wait {name}`", code="CT993")
+    return lock
+
+
+# Finds a service by its name in the store: the service of a target, of its tuner, or of cloudtrain's own driver.
+
+
+def service_named(name: str, context: ServiceContext) -> Service:
+    """Return a service by its name in the store.
+
+    The name of a target stands for the target's own service. A name that begins with `sweep:` or `tuner:` stands for
+    the target's sweeps. A name that begins with `after:` stands for the runs that wait on this machine.
+
+    Raises:
+        SettingsError: the target does not exist.
+    """
+    if name.startswith(AFTER):
+        from cloudtrain.lifecycle.waiting import ChainService
+
+        return ChainService(context.environ, context.state_dir)
+    return tuner_named(name, context) if ":" in name else service_of(name, context)
+
+
+def tuner_named(name: str, context: ServiceContext) -> Tuner:
+    """Return the service for a target's sweeps: cloudtrain's own driver if the name begins with `sweep:`, or the
+    target's tuner if it begins with `tuner:`.
+
+    Raises:
+        SettingsError: the target does not exist.
+    """
+    if name.startswith(SWEEP):
+        return SweepService(context.environ, context.state_dir)
+    target = target_of(name.removeprefix(TUNER))
+    return target.tuner(environ=context.environ, state_dir=context.state_dir)

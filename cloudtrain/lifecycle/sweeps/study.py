@@ -1,0 +1,391 @@
+"""The journal of a sweep: one line for each event. Each line is on disk before the next event happens.
+
+    asked      a trial was chosen, with these values
+    submitted  the trial was submitted, under this run name
+    told       the trial has ended, with a value, or with the reason why it has none
+    extended   `continue` added this many trials
+    again      `rerun` repeats these failed trials with the same values
+    said       a message for the reader of the log
+
+After a crash of the driver, the journal still gives the state of all trials. The last line may be incomplete; it is
+removed before the next line is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import MissingExtra, TargetError
+from cloudtrain.job.model import value_text
+from cloudtrain.job.sweep import Objective, Range, Sweep
+from cloudtrain.plans.states import LogLine, RunState, Trial, best_of
+from cloudtrain.system.private import open_private
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+
+FILE_NAME = "study.jsonl"
+
+_KEPT_REPORTS = 2000
+"""Maximum number of reports that are kept for each trial, for early stopping."""
+
+
+@dataclass
+class Study:
+    """The state of a sweep's trials: `trials` maps each number to its trial; `extended` is the number of
+    trials that `continue` has added."""
+
+    trials: dict[int, Trial]
+    extended: int = 0
+    events: tuple[dict[str, Any], ...] = ()
+
+    def apply(self, event: dict[str, Any]) -> None:
+        """Update the trials from one event of the journal."""
+        number = event.get("trial", 0)
+        if event["event"] == "asked":
+            self.trials[number] = Trial(number, event["values"])
+        elif event["event"] == "submitted":
+            self._change(number, run=event["run"], state=RunState.RUNNING, started=event["at"])
+        elif event["event"] == "told":
+            names = ("value", "reason", "started", "ended", "stopped_early")
+            found = {name: event[name] for name in names if event.get(name) is not None}
+            reports = tuple(event.get("reports", ()))
+            self._change(number, state=RunState(event["state"]), reports=reports, **found)
+        elif event["event"] == "again":
+            for number in event["trials"]:
+                old = self.trials[number]
+                self.trials[number] = Trial(number, old.values, earlier=(*old.earlier, *filter(None, [old.run])))
+        elif event["event"] == "extended":
+            self.extended += event["trials"]
+
+    def _change(self, number: int, **fields: Any) -> None:
+        self.trials[number] = replace(self.trials[number], **fields)
+
+    @property
+    def ended(self) -> list[Trial]:
+        """The trials that have ended."""
+        return [trial for trial in self.trials.values() if trial.state.is_final]
+
+    @property
+    def open(self) -> list[Trial]:
+        """The trials that were chosen and have not ended."""
+        return [trial for trial in self.trials.values() if not trial.state.is_final]
+
+
+class Journal:
+    """The journal's file, open for writing. Only one process writes it at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / FILE_NAME
+        self.study = read_study(folder)
+        self._descriptor = open_private(self._file, os.O_RDWR | os.O_CREAT)
+        content = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
+        self._end = content.rfind(b"\n") + 1
+        os.ftruncate(self._descriptor, self._end)
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Append one event to the journal. The event is on disk when this method returns.
+
+        Raises:
+            OSError: the event cannot be written, for example because the disk is full. The journal stays unchanged.
+        """
+        entry = {"at": round(time.time(), 3), "event": event, **fields}
+        line = (json.dumps(entry) + "\n").encode()
+        try:
+            written = os.pwrite(self._descriptor, line, self._end)
+            if written < len(line):
+                raise OSError(28, os.strerror(28))
+            os.fsync(self._descriptor)
+        except OSError:
+            os.ftruncate(self._descriptor, self._end)
+            raise
+        self._end += len(line)
+        self.study.apply(entry)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    """Return the events in a sweep's journal, without an incomplete last line.
+
+    Raises:
+        TargetError: a line of the journal is damaged.
+    """
+    file, events = folder / FILE_NAME, list[dict[str, Any]]()
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return []
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
+        try:
+            events.append(json.loads(line))
+        except ValueError as error:
+            message = f"line {number} of the sweep's journal is damaged: {error}"
+            raise TargetError(message, hint=f"restore or remove the line in `{file}`", code="CT994") from error
+    return events
+
+
+def read_study(folder: Path) -> Study:
+    """Return the trials of a sweep from its journal."""
+    study = Study({})
+    for event in read_events(folder):
+        study.apply(event)
+    return study
+
+
+def told(
+    number: int, state: RunState, *, reports: tuple[float, ...] = (), stopped_early: bool = False, **fields: Any
+) -> dict[str, Any]:
+    """Return the fields of the event `told`, which records that a trial has ended."""
+    return {
+        "trial": number,
+        "state": str(state),
+        "reports": list(reports[-_KEPT_REPORTS:]),
+        "stopped_early": stopped_early,
+        **fields,
+    }
+
+
+def lines_of(events: list[dict[str, Any]], objective: Objective | None) -> list[LogLine]:
+    """Return the events as log lines for users. Events that tell users nothing new are left out."""
+    study, lines = Study({}), list[LogLine]()
+    for event in events:
+        before = best_of(study.trials.values(), objective)
+        study.apply(event)
+        text = _text(event, study, before, objective)
+        if text is not None:
+            lines.append(LogLine(event["at"], 0, None, "stdout", text))
+    return lines
+
+
+def _text(event: dict[str, Any], study: Study, before: Trial | None, objective: Objective | None) -> str | None:
+    kind, number = event["event"], event.get("trial", 0)
+    if kind == "said":
+        return str(event["text"])
+    if kind == "extended":
+        return f"{event['trials']} more trials"
+    if kind == "again":
+        return f"these trials run again: {', '.join(map(str, event['trials']))}"
+    if kind == "submitted":
+        values = " ".join(f"{name}={value_text(value)}" for name, value in study.trials[number].values.items())
+        return f"trial {number} started: {values}"
+    if kind != "told":
+        return None
+    trial = study.trials[number]
+    words = f"trial {number} {'was stopped early' if trial.stopped_early else trial.state}"
+    if trial.value is not None and objective is not None:
+        best = best_of(study.trials.values(), objective)
+        new = trial.counts and best is not None and best.number == number and best != before
+        words += f": {objective.metric}={trial.value:.4g}{', the best so far' if new else ''}"
+    elif trial.reason:
+        words += f": {trial.reason}"
+    return words
+
+
+# Proposes the values of the next trial. They depend only on the sweep, the trial's number and the earlier trials, so a
+# driver that is killed and started again proposes the same values.
+#
+# Grid and random search need no library. Bayesian search draws its first trials at random, and asks Optuna for the
+# others.
+
+DRAWN_FIRST = 10
+"""Number of trials at the start of a bayesian search that are drawn at random."""
+
+_LEAST = 4
+"""Minimum number of trials with a value that Optuna needs."""
+
+
+def propose(sweep: Sweep, number: int, trials: Iterable[Trial] = ()) -> dict[str, Any]:
+    """Return the values of trial `number`, counted from 1. `trials` are the earlier trials.
+
+    Raises:
+        MissingExtra: Optuna is not installed.
+    """
+    if sweep.strategy == "grid":
+        return sweep.space.grid_point(number - 1)
+    source = Random(f"{sweep.seed or 0}:{number}")
+    if sweep.strategy != "bayesian" or number <= DRAWN_FIRST:
+        return sweep.space.draw(source)
+    known = list(trials)
+    if sum(trial.counts for trial in known) < _LEAST:
+        return sweep.space.draw(source)
+    return _learnt(sweep, number, known)
+
+
+def needs_optuna(sweep: Sweep, trials: int = 0) -> bool:
+    """Return whether Optuna proposes any trial of the sweep. `trials` is the total number of trials if `continue` has
+    added some; default: the number in the sweep."""
+    return sweep.strategy == "bayesian" and max(trials, sweep.trial_count) > DRAWN_FIRST
+
+
+def require_optuna(what: str = "`strategy: bayesian` needs", instead: str = ", or use `strategy: random`") -> None:
+    """Check that Optuna is installed. `what` begins the error's message, and `instead` ends its hint.
+
+    Raises:
+        MissingExtra: Optuna is not installed.
+    """
+    from importlib.util import find_spec
+
+    if find_spec("optuna") is None:
+        hint = f"pip install 'cloudtrain[sweeps]'{instead}"
+        raise MissingExtra(f"{what} Optuna, which is not installed", hint=hint, code="CT063")
+
+
+def _learnt(sweep: Sweep, number: int, trials: Sequence[Trial]) -> dict[str, Any]:
+    """Return the values that Optuna's TPE sampler proposes for trial `number` after these trials. The Optuna study is
+    rebuilt from the trials each time, so it needs no storage."""
+    require_optuna()
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    ranges = sweep.space.ranges
+    spaces = {name: _distribution(item) for name, item in ranges.items()}
+    digest = hashlib.sha256(f"{sweep.seed or 0}:{number}".encode()).digest()
+    sampler = optuna.samplers.TPESampler(seed=int.from_bytes(digest[:4], "big") >> 1, n_startup_trials=_LEAST)
+    assert sweep.objective is not None, "the rules have asked for it"
+    study = optuna.create_study(direction=sweep.objective.goal, sampler=sampler)
+    for trial in trials:
+        frozen = _frozen(trial, ranges, spaces)
+        if frozen is not None:
+            study.add_trial(frozen)
+    asked = study.ask(spaces)
+    return {name: _value(ranges[name], asked.params[name]) for name in ranges}
+
+
+def _frozen(trial: Trial, ranges: Mapping[str, Range], spaces: Mapping[str, BaseDistribution]) -> FrozenTrial | None:
+    """Convert a trial to Optuna's form; None if it ended without a usable value.
+
+    Running trials are included, so that Optuna does not propose values close to theirs.
+    """
+    from optuna.trial import TrialState, create_trial
+
+    params = {name: _param(ranges[name], value) for name, value in trial.values.items()}
+    if trial.counts or (trial.stopped_early and trial.value is not None):
+        return create_trial(params=params, distributions=dict(spaces), value=trial.value, state=TrialState.COMPLETE)
+    if not trial.state.is_final:
+        return create_trial(params=params, distributions=dict(spaces), state=TrialState.RUNNING)
+    return None
+
+
+def _distribution(item: Range) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if item.int is not None:
+        values = item.values
+        assert values is not None, "whole numbers can be listed"
+        return IntDistribution(item.int[0], int(str(values[-1])), step=item.step or 1)
+    if item.choice is not None:
+        return CategoricalDistribution(range(len(item.choice)))  # by index: Optuna takes no lists
+    low, high = item.bounds
+    return FloatDistribution(low, high, log=item.log is not None)
+
+
+def _param(item: Range, value: Any) -> Any:
+    if item.choice is None:
+        return value
+    return next(index for index, known in enumerate(item.choice) if known == value and type(known) is type(value))
+
+
+def _value(item: Range, param: Any) -> Any:
+    return param if item.choice is None else item.choice[param]
+
+
+# Decides whether a trial should be stopped early because other trials were clearly better after the same number
+# of reports. Pure functions.
+#
+# `median` and `bandit` are the rules of these names in Azure ML and Google's Vizier. `hyperband` is asynchronous
+# successive halving (ASHA), with brackets that begin to halve after different numbers of reports.
+
+_KEPT = 3
+"""At each step, hyperband keeps one of three trials, and lets it make three times as many reports."""
+
+
+def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
+    """Return why the trial should stop now; None if it should continue. A trial that has reported only NaN and
+    infinite values so far continues."""
+    objective, step = sweep.objective, len(trial.reports)
+    if objective is None or step == 0:
+        return None
+    if sweep.hyperband is not None:
+        return _halved(sweep, trial, others)
+    if sweep.stop_early is None:
+        return None
+    step = min(step, max((len(other.reports) for other in others), default=0))  # compare only what others have reported
+    if step == 0 or step <= sweep.stop_early.after:
+        return None
+    trial = replace(trial, reports=trial.reports[:step])
+    if sweep.stop_early.median is not None:
+        return _below_median(objective, trial, others)
+    assert sweep.stop_early.bandit is not None, "a rule is one of the two"
+    return _beyond_slack(objective, sweep.stop_early.bandit.slack, trial, others)
+
+
+def _below_median(objective: Objective, trial: Trial, others: Sequence[Trial]) -> str | None:
+    step = len(trial.reports)
+    averages = [sum(other.reports[:step]) / step for other in others if len(other.reports) >= step]
+    averages = [average for average in averages if isfinite(average)]
+    if not averages:
+        return None
+    own, middle = _best(objective, trial.reports), median(averages)
+    if not (isfinite(own) and objective.better(middle, own)):
+        return None
+    return f"its best {objective.metric}, {own:.4g}, was worse than the median of the others, {middle:.4g}"
+
+
+def _beyond_slack(objective: Objective, slack: float, trial: Trial, others: Sequence[Trial]) -> str | None:
+    step = len(trial.reports)
+    found = [_best(objective, other.reports[:step]) for other in others if len(other.reports) >= step]
+    if not found:
+        return None
+    own, best = _best(objective, trial.reports), _best(objective, found)
+    allowed = best - abs(best) * slack if objective.goal == "maximize" else best + abs(best) * slack
+    if not (isfinite(own) and objective.better(allowed, own)):
+        return None
+    return f"its best {objective.metric}, {own:.4g}, was outside the slack around the best, {best:.4g}"
+
+
+def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
+    assert sweep.hyperband is not None, "whoever calls has looked"
+    assert sweep.objective is not None, "the rules have asked for it"
+    step, objective = len(trial.reports), sweep.objective
+    if step >= sweep.hyperband.max:
+        return f"ended by hyperband after {step} reports, the maximum of a trial"
+    rungs = _rungs(sweep.hyperband.min, sweep.hyperband.max)
+    reached = [rung for rung in rungs[trial.number % len(rungs) :] if rung <= step]
+    for rung in reached:
+        own = _best(objective, trial.reports[:rung])
+        rivals = [_best(objective, other.reports[:rung]) for other in others if len(other.reports) >= rung]
+        better = sum(objective.better(rival, own) for rival in rivals)
+        if isfinite(own) and len(rivals) + 1 >= _KEPT and better >= max(1, (len(rivals) + 1) // _KEPT):
+            return f"not among the best third after {rung} report{'s' if rung > 1 else ''}"
+    return None
+
+
+def _rungs(least: int, most: int) -> list[int]:
+    """Return the numbers of reports after which trials of the first bracket are compared, such as 1, 3, 9 and 27 for
+    `least` 1 and `most` 50. The second bracket leaves out the first number, the third bracket the first two, and so on.
+    """
+    found = [least]
+    while found[-1] * _KEPT < most:
+        found.append(found[-1] * _KEPT)
+    return found
+
+
+def _best(objective: Objective, values: Sequence[float]) -> float:
+    """Return the best of the values. NaN and infinite values count as the worst."""
+    finite = [value for value in values if isfinite(value)]
+    return max(finite, default=-inf) if objective.goal == "maximize" else min(finite, default=inf)

@@ -1,0 +1,413 @@
+"""A sweep as a run: like every run, but with trials, one of which is the best."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cloudtrain.errors import CloudtrainError, RunNotFound, UsageError
+from cloudtrain.job.sweep import Objective
+from cloudtrain.lifecycle.again import SameCode
+from cloudtrain.lifecycle.inputs import outputs_of
+from cloudtrain.lifecycle.records import Kept, origin_here
+from cloudtrain.lifecycle.run import Run
+from cloudtrain.lifecycle.schema import open_store, read_store
+from cloudtrain.lifecycle.store import RunRecord
+from cloudtrain.lifecycle.submit import Submission, Submitted, submit_once
+from cloudtrain.lifecycle.sweeps.service import SweepService, service_named, trials_key, tuner_named
+from cloudtrain.machines.table import over
+from cloudtrain.plans.plan import Plan, Upload
+from cloudtrain.plans.states import SWEEP, TUNER, RunRef, RunState, RunStatus, Trial, best_of, service_name
+from cloudtrain.system.files import remove_folder
+from cloudtrain.targets.common.compiling import run_name, submission_key
+from cloudtrain.targets.contract import Tuner
+from cloudtrain.targets.registry import target_of
+from cloudtrain.targets.settings import Settings
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from cloudtrain.targets.contract import ByteProgress
+
+
+class SweepRun(Run):
+    """A handle on one sweep."""
+
+    is_sweep = True
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether cloudtrain's driver on this machine runs the sweep, instead of the target's own tuner."""
+        return self._key.startswith(SWEEP)
+
+    @property
+    def objective(self) -> Objective | None:
+        """The sweep's objective; None for a sweep without one, and for a tuner's sweep that was submitted from another
+        machine."""
+        return self._tuner.objective(self.ref)
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether the sweep or any of its trials may still be running. Trials may run on after the driver of their
+        sweep has died."""
+        return super().can_stop or (self.is_driven and self.state is RunState.LOST)
+
+    @property
+    def continues(self) -> str | None:
+        """For a sweep of a service's tuner, the name of the earlier run that it continues, if any; otherwise None."""
+        with read_store(self._settings.state_dir) as store:
+            kept = None if store is None else store.kept(self.name)
+        return None if kept is None else kept.rerun_of
+
+    def trials(self) -> list[Trial]:
+        """Return every trial that was started, by number, with its values and its result."""
+        return self._tuner.trials(self.ref)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the trials as flat rows, for a table: `pandas.DataFrame(sweep.rows())`."""
+        return [trial.row() for trial in self.trials()]
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial with the best value; None if no trial has a value yet."""
+        return best_of(self.trials(), self.objective)
+
+    def cost(self, status: RunStatus | None = None, trials: Sequence[Trial] | None = None) -> SweepCost | None:
+        """Return the sweep's cost so far and its maximum further cost, at list prices; None if the target is free or a
+        price is not known. If `status` or `trials` are not given, they are read from the target."""
+
+        status = status or self.status()
+        trials = self.trials() if trials is None else trials
+        return cost_of_sweep(self.ref, self._settings, status, trials, is_driven=self.is_driven)
+
+    def trial(self, number: int) -> Run:
+        """Return the run of one trial.
+
+        Raises:
+            RunNotFound: the trial does not exist, or has not been submitted yet.
+        """
+        found = next((trial for trial in self.trials() if trial.number == number), None)
+        if found is None or not found.run:
+            hint = f"`cloudtrain trials {self.name}` lists the trials"
+            raise RunNotFound(f"`{self.name}` has no trial {number}", hint=hint, code="CT992")
+        with read_store(self._settings.state_dir) as store:
+            row = None if store is None else store.get(found.run)
+        if row is not None:
+            return Run(row, self._settings)
+        from cloudtrain.plans.states import ListedRun, RunStatus
+
+        listed = ListedRun(
+            RunRef(self.target, self.ref.place, found.run),
+            RunStatus(found.state, found.reason, found.started, found.ended),
+        )
+        return Run.attached(listed, self._settings)
+
+    def resume(self, trials: int = 0, *, on_run: Callable[[SweepRun], None] | None = None) -> SweepRun:
+        """Continue a sweep that has ended, or whose driver has died, with `trials` additional trials.
+
+        cloudtrain's driver continues under the same name. A tuner that can learn from an earlier sweep starts a new
+        sweep, and the returned run has the trials of both. `on_run` is called with the run as soon as it is submitted.
+
+        Raises:
+            UsageError: the sweep is still running, cannot have more trials, or could cost more than `max_cost`.
+            TargetError: the target refused or could not be reached.
+        """
+        self._keep_budget(trials, "add fewer trials, or submit another sweep")
+        if isinstance(self._service, SweepService):
+            self._service.resume(self.ref, trials)
+            self.status()
+            if on_run is not None:
+                on_run(self)
+            return self
+        if not self.status().state.is_final:
+            hint = f"wait for it: `cloudtrain wait {self.name}`"
+            raise UsageError(f"`{self.name}` is still running", hint=hint, code="CT993")
+        if not trials:
+            hint = f"`cloudtrain continue {self.name} --trials 10` adds ten trials"
+            raise UsageError(f"all trials of `{self.name}` have ended", hint=hint, code="CT993")
+
+        def run_of(submitted: Submitted) -> SweepRun:
+            names = tuple(record.name for record in submitted.unreported)
+            return SweepRun(submitted.record, self._settings, adopted=submitted.adopted, unreported=names)
+
+        def report(submitted: Submitted) -> None:
+            if on_run is not None:
+                on_run(run_of(submitted))
+
+        return run_of(continue_sweep(self._row, self.show().kept, self._settings, self._service, trials, report))
+
+    def _keep_budget(self, more: int, hint: str) -> None:
+        with read_store(self._settings.state_dir) as store:
+            kept = None if store is None else store.kept(self.name)
+        budget = None if kept is None else kept.job.get("max_cost")
+        if kept is None or budget is None or not more or None in kept.trial:
+            return
+
+        seen = self.status(), self.trials()
+        cost = cost_of_sweep(self.ref, self._settings, *seen, is_driven=self.is_driven, more=more)
+        if cost is not None and cost.left is not None and cost.spent + cost.left > budget:
+            most = cost.spent + cost.left
+            message = f"with {more} more trials the sweep can cost ${most:,.2f}, and `max_cost` is ${budget:,.2f}"
+            raise UsageError(message, hint=hint, code="CT062")
+
+    def rerun(
+        self,
+        overrides: Sequence[str] = (),
+        *,
+        name: str | None = None,
+        ignore: Sequence[str] = (),  # noqa: ARG002 - the promise's
+        online: bool = True,  # noqa: ARG002
+        on_plan: Callable[[Plan], None] | None = None,  # noqa: ARG002
+        on_bytes: ByteProgress | None = None,  # noqa: ARG002
+        on_run: Callable[[Run], None] | None = None,
+    ) -> SweepRun:
+        """Repeat the trials that failed or were cut off, with the same values.
+
+        Raises:
+            UsageError: no trial has failed, the sweep is still running, a service's tuner runs it, it could cost more
+                than `max_cost`, or `overrides` or `name` is given.
+        """
+        if overrides or name is not None:
+            hint = "submit the sweep's file with `--set`, or rerun one trial by the name of its run"
+            raise UsageError("`rerun` repeats the trials of a sweep unchanged", hint=hint, code="CT067")
+        if not isinstance(self._service, SweepService):
+            hint = f"rerun one trial by the name of its run: `cloudtrain trials {self.name}` lists the names"
+            raise UsageError("a service's tuner cannot repeat trials", hint=hint, code="CT067")
+        again = sum(trial.has_failed and bool(trial.run) for trial in self.trials())
+        self._keep_budget(again, "rerun single trials by the names of their runs, or submit another sweep")
+        self._service.resume(self.ref, again=True)
+        self.status()
+        if on_run is not None:
+            on_run(self)
+        return self
+
+    def history(self) -> Figure:
+        """Plot the objective's value of each trial by trial number, and the best value so far. Needs matplotlib."""
+        from cloudtrain.lifecycle.sweeps.pictures import history
+
+        return history(self.trials(), self.objective)
+
+    def importance(self) -> Figure:
+        """Plot how much each hyperparameter matters for good values. Needs matplotlib and Optuna."""
+        from cloudtrain.lifecycle.sweeps.pictures import importance
+
+        return importance(self.trials(), self.objective)
+
+    def slices(self) -> Figure:
+        """Plot the objective's value of each trial against each hyperparameter. Needs matplotlib."""
+        from cloudtrain.lifecycle.sweeps.pictures import slices
+
+        return slices(self.trials(), self.objective)
+
+    def parallel_coordinates(self) -> Figure:
+        """Plot one line for each trial through all its hyperparameters. Needs matplotlib."""
+        from cloudtrain.lifecycle.sweeps.pictures import parallel_coordinates
+
+        return parallel_coordinates(self.trials(), self.objective)
+
+    @property
+    def directory(self) -> Path | None:
+        """The sweep's folder on this machine; None for a tuner's sweep."""
+        return self._service.folder(self.name).path if isinstance(self._service, SweepService) else None
+
+    @property
+    def working_files(self) -> dict[str, Path]:
+        """An empty mapping, because only the trials have working files."""
+        return {}
+
+    def remove(self) -> None:
+        """Remove a sweep that has ended, and its trials, from the run store. Also remove their folders on this machine.
+
+        Raises the same errors as `Run.remove`.
+        """
+        if not self.state.is_final:
+            super().remove()  # which refuses
+        with read_store(self._settings.state_dir) as store:
+            rows = [] if store is None else store.of_sweep(trials_key(self.name))
+        trials = [Run(row, self._settings) for row in rows]
+        if any(not trial.state.is_final for trial in trials):  # its driver is dead, and they run on
+            hint = f"`cloudtrain stop {self.name} --wait` ends them"
+            raise UsageError(f"trials of `{self.name}` are running, so it cannot be removed", hint=hint, code="CT939")
+        for trial in trials:
+            trial.remove()
+        folder = self.directory
+        super().remove()
+        if folder is not None and folder.exists():
+            remove_folder(folder)
+
+    def download(self, path: str = "", destination: str | Path = ".") -> list[Path]:
+        """Download the files of the best trial."""
+        best = self.best
+        if best is None:
+            hint = f"name the run of a trial: `cloudtrain trials {self.name}` lists the runs"
+            why = "has no objective, so no trial is the best" if self.objective is None else "has no best trial yet"
+            raise UsageError(f"`{self.name}` {why}", hint=hint, code="CT992")
+        return self.trial(best.number).download(path, destination)
+
+    @property
+    def _tuner(self) -> Tuner:
+        return self._service
+
+    @cached_property
+    def _service(self) -> Tuner:
+        return tuner_named(service_name(self._key, self.target), self._settings)
+
+
+def sweep_of(run: Run) -> SweepRun:
+    """Return `run` as a `SweepRun`.
+
+    Raises:
+        UsageError: the run is not a sweep.
+    """
+    if not isinstance(run, SweepRun):
+        hint = "`cloudtrain ps` lists the runs; a sweep's file says `kind: sweep`"
+        raise UsageError(f"`{run.name}` is not a sweep", hint=hint, code="CT991")
+    return run
+
+
+# Continue a sweep of a service's tuner as a new run, in which the tuner uses the results of the earlier run.
+
+_NAMELESS = "sweep-00000000-0"
+
+
+def continue_sweep(
+    row: RunRecord, kept: Kept, settings: Settings, tuner: Tuner, trials: int, report: Callable[[Submitted], None]
+) -> Submitted:
+    """Submit the run that continues the sweep `row` with `trials` additional trials, exactly once.
+
+    Args:
+        kept: the store's record of the request that was sent for `row`.
+        report: shows the new run to the user.
+
+    Raises:
+        UsageError: the tuner cannot continue the sweep, or its request had a secret, which the store does not keep
+            (CT973).
+        TargetError: the target refused or could not be reached.
+    """
+    if kept.hidden:
+        message = f"the store keeps no secrets, and `{row.name}` had one in `{kept.hidden[0]}`"
+        raise UsageError(message, hint="submit the sweep again", code="CT973")
+    started = len(tuner.trials(row.ref))
+
+    def plan_as(name: str) -> Plan:
+        text = json.dumps({key: kept.plan[key] for key in ("request", "uploads")})
+        content = json.loads(re.sub(rf"{re.escape(row.name)}(?![0-9])", name, text))
+        return Plan(
+            target=row.target,
+            run_name=name,
+            job_name=row.job_name,
+            request=tuner.continued(content["request"], row.name, trials, started),
+            uploads=tuple(Upload(**item) for item in content["uploads"]),
+            place=row.place or "",
+        )
+
+    def sent(plan: Plan) -> Kept:
+        import cloudtrain
+
+        fields = {**kept.plan, "run_name": plan.run_name, "request": plan.request, "sha256": plan.sha256}
+        job = {**kept.job, "trials": trials}
+        return replace(kept, job=job, plan=fields, version=cloudtrain.__version__, rerun_of=row.name)
+
+    key = TUNER + submission_key(plan_as(_NAMELESS))
+    with open_store(settings.state_dir) as store:
+        old = store.origin_of(row.name)
+        submission = Submission(
+            service=tuner,
+            key=key,
+            submitter=settings.submitter,
+            plan_of=lambda counter: plan_as(run_name(row.job_name, key, settings.submitter, store.salt, counter)),
+            outputs_of=outputs_of,
+            bundle=SameCode(kept, row.ref, tuner),
+            report=report,
+            origin=origin_here(Path.cwd())._replace(project=old.project, labels=old.labels),
+            kept_of=sent,
+        )
+        return submit_once(store, submission, lambda name: service_named(name, settings))
+
+
+# The cost of a sweep so far, and its maximum further cost, at list prices.
+
+
+class SweepCost(NamedTuple):
+    """The cost of a sweep in US dollars, at list prices.
+
+    Attributes:
+        spent: the cost of all trials so far, including running trials.
+        left: the maximum further cost of running and future trials; None if a trial has no time limit.
+    """
+
+    spent: float
+    left: float | None
+
+
+class _Part(NamedTuple):
+    """One trial: `spent` is its cost so far, None if unknown; `is_over` is whether the trial has ended."""
+
+    spent: float | None
+    is_over: bool
+
+
+def cost_of_sweep(
+    ref: RunRef,
+    settings: Settings,
+    status: RunStatus,
+    trials: Sequence[Trial],
+    *,
+    is_driven: bool,
+    more: int = 0,
+) -> SweepCost | None:
+    """Return the cost of a sweep, including `more` additional trials; None if the target is free or a price is not
+    known.
+
+    If cloudtrain drives the sweep (`is_driven`), the status of running trials is queried to get their billed cost.
+    """
+    if not target_of(ref.target).is_paid:
+        return None
+    with read_store(settings.state_dir) as store:
+        kept = None if store is None else store.kept(ref.name)
+    hourly, longest = (None, None) if kept is None else kept.trial
+    parts = list(_driven(ref.name, settings) if is_driven else _tuned(trials, hourly))
+    spent = [part.spent for part in parts if part.spent is not None]
+    if hourly is None or len(spent) < len(parts):
+        return None
+    if longest is None:
+        return SweepCost(sum(spent), 0.0 if status.state.is_final and all(part.is_over for part in parts) else None)
+    each = over(hourly, longest)
+    total, started = int(status.metrics.get("trials", len(trials))), sum(bool(trial.run) for trial in trials)
+    rest = max(0, total - started) if not status.state.is_final or (more and is_driven) else 0
+    left = (rest + more) * each
+    left += sum(max(0.0, each - (part.spent or 0.0)) for part in parts if not part.is_over)
+    return SweepCost(sum(spent), left)
+
+
+def _driven(name: str, settings: Settings) -> Iterator[_Part]:
+    """Yield the cost of every run that cloudtrain's driver started, including runs that `rerun` has replaced."""
+    from cloudtrain.lifecycle.past import cost_of
+    from cloudtrain.lifecycle.run import Run
+
+    with read_store(settings.state_dir) as store:
+        rows = [] if store is None else store.of_sweep(trials_key(name))
+        money = {} if store is None else store.money()
+    for trial in (Run(row, settings) for row in rows if row.stage in ("accepted", "reported")):
+        status = trial.last_status
+        if not status.state.is_final:
+            with suppress(CloudtrainError):  # use the last known status
+                status = trial.status()
+        cost = cost_of(trial, status, money.get(trial.name), None, time.time())
+        yield _Part(cost.billed if cost.billed is not None else cost.estimated, status.state.is_final)
+
+
+def _tuned(trials: Sequence[Trial], hourly: float | None) -> Iterator[_Part]:
+    """Yield the cost of each trial of a service's tuner, estimated from its running time, because tuners do
+    not report costs."""
+    for trial in trials:
+        ended = trial.ended if trial.ended is not None else time.time()
+        lasted = 0.0 if trial.started is None else max(0.0, ended - trial.started)
+        yield _Part(None if hourly is None else over(hourly, lasted), trial.state.is_final)

@@ -1,0 +1,236 @@
+"""Chains: a job that reads from an unfinished run waits on this machine, and is sent when that run has succeeded.
+
+`ChainService` stores the request in a folder and starts the watcher, a detached process. The watcher checks the awaited
+runs, and sends the request once they have succeeded. From then on, the run is an ordinary run of its target.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloudtrain.errors import RunNotFound, TargetError, UsageError
+from cloudtrain.lifecycle.driven import DrivenFolder, DrivenService
+from cloudtrain.plans.plan import Plan, Upload
+from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus
+from cloudtrain.system.files import KEPT
+from cloudtrain.system.private import make_private_folder, make_state_folder
+from cloudtrain.targets.common.archives import unpacked
+from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
+from cloudtrain.targets.registry import service_of
+
+# The input of a watcher: the plan to send later, and the runs to wait for.
+#
+# chain.json     the order, as it was submitted
+# code.tar.gz    the code, in case the target loses it before the run is sent
+# sending/       the watcher's own run store, through which it submits the run to the target
+
+
+class ChainFolder(DrivenFolder):
+    """The folder of one waiting run: `chains/NAME` in the state folder."""
+
+    kind = "chain"
+
+    @property
+    def sending(self) -> Path:
+        """The folder of the watcher's own run store. If the folder exists, the run may already have been sent."""
+        return self.path / "sending"
+
+
+@dataclass(frozen=True)
+class Order:
+    """A request that is sent once the runs in `after` have succeeded."""
+
+    plan: Plan
+    bundle: str
+    """Hash of the code's bundle."""
+    key: str
+    submitter: str
+    after: tuple[RunRef, ...]
+
+    @property
+    def reason(self) -> str:
+        """The reason for waiting, as in the run's status: `waits for prepare-5d1f0a37-1`."""
+        return f"waits for {' and '.join(ref.name for ref in self.after)}"
+
+    def to_json(self) -> str:
+        """Return the order as JSON. Uploads of local data are left out, because they are already done."""
+        plan = {name: getattr(self.plan, name) for name in ("target", "run_name", "job_name", "request", "place")}
+        uploads = [item._asdict() for item in self.plan.uploads if item.kind != "data"]
+        rest = {name: getattr(self, name) for name in ("bundle", "key", "submitter")}
+        return json.dumps({"plan": {**plan, "uploads": uploads}, "after": list(map(str, self.after)), **rest})
+
+    @classmethod
+    def read(cls, folder: ChainFolder) -> Order:
+        """Return the order that `to_json` wrote to the folder."""
+        data = json.loads(folder.specification.read_bytes())
+        uploads = tuple(Upload(**item) for item in data["plan"].pop("uploads"))
+        plan, after = Plan(**data.pop("plan"), uploads=uploads), tuple(map(RunRef.parse, data.pop("after")))
+        return cls(plan=plan, after=after, **data)
+
+
+# The runs that wait on this machine, as a `Service`. Once a run is sent, its target takes over.
+
+_FOLLOW_EVERY = 0.2
+"""Seconds between two checks of a waiting run that is followed."""
+
+
+class ChainService(DrivenService):
+    """The service for waiting runs, each with a folder and a watcher. For a submission, `after` lists the runs to wait
+    for, and `key` is the job's submission key."""
+
+    driver = "cloudtrain.lifecycle.watcher"
+    what = "waiting run"
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        state_dir: Path,
+        *,
+        after: tuple[RunRef, ...] = (),
+        key: str = "",
+        submitter: str = "",
+    ) -> None:
+        super().__init__(environ, state_dir)
+        self._after = after
+        self._key = key
+        self._submitter = submitter
+        self._bundle = ""
+
+    def folder(self, name: str) -> ChainFolder:
+        """Return the folder of a waiting run."""
+        return ChainFolder(self.state_dir, name)
+
+    def content(self, plan: Plan) -> str:
+        """Return the order for the watcher, as JSON."""
+        return Order(plan, self._bundle, self._key, self._submitter, self._after).to_json()
+
+    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
+        """Upload code and data to the target, and keep a copy of the code in the run's folder. Return False if the
+        target already has the code.
+
+        Raises:
+            TargetError: the run's folder cannot be written, or the target cannot be reached.
+        """
+        folder, self._bundle = self.folder(plan.run_name), bundle.sha256
+        try:
+            make_state_folder(self.state_dir, ours=KEPT)
+            make_private_folder(folder.path)
+            if not folder.archive.exists():
+                bundle.write(folder.archive)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        return self._target(plan.ref).upload(plan, bundle, on_bytes=on_bytes)
+
+    def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
+        """Write the order and start the watcher. With `again`, do nothing if an interrupted command has already started
+        a watcher or sent the run."""
+        if again and not self.withdraw(plan.ref):
+            return plan.ref
+        return super().submit(plan)
+
+    def has(self, ref: RunRef) -> bool:
+        """Return whether the run is waiting on this machine, or exists on its target."""
+        return super().has(ref) or self._target(ref).has(ref)
+
+    def withdraw(self, ref: RunRef) -> bool:
+        """Remove the order to start a run. Return False if a watcher has already taken over the run or sent it."""
+        return super().withdraw(ref) and not self._target(ref).has(ref)
+
+    def status(self, ref: RunRef) -> RunStatus:
+        """Return the status of the run. If the watcher of a waiting run has died, the run is `lost` until
+        `cloudtrain continue`."""
+        waiting = self.waiting(ref)
+        if waiting is None:
+            return self._target(ref).status(ref)
+        if waiting.state is RunState.LOST and self.folder(ref.name).sending.exists():
+            with suppress(RunNotFound):  # it may have been sent by a watcher that died then
+                return self._target(ref).status(ref)
+        return waiting
+
+    def waiting(self, ref: RunRef) -> RunStatus | None:
+        """Return the status of a waiting run; None if the run was sent, or never waited on this machine."""
+        folder = self.folder(ref.name)
+        is_watched = folder.is_driven  # before the status, which is final or says `sent` when the watcher has ended
+        found = folder.read_status()
+        if found is None or found.get("sent"):
+            return None
+        state, reason = RunState(found["state"]), found["reason"]
+        if not state.is_final and not is_watched:
+            state = RunState.LOST
+            reason = f"the process that {reason} has died; `cloudtrain continue {ref.name}` starts it again"
+        return RunStatus(state, reason, ended=found["ended"], created=found["started"])
+
+    def logs(
+        self,
+        ref: RunRef,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        instance: int | None = None,
+        on_status: Callable[[RunStatus], None] | None = None,
+    ) -> Iterator[LogLine]:
+        """Yield the log lines of a run that was sent. A waiting run has none; with `follow`, wait until the run is
+        sent, then yield its lines."""
+        while (status := self.waiting(ref)) is not None:
+            if on_status is not None:
+                on_status(status)
+            if status.state.is_final or not follow:
+                return
+            time.sleep(_FOLLOW_EVERY)
+        yield from self._target(ref).logs(ref, follow=follow, rank=rank, instance=instance, on_status=on_status)
+
+    def stop(self, ref: RunRef) -> None:
+        """Stop the run. If it is still waiting, end the wait, so that nothing is sent."""
+        waiting = self.waiting(ref)
+        if waiting is not None and (not waiting.state.is_final or waiting.state is RunState.LOST):
+            try:
+                self.ask_to_stop(self.folder(ref.name))
+            except TargetError:
+                if self.waiting(ref) is not None:
+                    raise
+            waiting = self.waiting(ref)
+        if waiting is None:  # it was sent, perhaps at this moment
+            self._target(ref).stop(ref)
+
+    def resume(self, ref: RunRef) -> None:
+        """Start the watcher of a run again.
+
+        Raises:
+            UsageError: the run is not waiting, or its watcher is alive.
+        """
+        waiting = self.waiting(ref)
+        if waiting is None or waiting.state is not RunState.LOST:
+            state = self.status(ref).state
+            hint = f"`cloudtrain status {ref.name}` gives the reason"
+            raise UsageError(f"`{ref.name}` is {state}, so there is nothing to continue", hint=hint, code="CT995")
+        self._start(self.folder(ref.name))
+
+    def runs(self, place: str) -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
+        """Yield nothing, because the target itself lists its runs."""
+        return iter(())
+
+    def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
+        """Yield folders with the code of the run. The code of a waiting run is the copy on this machine."""
+        if self.waiting(ref) is None:
+            return self._target(ref).code(ref, upload, scratch)
+        return unpacked(self.folder(ref.name).archive, upload.sha256, scratch)
+
+    def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
+        """Download the files that the run wrote.
+
+        Raises:
+            UsageError: the run was not sent.
+        """
+        waiting = self.waiting(ref)
+        if waiting is not None:
+            hint = f"`cloudtrain status {ref.name}` gives the reason"
+            raise UsageError(f"`{ref.name}` has not been sent yet, so it has no files", hint=hint, code="CT996")
+        return self._target(ref).download(ref, path, destination)
+
+    def _target(self, ref: RunRef) -> Service:
+        return service_of(ref.target, self)

@@ -1,0 +1,207 @@
+"""The watcher of a waiting run: a detached process that checks other runs until they have succeeded, and then sends the
+request.
+
+The request is sent by `submit_once`, through the watcher's own run store. If the watcher is killed and started again,
+this store shows whether the target may already have the run.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetError, TargetUnreachable
+from cloudtrain.lifecycle.driven import GLANCE, Archive, detach, sleep_until_woken, woken_by
+from cloudtrain.lifecycle.waiting import ChainFolder, ChainService, Order
+from cloudtrain.plans.plan import Plan
+from cloudtrain.plans.states import RunState, RunStatus
+from cloudtrain.system.files import remove_folder
+from cloudtrain.system.processes import ProcessLock
+from cloudtrain.targets.registry import service_of
+
+_SLOWEST = 4.0
+"""The longest pause between two checks, as a multiple of the first pause. Each pause is 1.5 times the one before."""
+
+Moment = Callable[[str], None]
+"""Called at each step with the name of the step, so that tests can end the process there."""
+
+
+class _Ended(Exception):
+    """Ends the run before it is sent, with the state and reason to record."""
+
+    def __init__(self, state: RunState, reason: str) -> None:
+        super().__init__(reason)
+        self.state = state
+        self.reason = reason
+
+
+def watch_interval() -> float:
+    """Return the seconds between the first and the second check of the awaited runs. The environment variable
+    `CLOUDTRAIN_WATCH_INTERVAL` sets the value; default: 30."""
+    try:
+        return max(0.01, float(os.environ.get("CLOUDTRAIN_WATCH_INTERVAL", "")))
+    except ValueError:
+        return 30.0
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Watch the run NAME until it is sent. `arguments` are `STATE_DIR NAME DESCRIPTOR`: when the watch has begun, this
+    process reports it on the file descriptor DESCRIPTOR."""
+    state_dir, name, ready = detach(arguments)
+    watch(ChainFolder(state_dir, name), ready)
+
+
+def watch(folder: ChainFolder, ready: Callable[[], None], moment: Moment = lambda _: None) -> None:
+    """Wait for the runs that the run in `folder` waits for, then send its request. Do nothing if another process
+    already watches it. `ready` is called when the watch has begun, and `moment` at each step with the name of the
+    step."""
+    lock = ProcessLock.take(folder.lock, patience=GLANCE)
+    if lock is None or not folder.specification.exists():
+        return
+    watcher = Watcher(folder, moment)
+    try:
+        watcher.write(RunState.QUEUED, watcher.order.reason)
+        ready()
+        watcher.watch()
+    except _Ended as end:
+        watcher.end(end.state, end.reason)
+    except CloudtrainError as error:
+        watcher.end(RunState.FAILED, f"{error.message}; {error.hint}" if error.hint else error.message)
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"the folder of the waiting run cannot be used: {error}\n")
+    finally:
+        lock.release()
+
+
+class Watcher:
+    """Waits for the runs in one order, and then sends the order's request."""
+
+    def __init__(self, folder: ChainFolder, moment: Moment) -> None:
+        self.order = Order.read(folder)
+        self._folder = folder
+        self._moment = moment
+        self._state_dir = folder.path.parents[1]
+        self._service = ChainService(os.environ, self._state_dir)
+        self._target = service_of(self.order.plan.target, self._service)
+        self._started = (folder.read_status() or {}).get("started") or time.time()
+        self._wake = woken_by(signal.SIGTERM)
+        self._pause = watch_interval()
+
+    def watch(self) -> None:
+        """Wait for the other runs, send the request, and record in the run store that the run was sent.
+
+        Raises:
+            _Ended: the run ends without being sent.
+            TargetError: the target refused the run.
+        """
+        while not self._folder.sending.exists() and self._waits():
+            self._sleep()
+        self._moment("awaited")
+        while not self._is_sent():
+            self._sleep()
+        self._moment("sent")
+        self.write(RunState.PENDING, None, sent=True)
+        self._moment("noted")
+        if self._folder.stop.exists():
+            self._target.stop(self.order.plan.ref)
+        from cloudtrain.lifecycle.schema import open_store
+
+        with open_store(self._state_dir) as store:
+            store.mark_sent(self._folder.name)
+        self._moment("handed over")
+        remove_folder(self._folder.path)
+
+    def write(self, state: RunState, reason: str | None, **more: bool) -> None:
+        """Replace the run's status. If its folder was removed, exit, because nobody needs the run any more."""
+        if not self._folder.specification.exists():
+            sys.exit()
+        self._folder.write_status(state, reason, started=self._started, **more)
+
+    def end(self, state: RunState, reason: str) -> None:
+        """Record how the run ended, in its folder and in the run store."""
+        from cloudtrain.lifecycle.schema import open_store
+
+        self.write(state, reason)
+        with suppress(CloudtrainError), open_store(self._state_dir) as store:
+            store.record(self._folder.name, RunStatus(state, reason, ended=time.time()))
+
+    def _waits(self) -> bool:
+        """Return whether any of the awaited runs is unfinished. An awaited run that itself waits counts as unfinished,
+        even if its watcher has died.
+
+        Raises:
+            _Ended: an awaited run did not succeed, or this run was stopped.
+        """
+        self._end_if_stopped()
+        for ref in self.order.after:
+            try:
+                state = self._service.status(ref).state
+            except RunNotFound:
+                raise self._failed(ref.name, "is gone") from None
+            except TargetError as error:
+                self.write(RunState.QUEUED, f"{self.order.reason}, whose status cannot be read: {error.message}")
+                return True
+            if not state.is_final or (state is RunState.LOST and self._service.waiting(ref) is not None):
+                self.write(RunState.QUEUED, self.order.reason)
+                return True
+            if state is not RunState.SUCCEEDED:
+                raise self._failed(ref.name, "failed" if state is RunState.FAILED else f"was {state}")
+        return False
+
+    def _is_sent(self) -> bool:
+        """Send the request if it was not sent before. Return False if the target could not be reached, so that the
+        caller tries again.
+
+        Raises:
+            _Ended: the run was stopped before anything was sent.
+            TargetError: the target refused the run.
+        """
+        from cloudtrain.lifecycle.schema import open_store
+        from cloudtrain.lifecycle.submit import Submission, recover, submit_once
+
+        order = self.order
+        submission = Submission(
+            service=self._target,
+            key=order.key,
+            submitter=order.submitter,
+            plan_of=self._plan,
+            outputs_of=lambda _: {},
+            bundle=Archive(self._folder.archive, order.bundle),
+            report=lambda _: self._moment("accepted"),
+        )
+        try:
+            with open_store(self._folder.sending) as store:
+                recover(store, lambda name: service_of(name, self._service))
+                stages = {row.stage for row in store.with_key(order.key)}
+                if not stages:
+                    self._end_if_stopped()
+                self._moment("recovered")
+                if not stages & {"accepted", "reported"}:
+                    submit_once(store, submission, lambda name: service_of(name, self._service))
+        except (TargetUnreachable, StoreError) as error:
+            self.write(RunState.QUEUED, f"waits until the run can be sent: {error.message}")
+            return False
+        return True
+
+    def _plan(self, counter: int) -> Plan:
+        if counter > 1:
+            plan = self.order.plan
+            message = f"`{plan.target}` already has another run named `{plan.run_name}`"
+            raise TargetError(message, hint="submit the job again", code="CT945")
+        return self.order.plan
+
+    def _end_if_stopped(self) -> None:
+        if self._folder.stop.exists():
+            raise _Ended(RunState.STOPPED, "stopped while it was waiting, so nothing was sent")
+
+    def _failed(self, name: str, why: str) -> _Ended:
+        reason = f"the run `{name}` {why}, so nothing was sent; run it again, then submit this job again"
+        return _Ended(RunState.FAILED, reason)
+
+    def _sleep(self) -> None:
+        sleep_until_woken(self._wake, self._pause)
+        self._pause = min(self._pause * 1.5, watch_interval() * _SLOWEST)

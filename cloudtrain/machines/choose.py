@@ -1,0 +1,280 @@
+"""The choice of one instance type for the `gpu` (`A100-40GB`), `gpus_per_instance` and `interconnect` of a job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Literal
+
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.machines.table import (
+    InstanceType,
+    Interconnect,
+    Price,
+    has_gpu,
+    instance_named,
+    instance_types,
+    instances_where,
+    named_memory,
+    price_of,
+    same_model,
+    unknown_gpu,
+)
+
+
+def choose(
+    target: str,
+    *,
+    gpu: str,
+    gpus_per_instance: int | None = None,
+    interconnect: Interconnect | None = None,
+    types: Sequence[InstanceType] | None = None,
+) -> InstanceType:
+    """Return the instance type for a job. `types` replaces the target's table.
+
+    A type fits if it has the GPU `gpu`, `gpus_per_instance` GPUs (None: any number), and with `interconnect="rdma"`
+    also RDMA. With `interconnect="ethernet"`, all types fit, because every type has Ethernet.
+
+    Of the types that fit, the best is chosen by these criteria, in this order: not retired, whole GPUs before slices of
+    a GPU, fewer GPUs, lower price, less GPU memory, fewer vCPUs, less memory, lower price without the training service,
+    newer generation, name. If one of the types (except retired ones) has no known price, the price comes only after
+    the memory.
+
+    Raises:
+        JobError: no type has that GPU, that number of GPUs, or RDMA. The hint names the GPUs, numbers or types that
+            are available.
+    """
+    candidates = instances_where(target, "gpu", lambda cell: same_model(gpu, cell)) if types is None else types
+    same_gpu = [instance for instance in candidates if has_gpu(instance, gpu)]
+    if not same_gpu:
+        raise _no_such_gpu(target, gpu, instance_types(target) if types is None else types)
+    same_count = [instance for instance in same_gpu if gpus_per_instance in (None, instance.gpus)]
+    if not same_count:
+        raise _wrong("gpus_per_instance", *_wrong_count(gpu, gpus_per_instance, same_gpu))
+    fitting = [instance for instance in same_count if interconnect != "rdma" or instance.interconnect == "rdma"]
+    if not fitting:
+        raise _wrong("interconnect", *_without_rdma(gpu, gpus_per_instance, same_gpu))
+    offered = [instance for instance in fitting if not instance.retired] or fitting
+    priced = all(instance.price is not None for instance in offered)
+    return min(fitting, key=lambda instance: _rank(instance, priced))
+
+
+def _no_such_gpu(target: str, gpu: str, table: Sequence[InstanceType]) -> JobError:
+    if table:
+        return _wrong("gpu", *unknown_gpu(gpu, table))
+    message = f"there is no table of instance types for `{target}`, so none can be chosen by its GPU"
+    return _wrong("gpu", message, "name a type with `instance_type`")
+
+
+def _rank(instance: InstanceType, priced: bool) -> tuple[Any, ...]:
+    price = inf if instance.price is None else instance.price
+    machine_price = inf if instance.machine_price is None else instance.machine_price
+    return (
+        bool(instance.retired), bool(instance.gpu_slice), instance.gpus, price if priced else 0.0,
+        instance.gpu_memory_gib, instance.vcpus, instance.memory_gib,
+        price, machine_price, -_generation(instance.family), instance.name,
+    )  # fmt: skip
+
+
+def _generation(family: str) -> int:
+    """Return the generation in the name of a family: 5 for `p5en` and for `NCads H100 v5`."""
+    found = re.search(r"v(\d+)$", family) or re.match(r"[a-zA-Z]+(\d+)", family)
+    return int(found[1]) if found else 0
+
+
+def _wrong_count(gpu: str, count: int | None, same_gpu: Sequence[InstanceType]) -> tuple[str, str]:
+    message = f"no instance type has {count} x `{gpu}`"
+    counts = sorted({instance.gpus for instance in same_gpu})
+    smallest = [min((t for t in same_gpu if t.gpus == number), key=lambda t: _rank(t, False)) for number in counts]
+    there_are = ", ".join(f"{instance.gpus} (`{instance.name}`)" for instance in smallest)
+    return message, f"use {there_are}"
+
+
+def _without_rdma(gpu: str, count: int | None, same_gpu: Sequence[InstanceType]) -> tuple[str, str]:
+    what = f"`{gpu}`" if count is None else f"{count} x `{gpu}`"
+    message = f"no instance type with {what} has RDMA"
+    there_are = [instance for instance in same_gpu if instance.interconnect == "rdma"]
+    if not there_are:
+        return message, "remove `interconnect: rdma`; the instances then communicate over TCP, which is slower"
+    there_are.sort(key=lambda instance: _rank(instance, False))
+    return message, "these types have it: " + ", ".join(f"`{t.name}` ({t.hardware})" for t in there_are)
+
+
+def _wrong(field: str, message: str, hint: str | None) -> JobError:
+    return JobError([Problem(("resources", field), message, hint, code="CT033")])
+
+
+# Queries on instance types: which types match, in which order, and which conditions prevent a match.
+
+Test = Callable[[InstanceType], bool]
+
+INTERCONNECTS: dict[str, Test] = {
+    "rdma": lambda instance: instance.interconnect == "rdma",
+    "ethernet": lambda instance: instance.interconnect == "ethernet",
+    "efa": lambda instance: instance.interconnect == "rdma" and instance.fabric == "efa",
+    "infiniband": lambda instance: instance.interconnect == "rdma" and instance.fabric == "infiniband",
+}
+"""`ethernet` means only Ethernet; `infiniband` means InfiniBand that NCCL can use."""
+
+ORDERS: dict[str, Callable[[InstanceType], Any]] = {
+    "price": lambda instance: inf if instance.price is None else instance.price,
+    "name": lambda _: 0,
+    "gpus": lambda instance: -instance.gpus,
+    "gpu-memory": lambda instance: -instance.gpu_memory_gib,
+    "vcpus": lambda instance: -instance.vcpus,
+    "memory": lambda instance: -instance.memory_gib,
+    "network": lambda instance: -(instance.network_gbps or 0),
+}
+"""Sort keys. Prices are sorted from the cheapest, with unknown prices last; all else from the largest. Ties and names
+are sorted by family and size."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """The conditions on an instance type. None means no condition."""
+
+    gpu: str | None = None
+    gpus: int | None = None
+    interconnect: str | None = None
+    """A key of `INTERCONNECTS`."""
+    min_gpu_memory: float | None = None
+    """GiB of each GPU, as in its name: an `A10G-24GB` has 24."""
+    max_price: float | None = None
+    """US dollars per hour. A type without a known price does not match."""
+
+    def tests(self) -> Mapping[str, Test]:
+        """Return one test for each condition that is not None, by the name of its field."""
+        gpu, gpus, memory, price = self.gpu, self.gpus, self.min_gpu_memory, self.max_price
+        tests: dict[str, Test] = {}
+        if gpu is not None:
+            tests["gpu"] = lambda instance: has_gpu(instance, gpu)
+        if gpus is not None:
+            tests["gpus"] = lambda instance: instance.gpus == gpus
+        if self.interconnect is not None:
+            tests["interconnect"] = INTERCONNECTS[self.interconnect]
+        if memory is not None:
+            tests["min_gpu_memory"] = lambda instance: named_memory(instance) >= memory
+        if price is not None:
+            tests["max_price"] = lambda instance: instance.price is not None and instance.price <= price
+        return tests
+
+
+def select(types: Iterable[InstanceType], query: Query, order: str = "price") -> list[InstanceType]:
+    """Return the types that match, sorted by `order`, a key of `ORDERS`. Retired types come last."""
+    tests = query.tests().values()
+    fitting = (instance for instance in types if all(test(instance) for test in tests))
+    return sorted(fitting, key=lambda instance: (bool(instance.retired), ORDERS[order](instance), *_size(instance)))
+
+
+def _size(instance: InstanceType) -> tuple[Any, ...]:
+    return instance.family.casefold(), instance.vcpus, instance.memory_gib, instance.name
+
+
+def without_each(types: Sequence[InstanceType], query: Query) -> dict[str, int]:
+    """Return, for each condition of the query, how many types would match without this condition. The keys are the
+    names of the conditions' fields."""
+    tests = query.tests()
+    others = {field: [test for name, test in tests.items() if name != field] for field in tests}
+    return {
+        field: sum(all(test(instance) for test in remaining) for instance in types)
+        for field, remaining in others.items()
+    }
+
+
+def count_unpriced(types: Iterable[InstanceType], query: Query) -> int:
+    """Return how many types have no known price and match everything except `max_price`."""
+    tests = [test for field, test in query.tests().items() if field != "max_price"]
+    return sum(instance.price is None and all(test(instance) for test in tests) for instance in types)
+
+
+# The machines of a job: groups of equal machines, the catalogue's facts about each, and the total cost.
+
+Device = Literal["gpu", "neuron", "cpu"]
+
+
+@dataclass(frozen=True)
+class MachineGroup:
+    """A group of equal machines."""
+
+    instance_type: str
+    """Empty if the job leaves the choice to a cluster or the service."""
+    count: int
+    known: InstanceType | None
+    """The catalogue's row; None if the catalogue does not have the type."""
+    name: str = ""
+    """The name that distinguishes the group from the job's other groups."""
+    path: tuple[str | int, ...] = ()
+    """The path in the job that requests the machines."""
+
+    @property
+    def gpus(self) -> int:
+        """The number of GPUs of each machine; 0 if unknown. Neuron cores do not count."""
+        return self.known.gpus if self.known else 0
+
+    @property
+    def accelerators(self) -> int:
+        """The number of GPUs of each machine, or of Neuron cores if it has no GPUs. 0 if it has neither
+        or its type is unknown."""
+        return self.gpus or (self.known.neuron_cores if self.known else 0)
+
+    @property
+    def device(self) -> Device | None:
+        """The kind of device that the processes compute on; None if unknown."""
+        if self.known is None:
+            return None
+        return "gpu" if self.known.gpus else "neuron" if self.known.neuron_cores else "cpu"
+
+
+@dataclass(frozen=True)
+class Machines:
+    """All machines of a job."""
+
+    groups: tuple[MachineGroup, ...]
+    """The single type, or each group, or each preference. Of preferences, any one can be used instead of the others."""
+    kind: Literal["type", "groups", "preferences"] = "type"
+    spans: tuple[str, ...] = ()
+    """Names of the groups that the distribution spans; empty if it spans all."""
+
+    @property
+    def spanned(self) -> tuple[MachineGroup, ...]:
+        """The groups that the distribution spans. If the groups are preferences, only one of them will be used, but all
+        of them are returned."""
+        return tuple(group for group in self.groups if not self.spans or group.name in self.spans)
+
+    @property
+    def first(self) -> MachineGroup:
+        """The group that represents the job: the first group that the distribution spans."""
+        return (self.spanned or self.groups)[0]
+
+    @property
+    def count(self) -> int:
+        """The total number of machines."""
+        return self._number(self.groups)
+
+    @property
+    def spanned_count(self) -> int:
+        """The number of machines that the distribution spans."""
+        return self._number(self.spanned)
+
+    @property
+    def price(self) -> Price | None:
+        """The price of all machines; if the groups are preferences, the price of the most expensive group. The price
+        without the training service replaces an unknown price. None if that price is unknown too."""
+        counted = [(group.known, group.count) for group in self.groups]
+        return price_of(counted, any_of=self.kind == "preferences")
+
+    def _number(self, groups: tuple[MachineGroup, ...]) -> int:
+        counts = [group.count for group in groups]
+        return max(counts, default=0) if self.kind == "preferences" else sum(counts)
+
+
+def known_type(target: str, name: str, overlay: Any) -> InstanceType | None:
+    """Return the catalogue's row of a type with the user's corrections; None if neither the catalogue nor the user has
+    the type."""
+    if not overlay:
+        return instance_named(target, name)
+    from cloudtrain.machines.overlay import type_named
+
+    return type_named(target, name, overlay)

@@ -1,0 +1,361 @@
+"""A user's own prices and instance types: `instances.toml`, which corrects and extends the catalogue.
+
+The file can be beside each `cloudtrain.toml`: in the user's configuration folder, and in the project (the nearest file
+upwards from the working directory). The project's file takes precedence. A file has one table per target and
+type, which corrects a type of the catalogue or adds a new type. A new type needs at least `vcpus` and `memory_gib`:
+
+    [sagemaker."ml.p5.48xlarge"]
+    price = 55.04                         # US dollars an hour, what you pay
+    price_date = "2026-11-01"
+
+    [sagemaker."ml.p7.48xlarge"]
+    vcpus = 256
+    memory_gib = 4096
+    gpus = 8
+    gpu = "R100-288GB"
+    interconnect = "rdma"
+
+    [azureml.Standard_NC96ads_A100_v4]
+    price = 13.2
+
+The columns are the fields of `InstanceType`. Names of Azure's types may be in any case. A file that another user may
+have written is an error (`cloudtrain/system/files.py`).
+
+The results of the last `cloudtrain instances --refresh` have the lowest precedence.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cloudtrain.documents.document import Place, Positions, Unreadable, read_document, read_text
+from cloudtrain.errors import Problem, SettingsError, did_you_mean, shortened
+from cloudtrain.job.nodes import KeyProblem, describe_value
+from cloudtrain.machines.table import (
+    COLUMNS,
+    REQUIRED,
+    InstanceType,
+    instance_named,
+    name_key,
+    read_gpu,
+    table_of,
+    tables,
+)
+from cloudtrain.system.files import read_trusted, require_trust
+
+# The results of `cloudtrain instances --refresh`: the file `instances.TARGET.refreshed.json` in the user's
+# configuration folder.
+#
+# The next refresh replaces the whole file, and no refresh ever changes the user's `instances.toml`. Both files correct
+# the catalogue in the same way, and `instances.toml` takes precedence. The format is JSON, which is read faster than
+# TOML: the file has hundreds of types and is read for every plan.
+
+
+class Refreshed(NamedTuple):
+    """The results of one `cloudtrain instances --refresh`."""
+
+    file: Path
+    location: str
+    """The region that was queried."""
+    types: int
+    """Number of types in the file."""
+    added: tuple[str, ...]
+    """Types that the catalogue's table lacks."""
+    notes: tuple[str, ...] = ()
+    """Notes about failed queries, each a line without a period."""
+
+
+def refreshed_file(user_folder: Path, target: str) -> Path:
+    """Return the path of a target's refreshed file."""
+    return user_folder / f"instances.{target}.refreshed.json"
+
+
+def read_refreshed(user_folder: Path, target: str) -> Mapping[str, Any]:
+    """Return the table of the last refresh, by name of instance type; empty if there was no refresh.
+
+    Raises:
+        SettingsError: another user may have written the file, or it cannot be read, or its format is wrong.
+    """
+    file = refreshed_file(user_folder, target)
+    if not file.exists():
+        return {}
+    content = read_trusted(file)
+    try:
+        table = json.loads(content)[target]
+    except (ValueError, KeyError, TypeError, IndexError):
+        table = None
+    if not isinstance(table, dict):
+        hint = f"write it again with `cloudtrain instances --refresh --target {target}`, or delete it"
+        raise SettingsError(
+            f"`{file}` is not a price table from `cloudtrain instances --refresh`", hint=hint, code="CT919"
+        )
+    return table
+
+
+def write_refreshed(user_folder: Path, target: str, table: Mapping[str, Any], *, about: str) -> Path:
+    """Replace the target's refreshed file. `about` is a note for readers of the file: what was queried, and when.
+
+    Raises:
+        SettingsError: the file cannot be written.
+    """
+    from cloudtrain.runtime.atomic import write_file
+    from cloudtrain.system.private import make_private_folder
+
+    file = refreshed_file(user_folder, target)
+    text = json.dumps({"about": about, target: table}, indent=1, ensure_ascii=False) + "\n"
+    try:
+        make_private_folder(user_folder)
+        write_file(file, text.encode())
+        file.chmod(0o600)  # independent of the umask: a file that others may write would not be read again
+    except OSError as error:
+        hint = "make the folder writable for you"
+        raise SettingsError(f"`{file}` cannot be written: {error.strerror}", hint=hint, code="CT919") from None
+    return file
+
+
+FILE_NAME = "instances.toml"
+
+
+class Correction(NamedTuple):
+    """The values that one file sets for one instance type, converted to the types of their columns."""
+
+    target: str
+    name: str
+    cells: tuple[tuple[str, Any], ...]
+    file: str
+    place: Place | None = None
+    """The position of the type's table in the file."""
+
+    def error(self, message: str, hint: str) -> SettingsError:
+        """Return an error that names this instance type and its position in the file."""
+        line, column = self.place or (None, None)
+        path = (self.target, self.name)
+        return SettingsError.of([Problem(path, message, hint, self.file, line, column, code=_CODE)])
+
+
+Overlay = tuple[Correction, ...]
+"""Corrections, the weakest first."""
+
+
+def load_overlays(user_folder: Path, cwd: Path, target: str | None = None) -> Overlay:
+    """Return the corrections in the user's file, then those in the project's file, which take precedence. Missing files
+    are skipped.
+
+    With `target`, the results of that target's last refresh are included, with the lowest precedence.
+
+    Raises:
+        SettingsError: a file is not TOML, or holds a wrong target, column or value.
+    """
+    project = next((folder / FILE_NAME for folder in (cwd, *cwd.parents) if os.path.lexists(folder / FILE_NAME)), None)
+    files = [user_folder / FILE_NAME, *([project] if project else [])]
+    written = tuple(row for file in dict.fromkeys(files) if os.path.lexists(file) for row in load_overlay(file))
+    if target is None or not (table := read_refreshed(user_folder, target)):
+        return written
+    return read_overlay({target: table}, str(refreshed_file(user_folder, target))) + written
+
+
+def user_overlay(cwd: Path | None = None, target: str | None = None) -> Overlay:
+    """Return the corrections of this user and of the project that contains `cwd`; default: the working directory."""
+    from platformdirs import user_config_path
+
+    return load_overlays(user_config_path("cloudtrain", appauthor=False), cwd or Path.cwd(), target)
+
+
+def load_overlay(file: Path) -> Overlay:
+    """Return the corrections of one file.
+
+    Raises:
+        SettingsError: the file cannot be read, is not TOML, or holds a wrong target, column or value.
+    """
+    try:
+        document = read_document(read_text(file, require_trust), "toml")
+    except OSError as error:
+        hint = "make it a plain file that you may read, or remove it"
+        raise SettingsError(f"`{file}` cannot be read: {error.strerror}", hint=hint, code=_CODE) from None
+    except Unreadable as error:
+        raise SettingsError.of([replace(error.problem, file=str(file))]) from None
+    return read_overlay(document.data, str(file), document.positions)
+
+
+_CODE = "CT918"
+
+
+_EXAMPLE = 'write one table for each type: `[sagemaker."ml.p5.48xlarge"]`, and below it `price = 55.04`'
+
+
+def read_overlay(data: Mapping[str, Any], file: str, positions: Positions | None = None) -> Overlay:
+    """Return the corrections in the tables of a file. `file` is the path of the file, for errors and as the source
+    of prices.
+
+    Raises:
+        SettingsError: the tables have wrong targets, columns or values. All are reported.
+    """
+    positions, problems, corrections = positions or Positions(), list[Problem](), list[Correction]()
+    for target, types in data.items():
+        if table_of(target) is None:
+            message, hint = f"`{target}` is not a target with instance types", did_you_mean(target, tables())
+            problems.append(KeyProblem((target,), message, hint, code=_CODE))
+        elif not isinstance(types, Mapping):
+            problems.append(Problem((target,), f"`{target}` must be a table", _EXAMPLE, code=_CODE))
+        else:
+            for name, cells in types.items():
+                path = (target, name)
+                found = list(_cell_problems(path, cells))
+                problems += found
+                if not found:
+                    typed = tuple((column, _convert(column, value)) for column, value in cells.items())
+                    corrections.append(Correction(target, name, typed, file, positions.of(path, key=True)))
+    if problems:
+        raise SettingsError.of([_locate(problem, file, positions) for problem in problems])
+    return tuple(corrections)
+
+
+def _locate(problem: Problem, file: str, positions: Positions) -> Problem:
+    line, column = positions.of(problem.path, key=isinstance(problem, KeyProblem)) or (None, None)
+    return replace(problem, file=file, line=line, column=column)
+
+
+def apply_overlay(
+    types: Iterable[InstanceType], overlay: Overlay, target: str | None = None
+) -> tuple[InstanceType, ...]:
+    """Return the types with the overlay's corrections, then the types that the overlay adds, in the overlay's order.
+
+    `target` is needed only if `types` is empty. Otherwise the types name their target.
+
+    Raises:
+        SettingsError: an added type lacks a required column, or a row with GPUs lacks the name of the GPU.
+    """
+    rows = {name_key(instance.target, instance.name): instance for instance in types}
+    target = target or next((instance.target for instance in rows.values()), None)
+    for correction in overlay:
+        if correction.target == target:
+            key = name_key(target, correction.name)
+            known = rows.get(key)
+            rows[key] = _make_type(correction, rows.values()) if known is None else _correct(known, correction)
+    return tuple(rows.values())
+
+
+def type_named(target: str, name: str, overlay: Sequence[Correction] | None) -> InstanceType | None:
+    """Return the type `name` with the corrections of `overlay`; None if neither the catalogue nor `overlay` has it.
+
+    Raises:
+        SettingsError: this type lacks a required column, or has GPUs but no name of the GPU.
+    """
+    key = name_key(target, name)
+    own = tuple(correction for correction in overlay or () if name_key(correction.target, correction.name) == key)
+    known = instance_named(target, name)
+    return next(iter(apply_overlay([known] if known else [], own, target)), None)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0
+
+
+_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "int": (lambda value: _number(value) and isinstance(value, int), "a whole number"),
+    "int | None": (lambda value: _number(value) and isinstance(value, int), "a whole number"),
+    "float": (_number, "a number"),
+    "float | None": (lambda value: _number(value) and value > 0, "a number above 0"),
+    "bool": (lambda value: isinstance(value, bool), "`true` or `false`"),
+    "str": (lambda value: isinstance(value, str), "a text in quotes"),
+    "Interconnect": (lambda value: value in ("rdma", "ethernet"), '`"rdma"` or `"ethernet"`'),
+    "Fabric": (lambda value: value in ("efa", "infiniband", ""), '`"efa"`, `"infiniband"` or `""`'),
+}
+"""Maps a field's annotation to the test of a value and its description."""
+
+
+_DATES = ("price_date", "machine_price_date", "retired", "retires")
+
+
+def _cell_problems(path: tuple[str, str], cells: Any) -> Iterator[Problem]:
+    if not isinstance(cells, Mapping):
+        yield Problem(path, f"`{path[1]}` must be a table", _EXAMPLE, code=_CODE)
+        return
+    known = COLUMNS.keys() - {"name"}
+    for column, value in cells.items():
+        if column not in known:
+            hint = did_you_mean(column, known)
+            yield KeyProblem((*path, column), f"there is no column `{shortened(column)}`", hint, code=_CODE)
+            continue
+        fits, wanted = _CHECKS[COLUMNS[column]]
+        if not fits(_plain(column, value)):
+            message = f"`{column}` must be {wanted}, not {describe_value(value)}"
+            yield Problem((*path, column), message, f"write {wanted}, or remove the line", code=_CODE)
+
+
+def _plain(column: str, value: Any) -> Any:
+    """Convert TOML's dates to text."""
+    return value.isoformat() if column in _DATES and hasattr(value, "isoformat") else value
+
+
+def _convert(column: str, value: Any) -> Any:
+    return float(value) if "float" in COLUMNS[column] else _plain(column, value)
+
+
+def _correct(known: InstanceType, correction: Correction) -> InstanceType:
+    cells = _complete_cells(correction)
+    facts = [column for column, _ in correction.cells if "price" not in column and column != "source"]
+    if facts:
+        cells = {"source": f"{known.source}; {', '.join(facts)}: {correction.file}", **cells}
+    return _whole(replace(known, **cells), correction)
+
+
+def _make_type(correction: Correction, known: Iterable[InstanceType]) -> InstanceType:
+    family = correction.name.removeprefix("ml.").removeprefix("Standard_").partition(".")[0]
+    cells = {"family": family, "source": correction.file, **_complete_cells(correction)}
+    missing = " and ".join(f"`{column}`" for column in REQUIRED if column != "name" and column not in cells)
+    if missing:
+        near = did_you_mean(correction.name, [instance.name for instance in known]) or ""
+        hint = f"{near} If it is a new type, add {missing}" if near.startswith("did you mean") else f"add {missing}"
+        message = f"`{correction.name}` is not in the catalogue, and a new type needs {missing}"
+        raise correction.error(message, hint)
+    return _whole(InstanceType(correction.target, correction.name, **cells), correction)
+
+
+def _complete_cells(correction: Correction) -> dict[str, Any]:
+    """Return the cells of a correction, completed with cells that follow from them: the source of a price, the memory
+    in a GPU's name, the network that RDMA uses."""
+    cells = dict(correction.cells)
+    follows: dict[str, Any] = {}
+    for price in ("price", "machine_price"):
+        if price in cells:
+            follows |= {f"{price}_source": correction.file, f"{price}_date": ""}
+    if memory := read_gpu(cells.get("gpu", "")).memory:
+        follows["gpu_memory_gib"] = memory
+    if cells.get("interconnect") == "rdma":
+        follows["fabric"] = _fabric(correction.target)
+    return follows | cells
+
+
+def _fabric(target: str) -> str:
+    table = table_of(target)
+    assert table is not None, "only targets with a table have corrections"
+    return table.fabric
+
+
+_GPU_COLUMNS = frozenset(("gpus", "gpu", "gpu_memory_gib"))
+
+
+def _whole(instance: InstanceType, correction: Correction) -> InstanceType:
+    """Check that the columns of `instance` fit together, after `correction` was applied to it. Return `instance`
+    unchanged.
+
+    Raises:
+        SettingsError: the type has only some of the columns about GPUs, or RDMA without a fabric.
+    """
+    told = dict(correction.cells)
+    named, memory = bool(instance.gpu), bool(instance.gpu_memory_gib)
+    memory |= named and told.get("gpu_memory_gib") == 0  # 0: a refresh found GPUs of unknown memory
+    if _GPU_COLUMNS & told.keys() and not bool(instance.gpus) == named == memory:
+        message = "a type has `gpus`, `gpu` and `gpu_memory_gib` together, or none of them"
+        raise correction.error(message, 'write for example `gpus = 8`, `gpu = "H100-80GB"`')
+    if instance.interconnect == "rdma" and not instance.fabric:
+        message, hint = '`interconnect = "rdma"` needs a `fabric`', f'add `fabric = "{_fabric(correction.target)}"`'
+        raise correction.error(message, hint)
+    return instance

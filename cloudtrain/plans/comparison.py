@@ -1,0 +1,194 @@
+"""Comparison of two JSON values, and of the files of two versions of a job's code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher, unified_diff
+from typing import Any, Final, Literal
+
+from cloudtrain.errors import dotted
+
+ValuePath = tuple[str | int, ...]
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "(not set)"
+
+
+ABSENT: Final = _Absent()
+"""Stands for a missing value. JSON's null counts as a value."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One value that differs between two JSON documents."""
+
+    path: ValuePath
+    before: Any
+    after: Any
+
+    @property
+    def name(self) -> str:
+        """The path of the value as text: `hyperparameters.learning_rate`."""
+        return dotted(self.path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the change as JSON data, without `before` or `after` if that document lacks the value."""
+        values = {"before": self.before, "after": self.after}
+        return {"field": self.name, **{key: value for key, value in values.items() if value is not ABSENT}}
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """One file that differs between two versions of the code.
+
+    Attributes:
+        added, removed: the numbers of added and removed lines; None for a binary file, or if the content is
+            unavailable.
+        lines: the unified diff, without line ends.
+    """
+
+    path: str
+    change: Literal["added", "removed", "changed"]
+    added: int | None = None
+    removed: int | None = None
+    lines: tuple[str, ...] = ()
+
+    @property
+    def amount(self) -> str:
+        """The numbers of added and removed lines, such as `+3 -1`; or the value of `change`, such as `added`, if the
+        numbers are unknown or only one version has the file.
+        """
+        if self.change == "changed" and self.added is not None:
+            return f"+{self.added} -{self.removed}"
+        return self.change
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the change as JSON data."""
+        counts = {} if self.added is None else {"added": self.added, "removed": self.removed}
+        return {"path": self.path, "change": self.change, **counts, "diff": list(self.lines)}
+
+
+def changes_between(before: Any, after: Any, path: ValuePath = ()) -> Iterator[Change]:
+    """Yield the values that differ, in the order of `before`. `path` is the path of `before` and `after` in the whole
+    document. Lists are aligned before they are compared, so one inserted entry is one change.
+    """
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for key in dict.fromkeys((*before, *after)):
+            yield from changes_between(before.get(key, ABSENT), after.get(key, ABSENT), (*path, key))
+    elif isinstance(before, list) and isinstance(after, list):
+        yield from _between_lists(before, after, path)
+    elif before is ABSENT and isinstance(after, Mapping) and after:
+        for key, value in after.items():
+            yield from changes_between(ABSENT, value, (*path, key))
+    elif after is ABSENT and isinstance(before, Mapping) and before:
+        for key, value in before.items():
+            yield from changes_between(value, ABSENT, (*path, key))
+    elif not _is_same(before, after):
+        yield Change(path, before, after)
+
+
+def _between_lists(before: Sequence[Any], after: Sequence[Any], path: ValuePath) -> Iterator[Change]:
+    old_texts, new_texts = ([json.dumps(item, sort_keys=True) for item in items] for items in (before, after))
+    for _, start, end, other, last in SequenceMatcher(None, old_texts, new_texts, autojunk=False).get_opcodes():
+        for number in range(max(end - start, last - other)):
+            old = before[start + number] if start + number < end else ABSENT
+            new = after[other + number] if other + number < last else ABSENT
+            yield from changes_between(old, new, (*path, (start if old is not ABSENT else other) + number))
+
+
+def _is_same(before: Any, after: Any) -> bool:
+    """Return whether two values are equal and have the same type. `True` differs from `1`, and `1` from `1.0`."""
+    return type(before) is type(after) and bool(before == after)
+
+
+Content = Callable[[str], bytes | None]
+"""Maps the path of a file to its content, or to None if the content is unavailable."""
+
+
+def file_changes(
+    before: Mapping[str, Any], after: Mapping[str, Any], old: Content, new: Content, *, names: tuple[str, str]
+) -> Iterator[FileChange]:
+    """Yield the files that differ between two versions, sorted by path.
+
+    Args:
+        before, after: map the path of each file to a value, such as a hash. A file is unchanged if both values are
+            equal.
+        old, new: return the content of the file at a path, in the version before and after.
+        names: the names of the two versions in the diff.
+    """
+    for path in sorted({*before, *after}):
+        if path not in after:
+            yield FileChange(path, "removed")
+        elif path not in before:
+            yield FileChange(path, "added")
+        elif before[path] != after[path]:
+            yield _compare_file(path, old(path), new(path), names)
+
+
+def _compare_file(path: str, old: bytes | None, new: bytes | None, names: tuple[str, str]) -> FileChange:
+    old_lines, new_lines = _lines(old), _lines(new)
+    if old_lines is None or new_lines is None:
+        return FileChange(path, "changed")
+    found = tuple(unified_diff(old_lines, new_lines, f"{names[0]}/{path}", f"{names[1]}/{path}", lineterm=""))
+    counts = [sum(line.startswith(sign) for line in found[2:]) for sign in "+-"]
+    return FileChange(path, "changed", counts[0], counts[1], found)
+
+
+_LARGEST = 1 << 20
+"""Size in bytes up to which files are compared line by line. The diff of a larger file would be too long to read."""
+
+
+def _lines(content: bytes | None) -> list[str] | None:
+    if content is None or b"\0" in content[:8192] or len(content) > _LARGEST:
+        return None
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    lines = text.split("\n")
+    return lines[:-1] if lines[-1] == "" else [*lines[:-1], f"{lines[-1]}\\ no line end"]
+
+
+# Differences between two JSON values, and the overrides that turn one value into the other.
+
+ABSENT_TEXT = "(absent)"
+"""Stands for a field that only one of the two values has."""
+
+
+def paths_that_differ(theirs: Any, ours: Any, path: ValuePath = ()) -> Iterator[tuple[ValuePath, Any, Any]]:
+    """Yield each path at which two JSON values differ, with both values. Mappings are compared key by key, all other
+    values as a whole. The yielded paths begin with `path`.
+    """
+    if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
+        for key in [*theirs, *(key for key in ours if key not in theirs)]:
+            yield from paths_that_differ(theirs.get(key, ABSENT_TEXT), ours.get(key, ABSENT_TEXT), (*path, key))
+    elif not _same(theirs, ours):
+        yield path, theirs, ours
+
+
+def overrides_between(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the overrides with which `core.merging.merged` turns `ours` into `theirs`."""
+    found: dict[str, Any] = {}
+    for key in [*theirs, *(key for key in ours if key not in theirs)]:
+        wanted, have = theirs.get(key, ABSENT_TEXT), ours.get(key, ABSENT_TEXT)
+        if wanted is ABSENT_TEXT:
+            found[key] = None
+        elif isinstance(wanted, Mapping) and isinstance(have, Mapping):
+            if inner := overrides_between(have, wanted):
+                found[key] = inner
+        elif not _same(wanted, have):
+            found[key] = wanted
+    return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return whether two JSON values are equal. `true` differs from 1."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)

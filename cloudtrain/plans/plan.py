@@ -1,0 +1,488 @@
+"""The compiled job: the exact request, the uploads and the findings. This module holds pure data and does no I/O."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from cloudtrain.errors import UsageError
+from cloudtrain.job.model import format_size
+from cloudtrain.plans.processes import TOLD_APART, Alike, Process, Processes, common_variables, processes_data
+from cloudtrain.plans.states import RunRef
+
+if TYPE_CHECKING:
+    from cloudtrain.plans.document import Block, Command, Document, Heading, Lines, Notice, Pairs, Text
+    from cloudtrain.plans.layout import RichDocument
+
+
+# Functions that hide secrets, which may be sent but must not appear in output or logs.
+
+Shown = TypeVar("Shown")
+
+HIDDEN = "***"
+"""Replaces a secret."""
+
+
+def hide(value: Shown, secrets: Iterable[str]) -> Shown:
+    """Return `value` (a text, mapping or sequence) with every secret replaced by `***`. Secrets are also
+    replaced inside of longer texts, and where they are written with JSON escapes.
+    """
+    forms = sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
+    return _hide(value, forms) if forms else value
+
+
+def _forms(secret: str) -> Iterable[str]:
+    """Yield the forms in which a secret can be written: unchanged and with JSON escapes. For a secret of several lines,
+    also yield the forms of each line, because output is printed line by line.
+    """
+    lines = [line for line in secret.splitlines() if len(line) > _SHORT] or [secret]
+    for form in (secret, *lines):
+        yield form
+        for ascii_only in (False, True):
+            once = json.dumps(form, ensure_ascii=ascii_only)[1:-1]
+            yield once
+            yield json.dumps(once, ensure_ascii=ascii_only)[1:-1]
+
+
+_SHORT = 8
+"""Number of letters. Hiding a line of at most this length would also hide text that is not secret."""
+
+
+def _hide(value: Any, forms: list[str]) -> Any:
+    if isinstance(value, str):
+        for form in forms:
+            value = value.replace(form, HIDDEN)
+        return value
+    if isinstance(value, dict):
+        return {_hide(key, forms): _hide(inner, forms) for key, inner in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_hide(inner, forms) for inner in value))
+    if isinstance(value, list | tuple):
+        return type(value)(_hide(inner, forms) for inner in value)
+    return value
+
+
+# Methods that convert a plan into an object or code of a service's SDK.
+#
+# Every plan has all of these methods, so editors and type checkers find them on the result of `ct.plan`. If the plan's
+# target does not support a method, the method raises an error that names the targets that support it.
+
+
+class Exports:
+    """The export methods. A target's plan overrides the methods that it supports, and `Target.exports` names them."""
+
+    target: str
+
+    def to_estimator(self, session: Any = None) -> Any:
+        """Return an estimator whose `fit(**plan.fit_arguments())` sends the request. `session` is a session of the SDK;
+        None creates one.
+        """
+        raise self._refusal("to_estimator")
+
+    def fit_arguments(self) -> dict[str, Any]:
+        """Return the arguments for the estimator's `fit`."""
+        raise self._refusal("fit_arguments")
+
+    def to_model_trainer(self, session: Any = None) -> Any:
+        """Return a model trainer whose `train(**plan.train_arguments())` sends the request. `session` is a session of
+        the SDK; None creates one.
+        """
+        raise self._refusal("to_model_trainer")
+
+    def train_arguments(self) -> dict[str, Any]:
+        """Return the arguments for the trainer's `train`."""
+        raise self._refusal("train_arguments")
+
+    def to_command(self) -> Any:
+        """Return a command job, which `ml_client.jobs.create_or_update` accepts."""
+        raise self._refusal("to_command")
+
+    def to_python(self, *_: Any, **__: Any) -> str:
+        """Return code that sends the request with the SDK. The options differ by target."""
+        raise self._refusal("to_python")
+
+    def to_yaml(self) -> str:
+        """Return the job as YAML for the service's command line."""
+        raise self._refusal("to_yaml")
+
+    def _refusal(self, method: str) -> UsageError:
+        """Return the error for an unsupported method, which names the targets whose plans support it."""
+        from cloudtrain.system.plugins import all_targets
+
+        names = [target.name for target in all_targets() if method in target.exports]
+        calls = " or ".join(f'`ct.plan(job, "{name}").{method}()`' for name in names)
+        message = f"a plan for `{self.target}` has no `{method}`"
+        return UsageError(message, hint=f"write {calls}" if calls else None, code="CT904")
+
+
+class Level(str, Enum):
+    """Severity of a finding. Only errors stop a submit; warnings and notices do not."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTICE = "notice"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Finding(NamedTuple):
+    """One result of the preflight checks. `path` is the path of the value in the job; `place` is the value's position
+    in the job file.
+    """
+
+    code: str
+    level: Level
+    message: str
+    hint: str | None = None
+    path: tuple[str | int, ...] = ()
+    place: str | None = None
+    details: tuple[str, ...] = ()
+
+    def notice(self) -> Notice:
+        """Return the finding as a `Notice` of a document."""
+        from cloudtrain.errors import dotted
+        from cloudtrain.plans.document import Notice
+
+        where = "  ".join(part for part in (self.place, dotted(self.path)) if part)
+        return Notice(self.level.value, self.message, self.code, where or None, self.details, self.hint)
+
+
+class Upload(NamedTuple):
+    """A file that must be at `destination` before the request is sent. The destination contains the hash of the
+    content, so equal files have equal destinations.
+    """
+
+    kind: str
+    sha256: str
+    destination: str
+    size: int
+    """Bytes of the content before compression."""
+    file_count: int
+    content: str | None = None
+    """The text to send, if the plan knows it: the definition of an environment."""
+    folder: str | None = None
+    """A folder of the bundle that is sent along. `${{folder}}` in `content` becomes the folder's address in storage."""
+    source: str | None = None
+    """The folder or file on this machine to send, for data that is not part of the bundle. The plan's hash leaves it
+    out, because the data is the same wherever it is stored."""
+
+
+class Bundle(NamedTuple):
+    """The hash, size and file count of the user's code. Compiling a job needs nothing else about the code."""
+
+    sha256: str
+    size: int
+    """Bytes of all files, uncompressed."""
+    file_count: int
+
+
+class Machine(NamedTuple):
+    """The resources of this machine: logical CPUs, and the ids of the usable GPUs (as in CUDA_VISIBLE_DEVICES)."""
+
+    cpus: int
+    gpu_ids: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """The number of usable GPUs."""
+        return len(self.gpu_ids)
+
+    def __str__(self) -> str:
+        gpus = f"{self.gpus} GPU{'s' if self.gpus > 1 else ''}" if self.gpus else "no GPU"
+        return f"{self.cpus} CPU{'s' if self.cpus > 1 else ''}, {gpus}"
+
+
+class CompileContext(NamedTuple):
+    """The data that compiling a job needs besides the job. Compiling looks nothing up itself, so the same job, target
+    and context always give the same request.
+    """
+
+    run_name: str
+    bundle: Bundle
+    account: Any
+    """The target's account settings: `LocalAccount`, `SageMakerAccount` or `AzureMLAccount`."""
+    conda: str | None = None
+    """The text of the job's `environment.conda_file`; None if the job names none, or the bundle does not contain it."""
+    build: str | None = None
+    """Hash of the job's `environment.build` folder; None if the job names none, or the folder has no Dockerfile."""
+    requirements: str | None = None
+    """Hash of the job's `environment.requirements` and the files it includes; None if the bundle has no such file."""
+    package: bool = False
+    """Whether the bundle has a `setup.py` at the top. SageMaker's toolkit installs such a bundle as a Python
+    package."""
+    after: tuple[str, ...] = ()
+    """Runs on this machine that must succeed before this run starts, because it reads their output."""
+
+
+@dataclass(frozen=True)
+class Plan(Exports):
+    """The data that a submit sends: exactly the body in `request`, and the files in `uploads`.
+
+    Attributes:
+        target: the name of the target.
+        run_name: the name that the run will have.
+        request: the body, JSON data only.
+        uploads: the files that must be uploaded before the request is sent.
+        processes: every process that will run.
+        findings: the results of the checks.
+        summary: pairs of label and text that introduce the plan to a reader.
+        place: the region, workspace or host of the run, which is the middle part of the run's reference.
+        written: maps `model`, `checkpoint` and `outputs/NAME` to the locations on the target that the run will write
+            to. Empty for targets whose request contains these locations; their plan class overrides `outputs`.
+        settings: the files on this machine, other than the job's, that influenced the plan: `cloudtrain.toml`,
+            `instances.toml`, and files of the target's tools.
+    """
+
+    target: str
+    run_name: str
+    job_name: str
+    request: dict[str, Any]
+    uploads: tuple[Upload, ...] = ()
+    processes: Sequence[Process] = ()
+    findings: tuple[Finding, ...] = ()
+    summary: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    place: str = ""
+    settings: tuple[str, ...] = ()
+    written: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    hidden: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    """Secrets in the request. Every rendering hides them; the request that is sent contains them."""
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """Maps `model`, `checkpoint` and `outputs/NAME` to the locations on the target that the run will write to."""
+        return dict(self.written)
+
+    @property
+    def ref(self) -> RunRef:
+        """The reference of the planned run."""
+        return RunRef(self.target, self.place, self.run_name)
+
+    @property
+    def request_json(self) -> str:
+        """Return the request as canonical JSON (sorted keys, no white space, UTF-8): the text that `sha256` is computed
+        from.
+        """
+        return canonical_json(self.request)
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 hash of the target, the request and the uploads."""
+        content = {
+            "target": self.target,
+            "request": self.request,
+            "uploads": [_without_none(upload._replace(source=None)._asdict()) for upload in self.uploads],
+        }
+        return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings of level error, which stop a submit."""
+        return tuple(finding for finding in self.findings if finding.level is Level.ERROR)
+
+    def with_findings(self, findings: tuple[Finding, ...]) -> Plan:
+        """Return a copy of the plan with `findings` in place of its own."""
+        return replace(self, findings=findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the whole plan as JSON data, with secrets hidden. The processes are in the form of
+        `processes_data`, which writes common values of many processes only once.
+        """
+        content = {
+            "target": self.target,
+            "run_name": self.run_name,
+            "job_name": self.job_name,
+            "sha256": self.sha256,
+            "summary": dict(self.summary),
+            "request": self.request,
+            "uploads": [_without_none(upload._asdict()) for upload in self.uploads],
+            "processes": processes_data(self.processes),
+            "findings": [finding._asdict() | {"level": finding.level.value} for finding in self.findings],
+            "notes": list(self.notes),
+            "settings": list(self.settings),
+        }
+        return hide(content, self.hidden)
+
+    def to_json(self) -> str:
+        """Return the result of `to_dict` as indented JSON, with a newline at the end."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+
+    def forms(self) -> dict[str, Callable[[], str]]:
+        """Map each name in `Target.plan_formats` to a function that returns the request in that format. Other tools
+        for the target read these formats.
+        """
+        return {}
+
+    def document(self, *, whole: bool = True) -> Document:
+        """Return the plan as a document: the summary and the findings, errors first. If `whole`, the uploads, the
+        processes and the request follow. Secrets are hidden.
+        """
+        from cloudtrain.plans.document import Document, Heading, Pairs, Section
+
+        used = [("settings", "\n".join(self.settings))] if self.settings else []
+        blocks: list[Block] = [Heading(f"{self.run_name} on {self.target}"), Pairs([*self.summary, *used])]
+        others = [finding for finding in self.findings if finding.level is not Level.ERROR]
+        blocks += [finding.notice() for finding in (*self.errors, *others)]
+        blocks += _note_blocks(self.notes)
+        if whole:
+            blocks += _upload_blocks(self.uploads)
+            if self.processes:
+                blocks.append(Section("Processes", [*_process_blocks(self.processes)]))
+            blocks.append(Section(f"Request (plan {self.sha256[:12]})", [*request_blocks(self.request)]))
+        return hide(Document(blocks), self.hidden)
+
+    def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
+        """Return the plan as text. Command lines are wrapped to `width` columns; data and paths are never cut. The
+        middle lines of a very long request are replaced by the number of omitted lines.
+        """
+        from cloudtrain.plans.layout import to_text
+
+        return to_text(self.document(), width=width, color=color)
+
+    def to_html(self) -> str:
+        """Return the whole plan as one self-contained `<div>`."""
+        from cloudtrain.plans.html import to_html
+
+        return to_html(self.document())
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": self.to_text(), "text/html": self.to_html()}
+
+    def __rich__(self) -> RichDocument:
+        from cloudtrain.plans.layout import RichDocument
+
+        return RichDocument(self.document())
+
+
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def canonical_json(value: Any) -> str:
+    """Return a value as canonical JSON: sorted keys, no white space, no NaN.
+
+    Raises:
+        ValueError: the value holds NaN or infinity, which JSON cannot express.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _upload_blocks(uploads: Sequence[Upload]) -> Iterator[Block]:
+    from cloudtrain.plans.document import Heading, Pairs
+
+    if uploads:
+        yield Heading("Uploads")
+        yield Pairs([(upload.kind, f"{_amount(upload)}\n{upload.destination}") for upload in uploads])
+
+
+def _amount(upload: Upload) -> str:
+    files = "1 file" if upload.file_count == 1 else f"{upload.file_count:,} files"
+    origin = f" of {upload.source}" if upload.source is not None else ""
+    return f"{files}, {format_size(upload.size)}{origin}"
+
+
+def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | Command | Pairs]:
+    """Yield blocks that show the processes. Ranks that differ only in their number are shown as one. If many instances
+    start the same program, only the first two of these processes and the last one are shown.
+    """
+    from cloudtrain.plans.document import Command, Heading, Pairs, Text
+
+    groups = Processes.of(processes).groups
+    envs = [process.env for group in groups for process in (group.examples if group.role != "rank" else ())]
+    shared = common_variables(envs) if len(envs) > 1 else {}  # a single process is shown with its own variables
+    for group in groups:
+        for shown in _shown(group):
+            if isinstance(shown, str):
+                yield Text(shown)
+                continue
+            env = group.env if group.role == "rank" else shown.env
+            yield Heading(_title(group, shown))
+            yield Command(shown.argv, [(key, value) for key, value in env.items() if key not in shared])
+    if shared:
+        yield Heading("Variables of every process")
+        yield Pairs(list(shared.items()))
+
+
+def _shown(group: Alike) -> Iterator[Process | str]:
+    """Yield the processes of a group that are shown, and a line of text in place of the omitted ones."""
+    if group.role == "rank":
+        yield group.first
+    elif group.count <= _WORTH_SHOWING:
+        yield from group
+    else:
+        yield from (group.first, group.make(1))
+        between = [instance for instance, number in group.spread for _ in range(number)][2:-1]
+        whole = ": `--format json` has them all" if group.count <= TOLD_APART else ""
+        yield f"{len(between):,} more like these, {_places(between)}{whole}"
+        yield group.last
+
+
+_WORTH_SHOWING = 8
+"""Number of instances that start the same program, above which the plan summarizes them."""
+
+
+def _title(group: Alike, shown: Process) -> str:
+    if shown.rank is None:
+        return f"{group.role} on instance {shown.instance}"
+    if group.role == "rank" and group.count > 1:
+        return f"ranks {shown.rank} to {group.last.rank} {_places([instance for instance, _ in group.spread])}"
+    return f"{group.role} {shown.rank} on instance {shown.instance}"
+
+
+def _places(numbers: Sequence[int]) -> str:
+    instances = dict.fromkeys((min(numbers), max(numbers)))  # SageMaker sorts algo-10 before algo-2
+    return ("on instance " if len(instances) == 1 else "on instances ") + " to ".join(map(str, instances))
+
+
+def request_blocks(request: dict[str, Any]) -> Iterator[Lines | Text]:
+    """Yield a request as JSON. A value that is a script is shown as several lines. The middle lines of a very long
+    request are replaced by the number of omitted lines.
+    """
+    from cloudtrain.plans.document import Lines, Text
+
+    text = json.dumps(request, indent=2, ensure_ascii=False)
+    lines = [part for line in text.splitlines() for part in _readable(line)]
+    start = _within(lines, _READ)
+    end = len(lines) - _within(lines[::-1], _READ // 10)
+    if end <= start:
+        yield Lines(lines)
+        return
+    yield Lines(lines[:start])
+    yield Text(f"{end - start:,} more lines of the request: `cloudtrain plan --format request` has them all")
+    yield Lines(lines[end:])
+
+
+def _readable(line: str) -> list[str]:
+    """Return a line of JSON, or several lines if its value is a script."""
+    script = re.fullmatch(r'(\s*)("[^"]*": )("#!(?:[^"\\]|\\.)*"),?', line)
+    if script is None:
+        return [line]
+    indent, key, text = script.groups()
+    return [f"{indent}{key}|", *(f"{indent}  {part}".rstrip() for part in json.loads(text).splitlines())]
+
+
+_READ = 200_000
+"""Characters of a request (about 80 pages) that are shown from its start; a tenth of this is shown from its end. A
+thousand instances on this machine mean a thousand lists of arguments and variables."""
+
+
+def _within(lines: Sequence[str], most: int) -> int:
+    """Return how many lines, counted from the first, fit into `most` characters."""
+    return bisect_right(list(accumulate(len(line) + 1 for line in lines)), most)
+
+
+def _note_blocks(notes: Sequence[str]) -> Iterator[Block]:
+    from cloudtrain.plans.document import Notice
+
+    return (Notice("notice", note) for note in notes)

@@ -1,0 +1,294 @@
+"""The state, the reference and the status of a run, in the same terms for every target."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cloudtrain.errors import UsageError
+from cloudtrain.runtime.metrics import PREFIX, parse_metrics
+
+if TYPE_CHECKING:
+    from cloudtrain.job.sweep import Objective
+
+
+PLACES = frozenset(("epoch", "step"))
+"""Names of values that say at which point of the training the other values were measured."""
+
+
+REHEARSAL = "-rehearsal"
+"""Suffix of the job name under which the runs of a rehearsal are listed."""
+
+
+class RunState(str, Enum):
+    """The state of a run. Each target maps its provider's states to these values."""
+
+    PENDING = "pending"
+    QUEUED = "queued"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    LOST = "lost"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the state is final, which means that the run will never change again."""
+        return self in _FINAL
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_FINAL = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED, RunState.LOST})
+
+_REFERENCE = re.compile(r"(?P<target>[a-z][a-z0-9_]*)://(?P<place>[^/]+)/(?P<name>[^/]+)")
+
+
+class RunRef(NamedTuple):
+    """The reference of a run, `target://place/name`, such as `sagemaker://eu-west-1/cifar10-3f9a1c22-1`.
+
+    `place` is the region, the workspace, or for local runs the host.
+    """
+
+    target: str
+    place: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.target}://{self.place}/{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> RunRef:
+        """Parse a reference of the form `target://place/name`.
+
+        Raises:
+            UsageError: the text is not a run reference.
+        """
+        match = _REFERENCE.fullmatch(text)
+        if match is None:
+            raise UsageError(
+                f"`{text}` is not a run reference", hint="a reference looks like `local://host/name`", code="CT933"
+            )
+        return cls(**match.groupdict())
+
+
+class Transition(NamedTuple):
+    """One phase of a run, with its start and end. `phase` is the provider's name, such as `Downloading`."""
+
+    phase: str
+    started: float
+    ended: float | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """The status of a run, as the target reports it. Times are seconds since the epoch (UTC).
+
+    `created` is the time when the provider accepted the job; `started` is the time when the job began to run.
+    `billable_seconds` is the time billed for each instance so far. `cost` is the list price in US dollars for all
+    instances. `saved` is the fraction of the cost that spot capacity saved. Unknown values are None.
+
+    `reason` is one line that says why a run failed, stopped or was lost: the provider's reason, and for a failed
+    rank its number, its exit code and the last line of its traceback. `details` holds the last lines of output that
+    explain the reason. `page` is the URL of the run's web page at the provider. `queue_place` is the position, from 1,
+    of a run that waits in a queue of cloudtrain. `steps` holds the newest step of each rank of a local run whose script
+    calls `runtime.report(step=...)` on every rank.
+    """
+
+    state: RunState
+    reason: str | None = None
+    started: float | None = None
+    ended: float | None = None
+    details: tuple[str, ...] = ()
+    failed_rank: int | None = None
+    exit_code: int | None = None
+    restarts: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    created: float | None = None
+    transitions: tuple[Transition, ...] = ()
+    billable_seconds: float | None = None
+    cost: float | None = None
+    saved: float | None = None
+    page: str | None = None
+    queue_place: int | None = None
+    steps: dict[int, float] = field(default_factory=dict)
+
+
+class QueuedRun(NamedTuple):
+    """A run in a queue of cloudtrain: a waiting run, or a run that occupies slots that other runs wait for.
+
+    `place` is the position from 1, or None for a run that does not wait. `needs` describes the slots that the run waits
+    for, `has` the slots that it occupies. `since` is the time when the run began to wait or got its slots, in seconds
+    since the epoch.
+    """
+
+    ref: RunRef
+    place: int | None
+    needs: str
+    has: str
+    priority: int
+    since: float
+
+
+class ListedRun(NamedTuple):
+    """A run in a list of runs. The status may lack details that only a query for the single run returns."""
+
+    ref: RunRef
+    status: RunStatus
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One line of output of one process. `rank` is None for lines of the launcher itself.
+
+    `values` holds the values that the job's `metrics` patterns found in the line. It is None if the patterns found
+    nothing, or if the target does not apply them.
+    """
+
+    time: float
+    instance: int
+    rank: int | None
+    stream: str
+    text: str
+    values: dict[str, float] | None = field(default=None, hash=False)
+
+    @property
+    def is_metrics(self) -> bool:
+        """Whether the line is a `[metrics]` line, which holds only values."""
+        return PREFIX in self.text and parse_metrics(self.text) is not None
+
+    @property
+    def metrics(self) -> dict[str, float] | None:
+        """The values of a `[metrics]` line. For any other line, this is `values`, which may be None."""
+        parsed = parse_metrics(self.text) if PREFIX in self.text else None
+        return self.values if parsed is None else parsed
+
+
+class Metrics:
+    """Collects the metrics of a run, line by line. If several ranks print lines that a pattern matches, only the lowest
+    rank counts.
+    """
+
+    def __init__(self) -> None:
+        self._rank_of: dict[str, tuple[bool, int]] = {}
+
+    def of(self, line: LogLine) -> dict[str, float] | None:
+        """Return the values of a line. A value that a pattern found is left out if a lower rank has also printed the
+        metric. None if no value is left.
+        """
+        if line.values is None or line.is_metrics:
+            return line.metrics
+        rank = (line.rank is None, line.instance if line.rank is None else line.rank)
+        for name in line.values.keys() - PLACES:
+            self._rank_of[name] = min(rank, self._rank_of.get(name, rank))
+        return self._keep(line.values, rank)
+
+    def every(self, lines: Iterable[LogLine]) -> list[dict[str, float]]:
+        """Return the values of all lines. If several ranks print a metric, only the values of the lowest rank are kept,
+        even if that rank starts to print later.
+        """
+        found = [line for line in lines if self.of(line)]
+        return [values for line in found if (values := self.of(line))]
+
+    def _keep(self, values: dict[str, float], rank: tuple[bool, int]) -> dict[str, float] | None:
+        kept = {name: value for name, value in values.items() if name in PLACES or self._rank_of[name] == rank}
+        return kept if kept.keys() - PLACES or not values.keys() - PLACES else None
+
+
+# A trial: one run of a sweep, its hyperparameter values and its result.
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a sweep.
+
+    Attributes:
+        number: number of the trial, from 1, in the order of the starts.
+        values: the hyperparameter values of the trial.
+        run: the name of its run; empty before it is submitted.
+        state: the state of the run, as last seen.
+        value: the last value of the objective, or None.
+        reason: why the trial has no value, or was stopped.
+        stopped_early: whether the trial was stopped because others were better.
+        reports: every reported value of the objective, in order.
+        earlier: the names of earlier runs of the trial, which `rerun` replaced.
+    """
+
+    number: int
+    values: Mapping[str, Any]
+    run: str = ""
+    state: RunState = RunState.PENDING
+    value: float | None = None
+    reason: str | None = None
+    started: float | None = None
+    ended: float | None = None
+    stopped_early: bool = False
+    reports: tuple[float, ...] = field(default=(), repr=False)
+    earlier: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def counts(self) -> bool:
+        """Whether the trial can be the best trial, because it succeeded and has a value."""
+        return self.value is not None and self.state is RunState.SUCCEEDED
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the trial ended without completing its work, so that running it again makes sense."""
+        is_cut_off = self.state is RunState.STOPPED and not self.stopped_early
+        return is_cut_off or self.state in (RunState.FAILED, RunState.LOST)
+
+    def row(self) -> dict[str, Any]:
+        """Return the trial as one flat row of a table."""
+        return {
+            "trial": self.number,
+            "run": self.run,
+            "state": str(self.state),
+            "value": self.value,
+            **{f"values.{name}": value for name, value in self.values.items()},
+            "stopped_early": self.stopped_early,
+            "started": self.started,
+            "ended": self.ended,
+            "reason": self.reason,
+        }
+
+
+def best_of(trials: Iterable[Trial], objective: Objective | None) -> Trial | None:
+    """Return the trial with the best value; of equal trials, the first. None if no trial has succeeded with a value, or
+    if there is no objective.
+    """
+    best: Trial | None = None
+    for trial in trials if objective is not None else ():
+        if trial.counts and (best is None or objective.better(trial.value or 0.0, best.value or 0.0)):  # type: ignore[union-attr]  # the loop is empty without
+            best = trial
+    return best
+
+
+# Kinds of runs, distinguished by prefixes of their keys. An ordinary key is a hash, which never starts with such a
+# prefix.
+
+SWEEP = "sweep:"
+"""A sweep that cloudtrain drives on this machine. Its trials can run on any target."""
+
+TUNER = "tuner:"
+"""A sweep that the target's own tuner drives."""
+
+TRIAL = "trial:"
+"""A run that belongs to one of cloudtrain's sweeps. Lists of runs leave it out."""
+
+
+AFTER = "after:"
+"""A run that waits on this machine for the runs that it reads from, and that its target does not have yet."""
+
+
+def service_name(key: str, target: str) -> str:
+    """Return the name of the service for a run with the given key: the target's name, with a prefix such as `sweep:`
+    for some kinds.
+    """
+    return next((kind + target for kind in (SWEEP, TUNER, AFTER) if key.startswith(kind)), target)

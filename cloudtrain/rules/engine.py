@@ -1,0 +1,438 @@
+"""Preflight rules, which find mistakes in a job before it costs money. Each rule is a function with a code.
+
+A target's rules are in the target's folder. They are imported with the first job for that target, so a local dry run
+does not wait for the rules of a cloud. `cloudtrain.targets.registry` lists the rules of all targets.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+from cloudtrain.code.tree import Tree
+from cloudtrain.job.data import Checkpoint
+from cloudtrain.job.distribution import (
+    MPI,
+    SMDDP,
+    SMP,
+    DeepSpeed,
+    Distribution,
+    Horovod,
+    NoDistribution,
+    Ray,
+    TensorFlow,
+    Torch,
+)
+from cloudtrain.job.model import OVERRIDES, merged, overrides_of
+from cloudtrain.job.training import Environment, TrainingJob
+from cloudtrain.machines.choose import MachineGroup, Machines, known_type
+from cloudtrain.plans.plan import Finding, Level, Plan
+from cloudtrain.rules.facts import DataPlace, declared_places
+
+if TYPE_CHECKING:
+    from cloudtrain.job.processing import ProcessingJob
+
+
+# Positions in the user's overrides that set the same value as a field of the job.
+
+ValuePath = tuple[str | int, ...]
+Keys = tuple[str, ...]
+KeysOf = Callable[[ValuePath], list[Keys]]
+"""Maps the rest of a path in the job to the positions in the overrides that write it."""
+
+
+def is_written(written: Any, *keys: str) -> bool:
+    """Return whether the overrides set the value at nested `keys`. Null also sets it, by removing the job's value."""
+    for key in keys:
+        if not isinstance(written, Mapping) or key not in written:
+            return False
+        written = written[key]
+    return True
+
+
+def keys_at(*places: Keys) -> KeysOf:
+    """Return a function that maps every path inside a field of the job to the positions `places` in the overrides."""
+    return lambda _: list(places)
+
+
+def keys_named(*keys: str) -> KeysOf:
+    """Return a function that maps a path inside a field of the job to one position in the overrides: `keys`, then the
+    first part of that path. `keys_named("Environment")` maps `("A",)` to `("Environment", "A")`.
+    """
+    return lambda rest: [(*keys, *map(str, rest[:1]))]
+
+
+# The object that rules check: a job for one target, with a `RequestView` that reads values from its request.
+#
+# Each target has its own `RequestView`, because each service has its own request format. The base class in this module
+# takes all values from the job, which suits targets without overrides.
+
+IMAGE: ValuePath = ("environment", "image")
+
+
+class Where(Protocol):
+    """The attributes and methods of a target that rules use."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    is_paid: ClassVar[bool]
+    secret_places: ClassVar[Mapping[str, str]]
+    rule_prefix: ClassVar[str]
+    rule_modules: ClassVar[tuple[str, ...]]
+    only_training_rule_modules: ClassVar[tuple[str, ...]]
+
+    def refuse_path(self, path: str) -> str | None:
+        """Return why the target does not support `path` for a file in the bundle; None if the target supports it."""
+        ...
+
+
+class RequestView:
+    """Reads the values that rules check from one target's requests."""
+
+    distribution_key = "distribution"
+    """The key of the overrides that determines how the processes start."""
+    overridden_by: Mapping[ValuePath, KeysOf] = {}
+    """Maps the beginning of a path in the job to the positions in the overrides that write the same part of the
+    request."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+    @property
+    def service(self) -> str:
+        """The name of the service whose overrides apply: the target itself, or for a local run the emulated service."""
+        return self.target
+
+    def overrides(self, subject: Subject) -> Mapping[str, Any]:
+        """Return the user's overrides of the request."""
+        return overrides_of(subject.job, self.service)
+
+    def change(self, subject: Subject) -> dict[str, Any]:
+        """Return the fields of the job that the overrides change, with their values in the finished request.
+
+        Overrides can put anything into a request. Values of a wrong type are left out, because other rules report
+        them.
+        """
+        return {}
+
+    def change_script(self, subject: Subject) -> dict[str, Any]:
+        """Return the part of `change` that affects the script on every target: variables and hyperparameters."""
+        return {}
+
+    def places(self, subject: Subject) -> Iterator[DataPlace]:
+        """Yield the locations that the job reads and writes, as addresses that can be compared."""
+        return declared_places(subject.job, self.target)
+
+    def machines(self, subject: Subject) -> Machines:
+        """Return the machines in the request. Their hardware comes from the target's table of instance types, with the
+        corrections in the account's `overlay`.
+        """
+        resources = subject.effective.resources
+        name = (resources.instance_type.of(self.target) if resources.instance_type is not None else None) or ""
+        row = known_type(self.target, name, getattr(subject.account, "overlay", None))
+        return Machines((MachineGroup(name, resources.instance_count, row, path=("resources", "instance_type")),))
+
+    def longest_run(self, subject: Subject) -> int | None:
+        """Return the maximum duration of a run in seconds, as limited by the job or service; None without a limit."""
+        return subject.effective.max_runtime
+
+    def framework(self, subject: Subject) -> str | None:
+        """Return the framework of the request's image; None if unknown."""
+        return subject.job.environment.framework
+
+    def images(self, subject: Subject) -> Iterator[tuple[str, ValuePath]]:
+        """Yield every image that the user names, with its path. Images from the catalogue are left out."""
+        given = subject.job.environment.image
+        name = given.of(self.target) if given is not None else None
+        if name is not None:
+            yield name, IMAGE
+
+    def locate(self, subject: Subject, path: ValuePath) -> ValuePath:
+        """Return the path at which a value of the request is set: its path in the overrides if they set it, otherwise
+        `path`, its path in the job.
+        """
+        written = self.overrides(subject) if path else {}
+        if not written:
+            return path
+        for start, keys_of in self.overridden_by.items():
+            if path[: len(start)] == start:
+                for keys in keys_of(path[len(start) :]):
+                    if is_written(written, *keys):
+                        return (self.service + OVERRIDES, *keys)
+        return path
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The object that rules check: the job, the target with its account settings, the plan, and the user's files."""
+
+    job: TrainingJob
+    where: Where
+    target: Any
+    """The settings of `where`."""
+    view: RequestView
+    account: Any
+    plan: Plan
+    tree: Tree
+    processing: ProcessingJob | None = None
+    """The original job if it is a processing job; `job` is the part that it shares with a training job."""
+
+    @cached_property
+    def effective(self) -> TrainingJob:
+        """The job with the user's overrides applied, as the request contains it. Rules check counts, types, variables
+        and the distribution of this job. If the job cannot be compiled, there is no request, and the overrides are not
+        applied.
+        """
+        if not self.view.overrides(self) or not self.plan.request:
+            return self.job
+        return self.job.model_copy(update=self.view.change(self))
+
+
+# The class of a rule, and the registry of all rules.
+
+
+class Fault(NamedTuple):
+    """One violation of a rule. `path` is the path of the value in the job."""
+
+    message: str
+    hint: str | None = None
+    path: tuple[str | int, ...] = ()
+    details: tuple[str, ...] = ()
+
+
+Check = Callable[[Subject], Iterable[Fault]]
+
+
+class Rule(NamedTuple):
+    """A registered check. The docstring of the check is the rule's documentation: the first line states the problem,
+    and the rest explains why it matters and what to do. `cloudtrain explain` and the rules page show this text.
+    """
+
+    code: str
+    level: Level
+    check: Check | None
+    """None for a rule that only the target can check, in `Service.check`."""
+    text: str = ""
+    """The documentation of a rule without a check."""
+
+    @property
+    def summary(self) -> str:
+        """The first line of the documentation, which states the problem."""
+        return self._documentation.partition("\n")[0]
+
+    @property
+    def explanation(self) -> str:
+        """The rest of the documentation, which explains why the problem matters and what to do."""
+        return self._documentation.partition("\n")[2].strip()
+
+    @property
+    def _documentation(self) -> str:
+        text = inspect.cleandoc(self.text) if self.check is None else inspect.getdoc(self.check)
+        assert text, f"the rule {self.code} has no text"
+        return text
+
+    @property
+    def module(self) -> str | None:
+        """The name of the module that defines the check; None if the rule has no check."""
+        return None if self.check is None else self.check.__module__
+
+    def findings(self, subject: Subject) -> Iterator[Finding]:
+        """Yield the rule's findings for a job; none if the rule has no check."""
+        for fault in self.check(subject) if self.check is not None else ():
+            path, hint = subject.view.locate(subject, fault.path), fault.hint
+            if path != fault.path and not re.match(_IN_PLACE, hint or ""):
+                told = f"remove `{'.'.join(map(str, path[1:]))}` from `{path[0]}`"
+                hint = told if hint is None or hint.startswith("remove ") else f"{told}, and {hint}"
+            yield Finding(self.code, self.level, fault.message, hint, path, details=fault.details)
+
+
+_IN_PLACE = r"add |call |did you mean|write(?: for example)? `(?!\w+: )[^`]+`$"
+"""Hints that also fit a value in the overrides: a field to add beside it, or another value."""
+
+PORTABLE = "CT"
+"""Prefix of the codes of rules for all targets."""
+
+registered: dict[str, Rule] = {}
+
+
+def rule(code: str, level: Level) -> Callable[[Check], Check]:
+    """Return a decorator that registers a check under its code."""
+
+    def register(check: Check) -> Check:
+        assert code not in registered, f"two rules are called {code}"
+        registered[code] = Rule(code, level, check)
+        return check
+
+    return register
+
+
+def declare(code: str, level: Level, text: str) -> None:
+    """Register a rule without a check function: other code finds its violations. `text` is the rule's documentation,
+    which a check would have as its docstring.
+    """
+    assert code not in registered, f"two rules are called {code}"
+    registered[code] = Rule(code, level, None, text)
+
+
+def level_of(code: str) -> Level:
+    """Return the severity of findings with the given code."""
+    return registered[code].level
+
+
+_PORTABLE = ("cloudtrain.rules.job", "cloudtrain.rules.values")
+
+_ORDER = ("error", "warning", "notice")
+
+
+def load_rules(modules: Iterable[str] = ()) -> None:
+    """Import the portable rules and the rules in `modules`. Importing a module registers its rules."""
+    for module in (*_PORTABLE, *modules):
+        import_module(module)
+
+
+def run_checks(subject: Subject, *, ignored: Collection[str] = (), portable: bool = False) -> tuple[Finding, ...]:
+    """Return all findings for a job, errors first. The rules must have been loaded with `load_rules`.
+
+    Args:
+        subject: the object that the rules check.
+        ignored: codes of rules to skip.
+        portable: apply only the portable rules, for a job that could not be compiled to a request.
+    """
+    prefixes = (PORTABLE,) if portable else (PORTABLE, subject.where.rule_prefix)
+    codes = (code for code in sorted(registered) if code.startswith(prefixes) and code not in ignored)
+    rules = [registered[code] for code in codes]
+    if subject.processing is not None:
+        rules = [rule for rule in rules if rule.module not in subject.where.only_training_rule_modules]
+    findings = [found for rule in rules for found in rule.findings(subject)]
+    return tuple(sorted(findings, key=lambda found: (_ORDER.index(found.level.value), found.code)))
+
+
+# Functions that read values from a finished request. Overrides can put anything into a request, so values of a wrong
+# type count as missing; other rules report them.
+
+
+def value_at(value: Any, *keys: str) -> Any:
+    """Return the value at `keys` in nested mappings; None if a key is missing."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def mapping_at(value: Any, *keys: str) -> Mapping[str, Any]:
+    """Return the mapping at `keys`; an empty mapping if the value is missing."""
+    found = value_at(value, *keys)
+    return found if isinstance(found, Mapping) else {}
+
+
+def text_at(value: Any, *keys: str) -> str:
+    """Return the text at `keys`; an empty text if the value is missing."""
+    found = value_at(value, *keys)
+    return found if isinstance(found, str) else ""
+
+
+def rows_at(value: Any, *keys: str) -> list[Mapping[str, Any]]:
+    """Return the mappings in the list at `keys`; an empty list if the value is missing."""
+    found = value_at(value, *keys)
+    return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list | tuple) else []
+
+
+def positive_count(value: Any) -> int | None:
+    """Return `value` if it is an integer of at least 1, otherwise None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+# Functions for the wording of messages.
+
+
+def plural(number: int, one: str) -> str:
+    """Return a number with its noun in the right form: `1 GPU`, `8 GPUs`, `2 processes`."""
+    return f"{number:,} {one}" if number == 1 else f"{number:,} {one}{'es' if one.endswith('s') else 's'}"
+
+
+def join_names(names: Sequence[str], most: int = 6) -> str:
+    """Return at most `most` of the names as text: `` `a`, `b` and 3 more``."""
+    shown = ", ".join(f"`{name}`" for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+# Helpers that apply overrides to parts of a job, shared by the request views of several targets.
+
+
+def changed_variables(job: TrainingJob, written: Any) -> Environment:
+    """Return the job's environment with its variables changed by `written`, the overrides of the variables. A null in
+    `written` removes a variable.
+    """
+    variables = merged(job.environment.variables, written if isinstance(written, Mapping) else {})
+    texts = {
+        name: value if isinstance(value, str) else str(value) for name, value in variables.items() if value is not None
+    }
+    return job.environment.model_copy(update={"variables": texts})
+
+
+def checkpoint_at(target: str, place: Any) -> Checkpoint | None:
+    """Return a checkpoint whose location on `target` is `place`, a value from a request. None if `place` is not
+    text.
+    """
+    return Checkpoint.model_construct().model_copy(update={target: place}) if isinstance(place, str) else None
+
+
+# Helpers that read the distribution from a finished request, shared by the request views of all targets.
+
+
+def tensorflow_with(serves: bool, servers: int | None, workers: int | None) -> TensorFlow:
+    """Return a TensorFlow distribution with the given number of workers, and if `serves`, with the strategy
+    `parameter_server` and the given number of servers. The numbers are not validated.
+    """
+    if serves:
+        return TensorFlow.model_construct(strategy="parameter_server", parameter_servers=servers, workers=workers)
+    return TensorFlow.model_construct(workers=workers)
+
+
+_KIN: dict[str, tuple[type, ...]] = {
+    "torch": (Torch, DeepSpeed),
+    "mpi": (MPI, Horovod, DeepSpeed),
+    "smddp": (SMDDP,),
+    "smp": (SMP,),
+    "tensorflow": (TensorFlow,),
+    "none": (NoDistribution, Ray),
+}
+"""Maps a launcher's type to the distributions in a job that can lead to it."""
+
+
+def as_written(written: Distribution, asked: Distribution, *, options: Any = None) -> Distribution:
+    """Return the distribution that the finished request starts, close to the job's own wording. `asked` is the
+    distribution read from the request, `written` the one in the job. If both start the same launcher, return `written`
+    with the request's number of processes, otherwise `asked`. If `options` is given, it replaces the options for
+    mpirun.
+    """
+    if not isinstance(written, _KIN[asked.type]) or not _same_launch(written, asked):
+        found: Distribution = asked
+    elif isinstance(written, TensorFlow):
+        found = written if written == asked or (isinstance(asked, TensorFlow) and asked.workers is None) else asked
+    else:
+        count = getattr(asked, "processes_per_instance", None)
+        found = written.model_copy(update={"processes_per_instance": count}) if count else written
+    field = "mpi_options" if isinstance(found, SMDDP | SMP) else "options"
+    if isinstance(options, str) and field in type(found).model_fields:
+        return found.model_copy(update={field: options})
+    return found
+
+
+def _same_launch(written: Distribution, asked: Distribution) -> bool:
+    if isinstance(written, DeepSpeed):
+        return (written.launch == "mpi") is isinstance(asked, MPI)
+    if isinstance(written, SMDDP) and isinstance(asked, SMDDP):
+        return written.launch == asked.launch
+    if isinstance(written, TensorFlow) and isinstance(asked, TensorFlow):
+        return written.strategy == asked.strategy
+    return True
+
+
+def count_in(value: Any) -> int | None:
+    """Return `value`, such as `4` or `"4"`, as a positive integer; None if it is anything else."""
+    return positive_count(int(value) if isinstance(value, str) and value.isdecimal() else value)

@@ -1,0 +1,273 @@
+"""Replacements for an instance type that is retired or has no suitable network."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from cloudtrain.documents.document import parse_python
+from cloudtrain.errors import JobError
+from cloudtrain.machines.choose import choose
+from cloudtrain.machines.table import InstanceType, instance_named, instance_types, table_of, tables
+from cloudtrain.system.plugins import DEFAULT_TARGET, find_target
+
+if TYPE_CHECKING:
+    from cloudtrain.job.training import TrainingJob
+
+
+_AFTER = {"K80": "T4", "M60": "A10", "P40": "A100", "P100": "A100", "V100": "A100"}
+"""Maps the GPU of a retired series to the GPU of the series that Azure recommends instead (NCasT4 v3, NVadsA10 v5, NC
+A100 v4)."""
+
+_FABRICS = {"efa": "EFA", "infiniband": "InfiniBand", "": "RDMA"}
+
+
+def fabric(known: InstanceType) -> str:
+    """Return the name of the fast network on the target of the type `known`, such as `EFA`."""
+    table = table_of(known.target)
+    return _FABRICS[table.fabric if table is not None else ""]
+
+
+def last_day(known: InstanceType | None) -> str | None:
+    """Return the ISO date from which a type is no longer offered; None if no date is announced."""
+    return (known.retired or known.retires or None) if known else None
+
+
+def better_network(known: InstanceType, count: int, code: str) -> str:
+    """Return the hint for a job with `count` instances of `known`, a type without a fast network. The hint recommends
+    one instance with as many GPUs as all of them, preferably with at least the same GPU memory. If no such instance is
+    offered, it recommends a type with a fast network. It also says how to accept Ethernet: with `--ignore` and the
+    rule's `code`.
+    """
+
+    def has_all(row: InstanceType) -> bool:
+        return known.gpus > 0 and _model(row) == _model(known) and row.gpus >= known.gpus * count
+
+    accept = f"or accept Ethernet with `--ignore {code}`"
+    whole = _best(known, lambda row: has_all(row) and _holds_as_much(row, known)) or _best(known, has_all)
+    if whole is not None:
+        return f"use one `{whole.name}` ({_describe(whole)}), which needs no network, {accept}"
+    return f"{with_rdma(known) or f'use a type with {fabric(known)}'}, {accept}"
+
+
+def has_rdma_somewhere(known: InstanceType) -> bool:
+    """Return whether the target offers a type with the GPU model of `known` and a fast network."""
+    return _best(known, lambda row: row.interconnect == "rdma" and _model(row) == _model(known)) is not None
+
+
+def with_rdma(known: InstanceType) -> str | None:
+    """Return the hint to use a type with a fast network; None if none is suitable. In order of preference: a type with
+    the GPU model of `known` and at least its GPU memory; one with its GPU model; one with at least its GPU memory.
+    """
+
+    def same(row: InstanceType) -> bool:
+        return row.interconnect == "rdma" and _model(row) == _model(known)
+
+    def no_less(row: InstanceType) -> bool:
+        return row.interconnect == "rdma" and row.gpus > 0 and _holds_as_much(row, known)
+
+    better = _best(known, lambda row: same(row) and no_less(row)) or _best(known, same) or _best(known, no_less)
+    return f"use `{better.name}` ({_describe(better)})" if better else None
+
+
+def successor(known: InstanceType) -> str | None:
+    """Return the hint to replace `known` by an offered type; None if none is suitable. The replacement has the same GPU
+    model or its successor, at least as many GPUs (without GPUs: vCPUs), and a fast network if `known` has one.
+    """
+    gpu, neuron = _model(known)
+    model = _AFTER.get(gpu, gpu), neuron
+    best = _best(
+        known,
+        lambda row: (
+            row.name != known.name
+            and (row.interconnect == "rdma" or known.interconnect != "rdma")
+            and _model(row) == model
+            and (row.gpus >= known.gpus if known.gpus else row.vcpus >= known.vcpus)
+        ),
+    )
+    return f"use for example `{best.name}` ({_describe(best)})" if best else None
+
+
+def _best(known: InstanceType, fits: Callable[[InstanceType], bool]) -> InstanceType | None:
+    """Return the cheapest offered type of the target of `known` for which `fits` is true; None if there is none. Types
+    without a price come last. Slices of GPUs and Arm machines are never returned."""
+    rows = [
+        row
+        for row in instance_types(known.target)
+        if not last_day(row) and not row.gpu_slice and row.architecture == "x86_64" and fits(row)
+    ]
+    return min(rows, key=lambda row: (row.price or inf, row.gpus, row.vcpus, row.name), default=None)
+
+
+def _model(row: InstanceType) -> tuple[str, str]:
+    """Return a type's GPU model without its memory size (`H100` for `H100-80GB` and `H100-NVL-94GB`), and the model of
+    its AWS Neuron devices, such as `Trainium`. Either is empty if the type has no such device.
+    """
+    return row.gpu.partition("-")[0], row.neuron
+
+
+def _holds_as_much(row: InstanceType, known: InstanceType) -> bool:
+    return row.gpu_memory_gib >= known.gpu_memory_gib
+
+
+def _describe(row: InstanceType) -> str:
+    is_fast = row.interconnect == "rdma" and row.network_gbps
+    speed = f", {row.network_gbps:,.0f} Gb/s of {fabric(row)}" if is_fast else ""
+    return f"{row.hardware}{speed}" + (f", ${row.price:,.2f} an hour" if row.price else "")
+
+
+# Equivalent instance types on other targets, for jobs that name an instance type of the wrong target.
+
+
+def counterpart(name: str, target: str) -> str | None:
+    """Return a hint for a job on `target` whose instance type `name` belongs to another cloud. If `target` has a type
+    with the same GPUs, the hint names it. None if no other cloud has a type called `name`.
+    """
+    for other, table in tables().items():
+        known = instance_named(other, name) or instance_named(other, table.prefix + name)
+        title = find_target(other).title
+        if other == target or known is None:
+            continue
+        lists = f"`cloudtrain instances --target {target}` lists those of {find_target(target).title}"
+        same = _same_gpus(known, target)
+        if same is None:
+            return f"`{name}` is {title}'s name; {lists}"
+        return f"write `{same.name}`, which has {same.hardware} too; `{name}` is {title}'s name"
+    return None
+
+
+def _same_gpus(known: InstanceType, target: str) -> InstanceType | None:
+    if not known.gpu:
+        return None
+    try:
+        fast: Literal["rdma"] | None = "rdma" if known.interconnect == "rdma" else None
+        return choose(target, gpu=known.gpu, gpus_per_instance=known.gpus, interconnect=fast)
+    except JobError:
+        return None
+
+
+# The locations that a job reads and writes, as normalized addresses that can be compared.
+
+ValuePath = tuple[str | int, ...]
+
+
+class DataPlace(NamedTuple):
+    """One location of the job's data.
+
+    Attributes:
+        name: the name in messages, such as "output `model`".
+        word: the folder name that hints suggest for this location.
+        address: the address as the request writes it.
+        parts: the parts of the address. Location B is inside location A if B's parts begin with all parts of A.
+        path: the path of the location in the job; empty for a default location.
+        is_written: whether the job writes to the location; False if the job reads from it.
+    """
+
+    name: str
+    word: str
+    address: str
+    parts: tuple[str, ...]
+    path: ValuePath
+    is_written: bool
+
+    def holds(self, other: DataPlace) -> bool:
+        """Return whether the other location is equal to, or inside, this location."""
+        return other.parts[: len(self.parts)] == self.parts
+
+    @property
+    def is_root(self) -> bool:
+        """Whether the location is a whole bucket, datastore, container or file system."""
+        return len(self.parts) <= {"file": 1, "storage": 3}.get(self.parts[0], 2)
+
+    @property
+    def folder(self) -> str:
+        """The address without query and without a slash at its end."""
+        return self.address.partition("?")[0].rstrip("/")
+
+
+def data_place(kind: str, name: str, address: str, parts: tuple[str, ...], path: ValuePath) -> DataPlace:
+    """Return a `DataPlace`. `kind` is `input`, `output` or `checkpoint`; `parts` are the parts of `address`."""
+    told = "the checkpoint" if kind == "checkpoint" else f"{kind} `{name}`"
+    return DataPlace(told, name, address, parts, path, is_written=kind != "input")
+
+
+def declared_places(job: TrainingJob, target: str, *, outputs: bool = True) -> Iterator[DataPlace]:
+    """Yield the locations that the job's fields set for `target`. With `outputs=False`, skip the outputs."""
+    split = split_path if target == DEFAULT_TARGET else split_uri
+    for name, read in job.inputs.items():
+        if (place := read.of(target)) is not None:
+            yield data_place("input", name, place, split(place), ("inputs", name, target))
+    for name, written in job.outputs.items() if outputs else ():
+        if (place := written.of(target)) is not None:
+            yield data_place("output", name, place, split(place), ("outputs", name, target))
+    if job.checkpoint is not None and (place := job.checkpoint.of(target)) is not None:
+        yield data_place("checkpoint", "checkpoint", place, split(place), ("checkpoint", target))
+
+
+def split_uri(uri: str) -> tuple[str, ...]:
+    """Split an address into its scheme and the names between slashes; text without `://` becomes a single part."""
+    scheme, _, rest = uri.partition("://")
+    return (scheme, *(part for part in rest.split("/") if part))
+
+
+def split_path(path: str) -> tuple[str, ...]:
+    """Return the parts of a path on this machine, with links resolved."""
+    return ("file", *pathlib.Path(os.path.realpath(path)).parts[1:])
+
+
+# Names of torch's distributed training, each with the PyTorch version that introduced it.
+
+Version = tuple[int, int]
+
+FIRST_VERSION: dict[tuple[str, str], Version] = {
+    ("torch.distributed.device_mesh", ""): (2, 2),
+    ("torch.distributed.pipelining", ""): (2, 4),
+    ("torch.distributed.tensor", "DTensor"): (2, 5),
+    ("torch.distributed.pipelining", "ScheduleInterleavedZeroBubble"): (2, 5),
+    ("torch.distributed.pipelining.schedules", "ScheduleInterleavedZeroBubble"): (2, 5),
+    ("torch.distributed.pipelining", "ScheduleZBVZeroBubble"): (2, 6),
+    ("torch.distributed.pipelining.schedules", "ScheduleZBVZeroBubble"): (2, 6),
+    ("torch.distributed.fsdp", "fully_shard"): (2, 6),
+    ("torch.distributed.fsdp", "MixedPrecisionPolicy"): (2, 6),
+}
+"""Maps module and name ("" for the module itself) to the first version with it (release notes of PyTorch 2.2 to
+2.6)."""
+
+SCHEDULES: dict[str, Version] = {"zero-bubble": (2, 5), "zero-bubble-v": (2, 6)}
+"""Maps values of the hyperparameter `schedule` to versions, for scripts that import torch.distributed.pipelining."""
+
+NEWEST = max(FIRST_VERSION.values())
+"""The first version of PyTorch that has all these names."""
+
+
+def too_new(source: bytes, version: Version) -> Iterator[tuple[str, Version]]:
+    """Yield each name that a Python file imports but PyTorch `version` lacks, and the first version that has it."""
+    if b"torch.distributed" not in source:
+        return
+    try:
+        tree = parse_python(source)
+    except SyntaxError:
+        return
+    for module, name in sorted(set(_imports(tree))):
+        first = FIRST_VERSION.get((module, name), (0, 0))
+        if first > version:
+            yield (f"{module}.{name}" if name else module), first
+
+
+def uses_pipelining(source: bytes) -> bool:
+    """Return whether a Python file mentions torch's pipelining."""
+    return b"torch.distributed.pipelining" in source
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module, ""
+            yield from ((node.module, alias.name) for alias in node.names)
+            yield from ((f"{node.module}.{alias.name}", "") for alias in node.names)

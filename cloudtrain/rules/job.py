@@ -1,0 +1,404 @@
+"""The rules for every target, with codes that begin with `CT`."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from cloudtrain.errors import did_you_mean
+from cloudtrain.job.distribution import TensorFlow
+from cloudtrain.job.model import OVERRIDES, exact_duration
+from cloudtrain.plans.plan import Finding, Level
+from cloudtrain.rules import facts as torch_names
+from cloudtrain.rules.engine import Fault, Subject, declare, registered, rule
+from cloudtrain.rules.named import variables
+
+# Portable rules about the job itself: the program, its parameters, the job's shape and its limits.
+
+LAUNCHER_VARIABLES = frozenset(
+    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK MASTER_ADDR MASTER_PORT TF_CONFIG".split()
+)
+"""Variables that tell a process its rank and how to find the others."""
+
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PARAMETER_NAME = re.compile(r"[^\s=-][^\s=]*")
+
+
+@rule("CT201", Level.ERROR)
+def parameter_name(subject: Subject) -> Iterator[Fault]:
+    """A hyperparameter's name is not valid as a command-line option.
+
+    Hyperparameters reach the script as `--name value`. A name that is empty, starts with a dash, or contains white
+    space or `=` arrives as a different option. Write the name without dashes: `learning_rate`, not `--learning_rate`.
+    """
+    for name in subject.effective.hyperparameters:
+        if not _PARAMETER_NAME.fullmatch(name):
+            better = re.sub(r"[\s=]+", "_", name.lstrip("-")) or "name"
+            yield Fault(f"`{name}` cannot be the name of an option", f"write `{better}`", ("hyperparameters", name))
+
+
+@rule("CT202", Level.WARNING)
+def nested_parameter(subject: Subject) -> Iterator[Fault]:
+    """A hyperparameter is nested too deeply for a command line.
+
+    A mapping reaches the script as `--name a=1,b=2`, which supports only one level. A mapping inside a mapping or a
+    list arrives as Python text, which few scripts can parse. Put nested configuration into a file in `source_dir` and
+    pass its name.
+    """
+    for name, value in subject.effective.hyperparameters.items():
+        inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        if any(isinstance(item, Mapping | list) for item in inner):
+            yield Fault(
+                f"`{name}` is nested and would reach the script as Python text",
+                f"write it to a file in the source folder, and give `{name}` the file's name",
+                ("hyperparameters", name),
+            )
+
+
+@rule("CT203", Level.ERROR)
+def variable_name(subject: Subject) -> Iterator[Fault]:
+    """An environment variable has a name that the targets refuse.
+
+    A name consists of letters, digits and underscores, and does not start with a digit. This is SageMaker's pattern,
+    and shells can export only such names.
+    """
+    for name, _, path in variables(subject):
+        if not _VARIABLE_NAME.fullmatch(name):
+            hint = f"write `{re.sub(r'[^A-Za-z0-9_]', '_', name).lstrip('0123456789') or 'NAME'}`"
+            yield Fault(f"`{name}` is not a valid name for an environment variable", hint, path)
+
+
+@rule("CT204", Level.ERROR)
+def launcher_variable(subject: Subject) -> Iterator[Fault]:
+    """The job sets an environment variable that the launcher sets.
+
+    RANK, WORLD_SIZE, MASTER_ADDR and similar variables tell each process its role. With a fixed value, all processes
+    take the same role, and the job hangs or trains nonsense. Variables that start with CLOUDTRAIN_, SM_ or AZUREML_CR_
+    are reserved for cloudtrain and the services. The rule checks every place where a variable can be set:
+    `environment.variables`, the overrides, and `-x NAME=VALUE` among the options of mpirun.
+    """
+    for variable in variables(subject):
+        name = variable.name
+        if name in LAUNCHER_VARIABLES or name.startswith(("CLOUDTRAIN_", "SM_", "AZUREML_CR_")):
+            yield Fault(f"`{name}` is set by the launcher, for each process", variable.removed, variable.path)
+
+
+@rule("CT206", Level.WARNING)
+def metric_pattern(subject: Subject) -> Iterator[Fault]:
+    """A metric's regular expression may fail to record the metric.
+
+    SageMaker accepts any pattern of at most 500 characters, and uses it to find the number in the output. All of AWS's
+    examples have exactly one group, around the number: `loss=([0-9.]+)`. AWS does not document what a pattern with no
+    group or several groups records. Hugging Face's published pattern has two groups, with the number in the first.
+    `(?:...)` does not count as a group. The job trains in any case; only the metric may be missing.
+    """
+    for name, pattern in subject.effective.metrics.items():
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # `[[` may have another meaning in future versions of Python
+                groups = re.compile(pattern).groups
+        except re.error as error:
+            message = f"the pattern of metric `{name}` is not a regular expression: {error}"
+            yield Fault(message, _example_of(name), ("metrics", name))
+            continue
+        if groups != 1:
+            yield Fault(
+                f"the pattern of metric `{name}` has {groups} groups; the service documents one, around the number",
+                _example_of(name),
+                ("metrics", name),
+            )
+
+
+def _example_of(metric: str) -> str:
+    return f"write for example `{re.escape(metric)}=([0-9.eE+-]+)`"
+
+
+@rule("CT208", Level.ERROR)
+def torch_too_old(subject: Subject) -> Iterator[Fault]:
+    """The script imports a name that its version of PyTorch does not have.
+
+    `environment.version` is the PyTorch version of the image. FSDP2 (`fully_shard`) was added in 2.6, pipelining in
+    2.4, and its zero-bubble schedules in 2.5 and 2.6. With an older version, the script fails with an ImportError after
+    the machines have started. Jobs for `smp`, version 1, are not checked: their images end at 2.0, so what a script has
+    of these names is for its runs without `smp`.
+    """
+    environment, distribution = subject.job.environment, subject.job.distribution
+    if distribution.type == "smp" and distribution.version == 1:
+        return
+    version = _torch_version(environment.version) if environment.framework == "pytorch" else None
+    if version is None or version >= torch_names.NEWEST or not subject.where.is_paid:
+        return
+    here = f"{version[0]}.{version[1]}"
+    pipelined = False
+    for entry in subject.tree.entries:
+        if not entry.path.endswith(".py") or entry.path in subject.tree.added:
+            continue
+        try:
+            source = Path(subject.tree.location(entry)).read_bytes()
+        except OSError:
+            continue
+        pipelined = pipelined or torch_names.uses_pipelining(source)
+        for name, first in torch_names.too_new(source, version):
+            yield Fault(
+                f"`{entry.path}` imports `{name}`, which needs PyTorch {first[0]}.{first[1]} or newer, not {here}",
+                f'set `environment.version` to "{first[0]}.{first[1]}" or newer',
+                ("environment", "version"),
+            )
+    schedule = str(subject.job.hyperparameters.get("schedule", ""))
+    since = torch_names.SCHEDULES.get(schedule, (0, 0))
+    if pipelined and since > version:
+        yield Fault(
+            f"the schedule `{schedule}` needs PyTorch {since[0]}.{since[1]} or newer, not {here}",
+            f'set `environment.version` to "{since[0]}.{since[1]}" or newer, or use the schedule `1f1b`',
+            ("hyperparameters", "schedule"),
+        )
+
+
+def _torch_version(text: str | None) -> tuple[int, int] | None:
+    match = re.match(r"(\d+)\.(\d+)", text or "")
+    return (int(match[1]), int(match[2])) if match else None
+
+
+@rule("CT209", Level.WARNING)
+def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
+    """The script does not accept a hyperparameter.
+
+    Hyperparameters reach the script as `--name value`. The script reads its options with `argparse.ArgumentParser`,
+    which exits with an error at an unknown option. The rule checks only scripts that name all options in their own text
+    and call `parse_args()`.
+    """
+    script, names = subject.job.entry_point, subject.job.hyperparameters
+    entry = next((entry for entry in subject.tree.entries if entry.path == script), None) if script and names else None
+    if entry is None or not entry.path.endswith(".py"):
+        return
+    try:
+        text = Path(subject.tree.location(entry)).read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return
+    if "argparse" not in text:
+        return
+    from cloudtrain.job.from_script import options_of_script
+
+    options = options_of_script(text)
+    if options is None:
+        return
+    known = sorted(option for option in options if not option.startswith("no-") and len(option) > 1)
+    for name, value in names.items():
+        is_sent = _PARAMETER_NAME.fullmatch(name) and not (subject.job.bare_flags and value is False)
+        if is_sent and not any(option.startswith(name) for option in options):  # argparse takes beginnings of names
+            hint = did_you_mean(name, known) or "remove it"
+            yield Fault(f"`{name}` is not an option of `{script}`", hint, ("hyperparameters", name))
+
+
+TOY = ("size", "toy")
+"""The tag of a bundled job file that is meant for this machine."""
+
+
+@rule("CT403", Level.WARNING)
+def toy_on_paid_machine(subject: Subject) -> Iterator[Fault]:
+    """A demonstration job would run on paid machines.
+
+    The job files of the bundled scripts have the tag `size: toy`. They train for seconds, on data that comes with
+    Python packages, so you would pay for idle GPUs. Use `job_gpu.yaml` in the same folder, which is made for GPUs.
+    Remove the tag once the job is your own.
+    """
+    key, value = TOY
+    if subject.where.is_paid and subject.job.tags.get(key) == value:
+        yield Fault(
+            "this job is a demonstration of a few seconds, but the machine costs money",
+            "use `job_gpu.yaml` in the same folder, or remove the tag `size: toy` to run this job",
+            ("tags", key),
+        )
+
+
+@rule("CT401", Level.WARNING)
+def spot_without_checkpoint(subject: Subject) -> Iterator[Fault]:
+    """A spot job has no checkpoint.
+
+    Spot instances can be reclaimed at any time. Without a checkpoint, an interrupted job starts again from the
+    beginning, and you pay for the same hours twice.
+    """
+    if subject.effective.spot is not None and subject.effective.checkpoint is None:
+        yield Fault(
+            "the job runs on spot capacity and has no checkpoint, so an interruption loses everything",
+            "add `checkpoint: {sagemaker: s3://..., azureml: azureml://...}`",
+            ("spot",),
+        )
+
+
+@rule("CT402", Level.ERROR)
+def wait_shorter_than_run(subject: Subject) -> Iterator[Fault]:
+    """The wait for spot capacity is shorter than the run itself.
+
+    `spot.max_wait` is the limit for waiting and running together, so it must be at least `max_runtime`. SageMaker
+    refuses a job with a shorter wait.
+    """
+    job = subject.effective
+    if job.spot and job.spot.max_wait and job.max_runtime and job.spot.max_wait < job.max_runtime:
+        run = exact_duration(job.max_runtime)
+        yield Fault(
+            short_wait(job.spot.max_wait, run), f"set `spot.max_wait` to at least `{run}`", ("spot", "max_wait")
+        )
+
+
+def short_wait(wait: int, run: str) -> str:
+    """Return the message for a wait for spot capacity that is shorter than the run."""
+    return f"`spot.max_wait` ({exact_duration(wait)}) is shorter than `max_runtime` ({run})"
+
+
+def instance_count(subject: Subject) -> int:
+    """Return the number of instances that the local target simulates, or else the number that the job requests; 1 for a
+    job with instance groups, because each group has its own purpose.
+    """
+    simulated: int | None = getattr(subject.target, "instance_count", None)
+    resources = subject.effective.resources
+    return simulated or (1 if resources.instance_groups else resources.instance_count)
+
+
+@rule("CT501", Level.WARNING)
+def instances_without_distribution(subject: Subject) -> Iterator[Fault]:
+    """The job has several instances but no distribution.
+
+    With `distribution: {type: none}` every instance runs the whole script independently: four instances cost four times
+    as much and train the same model four times. This suits data preparation, for which you can use a processing job
+    (`kind: processing`), but is a mistake for training. Jobs without a script are not checked, because the program of
+    an image, such as a built-in algorithm, connects its instances itself.
+    """
+    count, distribution = instance_count(subject), subject.effective.distribution
+    alone = subject.job.entry_point is None and subject.job.command is None  # the image's own program, as an algorithm
+    if subject.processing is None and distribution.type == "none" and count > 1 and not alone:
+        message = f"each of the {count} instances would run the whole script alone"
+        if subject.job.distribution.type != "none":
+            section, key = subject.view.service + OVERRIDES, subject.view.distribution_key
+            yield Fault(message, f"remove `{key}` from `{section}`", (section, key))
+            return
+        kind = "tensorflow" if subject.job.environment.framework == "tensorflow" else "torch"
+        yield Fault(
+            message,
+            f"add `distribution: {{type: {kind}}}`, or ignore this for independent work with `--ignore CT501`",
+            ("distribution",),
+        )
+
+
+@rule("CT502", Level.WARNING)
+def idle_gpus(subject: Subject) -> Iterator[Fault]:
+    """Most GPUs of an instance would be idle.
+
+    One process uses one GPU, unless the script itself uses more, as with TensorFlow's MirroredStrategy. With
+    `distribution: {type: none}`, or fewer processes than GPUs, you pay for idle GPUs.
+    """
+    job, gpus = subject.effective, subject.effective.resources.gpus_per_instance or 0
+    if job.distribution.type == "none" and job.environment.framework == "tensorflow":
+        return
+    processes = 1 if job.distribution.type == "none" else getattr(job.distribution, "processes_per_instance", None)
+    if gpus > 1 and processes is not None and processes < gpus:
+        path = ("distribution", "processes_per_instance") if processes > 1 else ("distribution",)
+        yield Fault(
+            f"{processes} process{'es' if processes > 1 else ''} on an instance with {gpus} GPUs",
+            f"use `distribution: {{type: torch, processes_per_instance: {gpus}}}`, or an instance with fewer GPUs",
+            path,
+        )
+
+
+@rule("CT503", Level.ERROR)
+def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
+    """An instance has more processes than GPUs.
+
+    If two ranks share a GPU, NCCL fails at start ("Duplicate GPU detected"), when you already pay for the machines.
+    """
+    gpus = subject.effective.resources.gpus_per_instance
+    processes = getattr(subject.effective.distribution, "processes_per_instance", None)
+    if gpus and processes and processes > gpus:
+        yield Fault(
+            f"{processes} processes on an instance with {gpus} GPU{'s' if gpus > 1 else ''}",
+            f"set `distribution.processes_per_instance` to {gpus}, or leave it out",
+            ("distribution", "processes_per_instance"),
+        )
+
+
+@rule("CT504", Level.ERROR)
+def parameter_servers_need_workers(subject: Subject) -> Iterator[Fault]:
+    """The job has parameter servers but not enough workers.
+
+    With `strategy: parameter_server` the chief counts as a worker but only coordinates, so training needs at least one
+    more worker.
+    """
+    distribution = subject.effective.distribution
+    if (
+        isinstance(distribution, TensorFlow)
+        and distribution.strategy == "parameter_server"
+        and distribution.workers == 1
+    ):
+        yield Fault(
+            "the only worker is the chief, which does not train itself",
+            "set `distribution.workers` to 2 or more",
+            ("distribution", "workers"),
+        )
+
+
+# Rules about earlier runs whose output a job reads. Before a submit, cloudtrain asks the target for their states.
+
+declare(
+    "CT531",
+    Level.ERROR,
+    """An input comes from a run that has not succeeded.
+
+    `run:NAME/output/OUTPUT` is the output of an earlier run. If that run failed, the output is missing or incomplete.
+    A dry run uses the run's last known state; a submit asks the target. A job waits for an unfinished run, but a sweep
+    and `rerun --set` do not.
+    """,
+)
+
+
+def not_succeeded(path: tuple[str | int, ...], name: str, state: str | None) -> Finding:
+    """Return the finding for an input from the run `name`, which did not succeed. `state` is None if the run does not
+    exist on the target.
+    """
+    message = f"the run `{name}` is {state}" if state else f"the run `{name}` no longer exists"
+    hint = f"wait for it: `cloudtrain wait {name}`" if state in ("pending", "queued", "preparing", "running") else None
+    level = registered["CT531"].level
+    return Finding("CT531", level, f"{message}, so its output is incomplete", hint or "run it again first", path)
+
+
+# Portable rules about processing jobs: the instances should share the work.
+
+
+@rule("CT521", Level.WARNING)
+def instances_do_the_same(subject: Subject) -> Iterator[Fault]:
+    """A processing job has several instances and no sharded input.
+
+    Every instance runs the whole script. Unless an input has `shard: true`, all of them read the same data, do the same
+    work, and write files of the same names to the same location, where only the last one remains. Ignore this rule if
+    the script divides the work itself by `CLOUDTRAIN_INSTANCE`.
+    """
+    job = subject.processing
+    count = instance_count(subject)
+    if job is None or count == 1 or any(item.shard for item in job.inputs.values()):
+        return
+    name = next(iter(job.inputs), None)
+    hint = f"add `shard: true` under `inputs.{name}`" if name else "use one instance, or shard an input"
+    yield Fault(
+        f"all {count} instances would do the same work",
+        f"{hint}; `--ignore CT521` if the script divides the work itself",
+        ("inputs", name) if name else ("resources", "instance_count"),
+    )
+
+
+@rule("CT522", Level.NOTICE)
+def shard_of_one(subject: Subject) -> Iterator[Fault]:
+    """An input is sharded, but the job has only one instance.
+
+    With one instance, the shard contains all of the data, so `shard: true` has no effect.
+    """
+    job = subject.processing
+    if job is None or instance_count(subject) > 1:
+        return
+    for name, item in job.inputs.items():
+        if item.shard:
+            yield Fault(
+                f"input `{name}` is sharded over a single instance, which gets all of the data",
+                "set `resources.instance_count` to 2 or more",
+                ("inputs", name, "shard"),
+            )

@@ -1,0 +1,305 @@
+"""Rules that several targets share. Each target registers them under its own code:
+`rule("FO301", Level.ERROR)(more_ranks_than_gpus)`.
+
+The rules check the machines and the time limit that the target's `RequestView` reads from the request. If the
+documentation of a rule must state facts about one service, that target defines its own rule with its own docstring,
+which calls the shared rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+
+from cloudtrain.job.distribution import NoDistribution, TensorFlow, launcher_of
+from cloudtrain.job.model import OVERRIDES, format_duration
+from cloudtrain.machines.choose import MachineGroup
+from cloudtrain.machines.table import InstanceType, Price
+from cloudtrain.plans.processes import Processes
+from cloudtrain.rules.engine import Fault, Subject, ValuePath, is_written, plural
+from cloudtrain.rules.facts import better_network, fabric, last_day, successor, with_rdma
+
+# Rules about the maximum run time of a job and its maximum cost (hourly price times maximum run time).
+
+_DEAR = 500.0
+"""Maximum cost in US dollars of a job without a time limit before a rule reports it."""
+
+_MANY_GPUS = 8
+"""Number of GPUs from which instances without a known price count as expensive."""
+
+_SHORTEST = 60
+"""In seconds. A shorter time limit would not be useful."""
+
+
+def run_too_long(subject: Subject, most: int, what: str = "a job") -> Iterator[Fault]:
+    """The job may run longer than the service allows: `most` seconds for a job of the kind `what`."""
+    run = subject.effective.max_runtime or 0
+    if run > most:
+        message = f"`max_runtime` is {format_duration(run)}, and {subject.where.title} ends {what} after "
+        hint = f"set `max_runtime` to at most `{format_duration(most)}`, and resume from a `checkpoint`"
+        yield Fault(message + format_duration(most), hint, ("max_runtime",))
+
+
+def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
+    """An expensive job has no time limit of its own. `ends_it` names the limit that then applies, such as SageMaker's
+    default.
+    """
+    machines, run = subject.view.machines(subject), subject.view.longest_run(subject)
+    if run is None or subject.effective.max_runtime is not None:
+        return
+    price, cost = machines.price, ""
+    if price is not None:
+        cost = f": {_dollars(price, 3600)} an hour, {cost_text(price, run)}"
+    many = any(group.gpus * group.count >= _MANY_GPUS for group in machines.groups)
+    if many if price is None else price.over(run) >= _DEAR:
+        message = f"nothing ends the job before {ends_it} of {format_duration(run)}{cost}"
+        yield Fault(message, "add for example `max_runtime: 4h`", _limit(subject))
+
+
+def over_budget(subject: Subject) -> Iterator[Fault]:
+    """The job could cost more than the budget.
+
+    The rule compares `max_cost` with the list price of all instances for the whole `max_runtime`.
+    """
+    budget, run = _budget(subject), subject.view.longest_run(subject)
+    price = subject.view.machines(subject).price
+    if budget is None or price is None or run is None or price.over(run) <= budget:
+        return
+    affordable = int(budget / price.hourly * 3600)
+    hint = f"set `max_runtime` to at most `{format_duration(affordable)}`, or raise `max_cost`"
+    yield Fault(
+        f"the job can cost {cost_text(price, run)} in {format_duration(run)}, and `max_cost` is ${budget:,.2f}",
+        hint if affordable >= _SHORTEST else "use fewer or smaller instances, or raise `max_cost`",
+        _limit(subject),
+    )
+
+
+def budget_without_price(subject: Subject) -> Iterator[Fault]:
+    """The price is unknown, so cloudtrain cannot enforce the budget.
+
+    The catalogue has no price for the instance type. Write the price that you pay into `instances.toml`.
+    """
+    budget, machines, run = _budget(subject), subject.view.machines(subject), subject.view.longest_run(subject)
+    price = machines.price
+    if budget is None or (price is not None and (price.exact or price.over(run or 0) > budget)):
+        return
+    for name, group in {group.instance_type: group for group in machines.groups}.items():
+        if not name:
+            hint = "name the type with `instance_type` under `resources`, on a cluster too"
+            yield Fault("the instance type of the job is not known, so `max_cost` cannot be checked", hint)
+        elif group.known is None or group.known.price is None:
+            size = "" if group.known else "`vcpus = 4`, `memory_gib = 16` and "
+            row = f'`[{subject.where.name}."{name}"]`'
+            hint = f"write {row} and below it {size}`price = 12.34` into `instances.toml`"
+            yield Fault(f"the price of `{name}` is not known, so `max_cost` cannot be checked", hint, group.path)
+
+
+def _budget(subject: Subject) -> float | None:
+    """Return the setting `max_cost`; None if it is not set, or the target's settings have no such field."""
+    budget: float | None = getattr(subject.target, "max_cost", None)
+    return budget
+
+
+def _limit(subject: Subject) -> ValuePath:
+    """Return the path of `max_runtime` if the job or its overrides set a time limit, otherwise an empty path."""
+    return ("max_runtime",) if subject.job.max_runtime or subject.effective.max_runtime else ()
+
+
+def cost_text(price: Price, seconds: int) -> str:
+    """Return the cost as text: `up to $1,234.56`."""
+    return f"up to {_dollars(price, seconds)}" if price.exact else _dollars(price, seconds)
+
+
+def _dollars(price: Price, seconds: int) -> str:
+    return f"{'' if price.exact else 'more than '}${price.over(seconds):,.2f}"
+
+
+# Rules about instance types: they must match the job's description and still be offered.
+
+
+def type_is_not_as_described(subject: Subject) -> Iterator[Fault]:
+    """The instance type contradicts the job's description of the machine.
+
+    `gpus_per_instance` and `interconnect` describe a machine. If they contradict the named instance type, either the
+    description or the type is wrong. The job would run with fewer processes, or over a slower network, than intended.
+    """
+    resources = subject.job.resources
+    asked = None if resources.instance_groups else resources.gpus_per_instance
+    for known in (group.known for group in subject.view.machines(subject).spanned):
+        if known is None:
+            continue
+        if asked is not None and asked != known.gpus:
+            message = f"`{known.name}` has {plural(known.gpus, 'GPU') if known.gpus else 'no GPUs'}, not {asked}"
+            hint = f"set `gpus_per_instance` to {known.gpus}, or name another type"
+            yield Fault(message, hint, ("resources", "gpus_per_instance"))
+        if resources.interconnect == "rdma" and known.interconnect != "rdma":
+            what = f"{fabric(known)} without SR-IOV" if known.fabric else f"no {fabric(known)}"
+            hint = with_rdma(known) or "remove `interconnect`, or name another type"
+            yield Fault(f"`{known.name}` has {what}, and the job asks for RDMA", hint, ("resources", "interconnect"))
+
+
+def retired_type(subject: Subject, *, after: str = "", until: str = "9999") -> Iterator[Fault]:
+    """The instance type is no longer offered, or will soon be retired.
+
+    Checks only types whose last day is later than `after` and not later than `until` (ISO dates).
+    """
+    for group in subject.view.machines(subject).groups:
+        last = last_day(group.known) or ""
+        if group.known and after < last <= until:
+            told = "is retired: it has not been offered since" if last <= str(date.today()) else "will be retired on"
+            lists = f"`cloudtrain instances --target {subject.where.name}` lists the others"
+            yield Fault(f"`{group.known.name}` {told} {last}", successor(group.known) or lists, group.path)
+
+
+# Rules about the network between instances that work together.
+
+
+def over_ethernet(subject: Subject, code: str) -> Iterator[Fault]:
+    """Several instances with GPUs work together without the target's fast network. `code` is the code of the rule."""
+    machines = subject.view.machines(subject)
+    for group in machines.spanned if needs_network(subject) else ():
+        known = group.known
+        if known is not None and group.accelerators and not known.fabric:
+            count = plural(machines.spanned_count, "instance")
+            message = f"`{known.name}` has no {fabric(known)}, and this job runs on {count}"
+            yield Fault(message, instead(subject, known, code), group.path)
+
+
+def instead(subject: Subject, known: InstanceType, code: str) -> str:
+    """Return the hint to use a better network or a single instance in place of instances of the type `known`. If the
+    overrides set the instance count, a hint to use a single instance also says to remove that override.
+    """
+    count, field = subject.view.machines(subject).spanned_count, ("resources", "instance_count")
+    hint, path = better_network(known, count, code), subject.view.locate(subject, field)
+    if hint.startswith("use one ") and path != field:
+        return f"remove `{'.'.join(map(str, path[1:]))}` from `{path[0]}`, and {hint}"
+    return hint
+
+
+def needs_network(subject: Subject) -> bool:
+    """Return whether several instances work together and the job does not accept Ethernet."""
+    if subject.job.resources.interconnect == "ethernet":
+        return False
+    return subject.view.machines(subject).spanned_count > 1 and works_together(subject)
+
+
+def works_together(subject: Subject) -> bool:
+    """Return whether the speed of the network matters to the job's processes. It does not matter for processing jobs,
+    for jobs without a distribution, and for parameter servers, which always use TCP.
+    """
+    distribution = subject.effective.distribution
+    if isinstance(distribution, TensorFlow) and distribution.strategy == "parameter_server":
+        return False
+    return subject.processing is None and not isinstance(distribution, NoDistribution)
+
+
+# Rules that compare the number of processes with the number of GPUs.
+
+_COUNT: ValuePath = ("distribution", "processes_per_instance")
+
+
+def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
+    """An instance has more GPUs than processes.
+
+    One process uses one GPU, unless the script itself uses more. You would pay for the idle GPUs.
+    """
+    kind = subject.effective.distribution.type
+    takes_all = kind == "tensorflow" or (kind == "none" and subject.view.framework(subject) == "tensorflow")
+    starts_more = getattr(subject.effective.distribution, "launch", None) == "launcher"
+    if takes_all or starts_more or subject.processing is not None or subject.job.resources.gpus_per_instance:
+        return  # CT502 compares the two numbers in the job
+    for group, count in _ranks_by_group(subject):
+        if count < group.accelerators:
+            yield Fault(_has(group, count), *_more(subject, group.accelerators))
+
+
+def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
+    """An instance has more processes than GPUs.
+
+    If two ranks share a GPU, NCCL fails at start ("Duplicate GPU detected"), when you already pay for the machines.
+    """
+    if subject.effective.distribution.type != "mpi":
+        yield from _too_many(subject)
+
+
+def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
+    """An instance has more MPI processes than GPUs.
+
+    With more ranks than GPUs, some ranks would share a GPU, which NCCL refuses. Ranks that use only the CPU are not
+    limited.
+    """
+    if subject.effective.distribution.type == "mpi":
+        yield from _too_many(subject)
+
+
+def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
+    """mpirun starts a single process.
+
+    With one process on one instance, the job is not distributed.
+    """
+    machines, distribution = subject.view.machines(subject), subject.effective.distribution
+    if launcher_of(distribution) != "mpirun" or machines.spanned_count != 1:
+        return
+    group, asked = machines.first, _requested_processes(subject)
+    if (asked or (group.known.devices if group.known else None)) == 1:
+        where = f"one `{group.instance_type}`" if group.instance_type else "one instance"
+        more = "use more instances, or a type with more GPUs"  # two ranks cannot share a GPU
+        yield Fault(
+            f"`{distribution.type}` starts a single process on {where}",
+            more
+            if group.accelerators
+            else "set `distribution.processes_per_instance` to 2 or more, or use more instances",
+            _COUNT if asked else ("distribution",),
+        )
+
+
+def _too_many(subject: Subject) -> Iterator[Fault]:
+    asked = _requested_processes(subject)
+    if asked is None or subject.job.resources.gpus_per_instance:
+        return  # CT503 compares the two numbers in the job
+    for group in subject.view.machines(subject).spanned:
+        most = group.accelerators
+        if most and asked > most:
+            yield Fault(
+                _has(group, asked), f"set `distribution.processes_per_instance` to {most}, or leave it out", _COUNT
+            )
+
+
+def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
+    """Yield each instance group that takes part in the distribution, with the number of ranks on the group's first
+    machine. If the groups are alternatives, in order of preference, yield only the first.
+    """
+    found = Processes.of(subject.plan.processes)
+    ranks, alone = found.ranks, found.started
+    machines, first = subject.view.machines(subject), 0
+    for group in machines.groups:
+        started = ranks[first] or min(alone[first], 1)
+        if started and (group in machines.spanned or subject.effective.distribution.type == "none"):
+            yield group, started
+        if machines.kind == "preferences":
+            return
+        first += group.count
+
+
+def _more(subject: Subject, accelerators: int) -> tuple[str, ValuePath]:
+    """Return the hint to start more processes, up to `accelerators` per instance, and the path of the value to change.
+    The path is in the overrides if they set the number of processes, otherwise in the job.
+    """
+    if subject.effective.distribution.type == "none" and subject.job.distribution.type == "none":
+        hint = "use `distribution: {type: torch}` for one process on each, or an instance type with fewer of them"
+        return hint, ("distribution",)
+    key = subject.view.distribution_key
+    if _requested_processes(subject) is None and is_written(subject.view.overrides(subject), key):
+        section = subject.view.service + OVERRIDES
+        return f"remove `{key}` from `{section}`", (section, key)
+    return f"set `distribution.processes_per_instance` to {accelerators}, or leave it out", _COUNT
+
+
+def _requested_processes(subject: Subject) -> int | None:
+    asked: int | None = getattr(subject.effective.distribution, "processes_per_instance", None)
+    return asked
+
+
+def _has(group: MachineGroup, processes: int) -> str:
+    what = plural(group.accelerators, "GPU" if group.gpus else "Neuron core")
+    return f"{plural(processes, 'process')} on `{group.instance_type}`, which has {what}"

@@ -1,0 +1,126 @@
+"""The images that a user names, and the framework and device (CPU or GPU) that their names indicate."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from shlex import split
+from typing import Literal, NamedTuple
+
+from cloudtrain.rules.engine import Subject, ValuePath
+from cloudtrain.runtime.secret_values import VARIABLE as SECRETS
+
+Framework = Literal["pytorch", "tensorflow"]
+Device = Literal["gpu", "cpu", "neuron"]
+
+TITLES = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "huggingface": "Hugging Face"}
+
+_FRAMEWORKS: dict[Framework, re.Pattern[str]] = {
+    "pytorch": re.compile(r"pytorch|torch|acpt"),
+    "tensorflow": re.compile(r"tensorflow|tf[12]?"),
+}
+_DEVICES: dict[Device, re.Pattern[str]] = {
+    "neuron": re.compile(r"neuronx?"),
+    "gpu": re.compile(r"gpu|cuda\d*|cu1\d{1,2}|rocm\d*|nvidia"),
+    "cpu": re.compile(r"cpu"),
+}
+
+
+def written_images(subject: Subject) -> Iterator[tuple[str, ValuePath]]:
+    """Yield each image that the user names for the target, or in a local run for any target, with its path in the job.
+    Images from the catalogue are left out.
+    """
+    return subject.view.images(subject)
+
+
+def framework_of(name: str) -> Framework | None:
+    """Return the framework, PyTorch or TensorFlow, that an image name mentions; None if it mentions neither or both."""
+    found = [framework for framework, words in _FRAMEWORKS.items() if _says(name, words)]
+    return found[0] if len(found) == 1 else None
+
+
+def device_of(name: str) -> Device | None:
+    """Return the device (GPU, CPU or Neuron) that an image name mentions; None if it mentions none, or several."""
+    found = [device for device, words in _DEVICES.items() if _says(name, words)]
+    return found[0] if len(found) == 1 else None
+
+
+def wanted_frameworks(subject: Subject) -> tuple[Framework, ...]:
+    """Return the frameworks that the job needs, PyTorch or TensorFlow: the one of its distribution, and the one in
+    `environment.framework`.
+    """
+    distribution, framework = subject.effective.distribution.type, subject.job.environment.framework
+    wanted: list[Framework] = []
+    if distribution in ("torch", "deepspeed"):
+        wanted.append("pytorch")
+    if distribution == "tensorflow":
+        wanted.append("tensorflow")
+    if framework in ("pytorch", "tensorflow"):
+        wanted.append(framework)
+    return tuple(dict.fromkeys(wanted))
+
+
+def missing_framework(subject: Subject, made_for: str | None) -> Framework | None:
+    """Return a framework that the job needs and that is missing in an image made for the framework `made_for`. None if
+    no framework is missing, if `made_for` is None, or if the job installs requirements, which may contain it.
+    """
+    if made_for is None or subject.job.environment.requirements:
+        return None
+    return next((framework for framework in wanted_frameworks(subject) if framework != made_for), None)
+
+
+def _says(name: str, words: re.Pattern[str]) -> bool:
+    """Return whether an image's repository or tag contains a word that matches `words`. The registry is ignored,
+    because users choose its name.
+    """
+    return any(words.fullmatch(word) for word in re.split(r"[^a-z0-9]+", _without_registry(name).casefold()))
+
+
+def _without_registry(name: str) -> str:
+    first, slash, rest = name.partition("/")
+    return rest if slash and ("." in first or ":" in first or first == "localhost") else name
+
+
+# The environment variables that a user sets for a job: in fields, in overrides, or in options of mpirun.
+
+
+class Variable(NamedTuple):
+    """A variable, and the path of the field that sets it."""
+
+    name: str
+    value: str
+    path: ValuePath
+
+    @property
+    def removed(self) -> str:
+        """The hint that tells the user how to remove the variable."""
+        if self.path[0] == "environment":
+            return f"remove `{self.name}` from `environment.variables`"
+        return f"remove `-x {self.name}` from `{'.'.join(map(str, self.path))}`"
+
+
+def variables(subject: Subject) -> Iterator[Variable]:
+    """Yield all variables that the user sets. For a variable in the overrides, `path` is the path of the corresponding
+    field of the job.
+    """
+    for name, value in subject.effective.environment.variables.items():
+        if name == SECRETS and subject.job.environment.secrets:
+            continue  # cloudtrain's own variables
+        yield Variable(name, value, ("environment", "variables", name))
+    distribution = subject.effective.distribution
+    for field in ("options", "mpi_options"):
+        for name, value in exported_variables(getattr(distribution, field, "")):
+            yield Variable(name, value, ("distribution", field))
+
+
+def exported_variables(options: str) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each `-x NAME=VALUE` in the options for mpirun."""
+    try:
+        words = split(options)
+    except ValueError:
+        return  # compile reports this
+    for flag, text in pairwise(words):
+        name, equals, value = text.partition("=")
+        if flag == "-x" and equals:
+            yield name, value

@@ -1,1 +1,0 @@
-"""The rules for every target, with codes that begin with `CT`."""

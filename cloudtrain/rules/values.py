@@ -1,0 +1,501 @@
+"""Portable rules about secrets in the values of a job: variables, hyperparameters, tags, command and overrides."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, combinations
+from posixpath import normpath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cloudtrain.code.data import name_findings, secret_findings, size_findings
+from cloudtrain.code.files import escape_path
+from cloudtrain.code.suspects import suspects
+from cloudtrain.errors import did_you_mean
+from cloudtrain.job.model import OVERRIDES
+from cloudtrain.plans.plan import Finding, Level
+from cloudtrain.rules.engine import Fault, Subject, rule
+from cloudtrain.rules.facts import DataPlace
+from cloudtrain.rules.named import written_images
+from cloudtrain.runtime.secret_values import VARIABLE
+from cloudtrain.system.plugins import target_names
+
+if TYPE_CHECKING:
+    from cloudtrain.job.training import TrainingJob
+
+
+ValuePath = tuple[str | int, ...]
+
+_AS_FILE = "job.env"
+"""The values are searched like a settings file: `NAME="value"`, line by line."""
+
+_SECRET_NAME = re.compile(
+    r"(?:^|[a-z0-9_.-])(?P<word>passw(?:or)?d|passphrase|pwd|secret|secret[_-]?(?:access[_-]?)?key|token|api[_-]?key|"
+    r"access[_-]?key|private[_-]?key|credentials?)$",
+    re.IGNORECASE,
+)
+"""Names of values that are secrets. The last word decides, so `MAX_TOKENS` and `HF_TOKEN_FILE` are not matched."""
+
+_SPECIAL_TOKEN = (
+    r"(?i)(?:^|[_.-])(?:pad|eos|bos|unk|cls|sep|mask|image|special|stop|start|end|sos|blank|null|extra|next|prompt|system)"
+    r"[_.-]?token$"
+)
+"""Tokens of a tokenizer."""
+
+_NO_SECRET = (
+    r"(?i)(?:arn:|[a-z][a-z0-9+]*://|[./~])|(?:[-+0-9.e]*|none|null|true|false|auto|yes|no)$|"
+    r".*(?:\$\{|\{\{|x{3,}|\*{3,}|<[^>]*>|\[[^\]]*\]|example|placeholder|changeme|your[-_])"
+)
+"""Values that are not secrets: the location of a secret, a number, a switch, or a placeholder of an example."""
+
+_OPTION = (
+    r"(?i)--?[\w-]*(?P<name>passw(?:or)?d|passphrase|secret|token|key)[ =]+[\"']?(?P<value>[^\s\"'$<{-][^\s\"']{5,})"
+)
+"""`--db-password VALUE` in a command."""
+
+
+class SecretValue(NamedTuple):
+    """A secret in a value of the job. `value` is stored only to hide the secret; no message may contain it."""
+
+    path: ValuePath
+    rule: str
+    certain: bool
+    value: str
+
+
+@rule("CT305", Level.ERROR)
+def secret_in_value(subject: Subject) -> Iterator[Fault]:
+    """A value of the job holds a secret.
+
+    Variables, hyperparameters, tags, the command, the description and overrides are part of the request. The services
+    store them and show them to everyone who may read the job. Instead, write the location of the secret into
+    `environment.secrets`: AWS Secrets Manager, Azure Key Vault, a file, or a variable of your shell. In text,
+    HTML and JSON, the plan shows `***` in place of the value.
+    """
+    for found in secret_values(subject.job):
+        if found.certain:
+            yield Fault(f"{_name_of(found)} holds a secret ({found.rule}), {_SHOWN}", _hint(subject, found), found.path)
+
+
+@rule("CT205", Level.WARNING)
+def possible_secret(subject: Subject) -> Iterator[Fault]:
+    """A value of the job may be a secret.
+
+    The value has a name typical of secrets, such as `HF_TOKEN`, or looks random and follows a word such as `key`.
+    Values of a job are part of its request. The services store them and show them to everyone who may read the job.
+    Instead, write the location of the secret into `environment.secrets`.
+    """
+    for found in secret_values(subject.job):
+        if not found.certain:
+            yield Fault(
+                f"{_name_of(found)} looks like a secret ({found.rule}), {_SHOWN}", _hint(subject, found), found.path
+            )
+
+
+_SHOWN = "and the request shows it to everyone who may read the job"
+
+
+def _name_of(found: SecretValue) -> str:
+    return f"`{found.path[-1]}`"
+
+
+def _hint(subject: Subject, found: SecretValue) -> str:
+    """Return the hint to let the job look up the secret through `environment.secrets`."""
+    if not subject.where.secret_places:
+        return "remove it, and let the script read it itself; `cloudtrain explain CT305` explains why"
+    name = str(found.path[-1]) if found.path[:2] == ("environment", "variables") else "NAME"
+    example = next(iter(subject.where.secret_places.values())).replace("NAME", name)
+    place = f'`environment.secrets: {{{name}: {{{subject.where.name}: "{example}"}}}}`'
+    return f"let the job look it up with {place}; `cloudtrain explain CT305` explains why"
+
+
+def secret_values(job: TrainingJob) -> list[SecretValue]:
+    """Return the secrets in a job's values, at most one per value. Those that are certainly secrets precede possible
+    ones.
+    """
+    found: dict[ValuePath, SecretValue] = {}
+    for item in sorted(_all_secrets(job), key=lambda item: not item.certain):
+        found.setdefault(item.path, item)
+    return list(found.values())
+
+
+def values_to_hide(job: TrainingJob) -> tuple[str, ...]:
+    """Return the secrets to hide in every rendering of the job's plan: values that are certainly secrets, and values
+    that look random.
+
+    A value that does not look random is not hidden, even if its name is typical of secrets: `password: hunter2`.
+    """
+    found = (item.value for item in _all_secrets(job) if item.certain or _is_random(item.value))
+    return tuple(dict.fromkeys(found))
+
+
+def named_secrets(job: TrainingJob) -> list[tuple[str, str]]:
+    """Return name and value of each value that has a name typical of secrets but does not look random:
+    `("password", "hunter2")`.
+    """
+    found = [item for item in _by_name(list(_values(job))) if not (item.certain or _is_random(item.value))]
+    return [(_last_name(item.path), item.value) for item in found]
+
+
+def secret_texts(values: Sequence[tuple[ValuePath, str]]) -> list[str]:
+    """Return the secrets to hide in `values`, which are pairs of path and text, by the same conditions as
+    `values_to_hide`.
+    """
+    found = (*_by_rules(values), *_by_name(values))
+    return [item.value for item in found if item.certain or _is_random(item.value)]
+
+
+def _all_secrets(job: TrainingJob) -> list[SecretValue]:
+    values = list(_values(job))
+    return [*_by_rules(values), *_by_name(values)]
+
+
+def _values(job: TrainingJob) -> Iterator[tuple[ValuePath, str]]:
+    """Yield path and text of every value that becomes part of the request, except the locations of data."""
+    for field in ("command", "description"):
+        if getattr(job, field) is not None:
+            yield (field,), getattr(job, field)
+    for field in ("hyperparameters", "tags", *(name + OVERRIDES for name in target_names())):
+        yield from _texts((field,), getattr(job, field))
+    variables = job.environment.variables
+    yield from _texts(("environment", "variables"), {name: variables[name] for name in variables if name != VARIABLE})
+    for name, item in job.inputs.items():
+        yield from _texts(("inputs", name, "value"), item.value)
+
+
+def _texts(path: ValuePath, value: Any) -> Iterator[tuple[ValuePath, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _texts((*path, key), inner)
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from _texts((*path, index), inner)
+
+
+def _by_rules(values: Sequence[tuple[ValuePath, str]]) -> Iterator[SecretValue]:
+    """Yield the secrets in `values` that match the rules for secrets in files."""
+    lines = [f'{_last_name(path)}="{value}"\n'.encode("utf-8", "replace") for path, value in values]
+    content = b"".join(lines)
+    spans = suspects(content, _AS_FILE)
+    if not spans:
+        return
+    from cloudtrain.code.secrets import matches
+
+    starts = list(accumulate(map(len, lines), initial=0))
+    for match in matches(content, spans, _AS_FILE):
+        number = bisect_right(starts, match.start) - 1
+        path, value = values[number]
+        raw = value.encode("utf-8", "replace")
+        begin = match.start - starts[number] - len(f'{_last_name(path)}="'.encode())
+        text = raw[max(begin, 0) : begin + match.end - match.start].decode("utf-8", "replace")
+        if begin >= 0 and text:
+            whole = value if "\n" in value else _whole_word(value, text)
+            yield SecretValue(path, match.rule.id, match.rule.certain, whole)
+
+
+def _last_name(path: ValuePath) -> str:
+    return next(str(part) for part in reversed(path) if isinstance(part, str))
+
+
+def _whole_word(value: str, secret: str) -> str:
+    """Return the whole word that contains the secret, so that no part of the secret is shown."""
+    start = value.find(secret)
+    if start < 0:
+        return value
+    before = re.search(r"[\w+/.~-]*\Z", value[:start])
+    behind = re.match(r"[\w+/.~=-]*", value[start + len(secret) :])
+    return (before[0] if before else "") + secret + (behind[0] if behind else "")
+
+
+def _by_name(values: Sequence[tuple[ValuePath, str]]) -> Iterator[SecretValue]:
+    """Yield values whose name is typical of secrets, including options of a command: `--password hunter2`."""
+    for path, value in values:
+        if path == ("command",):
+            yield from _options(value)
+            continue
+        name = _last_name(path)
+        if (
+            _SECRET_NAME.search(name)
+            and not re.search(_SPECIAL_TOKEN, name)
+            and value
+            and not re.match(_NO_SECRET, value)
+        ):
+            yield SecretValue(path, "by its name", _is_random(value), value)
+
+
+def _options(command: str) -> Iterator[SecretValue]:
+    for option in re.finditer(_OPTION, command):
+        name, value = option["name"].lower(), option["value"]
+        is_random = _is_random(value)
+        if not re.match(_NO_SECRET, value) and (is_random or name != "key"):
+            yield SecretValue(("command",), f"the option for a {name}", is_random, value)
+
+
+def _is_random(value: str) -> bool:
+    """Return whether a value with a name typical of secrets looks random, unlike a word or a switch such as `true`."""
+    from cloudtrain.code.secrets import bits_per_letter, looks_random
+
+    text = value.encode("utf-8", "replace")
+    return len(text) >= 8 and looks_random(text) and bits_per_letter(text) > 2.75
+
+
+# Portable rules about the user's files: the bundle must contain all required files, but no secrets or large data.
+
+
+@rule("CT101", Level.ERROR)
+def entry_point_in_bundle(subject: Subject) -> Iterator[Fault]:
+    """The entry point is not in the source folder.
+
+    `entry_point` is a path inside `source_dir`. Without the file, or if an ignore rule excludes it from the bundle, the
+    container would fail with "No such file".
+    """
+    entry_point = subject.job.entry_point
+    if entry_point is not None:
+        yield from _missing(subject, entry_point, ("entry_point",), suffixes=(".py", ".sh"))
+
+
+@rule("CT102", Level.ERROR)
+def environment_files_in_bundle(subject: Subject) -> Iterator[Fault]:
+    """A requirements or conda file is not in the source folder.
+
+    `environment.requirements` is a path inside `source_dir`. `environment.conda_file` is a path relative to
+    `source_dir`.
+    """
+    environment = subject.job.environment
+    for field, suffixes in (("requirements", (".txt",)), ("conda_file", (".yml", ".yaml"))):
+        file = getattr(environment, field)
+        if file is not None:
+            yield from _missing(subject, file, ("environment", field), suffixes=suffixes)
+
+
+@rule("CT301", Level.ERROR)
+def secret_in_bundle(subject: Subject) -> Iterable[Fault]:
+    """A file in the bundle holds a secret.
+
+    A private key, a token or an account key in a file would be uploaded, stored with the job, and readable by everyone
+    who may read the job. cloudtrain checks files of every type for the patterns of such values: the rules of gitleaks,
+    and its own for keys, cloud accounts and machine learning services. The message names the rule and the line, never
+    the value. Exclude the file with `.cloudtrainignore`, and read secrets at run time from a secret store. To allow a
+    value that is not secret, such as one in a test, write `gitleaks:allow` into its line.
+    """
+    return _faults(secret_findings(subject.tree), "CT301")
+
+
+@rule("CT302", Level.ERROR)
+def bundle_too_large(subject: Subject) -> Iterable[Fault]:
+    """The bundle is larger than the services accept.
+
+    Azure ML documents a limit of 300 MB for a job's code. Put data and checkpoints into inputs and outputs.
+    """
+    return _faults(size_findings(subject.tree), "CT302")
+
+
+@rule("CT303", Level.WARNING)
+def bundle_large(subject: Subject) -> Iterable[Fault]:
+    """The bundle is unusually large for code.
+
+    After every change, the bundle is uploaded again, and every instance downloads it. The usual cause is a data set, a
+    model or a virtual environment in the source folder. Exclude it with `.cloudtrainignore`.
+    """
+    return _faults(size_findings(subject.tree), "CT303")
+
+
+@rule("CT304", Level.WARNING)
+def possible_secret_in_bundle(subject: Subject) -> Iterable[Fault]:
+    """A file in the bundle, or in data that is uploaded, may hold a secret.
+
+    Either the file has a typical name of a credentials file and an ignore file includes it, or the file assigns a
+    random-looking value to a name such as password, token or key. Files with typical names of credentials files
+    (`.env`, `*.pem`, `.aws`) are excluded unless a `!` rule names them. Exclude other files with `.cloudtrainignore`,
+    or write `gitleaks:allow` into a line that holds no secret. In data that is uploaded from this machine, only the
+    file names are checked.
+    """
+    yield from _faults(secret_findings(subject.tree), "CT304")
+    for upload in subject.plan.uploads:
+        if upload.source is not None:
+            yield from _credentials(upload.source)
+
+
+@rule("CT306", Level.ERROR)
+def name_that_cannot_be_sent(subject: Subject) -> Iterable[Fault]:
+    """A file has a name that the target does not support.
+
+    On this machine and on SageMaker a bundle is an archive, which supports every file name. Only the length of the path
+    is limited, because the archive is unpacked into another folder. On Azure ML each file is a blob. The name of a blob
+    is Unicode text of at most 1,024 characters without control characters, and no part of it ends with a dot.
+    """
+    return _faults(name_findings(subject.tree, subject.plan.target, subject.where.refuse_path), "CT306")
+
+
+def _credentials(source: str) -> Iterator[Fault]:
+    from cloudtrain.code.data import UnreadableData, read_data
+    from cloudtrain.code.secret_names import secret_path
+
+    try:
+        files = read_data(source).files
+    except UnreadableData:
+        return  # the file has just disappeared; the upload reports it
+    found = [f"{escape_path(file.path)}: {what}" for file in files if (what := secret_path(file.path)) is not None]
+    if found:
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        hint = "remove it from the folder, or accept it with `--ignore CT304`"
+        yield Fault(
+            f"the data in `{source}` contains a credentials file ({found[0]}){more}", hint, ("inputs",), (*found,)
+        )
+
+
+def _missing(subject: Subject, file: str, path: tuple[str, ...], *, suffixes: tuple[str, ...]) -> Iterator[Fault]:
+    files = [entry.path for entry in subject.tree.entries]
+    name = normpath(file)
+    if name in files:
+        return
+    ignored = next(
+        (item for item in subject.tree.ignored if name == item.path or name.startswith(item.path + "/")), None
+    )
+    if ignored is not None:
+        yield Fault(
+            f"`{file}` is excluded from the bundle by `{ignored.rule}`", f"add `!{name}` to `.cloudtrainignore`", path
+        )
+        return
+    candidates = [found for found in files if found.endswith(suffixes) and not found.startswith("cloudtrain/")]
+    hint = did_you_mean(name, candidates[:50]) or "check `source_dir`: it has no file with a similar name"
+    yield Fault(f"there is no file `{file}` in the source folder", hint, path)
+
+
+def _faults(findings: Iterable[Finding], code: str) -> Iterator[Fault]:
+    for finding in findings:
+        if finding.code == code:
+            yield Fault(finding.message, finding.hint, finding.path, finding.details)
+
+
+# Portable rules about the address of a container image.
+
+_HOST = r"[a-zA-Z0-9]+(?:-+[a-zA-Z0-9]+)*(?:\.[a-zA-Z0-9]+(?:-+[a-zA-Z0-9]+)*)*"
+_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_REFERENCE = (
+    rf"(?P<name>(?:(?:{_HOST}|\[[a-fA-F0-9:]+\])(?::[0-9]+)?/)?{_PART}(?:/{_PART})*)"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?"
+    r"(?:@[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?"
+)
+"""registry/repository:tag@digest, according to the OCI distribution specification and its reference implementation."""
+
+_LONGEST_NAME = 255
+
+_SCHEME = re.compile(r"^[a-z+]+://")
+
+
+@rule("CT207", Level.ERROR)
+def image_reference(subject: Subject) -> Iterator[Fault]:
+    """The image is not a valid image address.
+
+    An address is `REGISTRY/REPOSITORY:TAG`, or `...@sha256:DIGEST`: a host with an optional port; names in lower-case
+    letters, digits, dots, hyphens and underscores between slashes; and a tag of at most 128 letters, digits and `_.-`
+    (OCI distribution specification). With any other text, the instances start but cannot pull the image.
+    """
+    for reference, path in written_images(subject):
+        if not is_reference(reference):
+            better = _mend(reference)
+            hint = f"write `{better}`" if better else "write it as `REGISTRY/REPOSITORY:TAG`"
+            yield Fault(f"`{reference}` is not the address of an image", hint, path)
+
+
+def is_reference(text: str) -> bool:
+    """Return whether the text has the form of an image address that can be pulled."""
+    match = re.fullmatch(_REFERENCE, text)
+    return match is not None and len(match["name"]) <= _LONGEST_NAME
+
+
+def _mend(text: str) -> str | None:
+    """Return the text without scheme and spaces, and with the name in lower case; None if the result is still not an
+    image address.
+    """
+    bare = _SCHEME.sub("", text.strip())
+    name, at, digest = bare.partition("@")
+    folder, slash, last = name.rpartition("/")
+    repository, colon, tag = last.partition(":")
+    better = f"{folder.lower()}{slash}{repository.lower()}{colon}{tag}{at}{digest}"
+    return better if is_reference(better) else None
+
+
+# Portable rules about data locations: a job's output must not replace its input or another of its outputs.
+
+
+@rule("CT505", Level.ERROR)
+def places_overwrite(subject: Subject) -> Iterator[Fault]:
+    """Two outputs, an output and the checkpoint, or an output and an input have the same location.
+
+    Files with the same name would overwrite each other. Everything in the checkpoint's location is copied into a new
+    container before it starts, so a resumed run would treat another output's files as checkpoints. An output at the
+    location of an input would overwrite the job's own input data. An output inside another output causes the same
+    problems.
+    """
+    for first, second in combinations(_valid_places(subject), 2):
+        both = first.is_written and second.is_written
+        if not first.is_written and not second.is_written:
+            continue
+        if first.parts == second.parts:
+            later = second if second.is_written else first
+            yield Fault(_same(first, second), _apart(first, second), later.path or first.path or second.path)
+        elif both and (first.holds(second) or second.holds(first)):
+            outer, inner = (first, second) if first.holds(second) else (second, first)
+            message = f"{inner.name} is written to `{inner.address}`, inside of {outer.name}: `{outer.address}`"
+            yield Fault(message, _own_folder(outer, inner), outer.path or inner.path)
+
+
+@rule("CT506", Level.WARNING)
+def places_nested(subject: Subject) -> Iterator[Fault]:
+    """The job writes into the location of an input, or reads from the location of an output or checkpoint.
+
+    An input includes everything inside its location, so the next run of the same job would also read this run's output.
+    Input data inside an output or checkpoint location is copied each time the output or checkpoint is copied.
+    """
+    for first, second in combinations(_valid_places(subject), 2):
+        if first.is_written == second.is_written or first.parts == second.parts:
+            continue
+        read, written = (second, first) if first.is_written else (first, second)
+        if read.holds(written):
+            message = f"{written.name} is written to `{written.address}`, inside of {read.name}: `{read.address}`"
+            hint = f"write `{_beside(read, written)}`" if written.path else f"read a folder: `{read.folder}/PATH`"
+            yield Fault(message, hint, written.path or read.path)
+        elif written.holds(read):
+            message = f"{read.name} is read from `{read.address}`, inside of {written.name}: `{written.address}`"
+            yield Fault(message, _own_folder(written, read), written.path or read.path)
+
+
+def _valid_places(subject: Subject) -> list[DataPlace]:
+    """Return the locations with valid addresses. Other rules report invalid addresses."""
+    return [place for place in subject.view.places(subject) if len(place.parts) > 1] if subject.plan.request else []
+
+
+def _same(first: DataPlace, second: DataPlace) -> str:
+    read = next((place for place in (first, second) if not place.is_written), None)
+    if read is not None:
+        written = second if read is first else first
+        return f"{written.name} is written to `{written.address}`, where {read.name} is read from"
+    return f"{first.name} and {second.name} are both written to `{second.address}`"
+
+
+def _apart(first: DataPlace, second: DataPlace) -> str:
+    """Return the hint to separate two locations: two folders for two outputs, or a folder for the output next to the
+    input.
+    """
+    if first.is_written and second.is_written:
+        return f"write `{first.folder}/{first.word}` and `{first.folder}/{second.word}`"
+    read, written = (second, first) if first.is_written else (first, second)
+    return f"write `{_beside(read, written)}`"
+
+
+def _beside(read: DataPlace, written: DataPlace) -> str:
+    """Return the location to suggest for the output `written`: next to the input `read`, or if that is a whole bucket,
+    a folder inside it.
+    """
+    return f"{read.folder}/{written.word}" if read.is_root else f"{read.folder}-{written.word}"
+
+
+def _own_folder(outer: DataPlace, inner: DataPlace) -> str:
+    """Return the hint to move the outer location to a folder that does not contain the inner location."""
+    word = outer.word if inner.parts[len(outer.parts)] != outer.word else f"{outer.word}-only"
+    return f"give {outer.name} a folder of its own: `{outer.folder}/{word}`"

@@ -1,0 +1,265 @@
+"""Trust in files: a settings file counts only if nobody but you or root can have written it.
+
+cloudtrain looks for settings in the working directory and all parent folders, and applies them: `python` in
+`cloudtrain.toml` names the program that a run starts. So a settings file counts only if
+
+* you or root own the file, and nobody else may write to it;
+* you or root own its folder, and nobody else may write there. A folder with the sticky bit, such as /tmp, may be open
+  to everybody, because other users cannot replace your files in it;
+* if the file is a link, the same is true of each link up to the final file, and of their folders. Otherwise, others
+  could make the link lead to any of your files.
+
+A group with you as its only member counts as you. Many Linux distributions give each user such a group and make new
+files writable for the group.
+
+A file that fails these checks is an error. If cloudtrain skipped the file, the job would run with other settings.
+CLOUDTRAIN_TRUST names folders in which all files count, even if others can write there: absolute paths with `:` between
+them. ssh (StrictModes) and git (safe.directory) make similar checks.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from shlex import quote
+
+from cloudtrain.errors import SettingsError
+
+# Paths as users write them, and the reasons why a path cannot be used.
+
+
+def expand_home(path: str) -> Path:
+    """Return the path with a leading `~` or `~user` replaced by the home folder. The `~user` of an unknown user is not
+    replaced."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises for that user
+
+
+def why_missing(path: str) -> str | None:
+    """Return why nothing can be found at a path, as the end of a sentence (`does not exist`); None if the path
+    exists."""
+    try:
+        os.stat(path)  # noqa: PTH116 - a Path raises for other reasons on each version of Python
+    except (FileNotFoundError, NotADirectoryError):
+        return "does not exist"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    except ValueError:
+        return "is not a path: it has a NUL character in it"
+    return None
+
+
+def links_to(path: str) -> Iterator[str]:
+    """Yield each link that the system follows to reach an absolute path, from the first to the last."""
+    here, rest = os.sep, path.split("/")[::-1]
+    for _ in range(10_000):  # two links can lead to each other
+        if not rest:
+            return
+        item = os.path.normpath(os.path.join(here, rest.pop()))  # noqa: PTH118
+        if os.path.islink(item):  # noqa: PTH114
+            yield item
+            target = os.readlink(item)  # noqa: PTH115
+            rest += target.split("/")[::-1]
+            here = os.sep if os.path.isabs(target) else here  # noqa: PTH117
+        else:
+            here = item
+
+
+def is_root(path: str) -> bool:
+    """Return whether a path leads to the root of this machine's file system, whatever its spelling."""
+    try:
+        return os.path.samefile(path, os.sep)  # noqa: PTH121 - as `why_missing`
+    except (OSError, ValueError):
+        return False
+
+
+VARIABLE = "CLOUDTRAIN_TRUST"
+
+_READABLE = "make it a plain file that you may read, or remove it"
+
+_LONGEST = 16 * 2**20
+"""Maximum size of a file in bytes. The largest that cloudtrain writes has one million. The limit also stops endless
+files."""
+
+
+def read_trusted(file: Path) -> bytes:
+    """Return the content of a settings file if the file is trusted.
+
+    Raises:
+        SettingsError: another user may have written the file, or it cannot be read.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe without a writer must not block
+    except OSError as error:
+        raise SettingsError(f"`{file}` cannot be read: {error.strerror}", hint=_READABLE, code="CT911") from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise SettingsError(f"`{file}` cannot be read: it is not a plain file", hint=_READABLE, code="CT911")
+        require_trust(file, status)
+        with os.fdopen(descriptor, "rb", closefd=False) as opened:
+            return opened.read(_LONGEST)
+    finally:
+        os.close(descriptor)
+
+
+def require_trust(file: Path, status: os.stat_result) -> None:
+    """Refuse a settings file that another user may have written. `status` is the `os.stat` result of the open file.
+
+    Raises:
+        SettingsError: the file is not trusted.
+    """
+    if not hasattr(os, "getuid"):  # Windows has other permissions
+        return
+    trusted = _trusted_folders()
+    for hop in _hops(file.absolute()):
+        if _is_below(hop.parent, trusted):
+            continue
+        folder, itself = hop.parent.stat(), hop.lstat()
+        if problem := _problem(status, is_file=True):
+            raise _refusal(file, file, problem, status)
+        if stat.S_ISLNK(itself.st_mode) and _is_of_another(itself):
+            raise _refusal(file, hop, f"the link `{hop}` {_belongs(itself)}", itself)
+        if problem := _problem(folder, is_file=False):
+            raise _refusal(file, hop.parent, f"its folder {problem}", folder)
+
+
+def _hops(file: Path) -> Iterator[Path]:
+    """Yield the file, and if it is a link, each further link and the final file that it leads to."""
+    yield file
+    for _ in range(40):  # the most that Linux follows
+        if not file.is_symlink():
+            return
+        file = file.parent / file.readlink()
+        yield file
+
+
+def _problem(status: os.stat_result, *, is_file: bool) -> str | None:
+    """Return why other users may have written the file or folder, such as `may be written by everybody`; None if they
+    cannot."""
+    if _is_of_another(status):
+        return _belongs(status)
+    if not is_file and status.st_mode & stat.S_ISVTX:
+        return None
+    if status.st_mode & stat.S_IWOTH:
+        return "may be written by everybody"
+    if status.st_mode & stat.S_IWGRP and not _is_only_you(status.st_gid):
+        return f"may be written by the group {_group(status.st_gid)}"
+    return None
+
+
+def _is_of_another(status: os.stat_result) -> bool:
+    return status.st_uid not in (os.getuid(), 0)
+
+
+def _belongs(status: os.stat_result) -> str:
+    return f"belongs to {_user(status.st_uid)}"
+
+
+def _refusal(file: Path, culprit: Path, problem: str, status: os.stat_result) -> SettingsError:
+    trust = f"`export {VARIABLE}={quote(str(file.absolute().parent))}` if you trust everyone who can write there"
+    closed = f"`chmod go-w {quote(str(culprit))}`" if status.st_uid == os.getuid() else None
+    hint = (
+        f"{closed}, or {trust}"
+        if closed
+        else f"{trust}; a settings file of your own in a folder nearer to the job takes precedence"
+    )
+    who = problem if culprit != file else f"it {problem}"
+    return SettingsError(f"{file} is not trusted: {who}", hint=hint)
+
+
+def _trusted_folders() -> list[Path]:
+    """Return the folders in CLOUDTRAIN_TRUST.
+
+    Raises:
+        SettingsError: a path is relative, so its meaning would depend on the working directory.
+    """
+    given = [expand_home(part) for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
+    for path in given:
+        if not path.is_absolute():
+            raise SettingsError(
+                f"{VARIABLE} contains `{path}`, which is not an absolute path",
+                hint=f"`export {VARIABLE}={quote(str(path.absolute()))}`",
+            )
+    return [path.resolve() for path in given]
+
+
+def _is_below(place: Path, folders: list[Path]) -> bool:
+    resolved = place.resolve()
+    return any(resolved == folder or folder in resolved.parents for folder in folders)
+
+
+def _is_only_you(number: int) -> bool:
+    """Return whether a group has you as its only member."""
+    import grp
+    import pwd
+
+    try:
+        group, you = grp.getgrgid(number), pwd.getpwuid(os.getuid())
+    except KeyError:
+        return False
+    members = {*group.gr_mem, *(entry.pw_name for entry in pwd.getpwall() if entry.pw_gid == number)}
+    return members == {you.pw_name}
+
+
+def _user(number: int) -> str:
+    import pwd
+
+    try:
+        return f"the user `{pwd.getpwuid(number).pw_name}`"
+    except KeyError:
+        return f"the user {number}"
+
+
+def _group(number: int) -> str:
+    import grp
+
+    try:
+        return f"`{grp.getgrgid(number).gr_name}`"
+    except KeyError:
+        return str(number)
+
+
+# Size and removal of run folders.
+
+LEFT_OVER = ".removed"
+"""Suffix of the name of a folder that is being removed. No run's folder has it."""
+
+
+def folder_size(folder: Path) -> int:
+    """Return the size in bytes of all files below a folder. Links are not followed; unreadable files count as 0."""
+    total, waiting = 0, [os.fspath(folder)]
+    while waiting:
+        with suppress(OSError), os.scandir(waiting.pop()) as items:
+            for item in items:
+                with suppress(OSError):
+                    if item.is_dir(follow_symlinks=False):
+                        waiting.append(item.path)
+                    else:
+                        total += item.stat(follow_symlinks=False).st_size
+    return total
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with its content. The folder is renamed first, so its name can be used again even if the
+    removal is interrupted.
+
+    Raises:
+        OSError: the folder cannot be removed.
+    """
+    gone = folder.with_name(folder.name + LEFT_OVER)
+    if gone.exists():
+        shutil.rmtree(gone)
+    with suppress(FileNotFoundError):
+        folder.rename(gone)
+        shutil.rmtree(gone)
+
+
+STORE_FILE = "runs.db"
+"""The file of the store in the state folder."""
+
+KEPT = (STORE_FILE, "bundles", "chains", "environments", "queue", "runs", "submitting", "sweeps")
+"""The names of everything that cloudtrain keeps in the state folder."""

@@ -1,0 +1,267 @@
+"""Functions that list and import the installed targets, which are entry points of the group `cloudtrain.targets`.
+
+Built-in targets and targets of other packages are found in the same way. A target's module is imported when the target
+is first used, so listing the names only scans the installed packages (2 ms for 150 packages).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from keyword import iskeyword
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cloudtrain.errors import CloudtrainError, MissingExtra, TargetUnavailable
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+
+GROUP = "cloudtrain.targets"
+
+OWN = "cloudtrain."
+"""Prefix of the modules of the built-in targets."""
+
+OWN_PACKAGE = "cloudtrain"
+
+DEFAULT_TARGET = "local"
+"""The target used when you name none: this machine, which needs no account."""
+
+
+LOADED: dict[str, Any] = {}
+"""The targets that are loaded already, by name."""
+
+
+def target_names() -> tuple[str, ...]:
+    """Return the names of the installed targets: the built-in ones first, then those of other packages."""
+    return tuple(_entries())
+
+
+def find_target(name: str) -> Any:
+    """Import and return the target with that name.
+
+    Raises:
+        KeyError: no installed package has a target with that name.
+        TargetUnavailable: the target's package is broken, or collides with another package.
+    """
+    if name not in LOADED:
+        entry = _entries()[name]
+        LOADED[name] = entry.load()() if is_own(entry) else _load_plugin(entry)
+    return LOADED[name]
+
+
+def find_usable(name: str) -> Any | None:
+    """Import and return the target with that name; None if its package is not installed, or is broken."""
+    try:
+        return find_target(name) if name in target_names() else None
+    except TargetUnavailable:
+        return None
+
+
+def all_targets() -> list[Any]:
+    """Import and return every target that can be used, in display order. A target whose package is broken is left out:
+    it must not keep you from using the others, and `cloudtrain doctor` reports it.
+    """
+    found = [target for name in target_names() if (target := find_usable(name)) is not None]
+    return sorted(found, key=lambda target: (target.order, target.name))
+
+
+def is_own(entry: EntryPoint) -> bool:
+    """Return whether an entry point is a built-in target."""
+    return entry.value.startswith(OWN)
+
+
+def usable_name(name: str) -> bool:
+    """Return whether a target of another package can have this name, which becomes a field of jobs and a table of
+    settings.
+    """
+    is_word = name.isascii() and name.isidentifier() and name == name.lower() and name[0] != "_"
+    return is_word and not iskeyword(name) and not name.startswith("model_") and name not in TAKEN
+
+
+TAKEN = frozenset((
+    "access asset_name asset_version attribute_names base build channel compression conda_file construct content_type "
+    "copy data_type description dict dockerfile framework from_orm image instance_groups json keep mode of parse_file "
+    "parse_obj parse_raw path profiles python record_wrapper replace requirements schema schema_json secrets shard "
+    "shuffle_seed tags target type update_forward_refs validate value variables version"
+).split())  # fmt: skip
+"""Names that no target can have: fields and methods of the models with a field per target, and keys of
+`cloudtrain.toml`."""
+
+
+def package_of(entry: EntryPoint) -> str:
+    """Return the name of the package that declares an entry point, as `pip install` takes it."""
+    name: str | None = None if entry.dist is None else entry.dist.metadata["Name"]
+    return name or top_module(entry)
+
+
+def package_of_target(name: str) -> str:
+    """Return the name of the package that has the target `name`."""
+    entry = _entries().get(name)
+    return OWN_PACKAGE if entry is None or is_own(entry) else package_of(entry)
+
+
+def top_module(entry: EntryPoint) -> str:
+    """Return the name of the top-level module that an entry point names."""
+    return entry.value.partition(":")[0].partition(".")[0]
+
+
+def _load_plugin(entry: EntryPoint) -> Any:
+    """Import and return a target of another package.
+
+    Raises:
+        TargetUnavailable: the package is broken, or another package has a target of that name or with the same rule
+            prefix. The same error is raised each time.
+    """
+    target, message, hint = _load(entry)
+    if target is None:
+        raise TargetUnavailable(message, hint=hint)
+    return target
+
+
+@cache
+def _load(entry: EntryPoint) -> tuple[Any, str, str]:
+    """Return the target, or None with the message and the hint of the error."""
+    name, package = entry.name, package_of(entry)
+    packages = dict.fromkeys(package_of(other) for other in declared() if other.name == name)
+    if len(packages) > 1:
+        both = " and ".join(f"`{other}`" for other in packages)
+        return None, f"two packages have a target `{name}`: {both}", f"uninstall one: `pip uninstall {package}`"
+    upgrade = f"upgrade its package `{package}`, or uninstall it: `pip uninstall {package}`"
+    try:
+        target = entry.load()()
+        refuse = getattr(target, "refuse_name", None)
+        wrong = "it is not a subclass of `cloudtrain.targets.contract.Target`" if refuse is None else refuse(name)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the other targets have to go on
+        wrong = f"{type(error).__name__}: {error.message if isinstance(error, CloudtrainError) else error}"
+    if wrong is not None:
+        return None, f"the target `{name}` cannot be loaded from `{entry.value}`: {wrong}", upgrade
+    for other in target_names()[: target_names().index(name)]:
+        if getattr(find_usable(other), "rule_prefix", None) == target.rule_prefix:
+            message = f"the codes of the rules of `{name}` begin with `{target.rule_prefix}`, as those of `{other}` do"
+            return None, message, upgrade
+    return target, "", ""
+
+
+@cache
+def declared() -> tuple[EntryPoint, ...]:
+    """Return every entry point of the group: the built-in ones first, each group sorted by name."""
+    return tuple(sorted(_find_entries(), key=_rank))
+
+
+@cache
+def _entries() -> dict[str, EntryPoint]:
+    found: dict[str, EntryPoint] = {}
+    for entry in declared():
+        if is_own(entry) or usable_name(entry.name):
+            found.setdefault(entry.name, entry)  # another package can add names but cannot replace a built-in target
+    return found
+
+
+def _rank(entry: EntryPoint) -> tuple[bool, bool, str]:
+    return (not is_own(entry), entry.name == DEFAULT_TARGET, entry.name)
+
+
+def _find_entries() -> list[EntryPoint]:
+    """Return the entry points of the group. `importlib.metadata.entry_points` parses the files of every package, which
+    takes 7 ms for 150 packages; this function searches each file for the group's name first."""
+    from importlib.metadata import Distribution
+
+    found: list[EntryPoint] = []
+    for folder in dict.fromkeys(sys.path):
+        try:
+            names = [
+                entry.name for entry in os.scandir(folder or ".") if entry.name.endswith((".dist-info", ".egg-info"))
+            ]
+        except OSError:  # a missing path, or a zip file
+            continue
+        for name in names:
+            place = os.path.join(folder or ".", name)  # noqa: PTH118 - hundreds of them, before every command
+            try:
+                with open(os.path.join(place, "entry_points.txt"), "rb") as file:  # noqa: PTH118, PTH123
+                    has_group = b"[" + GROUP.encode() + b"]" in file.read()
+            except OSError:
+                continue
+            if has_group:
+                found.extend(Distribution.at(place).entry_points.select(group=GROUP))
+    return found
+
+
+# Targets of other packages: which ones cannot be used and why, and which one a defect is in.
+
+
+class PluginFault(NamedTuple):
+    """A target of another package that cannot be used. `name` is the target's name."""
+
+    name: str
+    message: str
+    hint: str | None
+    is_harmless: bool = False
+    """Whether another target of that name works."""
+
+
+def plugin_faults() -> Iterator[PluginFault]:
+    """Yield each target of another package that cannot be used."""
+    own = [entry.name for entry in declared() if is_own(entry)]
+    for entry in declared():
+        package = package_of(entry)
+        if not is_own(entry) and entry.name in own:
+            message = f"`{package}` has a target of this name too, which cloudtrain does not use"
+            yield PluginFault(entry.name, message, f"uninstall it: `pip uninstall {package}`", is_harmless=True)
+        elif not is_own(entry) and not usable_name(entry.name):
+            message = f"`{package}` has a target of this name, and a target cannot have it"
+            hint = "ask its authors for a name of lower-case letters, digits and underscores that is no field of a job"
+            yield PluginFault(entry.name, message, hint)
+    for name in target_names():
+        try:
+            find_target(name)
+        except TargetUnavailable as error:
+            yield PluginFault(name, error.message, error.hint)
+
+
+def plugin_of(error: BaseException) -> str | None:
+    """Return the package with a target whose code raised `error`; None if the code is not in such a package."""
+    packages = {top_module(entry): package_of(entry) for entry in declared() if not is_own(entry)}
+    found, step = None, error.__traceback__
+    while step is not None:
+        module = str(step.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        if module == "cloudtrain" or module in packages:
+            found = packages.get(module)
+        step = step.tb_next
+    return found
+
+
+# Optional dependencies. They are imported late, and the error for a missing one shows the exact pip line.
+
+
+def require(module: str, *, extra: str) -> ModuleType:
+    """Import and return `module`, which `pip install 'cloudtrain[EXTRA]'` installs.
+
+    An import error from inside the module (a broken installation) is passed on unchanged.
+
+    Raises:
+        MissingExtra: the module is not installed.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or module.split(".")[0] != error.name.split(".")[0]:
+            raise
+        package = next((name for start, name in _PACKAGES.items() if f"{module}.".startswith(f"{start}.")), module)
+        raise MissingExtra(f"`{package}` is not installed", hint=f"pip install 'cloudtrain[{extra}]'") from error
+
+
+_PACKAGES = {
+    "botocore": "boto3",
+    "s3transfer": "boto3",
+    "boto3": "boto3",
+    "azure.core": "azure-core",
+    "azure.identity": "azure-identity",
+    "azure.storage.blob": "azure-storage-blob",
+    "azure.ai.ml": "azure-ai-ml",
+}
+"""Maps modules to their package names in `pip list`. boto3 installs its own dependencies."""

@@ -1,0 +1,242 @@
+"""Processes that outlive the command that starts them, such as the supervisor of a run and the driver of a sweep."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from cloudtrain.system.private import make_private_folder, open_private
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def start_detached(
+    command: Callable[[int], Sequence[str]],
+    log: str | os.PathLike[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str | os.PathLike[str] | None = None,
+    empty_log: bool = False,
+) -> bool:
+    """Start a process that forks and leaves its work to the child. Return when the child has written a byte into a pipe
+    or has closed the pipe. The result is whether it wrote the byte.
+
+    Args:
+        command: returns the command line. Its argument is the descriptor of the pipe's write end.
+        log: the private file that gets stdout and stderr.
+        env: the variables of the process.
+        cwd: the working directory of the process. Default: the working directory of this process.
+        empty_log: remove what earlier processes have written to the log.
+
+    Raises:
+        OSError: the log cannot be opened, or the process cannot be started.
+    """
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as ready:
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if empty_log else os.O_APPEND)
+            with os.fdopen(open_private(log, flags), "ab") as output:
+                child = subprocess.Popen(
+                    command(writer),
+                    cwd=cwd,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(writer,),
+                    start_new_session=True,
+                )
+        finally:
+            os.close(writer)
+        has_answered = bool(ready.read(1))
+        child.wait()
+    return has_answered
+
+
+def last_line(log: str | os.PathLike[str]) -> str:
+    """Return the last line of a log; empty if the log is empty or cannot be read."""
+    try:
+        lines = Path(log).read_text("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1] if lines else ""
+
+
+# A lock that a process holds exactly until it ends, so that other processes can see its end, even after a crash.
+
+_PAUSE = 0.01
+"""Seconds between two attempts to take a lock."""
+
+
+class ProcessLock:
+    """An exclusive `flock` on a file. Programs that the process starts do not inherit the lock. The kernel releases the
+    lock when the process dies."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    @classmethod
+    def take(cls, path: Path, *, patience: float = 0.0) -> ProcessLock | None:
+        """Take the lock and return it. Return None if a living process holds it, and still holds it after `patience`
+        seconds. `is_held` holds the lock for a moment too, so pass `patience` if a false None does harm."""
+        make_private_folder(path.parent)
+        deadline = time.monotonic() + patience
+        while True:
+            descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                if time.monotonic() >= deadline:
+                    return None
+                time.sleep(_PAUSE)
+                continue
+            if _is_at(path, descriptor):
+                return cls(path, descriptor)
+            os.close(descriptor)  # the file was removed between the two calls, so no other process can find this lock
+
+    def release(self, *, remove: bool = False) -> None:
+        """Release the lock. With `remove`, delete the file before the release, because afterwards another process could
+        hold a lock on it."""
+        if remove:
+            self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a living process holds the lock on the file. Writes nothing. If the file is missing, return
+    False."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+# Elapsed time that is independent of changes to the wall clock.
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Moment(NamedTuple):
+    """A point in time: the wall clock in seconds since the epoch, the id of the current boot, and the seconds since
+    that boot. `boot` is empty if the system has no boot ids."""
+
+    wall: float
+    boot: str = ""
+    uptime: float = 0.0
+
+    def elapsed_since(self, earlier: Moment) -> float:
+        """Return the seconds since `earlier`, at least 0. They are exact within one boot; otherwise they come from the
+        wall clock."""
+        return max(0.0, self.uptime - earlier.uptime if self._is_same_boot(earlier) else self.wall - earlier.wall)
+
+    def least_elapsed_since(self, earlier: Moment) -> float:
+        """Return a lower bound of the seconds since `earlier`. After a reboot, this is the time since the reboot."""
+        if earlier.boot and self.boot and not self._is_same_boot(earlier):
+            return self.uptime
+        return self.elapsed_since(earlier)
+
+    def _is_same_boot(self, other: Moment) -> bool:
+        return bool(self.boot) and self.boot == other.boot
+
+
+def read_clock() -> Moment:
+    """Return the current moment."""
+    uptime = time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else 0.0
+    return Moment(time.time(), boot_id(), uptime)
+
+
+@cache
+def boot_id() -> str:
+    """Return the id of this boot, or "" if the system has none."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+# A faster start and exit of the command line, and the environment without the variables that cloudtrain adds to it.
+
+_ADDED: set[str] = set()
+
+
+def without_pydantic_plugins() -> None:
+    """Keep pydantic from looking for plugins. The command line needs none, and searching all installed packages takes
+    11 of the 70 ms of `import pydantic, typer`."""
+    if "PYDANTIC_DISABLE_PLUGINS" not in os.environ:
+        os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
+        _ADDED.add("PYDANTIC_DISABLE_PLUGINS")
+
+
+def collect_rarely() -> None:
+    """Run the garbage collector after 200,000 new objects instead of 700. Most objects that a command imports live
+    until the command ends."""
+    gc.set_threshold(200_000, 20, 100)
+
+
+def leave_at_once(exit_code: int) -> NoReturn:
+    """Exit without unloading the imported modules, which would take 30 ms. Threads are waited for, exit functions are
+    called and output is flushed, as in a normal exit."""
+    import atexit
+    import threading
+
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads; has no public name
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    finally:
+        os._exit(exit_code)
+
+
+def user_environment() -> dict[str, str]:
+    """Return the environment variables without those that cloudtrain has added."""
+    return {name: value for name, value in os.environ.items() if name not in _ADDED}
+
+
+# Progress messages from inner functions. The command line listens and prints them; other callers do not see them.
+
+_listener: ContextVar[Callable[[str], None] | None] = ContextVar("listener", default=None)
+
+
+def tell(text: str) -> None:
+    """Send a progress message to the listener, if there is one."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(text)
+
+
+@contextmanager
+def listening(listener: Callable[[str], None]) -> Iterator[None]:
+    """Pass the progress messages of the `with` block to `listener`."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)

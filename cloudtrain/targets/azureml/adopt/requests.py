@@ -1,0 +1,503 @@
+"""Turn Azure ML's command jobs into cloudtrain jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path as File
+from typing import Any
+
+from cloudtrain.job.data import is_local_path
+from cloudtrain.job.distribution import Ray
+from cloudtrain.job.script import job_name_from
+from cloudtrain.plans.comparison import ValuePath, overrides_between
+from cloudtrain.plans.plan import Bundle, CompileContext, Plan
+from cloudtrain.targets.adoption import UNREAD, Comparable, Draft, Original
+from cloudtrain.targets.azureml.adopt.job_files import (
+    not_a_command,
+    originals_in_job_file,
+    search_left_out,
+    why_left_out,
+    workspace_in,
+)
+from cloudtrain.targets.azureml.compile.job import RUN_PROPERTY
+from cloudtrain.targets.azureml.compile.parts import MODELS, UNNAMED, asset_id, camel, compute_id, duration_seconds
+from cloudtrain.targets.azureml.compile.places import LOCAL_UPLOAD, SCHEMES
+from cloudtrain.targets.azureml.settings import AzureML, account_of
+from cloudtrain.targets.common.compiling import hyperparameter_text
+
+# Find command jobs in documents: the body of a PUT, the service's answer, a job file of `az ml`.
+
+_READ_ONLY = frozenset({"status", "jobStatus", "creationContext", "logFiles", "parameters", "componentId", "warnings"})
+"""Fields that the service adds to a body in its answer."""
+
+_ADDED: Mapping[str, Callable[[str, Any], bool]] = {
+    "services": lambda name, _: name in ("Tracking", "Studio"),
+    "properties": lambda name, _: name.startswith(
+        ("_azureml.", "ContentSnapshotId", "ProcessInfoFile", "ProcessStatus")
+    ),
+    "outputs": lambda name, item: name == "default" and "/ExperimentRun/dcid." in str(item),
+}
+"""What the service adds to fields of a body: names and values."""
+
+
+def originals_in(data: Any, folder: str | None) -> list[Original]:
+    """Return the command jobs of a document; empty if the document does not come from Azure ML.
+
+    Raises:
+        UsageError: the document comes from Azure ML but contains no command job.
+    """
+    if isinstance(data, list):
+        return [found for item in data for found in originals_in(item, folder)]
+    if not isinstance(data, Mapping):
+        return []
+    properties = data.get("properties")
+    if isinstance(properties, Mapping) and "jobType" in properties:
+        return list(_from_body(data, properties, folder))
+    return originals_in_job_file(data, folder)
+
+
+def _from_body(data: Mapping[str, Any], properties: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
+    kind = str(properties["jobType"]).lower()
+    identity = str(data.get("id", ""))
+    name = str(data.get("name") or identity.rpartition("/")[2] or "")
+    settings = workspace_in(data)
+    answered = "id" in data or "status" in properties or "systemData" in data
+    words = "what the service says of a command job" if answered else "the body of a command job"
+    if kind == "command":
+        body = {key: value for key, value in properties.items() if key not in _READ_ONLY}
+        if answered:
+            body |= {
+                field: {key: value for key, value in body[field].items() if not is_added(key, value)} or None
+                for field, is_added in _ADDED.items()
+                if isinstance(body.get(field), Mapping)
+            }
+        yield Original("azureml", {"properties": body}, name, words, settings, folder=folder)
+    elif kind == "sweep":
+        yield _trial(properties, name, settings, folder)
+    elif kind == "pipeline":
+        yield from _steps(properties, name, settings, folder)
+    else:
+        raise not_a_command(kind)
+
+
+def _trial(properties: Mapping[str, Any], name: str, settings: Mapping[str, Any], folder: str | None) -> Original:
+    """Return a sweep's trial as a command job; the parameters that the sweep searches become inputs."""
+    trial = properties.get("trial") or {}
+    kept = ("inputs", "outputs", "computeId", "experimentName", "displayName", "description", "tags", "identity")
+    body = {"jobType": "Command", **{key: properties[key] for key in kept if key in properties}, **trial}
+    searched = sorted(properties.get("searchSpace") or {})
+    inputs = dict(body.get("inputs") or {})
+    command = str(trial.get("command", ""))
+    for parameter in searched:
+        command = command.replace(f"${{{{search_space.{parameter}}}}}", f"${{{{inputs.{parameter}}}}}")
+        inputs[parameter] = {"jobInputType": "literal", "value": "0"}
+    body |= {"command": command, "inputs": inputs}
+    timeout = (properties.get("limits") or {}).get("trialTimeout")
+    if timeout is not None:
+        body["limits"] = {"jobLimitsType": "Command", "timeout": timeout}
+    lost = search_left_out(properties, camel)
+    return Original("azureml", {"properties": body}, name, "the trial of a sweep", settings, folder=folder, lost=lost)
+
+
+def _steps(
+    properties: Mapping[str, Any], name: str, settings: Mapping[str, Any], folder: str | None
+) -> Iterator[Original]:
+    jobs = properties.get("jobs") or {}
+    inline = {step: job for step, job in jobs.items() if isinstance(job, Mapping) and "command" in job}
+    lost = {f"jobs.{step}": why_left_out(job) for step, job in jobs.items() if step not in inline}
+    for step, job in inline.items():
+        body = {"jobType": "Command", **{key: value for key, value in job.items() if key != "type"}}
+        kind = f"step {step} of the pipeline {name}".rstrip()
+        yield Original("azureml", {"properties": body}, step, kind, settings, folder=folder, lost=lost)
+
+
+# Convert the body of a command job into a cloudtrain job and settings of the target: the inverse of `compile/request`.
+#
+# This module leaves out details without a matching job field; the later comparison puts them into the overrides.
+
+_INPUT_MODES = {
+    "ReadOnlyMount": {"mode": "mount"},
+    "ReadWriteMount": {"mode": "mount", "access": "rw"},
+    "Download": {"mode": "download"},
+    "Direct": {"mode": "direct"},
+    "EvalMount": {"mode": "eval_mount"},
+    "EvalDownload": {"mode": "eval_download"},
+}
+_OUTPUT_MODES = {"ReadWriteMount": "mount", "Mount": "mount", "Upload": "upload", "Direct": "direct"}
+_PRIORITIES = {1: "low", 2: "medium", 3: "high"}
+_IDENTITIES = {"UserIdentity": "user", "Managed": "managed", "AMLToken": "aml_token"}
+_EVENTS = {"JobCompleted": "completed", "JobFailed": "failed", "JobCancelled": "cancelled"}
+_SERVICES = {"SSH": "ssh", "TensorBoard": "tensor_board", "JupyterLab": "jupyter_lab", "VSCode": "vs_code"}
+
+ENVIRONMENT_WORDS = ("asset_name", "asset_version", "description", "tags")
+"""What a definition of an environment says of the asset, under the names of the job's fields."""
+
+DEFAULT_EXPERIMENT = "Default"
+"""The experiment that the service chooses for a body that names none."""
+
+
+def drafts_of(original: Original) -> Iterator[Draft]:
+    """Yield the one job that compiles to the original's body."""
+    body: Mapping[str, Any] = original.request["properties"]
+    comments: dict[tuple[str | int, ...], str] = {}
+    title = original.name or body.get("displayName") or body.get("experimentName") or "training"
+    name = job_name_from(str(title))
+    if original.name and name != original.name:
+        comments[("name",)] = f"was {original.name!r}; every run of cloudtrain adds its own ending"
+    job: dict[str, Any] = {"name": name}
+    if body.get("description") is not None:
+        job["description"] = body["description"]
+    job["source_dir"] = _source(original, body.get("codeId"), comments)
+    job["command"] = body.get("command", "")
+    distribution = _distribution(_mapping(body.get("distribution")), comments)
+    if distribution:
+        job["distribution"] = distribution
+    job["resources"] = _resources(_mapping(body.get("resources")))
+    job["environment"] = _environment(body.get("environmentId"))
+    variables = {
+        key: value if isinstance(value, str) else json.dumps(value)
+        for key, value in _mapping(body.get("environmentVariables")).items()
+    }
+    if variables:
+        job["environment"]["variables"] = variables
+    inputs = {key: _input(_mapping(item)) for key, item in _mapping(body.get("inputs")).items()}
+    outputs = {key: _output(_mapping(item)) for key, item in _mapping(body.get("outputs")).items()}
+    seconds = duration_seconds(str(_mapping(body.get("limits")).get("timeout", "")))
+    optional = {
+        "resources": job.pop("resources"),
+        "environment": job.pop("environment"),
+        "inputs": inputs,
+        "outputs": outputs,
+        "spot": {} if _mapping(body.get("queueSettings")).get("jobTier") == "Spot" else None,
+        "max_runtime": seconds,
+        "tags": {key: value for key, value in _mapping(body.get("tags")).items() if isinstance(value, str)},
+    }
+    job |= {key: value for key, value in optional.items() if value or (key == "spot" and value is not None)}
+    yield Draft(job, _settings(original, body), comments)
+
+
+def _source(original: Original, code: Any, comments: dict[Any, str]) -> str | None:
+    """Return the job's `source_dir`; None if the body has no code. `code` is the body's `codeId`. If the folder of the
+    code is unknown, return `.` and add a comment to `comments`.
+    """
+    if code is None:
+        return None
+    if original.code is not None:
+        return "code"
+    text = str(code)
+    if is_local(text):
+        return text.removeprefix("file://")
+    comments[("source_dir",)] = (
+        f"guessed: the folder of the job's code, which was\n  {text}\n"
+        f"To fetch it: az ml job download --name {original.name or 'NAME'} --all, or from the job's page in the studio"
+    )
+    return "."
+
+
+def is_local(place: str) -> bool:
+    """Return whether an address is a path on this machine."""
+    return not place.startswith((*SCHEMES, "azureml:", "/subscriptions/", "git+", "run:"))
+
+
+def _distribution(given: Mapping[str, Any], comments: dict[Any, str]) -> dict[str, Any]:
+    kind = str(given.get("distributionType", "")).lower()
+    if kind in ("pytorch", "mpi"):
+        count = given.get("processCountPerInstance")
+        if count is None:
+            comments[("distribution",)] = (
+                "the body leaves the processes of each instance to the service, which starts one; give it the GPUs of\n"
+                "an instance, and remove `distribution` from the overrides"
+            )
+        return {"type": "torch" if kind == "pytorch" else "mpi", "processes_per_instance": count or 1}
+    if kind == "tensorflow":
+        servers, workers = given.get("parameterServerCount") or 0, given.get("workerCount")
+        more = {"strategy": "parameter_server", "parameter_servers": servers} if servers else {}
+        return {"type": "tensorflow", **more, **({"workers": workers} if workers is not None else {})}
+    if kind == "ray":
+        fields = {name: given.get(camel(name)) for name in Ray.model_fields if name != "type"}
+        return {"type": "ray", **{name: value for name, value in fields.items() if value is not None}}
+    return {}
+
+
+def _resources(given: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if given.get("instanceCount") is not None:
+        found["instance_count"] = given["instanceCount"]
+    if given.get("instanceType"):
+        found["instance_type"] = {"azureml": given["instanceType"]}
+    if given.get("shmSize"):
+        found["shm_size"] = given["shmSize"]
+    return found
+
+
+def _environment(given: Any) -> dict[str, Any]:
+    """Return the job's `environment`: a registered one, or a definition."""
+    if isinstance(given, Mapping):
+        words = {name: given[name] for name in ENVIRONMENT_WORDS if given.get(name)}
+        build = given.get("build")
+        if isinstance(build, Mapping):
+            file = str(build.get("dockerfilePath") or "Dockerfile")
+            return {"build": build["path"], **({"dockerfile": file} if file != "Dockerfile" else {}), **words}
+        image = {"image": {"azureml": given.get("image", "")}}
+        return image | ({"conda_file": given["condaPath"]} if "condaPath" in given else {}) | words
+    text = str(given or "")
+    if text and not text.startswith(("azureml:", "/")):
+        text = f"azureml:{text}"
+    return {"azureml": text} if text else {}
+
+
+def _input(given: Mapping[str, Any]) -> dict[str, Any]:
+    if given.get("jobInputType") == "literal":
+        return {"value": _parse(given.get("value"))}
+    place = with_prefix(given.get("uri", ""))
+    kind = given.get("jobInputType", "uri_folder")
+    if is_local(place):
+        path = place.removeprefix("file://").removeprefix("file:")
+        place = path if is_local_path(path) else f"./{path}"
+    found: dict[str, Any] = {"azureml": place}
+    if kind != "uri_folder":
+        found["type"] = kind
+    return found | _INPUT_MODES.get(given.get("mode", ""), {})
+
+
+def with_prefix(uri: Any) -> str:
+    """Return a reference to an asset as `azureml:NAME:VERSION`, even if `uri` lacks the prefix `azureml:`. Return other
+    addresses unchanged.
+    """
+    text = str(uri)
+    named = text.partition(":")[0]
+    short = text.count(":") == 1 and "/" not in text and named not in ("azureml", "http", "https")
+    return f"azureml:{text}" if short or ("@" in text and "/" not in text and ":" not in text) else text
+
+
+def _parse(text: Any) -> Any:
+    """Convert a text that is written like a number or a boolean; return any other text unchanged."""
+    if not isinstance(text, str):
+        return text
+    for value in (_number(text, int), _number(text, float), {"True": True, "False": False}.get(text)):
+        if value is not None and hyperparameter_text(value) == text:
+            return value
+    return text
+
+
+def _number(text: str, kind: type[int] | type[float]) -> int | float | None:
+    try:
+        value = kind(text)
+    except ValueError:
+        return None
+    return value if value == value and abs(value) != float("inf") else None
+
+
+def _output(given: Mapping[str, Any]) -> dict[str, Any]:
+    kind, mode = given.get("jobOutputType", "uri_folder"), _OUTPUT_MODES.get(given.get("mode", ""))
+    found = {
+        "azureml": given.get("uri"),
+        "type": kind if kind != "uri_folder" else None,
+        "mode": mode,
+        "asset_name": given.get("assetName"),
+        "asset_version": given.get("assetVersion"),
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _settings(original: Original, body: Mapping[str, Any]) -> dict[str, Any]:
+    resources, queue = _mapping(body.get("resources")), _mapping(body.get("queueSettings"))
+    identity = _mapping(body.get("identity"))
+    tier = str(queue.get("jobTier") or "").lower()
+    notified = _mapping(body.get("notificationSetting"))
+    found = {
+        **original.settings,
+        "compute": _compute(body.get("computeId"), original),
+        "experiment": body.get("experimentName") or DEFAULT_EXPERIMENT,
+        "display_name": body.get("displayName"),
+        "job_tier": tier if tier in ("basic", "standard", "premium") else None,
+        "priority": _PRIORITIES.get(queue.get("priority", 0)),
+        "identity": _IDENTITIES.get(str(identity.get("identityType", ""))),
+        "managed_identity_client_id": identity.get("clientId"),
+        "managed_identity_resource_id": identity.get("resourceId"),
+        "docker_args": resources.get("dockerArgs") or resources.get("dockerArgsList"),
+        "locations": resources.get("locations"),
+        "max_instance_count": resources.get("maxInstanceCount"),
+        "services": {key: _service(_mapping(item)) for key, item in _mapping(body.get("services")).items()},
+    }
+    if notified.get("emails"):
+        events = [_EVENTS[event] for event in notified.get("emailOn") or _EVENTS if event in _EVENTS]
+        found["notifications"] = {"emails": notified["emails"], "on": events}
+    return {name: value for name, value in found.items() if value not in (None, {}, [])}
+
+
+def _compute(given: Any, original: Original) -> str | None:
+    if not given:
+        return None
+    text = str(given).removeprefix("azureml:")
+    head, _, name = text.partition("/computes/")
+    return name if name and head.endswith(f"/workspaces/{original.settings.get('workspace')}") else text
+
+
+def _service(given: Mapping[str, Any]) -> dict[str, Any]:
+    properties = _mapping(given.get("properties"))
+    found = {
+        "type": _SERVICES.get(str(given.get("jobServiceType")), str(given.get("jobServiceType"))),
+        "all_instances": True if _mapping(given.get("nodes")).get("nodesValueType") == "All" else None,
+        "ssh_public_key": properties.get("sshPublicKeys"),
+        "log_dir": properties.get("logDir"),
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return {key: item for key, item in value.items() if key != RUN_PROPERTY} if isinstance(value, Mapping) else {}
+
+
+# The Azure ML part of `cloudtrain adopt`.
+
+_CODE = "(the code's own place)"
+_DATA = "(the data's own place)"
+_BUNDLE = Bundle("0" * 64, 0, 0)
+_NOBODY = "job"
+
+
+class AzureMLAdopter:
+    """Adopts command jobs, from their request bodies or from documents that contain them."""
+
+    def originals(self, data: Any, folder: str | None) -> list[Original]:
+        """Return the command jobs of a document."""
+        return originals_in(data, folder)
+
+    def drafts(self, original: Original) -> Iterator[Draft]:
+        """Yield jobs that compile to the original's body."""
+        return drafts_of(original)
+
+    def context(self, original: Original, settings: AzureML) -> CompileContext:
+        """Return a compile context with the original job's name and the workspace in `settings`.
+
+        The workspace that is configured on this machine is ignored.
+        """
+        account = account_of(settings, {"AZURE_CONFIG_DIR": "/nonexistent"}, File("/nonexistent"))
+        environment = original.request["properties"].get("environmentId")
+        conda = environment.get("condaFile") if isinstance(environment, Mapping) else None
+        built = "0" * 64 if isinstance(environment, Mapping) and "build" in environment else None
+        return CompileContext(original.name or _NOBODY, _BUNDLE, account, conda=conda, build=built)
+
+    def comparable(
+        self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
+    ) -> Comparable:
+        """Return the body `request` in a form that can be compared with another body. Also return the fields that are
+        different in each submission, so they are not compared. `plan` is the plan that contains the body; None for the
+        original body.
+
+        Short ids become the full ids that the SDK sends. The property that marks cloudtrain's runs is left out, and a
+        fixed text replaces the code's id.
+        """
+        body: dict[str, Any] = json.loads(json.dumps(request["properties"]))
+        renewed = [("name", "every run gets a name of its own")]
+        properties = body.get("properties") or {}
+        properties.pop(RUN_PROPERTY, None)
+        if plan is not None:
+            renewed.append((f"properties.{RUN_PROPERTY}", "the property makes the run known to cloudtrain"))
+        if body.get("codeId") is not None:
+            body["codeId"] = _CODE
+            renewed.append(("codeId", "cloudtrain uploads the code under the hash of its content"))
+        if body.get("displayName") in (None, context.run_name):
+            body.pop("displayName", None)
+            renewed.append(("displayName", "the run's name is used if the job has no display name"))
+        body.setdefault("experimentName", DEFAULT_EXPERIMENT)
+        body["environmentId"] = self._environment(body.get("environmentId"), context, plan, renewed)
+        workspace = context.account.workspace_id
+        if body.get("computeId"):
+            body["computeId"] = compute_id(workspace, body["computeId"])
+        for item in (body.get("inputs") or {}).values():
+            if isinstance(item, dict) and item.get("uri"):
+                item["uri"] = with_prefix(item["uri"])
+                kind = "models" if item.get("jobInputType") in MODELS else "data"
+                if is_local(item["uri"]) or item["uri"].startswith(f"{LOCAL_UPLOAD}/{UNREAD}/"):
+                    item["uri"] = _DATA
+                    renewed.append(("inputs", "data of this machine is uploaded under the hash of its content"))
+                item["uri"] = asset_id(workspace, item["uri"], kind) or item["uri"]
+        timeout = (body.get("limits") or {}).get("timeout")
+        if timeout is not None and duration_seconds(timeout) is not None:
+            body["limits"] = {**body["limits"], "timeout": f"PT{duration_seconds(timeout)}S"}
+        return Comparable({"properties": _without_empty(body)}, tuple(renewed))
+
+    def _environment(
+        self, given: Any, context: CompileContext, plan: Plan | None, renewed: list[tuple[str, str]]
+    ) -> Any:
+        """Return the definition of an environment that is not registered yet, or the complete id of a registered
+        environment. If the id is different in each submission, add its field to `renewed`."""
+        if isinstance(given, Mapping):
+            if not given.get("asset_version"):
+                renewed.append(("environmentId", _WHY_ENVIRONMENT))
+            return {"defined as": _definition(given)}
+        upload = next((item for item in plan.uploads if item.destination == given), None) if plan else None
+        if upload is not None and upload.content is not None:
+            made = json.loads(upload.content)["properties"]
+            if upload.folder is not None:
+                made["build"]["path"] = upload.folder
+            *_, name, _, version = str(given).split("/")
+            if name != UNNAMED:
+                made |= {"asset_name": name, "asset_version": None if version == upload.sha256[:32] else version}
+            return {"defined as": _definition(made)}
+        text = str(given or "")
+        return asset_id(context.account.workspace_id, text, "environments") or text
+
+    def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return overrides that turn the body `ours` into `theirs`. The code's id, and an environment that is not
+        registered yet, are left out.
+        """
+        wanted = {name: {} for name in _MAPPINGS if name in ours["properties"]} | theirs["properties"]
+        found = overrides_between(ours["properties"], wanted)
+        if isinstance(found.get("environmentId"), Mapping):
+            del found["environmentId"]
+        if found.get("codeId") == _CODE:
+            del found["codeId"]
+        return found
+
+    def hook(self) -> str:
+        """Return the code that captures the job of a script that uses azure-ai-ml."""
+        return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
+
+    def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], None]:
+        """Return the job that a script was about to create, with the workspace of the script's client. The second
+        value, an archive of the code, is always None."""
+        workspace = {str(name): str(value) for name, value in (record.get("workspace") or {}).items()}
+        found = originals_in(record.get("job"), None)
+        return [replace(item, settings={**workspace, **item.settings}) for item in found], None
+
+    def reason(self, path: ValuePath) -> str:
+        """Explain why the adopted job cannot reproduce the field at `path`, even with overrides."""
+        field = str(path[1]) if len(path) > 1 else ""
+        return _REASONS.get(field, "a job has no field for this")
+
+
+def _definition(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an environment's definition, with the parsed content of its conda file instead of the file's text."""
+    found: dict[str, Any] = {key: given[key] for key in ("image", *ENVIRONMENT_WORDS) if given.get(key)}
+    if given.get("condaFile"):
+        import yaml
+
+        found["condaFile"] = json.loads(json.dumps(yaml.safe_load(given["condaFile"]), default=str))
+    build = given.get("build")
+    if isinstance(build, Mapping):
+        found["build"] = {"path": build.get("path"), "dockerfilePath": build.get("dockerfilePath") or "Dockerfile"}
+    return found
+
+
+def _without_empty(value: Any) -> Any:
+    """Return the value without null and empty fields and `isArchived: false`, which the service treats as missing."""
+    if not isinstance(value, Mapping):
+        return value
+    kept = {key: _without_empty(item) for key, item in value.items() if not (key == "isArchived" and item is False)}
+    return {key: item for key, item in kept.items() if item not in (None, {}, [])}
+
+
+_MAPPINGS = ("environmentVariables", "inputs", "outputs", "tags", "properties")
+"""Fields that must stay mappings in a body: their entries are removed one by one."""
+
+_WHY_ENVIRONMENT = "cloudtrain names the environment by a hash of its definition; the SDK uses another hash"
+
+_REASONS = {
+    "environmentId": "the environment has no version or definition that a job can contain",
+    "searchSpace": "a job is one training",
+}

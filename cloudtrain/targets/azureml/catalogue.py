@@ -1,0 +1,270 @@
+"""VM sizes and curated environments of Azure ML. `tools/gen_azureml_instances.py` generates the table of sizes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cloudtrain.machines.table import InstanceTable, instance_named
+
+DATA = Path(__file__).with_name("data")
+
+
+def _explain_unknown(name: str) -> str | None:
+    """Return a sentence about the properties that an unknown size's name suggests; None if it suggests none."""
+
+    guessed = guess(name)
+    return None if guessed is None else guessed.text
+
+
+TABLE = InstanceTable(
+    DATA / "instances.csv", prefix="Standard_", any_case=True, fabric="infiniband", explain_unknown=_explain_unknown
+)
+
+
+# Azure ML's curated environments by framework and version: images that Microsoft maintains in its public registry.
+
+
+class Curated(NamedTuple):
+    """An environment of the registry `azureml`; `source` is the document that names it."""
+
+    framework: str
+    version: str
+    name: str
+    source: str
+
+    @property
+    def id(self) -> str:
+        """Return the id of the environment's newest build. It stays valid when Microsoft removes old builds."""
+        return f"azureml://registries/azureml/environments/{self.name}/labels/latest"
+
+
+_EXAMPLES = "Azure/azureml-examples @ 085cd6ea (2026-07-31)"
+
+CURATED = (
+    Curated("pytorch", "2.8", "acpt-pytorch-2.8-cuda12.6", _EXAMPLES),
+    Curated("tensorflow", "2.16", "tensorflow-2.16-cuda12", _EXAMPLES),
+)
+"""The known curated environments, the newest of each framework first.
+
+Only environments seen in use are listed; use the id of any other.
+"""
+
+
+def curated_environment(framework: str, version: str | None) -> Curated | None:
+    """Return the environment of a framework's version, such as `2.8` or `2.8.0`; None if none is known.
+
+    If the version is None, the framework's newest environment is returned.
+    """
+    for row in CURATED:
+        if row.framework == framework and (version is None or f"{version}.".startswith(f"{row.version}.")):
+            return row
+    return None
+
+
+# Guess the properties of an Azure VM size that the catalogue lacks, from its name; suggest a size for a misspelt name.
+#
+# `Standard_ND96isr_H100_v5` is family ND, 96 vCPUs, features `isr`, accelerator H100, version 5. An `r` among the
+# features means RDMA, which is InfiniBand. The rule holds for all sizes of the catalogue's table, but Azure does not
+# promise it. No name tells whether the InfiniBand has SR-IOV, which NCCL needs.
+
+_NAME = re.compile(
+    r"standard_(?P<family>[a-z]+)(?P<vcpus>\d+)(?:-(?P<enabled>\d+))?(?P<features>[a-z]*)(?P<rest>\w*)", re.IGNORECASE
+)
+
+_VERSION = re.compile(r"_v(\d+)$", re.IGNORECASE)
+
+_NUMBERED = ("a", "d", "ds", "g", "gs")
+"""Families whose number counted sizes, not vCPUs, before version 3: `Standard_DS3_v2` has 4."""
+
+_MODEL = re.compile(r"[a-z]+\d+[a-z]*", re.IGNORECASE)
+"""An accelerator, between the features and the version: the A100 of `_A100_v4`, the GB200 of `_NDR_GB200_v6`."""
+
+
+class Guess(NamedTuple):
+    """The properties that a size's name suggests. `text` is a sentence that marks them as a guess."""
+
+    has_infiniband: bool
+    vcpus: int | None
+    """The number of vCPUs; None if the name's number counts something else."""
+    gpu: str
+    """The accelerator's model, such as `H100`; empty if the name has none."""
+    text: str
+
+
+def guess(name: str) -> Guess | None:
+    """Return the properties that a size's name (in upper or lower case) suggests; None for a name of another form."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    version = _VERSION.search(name)
+    numbered = match["family"].casefold() in _NUMBERED and (version is None or int(version[1]) < 3)
+    has_infiniband = "r" in match["features"].casefold()
+    models = [word.upper() for word in name.split("_")[2:-1] if _MODEL.fullmatch(word)]
+    reason = "`r` among the letters after its number" if has_infiniband else "no `r` among the letters after its number"
+    text = f"by its name, `{name}` has {'' if has_infiniband else 'no '}InfiniBand ({reason}); that is a guess"
+    vcpus = None if numbered else int(match["enabled"] or match["vcpus"])
+    return Guess(has_infiniband, vcpus, models[-1] if models else "", text)
+
+
+def nearest_size(name: str) -> str | None:
+    """Return the catalogue's most similar name of the same series (`NC`, `ND`); None if no name is similar enough."""
+    from difflib import get_close_matches  # importing it costs start-up time
+
+    from cloudtrain.machines.table import instance_types
+
+    bare = name.casefold()
+    wanted = bare if "_" in bare and bare.startswith("sta") else f"standard_{bare}"
+    rows = [row.name for row in instance_types("azureml") if not row.retired]
+    names = {row.casefold(): row for row in rows if _series(row) in (_series(wanted), None)}
+    return next((names[match] for match in get_close_matches(wanted, names, n=1, cutoff=0.8)), None)
+
+
+def _series(name: str) -> str | None:
+    """Return the series of a size: the letters before its number, such as `nc`; None for a name of another form."""
+    match = re.match(r"[a-z]+_([a-z]+)", name.casefold())
+    return match[1] if match else None
+
+
+# Turn the answers of Azure's services about VM sizes into corrections of the catalogue. This code is pure.
+#
+#     Azure ML, `vmSizes`         names, vCPUs, memory, number of GPUs, list prices; no GPU models, no InfiniBand
+#     Azure ML, `usages`          the account's quota by family
+#     Microsoft.Compute, `skus`   RdmaEnabled, the CPU's architecture; many accounts may not read this answer
+#
+# For a size in the catalogue's own table, only price and quota are corrected. A size that the table lacks is added
+# with the known facts. If InfiniBand is only guessed from the size's name, the field `source` says so.
+
+Cells = dict[str, Any]
+"""Maps columns to values, as in one table of `instances.toml`."""
+
+UNKNOWN_GPU = "unknown"
+"""The GPU's model for a size whose name does not contain it."""
+
+_ARCHITECTURES = {"arm64": "arm64", "x64": "x86_64"}
+"""Values of the capability CpuArchitectureType."""
+
+
+def overlay_of(
+    vm_sizes: Iterable[Mapping[str, Any]],
+    usages: Iterable[Mapping[str, Any]],
+    skus: Iterable[Mapping[str, Any]] | None = None,
+    *,
+    date: str,
+    location: str,
+) -> dict[str, Cells]:
+    """Return the corrections by size name, in the form that `overlay.read_overlay` reads from the table `azureml`.
+
+    Args:
+        vm_sizes: entries of `value` in Azure ML's answer; sizes that no cluster accepts are left out.
+        usages: entries of `value` in Azure ML's answer.
+        skus: entries of `value` in Microsoft.Compute's answer, of any resource type; None if the account may not read
+            the answer.
+        date: ISO date of the answers, which is also the date of the prices.
+        location: the region of the answers, such as `eastus`.
+    """
+    quotas = _quotas(usages)
+    capabilities = {str(sku.get("name", "")).casefold(): _capabilities(sku) for sku in skus or ()}
+    found: dict[str, Cells] = {}
+    for size in vm_sizes:
+        name, of = size.get("name"), size.get("supportedComputeTypes")
+        if not isinstance(name, str) or (of is not None and "amlcompute" not in {str(kind).casefold() for kind in of}):
+            continue
+        known = instance_named("azureml", name)
+        said = capabilities.get(name.casefold(), {})
+        cells = {} if known else _machine(name, size, said, f"vmSizes of {location} on {date}")
+        quota = quotas.get(_family(str(size.get("family", ""))))
+        cells |= _price(size, date, location) | ({} if quota is None else {"quota_vcpus": quota})
+        if cells and (known or {"vcpus", "memory_gib"} <= cells.keys()):
+            found[known.name if known else name] = cells
+    return found
+
+
+def _machine(name: str, size: Mapping[str, Any], said: Mapping[str, str], source: str) -> Cells:
+    """Return the columns for a size that the catalogue's own table lacks. `size` comes from `vmSizes`, and `said` from
+    Microsoft.Compute's capabilities; `source` names the origin of the facts.
+    """
+    cells: Cells = {"source": source}
+    counts: dict[str, Any] = {"vcpus": size.get("vCPUs"), "gpus": size.get("gpus")}
+    cells |= {column: int(value) for column, value in counts.items() if _is_count(value)}
+    if _is_count(size.get("memoryGB")):
+        cells["memory_gib"] = size["memoryGB"]
+    guessed = guess(name)
+    if cells.get("gpus"):
+        cells |= {"gpu": (guessed.gpu if guessed else "") or UNKNOWN_GPU, "gpu_memory_gib": 0}
+    if size.get("family"):
+        cells["family"] = str(size["family"])
+    if architecture := _ARCHITECTURES.get(said.get("cpuarchitecturetype", "").casefold()):
+        cells["architecture"] = architecture
+    return cells | _fabric(name, said, source)
+
+
+def _fabric(name: str, said: Mapping[str, str], source: str) -> Cells:
+    """Return the InfiniBand facts in `said`, Microsoft.Compute's capabilities. If there are none, guess them from the
+    size's name.
+    """
+    told = said.get("rdmaenabled", "").casefold()
+    guessed = guess(name)
+    if told in ("true", "false"):
+        has, why = told == "true", f"Microsoft.Compute: RdmaEnabled {told}"
+    elif guessed:
+        has, why = guessed.has_infiniband, guessed.text
+    else:
+        has, why = False, "InfiniBand not known"
+    cells: Cells = {"source": f"{source}; {why}"}
+    return cells | ({"interconnect": "rdma", "fabric": "infiniband"} if has else {})
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0
+
+
+def _price(size: Mapping[str, Any], date: str, location: str) -> Cells:
+    """Return the list price of Linux on dedicated machines, in US dollars an hour; empty if the answer lacks it."""
+    prices = size.get("estimatedVMPrices") or {}
+    if (prices.get("billingCurrency"), prices.get("unitOfMeasure")) != ("USD", "OneHour"):
+        return {}
+    for value in prices.get("values") or ():
+        price = value.get("retailPrice")
+        if (value.get("osType"), value.get("vmTier")) == ("Linux", "Standard") and _is_count(price):
+            return {"price": price, "price_date": date, "price_source": f"Azure ML vmSizes, {location}"}
+    return {}
+
+
+def _quotas(usages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Map families, as `_family` writes them, to the vCPUs that the account may use at once on dedicated machines.
+
+    Negative limits, which mean unlimited, are left out.
+    """
+    quotas: dict[str, int] = {}
+    for usage in usages:
+        name = usage.get("name") or {}
+        words = [str(name.get(key) or "") for key in ("value", "localizedValue")]
+        limit = usage.get("limit")
+        spot = any("lowpriority" in _squeeze(word) for word in (*words, str(usage.get("type", ""))))
+        if not spot and isinstance(limit, int) and limit >= 0:
+            quotas |= {_family(word): limit for word in words if "family" in _squeeze(word)}
+    return quotas
+
+
+def _family(words: str) -> str:
+    """Return one name for all spellings of a family.
+
+    `standardNDISRH100V5Family` and `Standard NDISRH100V5 Family Cluster Dedicated vCPUs` are the same family.
+    """
+    return _squeeze(words).partition("family")[0]
+
+
+def _squeeze(words: str) -> str:
+    return "".join(letter for letter in words.casefold() if letter.isalnum())
+
+
+def _capabilities(sku: Mapping[str, Any]) -> dict[str, str]:
+    """Return a VM size's capabilities by lower-case name; empty for other resources, such as disks."""
+    if str(sku.get("resourceType", "virtualMachines")).casefold() != "virtualmachines":
+        return {}
+    entries: Sequence[Mapping[str, Any]] = sku.get("capabilities") or ()
+    return {str(entry.get("name", "")).casefold(): str(entry.get("value", "")) for entry in entries}

@@ -1,0 +1,535 @@
+"""Compile a job, a target and a context into a plan."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.job.data import references_in
+from cloudtrain.job.distribution import MPI, DeepSpeed, Horovod
+from cloudtrain.job.model import MAX_COUNT, format_duration, merged, overrides_of
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.machines.choose import MachineGroup
+from cloudtrain.machines.table import hourly, over
+from cloudtrain.plans.plan import CompileContext, Plan, Upload
+from cloudtrain.plans.processes import Processes
+from cloudtrain.targets.azureml import launch as azureml_node
+from cloudtrain.targets.azureml.compile.parts import (
+    code_id,
+    compute_id,
+    distribution_of,
+    duration_seconds,
+    duration_text,
+    is_cluster,
+    is_own_type,
+    is_virtual_cluster,
+    machines_of,
+    only_sagemaker,
+    some_machines,
+)
+from cloudtrain.targets.azureml.compile.places import (
+    ChosenEnvironment,
+    command_of,
+    environment_of,
+    inputs_of,
+    outputs_of,
+)
+from cloudtrain.targets.azureml.request import Body
+from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount, Service
+from cloudtrain.targets.common.compiling import Problems
+
+if TYPE_CHECKING:
+    from cloudtrain.job.processing import AnyJob
+
+
+# Convert options of mpirun to environment variables that Open MPI reads, because Azure ML builds the mpirun line
+# itself.
+
+_MCA = ("-mca", "--mca")
+
+
+def option_variables(job: TrainingJob) -> dict[str, str]:
+    """Return the variables that replace the job's mpirun options: `NAME` for `-x NAME=VALUE`, and `OMPI_MCA_NAME` for
+    `--mca NAME VALUE`.
+
+    Raises:
+        JobError: no variable can replace an option.
+    """
+    distribution = job.distribution
+    if not isinstance(distribution, MPI | Horovod):
+        return {}
+    try:
+        return dict(_pairs(shlex.split(distribution.options)))
+    except ValueError as error:
+        message = f"Azure ML builds the mpirun line itself, and {error}"
+        hint = "`-x NAME=VALUE` and `--mca NAME VALUE` work here, because Open MPI reads them from variables too"
+        raise JobError([Problem(("distribution", "options"), message, hint, code="CT037")]) from None
+
+
+def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
+    rest = iter(words)
+    for word in rest:
+        if word == "-x":
+            name, equals, value = next(rest, "").partition("=")
+            if not name:
+                raise ValueError("`-x` needs the name of a variable")
+            if equals:  # without a value it forwards a variable, but every process has all of them
+                yield name, value
+        elif word in _MCA:
+            setting, given = next(rest, None), next(rest, None)
+            if setting is None or given is None:
+                raise ValueError(f"`{word}` needs a name and a value")
+            yield f"OMPI_MCA_{setting}", given
+        else:
+            raise ValueError(f"`{word}` cannot be set by an environment variable")
+
+
+# Environment variables that make the processes of several instances use the right network cards.
+
+INTERFACE = "eth0"
+"""The Ethernet card of Azure's GPU machines, for the first contact; the data then goes over InfiniBand."""
+
+INFINIBAND = {
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    "NCCL_IB_PCI_RELAXED_ORDERING": "1",
+    "NCCL_SOCKET_IFNAME": INTERFACE,
+    "UCX_NET_DEVICES": INTERFACE,
+    "UCX_TLS": "tcp",
+}
+"""Variables for InfiniBand, whose cards NCCL finds by itself.
+
+Relaxed ordering lets virtual machines use the cards' full rate. UCX, with which MPI starts up, stays on Ethernet
+(Azure's azureml-examples, gpu_perf, and the pages of its ACPT images).
+"""
+
+_OF_MPI = ("UCX_NET_DEVICES", "UCX_TLS")
+"""Variables left out for jobs of the type `mpi`.
+
+The sources run NCCL's tests, in which MPI starts the ranks and NCCL carries the data. A job of the type `mpi` may carry
+its data by MPI itself, and these variables would keep that data off InfiniBand.
+"""
+
+TOPOLOGY = "/opt/microsoft/ndv4-topo.xml"
+"""Distances between cards and GPUs on the ND A100 v4 series: a file in Azure's ACPT images."""
+
+_TOPOLOGY_FAMILIES = ("ND A100 v4", "NDm A100 v4")
+
+
+def network_variables(job: TrainingJob, machines: MachineGroup, environment: str) -> dict[str, str]:
+    """Return the network variables that the job's processes need; empty if none are needed. The job's own variables
+    override them. `environment` is the id of the job's environment.
+    """
+    variables: dict[str, str] = {}
+    if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "mpi":
+        # deepspeed.comm reads it without a default under Azure ML's MPI, and fails with a KeyError.
+        variables["NCCL_SOCKET_IFNAME"] = INTERFACE
+    known = machines.known
+    if machines.count == 1 or known is None or not known.gpus or known.interconnect != "rdma":
+        return variables
+    sends_by_mpi = isinstance(job.distribution, MPI)
+    variables |= {name: value for name, value in INFINIBAND.items() if not (sends_by_mpi and name in _OF_MPI)}
+    if known.family in _TOPOLOGY_FAMILIES and "/environments/acpt-" in environment:
+        variables["NCCL_TOPO_FILE"] = TOPOLOGY
+    return variables
+
+
+# Write the body of the job's PUT, field by field.
+#
+# Fields that the SDK always sends are always present, even if empty, so that the body can be compared with the SDK's.
+
+RUN_PROPERTY = "cloudtrain.run"
+"""The property that marks a job as ours; its value is the run's name. Properties, unlike tags, can never be changed."""
+
+_TIERS = {"basic": "Basic", "standard": "Standard", "premium": "Premium"}
+_PRIORITIES = {"low": 1, "medium": 2, "high": 3}
+_IDENTITIES = {"user": "UserIdentity", "managed": "Managed", "aml_token": "AMLToken"}
+_EVENTS = {"completed": "JobCompleted", "failed": "JobFailed", "cancelled": "JobCancelled"}
+_SERVICES = {"ssh": "SSH", "tensor_board": "TensorBoard", "jupyter_lab": "JupyterLab", "vs_code": "VSCode"}
+
+
+class Parts(NamedTuple):
+    """A job and the decisions about it, such as `machines`. The request is written from them."""
+
+    job: TrainingJob
+    target: AzureML
+    context: CompileContext
+    machines: MachineGroup
+    distribution: dict[str, Any] | None
+    environment: ChosenEnvironment
+
+    @property
+    def account(self) -> AzureMLAccount:
+        """Return the account settings, which name the workspace."""
+        account: AzureMLAccount = self.context.account
+        return account
+
+
+def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
+    """Return the body without the user's overrides. Parts with problems are left out, and their problems are added to
+    `problems`.
+    """
+    job, target, account = parts.job, parts.target, parts.account
+    properties = {
+        "jobType": "Command",
+        "displayName": target.display_name or parts.context.run_name,
+        "experimentName": target.experiment or job.name,
+        "description": job.description,
+        "command": problems.value(lambda: command_of(job), ""),
+        "codeId": None if job.source_dir is None else code_id(account.workspace_id, parts.context.bundle.sha256),
+        "environmentId": parts.environment.id,
+        "computeId": _compute(target, account),
+        "distribution": parts.distribution,
+        "resources": _resources(parts),
+        "limits": _limits(job),
+        "queueSettings": problems.value(lambda: _queue(job, target), None),
+        "identity": _identity(target),
+        "notificationSetting": _notifications(target),
+        "services": {name: _service(item) for name, item in target.services.items()} or None,
+        "inputs": inputs_of(job, account, problems),
+        "outputs": outputs_of(job, parts.context.run_name, problems),
+        "environmentVariables": _variables(parts, problems),
+        "properties": {RUN_PROPERTY: parts.context.run_name},
+        "tags": dict(job.tags),
+        "isArchived": False,
+    }
+    return {"properties": {key: value for key, value in properties.items() if value is not None}}
+
+
+def _compute(target: AzureML, account: AzureMLAccount) -> str | None:
+    return compute_id(account.workspace_id, target.compute) if target.compute is not None else None
+
+
+def _resources(parts: Parts) -> dict[str, Any] | None:
+    """Return the body's `resources`; None for a single instance of a cluster, which is the service's default."""
+    target, resources = parts.target, parts.job.resources
+    arguments = target.docker_args
+    asked = {
+        "instanceType": _instance_type(parts),
+        "locations": list(target.locations) or None,
+        "maxInstanceCount": target.max_instance_count,
+        "shmSize": size_text(resources.shm_size) if resources.shm_size is not None else None,
+        "dockerArgs": arguments if isinstance(arguments, str) else None,
+        "dockerArgsList": list(arguments) if isinstance(arguments, tuple) else None,
+    }
+    given = {key: value for key, value in asked.items() if value is not None}
+    if given or resources.instance_count > 1 or "instance_count" in resources.model_fields_set:
+        return {"instanceCount": resources.instance_count, "properties": {}, **given}
+    return None
+
+
+def _instance_type(parts: Parts) -> str | None:
+    """Return the instance type for serverless compute, Kubernetes and virtual clusters; None for other clusters.
+
+    Other clusters have only one type, so the body does not name it.
+    """
+    compute, name = parts.target.compute, parts.machines.instance_type
+    if not name or (compute is not None and is_cluster(compute) and not is_own_type(compute, name)):
+        return None
+    return name
+
+
+def size_text(size: int) -> str:
+    """Return a size in bytes as docker writes it, in the largest exact unit: `64g`, `512m`, `1000b`."""
+    for unit, bits in (("g", 30), ("m", 20), ("k", 10)):
+        if size % (1 << bits) == 0:
+            return f"{size >> bits}{unit}"
+    return f"{size}b"
+
+
+def _limits(job: TrainingJob) -> dict[str, str] | None:
+    if job.max_runtime is None:
+        return None
+    return {"jobLimitsType": "Command", "timeout": duration_text(job.max_runtime)}
+
+
+def _queue(job: TrainingJob, target: AzureML) -> dict[str, Any] | None:
+    """Return the body's `queueSettings`: job tier and priority. On a cluster, spot capacity is the cluster's setting.
+
+    Raises:
+        JobError: the job asks for spot capacity on a cluster, or for two tiers.
+    """
+    queue: dict[str, Any] = {}
+    if job.spot is not None:
+        problems = list(_spot_problems(target))
+        if problems:
+            raise JobError(problems)
+        queue["jobTier"] = "Spot"
+    if target.job_tier is not None:
+        queue["jobTier"] = _TIERS[target.job_tier]
+    if target.priority is not None:
+        queue["priority"] = _PRIORITIES[target.priority]
+    return queue or None
+
+
+def _spot_problems(target: AzureML) -> Iterator[Problem]:
+    if target.compute is not None and is_cluster(target.compute) and not is_virtual_cluster(target.compute):
+        message = f"a job cannot choose spot capacity on a cluster: it is a setting of the cluster `{target.compute}`"
+        hint = "remove `spot` and name a cluster of the tier `low_priority`, or remove `compute`"
+        yield Problem(("spot",), message, hint, code="CT031")
+    if target.job_tier is not None:
+        message = f"`spot` is a tier of its own, so `job_tier: {target.job_tier}` contradicts it"
+        yield Problem(("spot",), message, "remove one of them", code="CT018")
+
+
+def _identity(target: AzureML) -> dict[str, str] | None:
+    ids = {"clientId": target.managed_identity_client_id, "resourceId": target.managed_identity_resource_id}
+    named = {field: written for field, written in ids.items() if written}
+    kind = target.identity or ("managed" if named else None)
+    return None if kind is None else {"identityType": _IDENTITIES[kind], **named}
+
+
+def _notifications(target: AzureML) -> dict[str, list[str]] | None:
+    given = target.notifications
+    if given is None:
+        return None
+    return {"emailOn": [_EVENTS[event] for event in given.on], "emails": list(given.emails)}
+
+
+def _service(service: Service) -> dict[str, Any]:
+    properties = {"sshPublicKeys": service.ssh_public_key, "logDir": service.log_dir}
+    given = {key: value for key, value in properties.items() if value is not None}
+    return {
+        "jobServiceType": _SERVICES[service.type],
+        **({"nodes": {"nodesValueType": "All"}} if service.all_instances else {}),
+        **({"properties": given} if given else {}),
+    }
+
+
+def _variables(parts: Parts, problems: Problems) -> dict[str, str]:
+    job = parts.job
+    problems += [
+        Problem(
+            ("environment", "variables", name),
+            f"Azure ML replaces references only in the command, so `{name}` would contain the text `{text}`",
+            "pass it as a hyperparameter, or read `AZURE_ML_INPUT_NAME` in the script",
+            code="CT031",
+        )
+        for name, text in job.environment.variables.items()
+        if references_in(text)
+    ]
+    variables = network_variables(job, parts.machines, parts.environment.id)
+    variables |= problems.value(lambda: option_variables(job), {})
+    variables |= job.environment.variables
+    if job.checkpoint is not None and "keep" in job.checkpoint.model_fields_set:
+        variables["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(job.checkpoint.keep)
+    return variables
+
+
+# The first lines of a plan, for the user: machines, processes, environment, checkpoints and highest cost.
+
+
+def summary(parts: Parts, request: Mapping[str, Any], processes: Processes) -> list[tuple[str, str]]:
+    """Return the lines as pairs of label and text, in reading order."""
+    job, account, body = parts.job, parts.account, request["properties"]
+    seconds = max_runtime(body)
+    pairs = [
+        ("target", f"azureml (workspace {account.workspace} in {account.resource_group})"),
+        ("compute", _summary_compute(body)),
+        ("instances", _instances(parts, instance_count(body))),
+        ("processes", _processes(processes, instance_count(body))),
+        ("distribution", job.distribution.type),
+        ("environment", _environment(parts, body)),
+        ("script", job.entry_point or job.command or ""),
+        ("checkpoint", Body(request).outputs.get("checkpoint", {}).get("uri", "")),
+        ("max runtime", format_duration(seconds) if seconds else "none: it runs until it ends"),
+        ("tier", _tier(body)),
+        ("cost", _cost(parts.machines, body)),
+    ]
+    return [(label, text) for label, text in pairs if text]
+
+
+def instance_count(body: Mapping[str, Any]) -> int:
+    """Return the number of instances that a body asks for. Default: one."""
+    return Body({"properties": body}).instances
+
+
+def max_runtime(body: Mapping[str, Any]) -> int | None:
+    """Return the seconds after which the service ends the job; None if the body sets no limit."""
+    return duration_seconds(str((body.get("limits") or {}).get("timeout", "")))
+
+
+def most_it_can_cost(machines: MachineGroup, body: Mapping[str, Any]) -> float | None:
+    """Return the cost of all instances for the whole time limit in US dollars; None if the price or the limit is
+    unknown.
+    """
+    seconds, rate = max_runtime(body), _hourly(machines, body)
+    return None if seconds is None or rate is None else over(rate, seconds)
+
+
+def _hourly(machines: MachineGroup, body: Mapping[str, Any]) -> float | None:
+    return hourly([(machines.known, instance_count(body))])
+
+
+def _tier(body: Mapping[str, Any]) -> str:
+    queue = body.get("queueSettings")
+    return str(queue.get("jobTier", "")) if isinstance(queue, Mapping) else ""
+
+
+def _summary_compute(body: Mapping[str, Any]) -> str:
+    compute = str(body.get("computeId", "serverless"))
+    return compute.rpartition("/")[2]
+
+
+def _instances(parts: Parts, count: int) -> str:
+    known = parts.machines.known
+    if known is None:
+        left_open = "the type of the cluster" if is_cluster(parts.target.compute) else "any type"
+        return f"{count} x {parts.machines.instance_type or left_open}"
+    network = ", InfiniBand" if known.interconnect == "rdma" and count > 1 else ""
+    return f"{count} x {known.name} ({known.hardware}{network})"
+
+
+def _processes(processes: Processes, instances: int) -> str:
+    if not processes:
+        return ""
+    hosts = processes.started
+    return f"{len(processes)} on {len(hosts)} of {instances} instances" if instances > 1 else str(len(processes))
+
+
+def _environment(parts: Parts, body: Mapping[str, Any]) -> str:
+    upload = parts.environment.upload
+    if upload is None or body.get("environmentId") != parts.environment.id:
+        return str(body.get("environmentId", ""))
+    given = parts.job.environment
+    *_, asset, _, version = upload.destination.split("/")
+    registered = f", registered as {asset}:{version}" if given.asset_name else ""
+    if upload.folder is not None:
+        return f"built from {upload.folder}/{given.dockerfile or 'Dockerfile'}{registered}"
+    image = given.image.of("azureml") if given.image else None
+    conda = f" with {given.conda_file}" if given.conda_file else ""
+    return f"made of {image}{conda}{registered}"
+
+
+def _cost(machines: MachineGroup, body: Mapping[str, Any]) -> str:
+    most, rate = most_it_can_cost(machines, body), _hourly(machines, body)
+    spot = ", less on spot capacity" if _tier(body) == "Spot" else ""
+    if most is not None:
+        return f"at most ${most:,.2f} at list prices{spot}"
+    if rate is not None:
+        return f"${rate:,.2f} an hour at list prices{spot}; no limit is set"
+    return "unknown: the catalogue has no price of this type" if machines.known is not None else ""
+
+
+OVERRIDES = "azureml_overrides"
+
+
+def compile_azureml(job: AnyJob, target: AzureML, context: CompileContext) -> Plan:
+    """Return the plan of a job on Azure ML, whose `request` is the body of the job's PUT.
+
+    `context.account` must be an `AzureMLAccount`. The request is complete before any upload, because the code's id
+    contains the code's hash.
+
+    Raises:
+        JobError: the job asks for something that Azure ML does not have; the hint names an alternative.
+    """
+    if not isinstance(job, TrainingJob):
+        from cloudtrain.targets.azureml.compile.processing import as_command_job, as_processing_plan, shard_problems
+
+        command_job = as_command_job(job)
+        return as_processing_plan(job, _compile(command_job, target, context, Problems(shard_problems(job))))
+    return _compile(job, target, context, Problems())
+
+
+def _compile(job: TrainingJob, target: AzureML, context: CompileContext, problems: Problems) -> Plan:
+    """Return the plan; if there are problems, raise JobError with all of them, including those in `problems`."""
+    parts = parts_of(job, target, context, problems)
+    body = request_of(parts, problems)
+    request = problems.value(lambda: overridden(body, overrides_of(job, "azureml")), None)
+    # If the overrides break the body, the rules check the body without them.
+    plan = _plan(parts, body if request is None else request)
+    problems.refuse(plan)
+    return plan
+
+
+def _plan(parts: Parts, request: dict[str, Any]) -> Plan:
+    context = parts.context
+    gpus = parts.machines.known.gpus if parts.machines.known is not None else None
+    processes = azureml_node.view(request, context.run_name, parts.account.workspace_id, gpus)
+    return Plan(
+        target="azureml",
+        run_name=context.run_name,
+        job_name=parts.job.name,
+        request=request,
+        uploads=tuple(_uploads(parts, request)),
+        processes=processes,
+        summary=tuple(summary(parts, request, processes)),
+        place=parts.account.place,
+    )
+
+
+def parts_of(job: TrainingJob, target: AzureML, context: CompileContext, problems: Problems) -> Parts:
+    """Return the job with the decisions about its machines, its distribution and its environment.
+
+    If a part cannot be decided, the reasons are added to `problems` and a placeholder is used.
+    """
+    machines = problems.value(lambda: machines_of(job, context.account), None)
+    known = machines or some_machines(job)
+    is_known = machines is not None or only_sagemaker(job)
+    distribution = problems.value(lambda: distribution_of(job, known), None) if is_known else None
+    environment = problems.value(lambda: environment_of(job, context), ChosenEnvironment(""))
+    return Parts(job, target, context, known, distribution, environment)
+
+
+def overridden(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge the user's overrides into the body's `properties`.
+
+    Raises:
+        JobError: the overrides remove a field that the plan reads, or change its type.
+    """
+    properties = merged(request["properties"], overrides)
+    problems = [
+        Problem(
+            (OVERRIDES, name), f"`{name}` must stay {word} in the body", "leave it out of the overrides", code="CT035"
+        )
+        for name, (kind, word) in _SHAPES.items()
+        if (name in request["properties"] or name in properties) and not isinstance(properties.get(name), kind)
+    ]
+    problems += _count_problems(properties)
+    if problems:
+        raise JobError(problems)
+    return {**request, "properties": properties}
+
+
+def _count_problems(properties: Mapping[str, Any]) -> Iterator[Problem]:
+    """Report counts in the overrides, such as `instanceCount: 100000`, that exceed the limit for the job's fields."""
+    for section, name in _COUNTS:
+        found = properties.get(section)
+        count = found.get(name) if isinstance(found, Mapping) else None
+        if isinstance(count, int) and count > MAX_COUNT:
+            message = f"`{name}` must be at most {MAX_COUNT}, not `{count}`"
+            yield Problem((OVERRIDES, section, name), message, f"write {MAX_COUNT} or less", code="CT035")
+
+
+_COUNTS = (
+    ("resources", "instanceCount"),
+    ("distribution", "processCountPerInstance"),
+    ("distribution", "workerCount"),
+    ("distribution", "parameterServerCount"),
+)
+
+
+_SHAPES: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "command": (str, "a text"),
+    "environmentVariables": (dict, "a mapping"),
+    "inputs": (dict, "a mapping"),
+    "outputs": (dict, "a mapping"),
+    "properties": (dict, "a mapping"),
+    "tags": (dict, "a mapping"),
+    "distribution": ((dict, type(None)), "a mapping"),
+    "resources": ((dict, type(None)), "a mapping"),
+    "limits": ((dict, type(None)), "a mapping"),
+}
+"""The types that every reader of a body relies on."""
+
+
+def _uploads(parts: Parts, request: Mapping[str, Any]) -> list[Upload]:
+    """Return the uploads that the request needs, leaving out those that the overrides have replaced."""
+    bundle = parts.context.bundle
+    code = code_id(parts.account.workspace_id, bundle.sha256)
+    uploads = [Upload("code", bundle.sha256, code, bundle.size, bundle.file_count)]
+    if parts.environment.upload is not None:
+        uploads.append(parts.environment.upload)
+    named = [request["properties"].get("codeId"), request["properties"].get("environmentId")]
+    return [upload for upload in uploads if upload.destination in named]

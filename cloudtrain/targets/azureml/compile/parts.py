@@ -1,0 +1,316 @@
+"""Convert a job's distribution to the body's: the launcher and the number of processes that Azure ML starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.job.distribution import DeepSpeed, TensorFlow, launcher_of
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.machines.choose import MachineGroup, known_type
+from cloudtrain.targets.azureml.catalogue import nearest_size
+from cloudtrain.targets.azureml.settings import AzureMLAccount
+from cloudtrain.targets.common import compiling as instance_types
+
+
+def distribution_of(job: TrainingJob, machines: MachineGroup) -> dict[str, Any] | None:
+    """Return the body's `distribution`; None for a single process without a distribution.
+
+    Raises:
+        JobError: Azure ML lacks the distribution; the hint names the alternative.
+    """
+    return _ROWS[job.distribution.type](job, machines)
+
+
+def is_launcher(job: TrainingJob) -> bool:
+    """Return whether DeepSpeed's own launcher starts the processes of each instance."""
+    return isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "launcher"
+
+
+def only_sagemaker(job: TrainingJob) -> bool:
+    """Return whether the distribution is a library that only SageMaker has."""
+    return job.distribution.type in ("smddp", "smp")
+
+
+def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
+    """Return the number of processes on each instance.
+
+    The body always contains the number, because the service's default of one would leave seven of eight GPUs idle.
+
+    Raises:
+        JobError: the number is neither in the job nor in the catalogue.
+    """
+    given: int | None = getattr(job.distribution, "processes_per_instance", None)
+    count = given or (machines.known.devices if machines.known else None)
+    if count is not None:
+        return count
+    what = f"`{machines.instance_type}` is not in the catalogue" if machines.instance_type else "no instance type given"
+    message = f"the number of processes per instance is not known: {what}"
+    near = nearest_size(machines.instance_type) if machines.instance_type else None
+    hint = "add `processes_per_instance` to `distribution` (the GPUs of an instance)"
+    if near:
+        place = machines.path or ("resources", "instance_type")
+        raise JobError([Problem(place, message, f"did you mean `{near}`? Or {hint}", code="CT040")])
+    hint += "" if machines.instance_type else ", or `resources.instance_type`"
+    raise JobError([Problem(("distribution", "processes_per_instance"), message, hint, code="CT040")])
+
+
+def _pytorch(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
+    return {"distributionType": "PyTorch", "processCountPerInstance": processes_per_instance(job, machines)}
+
+
+def _mpi(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
+    return {"distributionType": "Mpi", "processCountPerInstance": processes_per_instance(job, machines)}
+
+
+def _deepspeed(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
+    if is_launcher(job):
+        return {"distributionType": "PyTorch", "processCountPerInstance": 1}
+    return _mpi(job, machines) if launcher_of(job.distribution) == "mpirun" else _pytorch(job, machines)
+
+
+def _tensorflow(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
+    """Return the TensorFlow distribution.
+
+    By default the service starts one worker on each instance. With parameter servers, the body always contains the
+    number of workers, because the service would also start workers on the servers' instances.
+    """
+    assert isinstance(job.distribution, TensorFlow)
+    servers = (job.distribution.parameter_servers or 1) if job.distribution.strategy == "parameter_server" else 0
+    workers = job.distribution.workers or (max(1, machines.count - servers) if servers else None)
+    counted = {} if workers is None else {"workerCount": workers}
+    return {"distributionType": "TensorFlow", "parameterServerCount": servers, **counted}
+
+
+def _ray(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:  # noqa: ARG001 - a row's
+    given = job.distribution.model_dump(exclude={"type"}, exclude_none=True)
+    return {"distributionType": "Ray", **{camel(name): value for name, value in given.items()}}
+
+
+def camel(name: str) -> str:
+    """Return `dashboard_port` as the API writes it: `dashboardPort`."""
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _only_sagemaker(alternative: str) -> Callable[[TrainingJob, MachineGroup], None]:
+    def refuse(job: TrainingJob, machines: MachineGroup) -> None:  # noqa: ARG001 - a row's
+        name = job.distribution.type
+        message = f"`{name}` is SageMaker's own library and does not exist on Azure ML"
+        raise JobError([Problem(("distribution", "type"), message, alternative, code="CT030")])
+
+    return refuse
+
+
+_ROWS: dict[str, Callable[[TrainingJob, MachineGroup], dict[str, Any] | None]] = {
+    "torch": _pytorch,
+    "deepspeed": _deepspeed,
+    "mpi": _mpi,
+    "horovod": _mpi,
+    "tensorflow": _tensorflow,
+    "ray": _ray,
+    "none": lambda job, machines: None,  # noqa: ARG005 - a row's
+    "smddp": _only_sagemaker("use `distribution: {type: torch}`: the same script with NCCL"),
+    "smp": _only_sagemaker("use `distribution: {type: torch}` as in `cloudtrain scripts copy pipeline_gpt`, or FSDP2"),
+}
+
+
+# Ids in Azure Resource Manager.
+#
+# `azureml:name:version` becomes an id without the network, so a plan needs no request.
+
+_PREFIX = "azureml:"
+_WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
+_ASSET = re.compile(rf"(?P<name>{_WORD}):(?P<version>{_WORD})")
+_LABEL = re.compile(rf"(?P<name>{_WORD})@(?P<label>[A-Za-z0-9_.-]+)")
+_LABELLED = re.compile(r"(?P<thing>/subscriptions/.+/(?P<kind>environments|data|models)/(?P<name>[^/]+))/labels/latest")
+_MEANT = re.compile(rf"(?:azureml:)+(?P<name>{_WORD})(?::(?P<version>{_WORD}))?:?")
+
+_VIRTUAL_CLUSTERS = "virtualclusters"
+
+LATEST = "latest"
+"""The only label that Azure ML's own tools look up."""
+
+_CURATED = "AzureML-"
+"""Matches names of Microsoft's own environments.
+
+Their short names are sent unchanged, because the service knows them.
+"""
+
+UNNAMED = "cloudtrain"
+"""Name of all environments that a job defines without a name. Their version is a hash of the definition."""
+
+MODELS = ("mlflow_model", "custom_model", "triton_model")
+"""Types of data that are registered as models."""
+
+
+def code_id(workspace_id: str, sha256: str) -> str:
+    """Return the id of a bundle's code asset. It contains the content's hash, so the same code is the same asset."""
+    return f"{workspace_id}/codes/cloudtrain-{sha256[:40]}/versions/1"
+
+
+def environment_id(workspace_id: str, name: str, version: str) -> str:
+    """Return the id of an environment of the workspace."""
+    return f"{workspace_id}/environments/{name}/versions/{version}"
+
+
+def compute_id(workspace_id: str, compute: str) -> str:
+    """Return the id of a compute of the workspace. `serverless` counts as a compute, as in Azure ML's tools.
+
+    `virtualClusters/NAME` is a compute outside the workspace. Complete ids stay unchanged.
+    """
+    plain = compute.removeprefix(_PREFIX)
+    if plain.startswith("/subscriptions/"):
+        return plain
+    if is_virtual_cluster(plain):
+        return f"{workspace_id.partition('/workspaces/')[0]}/{_VIRTUAL_CLUSTERS}/{plain.partition('/')[2]}"
+    return f"{workspace_id}/computes/{plain}"
+
+
+def is_virtual_cluster(compute: str) -> bool:
+    """Return whether a setting or an id names a virtual cluster: `virtualClusters/NAME`, in upper or lower case."""
+    return f"/{_VIRTUAL_CLUSTERS}/" in f"/{compute.removeprefix(_PREFIX)}".lower()
+
+
+def asset_id(workspace_id: str, written: str, kind: str) -> str | None:
+    """Return the id of `azureml:name:version` or `azureml:name@latest`; ids and URIs stay unchanged.
+
+    Returns None for anything else, including an asset without a version: `azureml:foo` does not mean version `foo` of
+    an asset `azureml`. `kind` is the collection: `environments`, `data`, `models`.
+    """
+    plain = written.removeprefix(_PREFIX)
+    if plain.startswith("/subscriptions/"):
+        return plain
+    if written.startswith("azureml://"):
+        return written
+    if plain.startswith(_PREFIX):
+        return None
+    if match := _ASSET.fullmatch(plain):
+        if kind == "environments" and plain.startswith(_CURATED):
+            return f"{_PREFIX}{plain}"
+        return f"{workspace_id}/{kind}/{match['name']}/versions/{match['version']}"
+    match = _LABEL.fullmatch(plain)
+    if match is None or match["label"] != LATEST:
+        return None
+    if kind == "environments" and plain.startswith(_CURATED):
+        return f"{_PREFIX}{plain}"
+    return f"{workspace_id}/{kind}/{match['name']}/labels/{LATEST}"
+
+
+class Labelled(NamedTuple):
+    """The newest version of an asset of a workspace: `.../environments/mine/labels/latest`."""
+
+    thing: str
+    """ARM id without version: `.../environments/mine`."""
+    kind: str
+    name: str
+
+
+def parse_label(written: object) -> Labelled | None:
+    """Return the asset of an id that ends with the label `latest`.
+
+    Returns None for other ids, and for ids of registries, whose labels the service itself resolves.
+    """
+    match = _LABELLED.fullmatch(written) if isinstance(written, str) else None
+    return Labelled(match["thing"], match["kind"], match["name"]) if match else None
+
+
+def is_label(written: str) -> bool:
+    """Return whether the text is `name@label`."""
+    return _LABEL.fullmatch(written.removeprefix(_PREFIX)) is not None
+
+
+def asset_meant(written: str) -> tuple[str, str | None] | None:
+    """Guess the name and version in a misspelt reference, such as `azureml:azureml:foo:2`; None if that is impossible.
+
+    The version is None if the reference has none, such as `azureml:foo`.
+    """
+    match = _MEANT.fullmatch(written)
+    return (match["name"], match["version"]) if match else None
+
+
+# The machines of a job on Azure ML. A cluster has its own instance type; a job may name the type that it expects.
+
+SERVERLESS = "serverless"
+
+
+def is_cluster(compute: str | None) -> bool:
+    """Return whether `compute` names a cluster with its own machines; otherwise the job is serverless."""
+    return compute is not None and compute.removeprefix("azureml:").rpartition("/")[2] != SERVERLESS
+
+
+_OF_KUBERNETES = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+
+
+def is_own_type(compute: str, name: str) -> bool:
+    """Return whether the compute defines its own instance types, of which the job must name one.
+
+    On a Kubernetes cluster a type is an object of the cluster, such as `gpu-large`; on a virtual cluster it has a name
+    like `Singularity.ND40rs_v2`. An Azure ML cluster has only one type, a VM size; the job may name the size that it
+    expects. `name` is the job's instance type, whose form shows whether the cluster is a Kubernetes cluster.
+    """
+    return is_virtual_cluster(compute) or _OF_KUBERNETES.fullmatch(name) is not None
+
+
+def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
+    """Return the machines that the job asks for.
+
+    Raises:
+        JobError: the job asks for something that only SageMaker has, or for a GPU that no instance type has.
+    """
+    resources = job.resources
+    problems = [
+        Problem(
+            ("resources", name), f"`{name}` works only on SageMaker; Azure ML has no equivalent", hint, code="CT031"
+        )
+        for name, hint in _FOREIGN.items()
+        if getattr(resources, name)
+    ]
+    if problems:
+        raise JobError(problems)
+    named = resources.instance_type.of("azureml") if resources.instance_type else None
+    if named is None and resources.gpu is not None:
+        named = instance_types.type_by_gpu("azureml", resources, account.overlay)
+    known = known_type("azureml", named, account.overlay) if named else None
+    return MachineGroup(known.name if known else named or "", resources.instance_count, known)
+
+
+def some_machines(job: TrainingJob) -> MachineGroup:
+    """Return placeholder machines of an unknown type, as many as the job asks for.
+
+    With them, cloudtrain can report a job's other mistakes even if its machines are not valid.
+    """
+    return MachineGroup("", job.resources.instance_count, None)
+
+
+_FOREIGN = {
+    "instance_groups": "use `instance_type` and `instance_count`",
+    "distribution_groups": "remove it",
+    "instance_preferences": "name one `instance_type`, and further regions in the target's `locations`",
+}
+"""Fields of `resources` that a job on Azure ML cannot have, with what to do about each."""
+
+
+# ISO 8601 durations in days, hours, minutes and whole seconds: `P1D`, `PT2H`, `PT1M30S`.
+
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
+
+
+def duration_text(seconds: int) -> str:
+    """Return seconds as an ISO 8601 duration."""
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    time = "".join(f"{number}{unit}" for number, unit in ((hour, "H"), (minute, "M"), (second, "S")) if number)
+    return "P" + (f"{days}D" if days else "") + (f"T{time}" if time else "")
+
+
+def duration_seconds(text: str) -> int | None:
+    """Return the seconds of an ISO 8601 duration; None if the text is not one."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

@@ -1,0 +1,304 @@
+"""`emulate: azureml`: run the job on this machine as Azure ML would run it.
+
+cloudtrain compiles the job for Azure ML, with its counts scaled down. On Azure ML the service starts a job's processes;
+here the supervisor does. Each process has the argv and the environment of `cloudtrain.targets.azureml.launch`,
+except for:
+
+    paths         inputs and outputs are in `data` of the run's folder; each instance has a copy of the code at
+                  `instances/N/wd`, its working directory
+    addresses     hosts with a port become 127.0.0.1 and a free port; lists of hosts become 127.0.0.1, 127.0.0.2, ...
+    interface     `lo` instead of `eth0`
+    interpreter   `python` and `python3` run the local target's interpreter
+    requirements  are not installed
+    counts        instances, processes and GPUs are this machine's
+    mpirun        does not run; the ranks get its variables, and MASTER_PORT is a free port instead of 6105
+    added         CLOUDTRAIN_RUN_DIR, CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS (each instance's share), PATH,
+                  PYTHONUNBUFFERED
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from shlex import quote
+
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.job.data import Input
+from cloudtrain.job.model import format_duration
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.plans.plan import CompileContext
+from cloudtrain.plans.processes import Process
+from cloudtrain.targets.azureml.compile.job import compile_azureml
+from cloudtrain.targets.azureml.launch import (
+    INTERFACE,
+    LONG,
+    MASTER_PORT,
+    JobLayout,
+    addresses,
+    is_literal,
+    mounted_path,
+    processes,
+    service_paths,
+)
+from cloudtrain.targets.azureml.request import Body
+from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
+from cloudtrain.targets.common.compiling import Problems
+from cloudtrain.targets.common.launch import LocalAccount, LocalPlan, LocalSettings
+from cloudtrain.targets.common.launchers import loopback_variables
+from cloudtrain.targets.common.scaling import gpu_share, placed_job, scaled_job, without_echoes
+from cloudtrain.targets.common.specification import CodePlace, LaunchSpecification, Link, StartedProcess
+
+# The locations of an emulated job's instances, data and code on this machine.
+
+LOOPBACK = "127.0.0.1"
+
+
+def local_layout(body: Body, account: LocalAccount, run_dir: str, run_name: str, workspace: str) -> JobLayout:
+    """Return the job's layout inside the run's folder.
+
+    Each instance has a different host address, because some tools count hosts. All processes listen at 127.0.0.1, on
+    free ports that are chosen when the job starts.
+    """
+    data = f"{run_dir}/data"
+    paths = service_paths(body, data)
+    paths |= {
+        f"inputs.{name}": mounted_path(name, item, data) for name, item in body.inputs.items() if not is_literal(item)
+    }
+    paths |= {f"outputs.{name}": f"{data}/{name}" for name in body.outputs}
+    return JobLayout(
+        run_name=run_name,
+        workspace_id=workspace,
+        hosts=addresses("127.0", 1, body.instances),
+        listen=lambda instance, port: (LOOPBACK, f"${{{{ports.instance_{instance}_{port}}}}}"),
+        data=data,
+        code=tuple(f"{run_dir}/instances/{number}/wd" for number in range(body.instances)),
+        paths=paths,
+        gpus=account.machine.gpus and max(1, account.machine.gpus // body.instances),
+    )
+
+
+# One emulated job: the body that Azure ML would get, and this machine.
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The inputs of an emulation. `python` is the path of the interpreter."""
+
+    job: TrainingJob
+    body: Body
+    layout: JobLayout
+    account: LocalAccount
+    python: str
+    run_dir: str
+
+    @property
+    def programs(self) -> str:
+        """Return the folder with `python` and `python3`, which replace the image's programs."""
+        return f"{self.run_dir}/programs"
+
+
+# The launch specification of an emulated job: its folders, files, links, processes and the paths of its results.
+
+_PORT = re.compile(r"\$\{\{ports\.(\w+)\}\}")
+
+
+def specification(
+    stage: Stage, context: CompileContext, started: Sequence[Process], *, grace_period: int
+) -> LaunchSpecification:
+    """Return the launch specification for the processes `started`."""
+    layout, given = stage.layout, _given_places(stage.job)
+    programs = tuple(f"{stage.programs}/{name}" for name in ("python", "python3"))
+    outputs = {name: layout.paths[f"outputs.{name}"] for name in stage.body.outputs}
+    linked = {name: place for name, place in given.items() if name in outputs}
+    made = [
+        path
+        for name, path in outputs.items()
+        if name not in linked and stage.body.outputs[name].get("jobOutputType") != "uri_file"
+    ]
+    kept = tuple(f"{code}/outputs" for code in layout.code)
+    own = {name: (outputs[name],) if name in outputs else tuple(f"{folder}/{name}" for folder in kept) for name in _OWN}
+    return LaunchSpecification(
+        name=context.run_name,
+        run_dir=stage.run_dir,
+        emulates="azureml",
+        code=CodePlace(stage.account.archive(context.bundle), context.bundle.sha256, layout.code[0], layout.code[1:]),
+        directories=tuple(sorted([layout.data, *made, *linked.values()])),
+        files={path: f'#!/bin/sh\nexec {quote(stage.python)} "$@"\n' for path in programs},
+        programs=programs,
+        links=(
+            *(Link(layout.paths[f"inputs.{name}"], str(item.local), None) for name, item in _data(stage.job)),
+            *(Link(outputs[name], place, None) for name, place in linked.items()),
+            *(Link(path, target, None) for path, target in _user_logs(stage.run_dir, len(started))),
+        ),
+        places={
+            **own,
+            "outputs": kept,
+            "user_logs": (f"{stage.run_dir}/user_logs",),
+            **{f"outputs/{name}": (path,) for name, path in outputs.items() if name not in _OWN},
+        },
+        launcher="processes",
+        instances=stage.body.instances,
+        world_size=len(started),
+        ports=_ports(started),
+        processes=tuple(_started_process(stage, process) for process in started),
+        finishes=("worker",) if any(process.role == "ps" for process in started) else (),
+        grace_period=grace_period,
+        max_runtime=stage.job.max_runtime,
+    )
+
+
+_OWN = ("model", "checkpoint")
+
+
+def _ports(started: Sequence[Process]) -> tuple[str, ...]:
+    """Return the names of all ports that the processes' variables contain."""
+    return tuple(sorted({name for each in started for text in each.env.values() for name in _PORT.findall(text)}))
+
+
+def _started_process(stage: Stage, process: Process) -> StartedProcess:
+    """Return the process to start. Signals go to its whole process group, because the shell does not forward them."""
+    role = "process" if process.role == "rank" else process.role
+    shown = replace(process, role=role, env=dict(sorted(process.env.items())))
+    return StartedProcess.of(shown, "group", stage.layout.code[process.instance])
+
+
+def _given_places(job: TrainingJob) -> dict[str, str]:
+    """Map outputs to the local paths that the job names for them."""
+    places = {name: item.local for name, item in job.outputs.items() if item.local is not None}
+    if job.checkpoint is not None and job.checkpoint.local is not None:
+        places["checkpoint"] = job.checkpoint.local
+    return places
+
+
+def _data(job: TrainingJob) -> Iterator[tuple[str, Input]]:
+    return ((name, item) for name, item in job.inputs.items() if item.local is not None)
+
+
+def _user_logs(run_dir: str, count: int) -> Iterator[tuple[str, str]]:
+    """Yield a link and its target for each rank's log. Links have Azure ML's names: `std_log_process_07.txt`."""
+    for rank in range(count):
+        name = f"std_log_process_{rank:0{len(str(count - 1))}d}.txt" if count > 1 else "std_log.txt"
+        yield f"{run_dir}/user_logs/{name}", f"{run_dir}/logs/rank_{rank}.log"
+
+
+# Compile a job, a local target and a context into the plan of an emulated job.
+
+ACCOUNT = AzureMLAccount(
+    subscription_id="00000000-0000-0000-0000-000000000000", resource_group="emulated", workspace="emulated"
+)
+"""Stands in for a workspace, because the request is never sent."""
+
+INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES")
+
+
+def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: CompileContext) -> LocalPlan:
+    """Return the plan of a job that runs on this machine as on Azure ML. `context.account` must be a `LocalAccount`.
+
+    Raises:
+        JobError: the job cannot run on Azure ML, or cannot be emulated; the hint names an alternative.
+    """
+    account: LocalAccount = context.account
+    stage = _stage(job, target, context)
+    started = [_here(stage, process) for process in processes(stage.body, stage.layout)]
+    if not started:
+        message = f"cloudtrain cannot emulate `{stage.body.kind}`: Azure does not document its processes"
+        raise JobError([Problem(("azureml_overrides", "distribution"), message, "submit it to Azure ML", code="CT031")])
+    for process in started:
+        process.env.update(_shares(stage, process.instance, len(started)))
+        for name, value in loopback_variables(account.loopback).items():
+            process.env.setdefault(name, value)
+    return LocalPlan.of(
+        specification(stage, context, started, grace_period=target.grace_period),
+        job.name,
+        context,
+        processes=tuple(map(_shorten, started)),
+        summary=_summary(stage, len(started)),
+        notes=_notes(stage),
+    )
+
+
+def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> Stage:
+    """Compile the job for Azure ML, with this machine's counts, and without requirements, which are not installed
+    here.
+    """
+    account: LocalAccount = context.account
+    problems = Problems(_horovod_problems(job))
+    made = problems.value(lambda: scaled_job(job, target, account), None)
+    scaled = made[0] if made else placed_job(job, target)
+    scaled = scaled.model_copy(update={"environment": job.environment.model_copy(update={"requirements": None})})
+    plan = problems.value(lambda: compile_azureml(scaled, AzureML(), context._replace(account=ACCOUNT)), None)
+    if problems or plan is None:
+        raise JobError(without_echoes(problems))
+    body = Body(plan.request)
+    run_dir = account.run_dir(context.run_name)
+    layout = local_layout(body, account, run_dir, context.run_name, ACCOUNT.workspace_id)
+    return Stage(job, body, layout, account, target.python or account.python, run_dir)
+
+
+def _horovod_problems(job: TrainingJob) -> Iterator[Problem]:
+    """Refuse Horovod, because without mpirun every rank would train alone, without an error."""
+    if job.distribution.type == "horovod":
+        message = "Horovod's ranks find each other through Azure ML's own mpirun, which is not on this machine"
+        yield Problem(("distribution", "type"), message, "run it here without `--emulate azureml`", code="CT030")
+
+
+def _here(stage: Stage, process: Process) -> Process:
+    """Return a copy of the service's process with this machine's network interface and a free MASTER_PORT."""
+    env = dict(process.env)
+    for name in INTERFACE_VARIABLES:
+        if env.get(name) == INTERFACE:
+            env[name] = "lo"
+    if stage.body.kind == "Mpi":
+        env.setdefault("MASTER_PORT", stage.layout.listen(0, MASTER_PORT)[1])
+    return replace(process, env=env)
+
+
+def _shares(stage: Stage, instance: int, world_size: int) -> dict[str, str]:
+    """Return the variables that the emulation adds to every process.
+
+    On the PATH, the job's `python` comes first, followed by the other programs in the interpreter's folder.
+    """
+    beside = stage.python.rpartition("/")[0]
+    variables = {
+        "CLOUDTRAIN_RUN_DIR": stage.run_dir,
+        "OMP_NUM_THREADS": str(max(1, stage.account.machine.cpus // world_size)),
+        "PATH": ":".join((stage.programs, beside, "${{env.PATH}}")),
+        "PYTHONUNBUFFERED": "1",
+    }
+    share = gpu_share(stage.account.machine.gpu_ids, stage.body.instances, instance)
+    if share and stage.body.instances > 1:
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(share)
+    return variables
+
+
+def _shorten(process: Process) -> Process:
+    return replace(process, env={name: value for name, value in process.env.items() if name not in LONG})
+
+
+def _summary(stage: Stage, world_size: int) -> Iterator[tuple[str, str]]:
+    body, job = stage.body, stage.job
+    machine = body.instance_type or "of any type"
+    yield "target", f"local ({stage.account.machine}), as Azure ML would run it"
+    yield "instances", f"{body.instances} x {machine}, simulated" if body.instances > 1 else f"{machine}, simulated"
+    yield "processes", str(world_size)
+    yield "started by", f"the service itself ({body.kind or 'no distribution'})"
+    yield "environment", f"{body.environment} (not used here)"
+    yield "script", job.entry_point or job.command or ""
+    yield "data", stage.layout.data
+    yield "run folder", stage.run_dir
+    if job.max_runtime:
+        yield "max runtime", format_duration(job.max_runtime)
+
+
+def _notes(stage: Stage) -> Iterator[str]:
+    job, body = stage.job, stage.body
+    if job.environment.requirements is not None:
+        yield f"`{job.environment.requirements}` is not installed here"
+    if body.kind == "Mpi":
+        yield (
+            "Azure ML's mpirun is not run here: ranks have its variables, but a script that calls MPI itself (mpi4py) "
+            "finds itself alone"
+        )
+    if not body.kind and body.instances > 1:
+        yield "what several instances run without a distribution is not documented; the emulation starts one process"

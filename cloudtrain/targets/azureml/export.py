@@ -1,0 +1,473 @@
+"""Turn a plan's request back into the formats of Azure's own tools.
+
+This code is pure and needs no SDK; `AzureMLPlan` makes the SDK's objects from its results. `tests/parity` runs
+the real SDK and compares its requests.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from cloudtrain.errors import TargetError
+from cloudtrain.plans.document import UNSEEN, shell_word, visible_yaml
+from cloudtrain.targets.azureml.compile.parts import duration_seconds, duration_text, parse_label
+from cloudtrain.targets.azureml.export_words import (
+    Convert,
+    Wordless,
+    constant,
+    count,
+    each,
+    flag,
+    kinds,
+    mapping,
+    not_empty,
+    one_of,
+    part,
+    text,
+    texts,
+)
+from cloudtrain.targets.azureml.service.client import BUILT_IN, kind_of
+from cloudtrain.targets.azureml.settings import AccountRef
+from cloudtrain.targets.common.export import Call, Program, Ref
+
+# Convert the body of a command job to the fields that azure-ai-ml's YAML and Python objects share.
+#
+# If azure-ai-ml cannot send a body, cloudtrain names the fields that cause it. All facts about azure-ai-ml are those
+# of version 1.35.2.
+
+ALWAYS = (
+    "displayName", "experimentName", "command", "environmentId", "inputs", "outputs", "environmentVariables",
+    "properties", "tags", "isArchived",
+)  # fmt: skip
+"""Fields that the tool requires, or always sends because it fills in missing ones."""
+
+_WRITTEN_EMPTY = ("inputs", "outputs", "environment_variables", "properties", "tags")
+
+INPUT_MODES = {
+    "ReadOnlyMount": "ro_mount",
+    "ReadWriteMount": "rw_mount",
+    "Download": "download",
+    "Direct": "direct",
+    "EvalMount": "eval_mount",
+    "EvalDownload": "eval_download",
+}
+OUTPUT_MODES = {"ReadWriteMount": "rw_mount", "Upload": "upload", "Direct": "direct"}
+TIERS = {"Spot": "spot", "Basic": "basic", "Standard": "standard", "Premium": "premium", "Null": "null"}
+PRIORITIES = {1: "low", 2: "medium", 3: "high"}
+
+SERVICE_SETTINGS = {"ssh": ("sshPublicKeys", "ssh_public_keys"), "tensor_board": ("logDir", "log_dir")}
+"""Maps each type of service to the only property for which the tool has a separate name."""
+
+_DATA = ("uri_file", "uri_folder", "mltable", "mlflow_model", "custom_model", "triton_model")
+_RENAMED_RESOURCES = {
+    "aisupercomputer": "AISuperComputer", "singularity": "AISuperComputer", "itp": "itp",
+    "target_selector": "target_selector",
+}  # fmt: skip
+"""Properties of resources that the tool rewrites in its own spelling."""
+
+
+def job_of(request: Mapping[str, Any], run_name: str) -> dict[str, Any]:
+    """Return the job with the fields of `command(...)` and of the YAML schema, such as `compute` and `limits.timeout`.
+
+    Inputs that are plain values become strings. Empty mappings that azure-ai-ml adds itself are left out.
+
+    Raises:
+        TargetError: azure-ai-ml cannot express a field; the message names the field.
+    """
+    try:
+        found = _JOB(request["properties"])
+        _check_command(found["command"], found["inputs"])
+    except Wordless as error:
+        raise refuse(error.paths) from None
+    written = {name: value for name, value in found.items() if value != {} or name not in _WRITTEN_EMPTY}
+    return {"name": run_name, **written}
+
+
+def refuse(paths: Iterable[str], tool: str = "the SDK of Azure ML") -> TargetError:
+    """Return an error that names the fields that a tool cannot express, with a hint on how to send them anyway."""
+    names = ", ".join(f"`{path}`" for path in paths)
+    hint = "send the body itself: `cloudtrain submit`, or `az rest --method put` with the output of `--format request`"
+    return TargetError(f"{tool} cannot express {names}", hint=hint, code="CT904")
+
+
+def _id(value: Any) -> str:
+    """Return an asset's id as azure-ai-ml expects it; refuse other texts.
+
+    azure-ai-ml sends complete ids and short names of curated environments unchanged, and resolves the label for an
+    asset's newest version as `cloudtrain submit` does. For other texts, it would look something up or upload something
+    before it sends the job.
+    """
+    if not text(value).startswith(("/subscriptions/", "azureml://", "azureml:AzureML-")):
+        raise Wordless("")
+    return write_label(value)
+
+
+def write_label(value: Any) -> str:
+    """Shorten an id with the label `latest` to `mine@latest`; return any other id or address unchanged."""
+    label = parse_label(text(value))
+    return f"{label.name}@latest" if label else str(value)
+
+
+def _compute(value: Any) -> str:
+    if text(value) in ("", "local"):  # `local` would start the job on the user's own machine
+        raise Wordless("")
+    return str(value)
+
+
+def _seconds(value: Any) -> int:
+    """Return the seconds of an ISO 8601 duration; refuse one that azure-ai-ml would write in another way."""
+    seconds = duration_seconds(text(value))
+    if not seconds or duration_text(seconds) != value:
+        raise Wordless("")
+    return seconds
+
+
+def _resources(value: Any) -> dict[str, Any]:
+    found: dict[str, Any] = _RESOURCES(value)
+    lost = [name for name in ("locations", "maxInstanceCount") if name in value]
+    if "dockerArgsList" in value and lost:
+        raise Wordless(*(f"{name} beside dockerArgsList" for name in lost))
+    renamed = [name for name in value["properties"] if _RENAMED_RESOURCES.get(name.lower(), name) != name]
+    if renamed:
+        raise Wordless(*(f"properties.{name}" for name in renamed))
+    if not found["properties"]:
+        del found["properties"]
+    return found
+
+
+_RESOURCES = part(
+    {
+        "instanceCount": ("instance_count", count),
+        "instanceType": ("instance_type", text),
+        "locations": ("locations", texts),
+        "maxInstanceCount": ("max_instance_count", count),
+        "shmSize": ("shm_size", text),
+        "dockerArgs": ("docker_args", text),
+        "dockerArgsList": ("docker_args", texts),
+        "properties": ("properties", mapping),
+    },
+    always=("properties",),
+)
+
+
+def _add_type(kind: str, convert: Convert) -> Convert:
+    """Return a function that converts a value with `convert`, and adds the field `type` with the value `kind`."""
+    return lambda value: {"type": kind, **convert(value)}
+
+
+_PROCESSES = part({"processCountPerInstance": ("process_count_per_instance", count)})
+_SERVERS = part(
+    {
+        "parameterServerCount": ("parameter_server_count", count),
+        "workerCount": ("worker_count", count),
+    },
+    always=("parameterServerCount",),
+)
+_RAY = part(
+    {
+        "port": ("port", count),
+        "address": ("address", text),
+        "includeDashboard": ("include_dashboard", flag),
+        "dashboardPort": ("dashboard_port", count),
+        "headNodeAdditionalArgs": ("head_node_additional_args", text),
+        "workerNodeAdditionalArgs": ("worker_node_additional_args", text),
+    }
+)
+_DISTRIBUTIONS = {
+    "PyTorch": _add_type("pytorch", _PROCESSES),
+    "Mpi": _add_type("mpi", _PROCESSES),
+    "TensorFlow": _add_type("tensorflow", _SERVERS),
+    "Ray": _add_type("ray", _RAY),
+}
+
+_IDENTITIES = {
+    "Managed": _add_type("managed_identity", part({"clientId": ("client_id", text), "objectId": ("object_id", text)})),
+    "UserIdentity": _add_type("user_identity", part({})),
+    "AMLToken": _add_type("aml_token", part({})),
+}
+
+_INPUT = part({"uri": ("path", write_label), "mode": ("mode", one_of(INPUT_MODES))}, always=("uri",))
+_LITERAL = part({"value": ("value", text)}, always=("value",))
+_INPUTS: dict[str, Convert] = {name: _add_type(name, _INPUT) for name in _DATA}
+_INPUTS["literal"] = lambda value: _LITERAL(value)["value"]
+
+_OUTPUT = part(
+    {
+        "uri": ("path", text),
+        "mode": ("mode", one_of(OUTPUT_MODES)),
+        "assetName": ("name", text),
+        "assetVersion": ("version", text),
+    }
+)
+_OUTPUTS = {name: _add_type(name, _OUTPUT) for name in _DATA}
+
+
+def _service(kind: str) -> Callable[[Any], dict[str, Any]]:
+    def convert(value: Any) -> dict[str, Any]:
+        found = {"type": kind, **_SERVICE(value)}
+        setting, word = SERVICE_SETTINGS.get(kind, ("", ""))
+        if list(found.get("properties", ())) == [setting] and found["properties"][setting]:
+            found[word] = found.pop("properties")[setting]
+        return found
+
+    return convert
+
+
+_NODES = kinds("nodesValueType", {"All": lambda value: part({})(value) or "all"})
+_SERVICE = part({"nodes": ("nodes", _NODES), "port": ("port", count), "properties": ("properties", each(text))})
+_SERVICES = {
+    "SSH": _service("ssh"),
+    "TensorBoard": _service("tensor_board"),
+    "JupyterLab": _service("jupyter_lab"),
+    "VSCode": _service("vs_code"),
+}
+
+_JOB = part(
+    {
+        "jobType": ("", constant("Command")),
+        "isArchived": ("", constant(False)),
+        "displayName": ("display_name", text),
+        "experimentName": ("experiment_name", text),
+        "description": ("description", text),
+        "command": ("command", text),
+        "codeId": ("code", _id),
+        "environmentId": ("environment", _id),
+        "environmentVariables": ("environment_variables", mapping),
+        "inputs": ("inputs", each(kinds("jobInputType", _INPUTS))),
+        "outputs": ("outputs", each(kinds("jobOutputType", _OUTPUTS))),
+        "computeId": ("compute", _compute),
+        "resources": ("resources", _resources),
+        "distribution": ("distribution", kinds("distributionType", _DISTRIBUTIONS)),
+        "limits": (
+            "limits",
+            part(
+                {"jobLimitsType": ("", constant("Command")), "timeout": ("timeout", _seconds)},
+                always=("jobLimitsType", "timeout"),
+            ),
+        ),
+        "queueSettings": (
+            "queue_settings",
+            not_empty(part({"jobTier": ("job_tier", one_of(TIERS)), "priority": ("priority", one_of(PRIORITIES))})),
+        ),
+        "identity": ("identity", kinds("identityType", _IDENTITIES)),
+        "services": ("services", not_empty(each(kinds("jobServiceType", _SERVICES)))),
+        "parentJobName": ("parent_job_name", text),
+        "tags": ("tags", each(text)),
+        "properties": ("properties", each(text)),
+    },
+    always=ALWAYS,
+)
+
+_OLD_REFERENCE = re.compile(r"(?<!\{)\{(?:inputs|outputs|search_space)\.[^}]*\}(?!\})")
+"""Matches texts that the tool rewrites into a reference before it sends a command."""
+
+_REFERENCE = re.compile(r"\$\{\{inputs\.([\w.-]+)\}\}")
+"""Matches references that the tool looks up among the inputs, and refuses if they name none."""
+
+
+def _check_command(command: str, inputs: Mapping[str, Any]) -> None:
+    wordless = [match[0] for match in _OLD_REFERENCE.finditer(command)]
+    wordless += [match[0] for match in _REFERENCE.finditer(command) if match[1] not in inputs]
+    if wordless:
+        raise Wordless(*(f"{words} in command" for words in dict.fromkeys(wordless)))
+
+
+# The job as calls of azure-ai-ml: `command(...)`, and the client that sends it.
+
+EXTRA = "azureml-sdk"
+_SDK, _ENTITIES = "azure.ai.ml", "azure.ai.ml.entities"
+
+CLASSES = {
+    "pytorch": f"{_SDK}.PyTorchDistribution",
+    "mpi": f"{_SDK}.MpiDistribution",
+    "tensorflow": f"{_SDK}.TensorFlowDistribution",
+    "ray": f"{_SDK}.RayDistribution",
+    "managed_identity": f"{_ENTITIES}.ManagedIdentityConfiguration",
+    "user_identity": f"{_ENTITIES}.UserIdentityConfiguration",
+    "aml_token": f"{_ENTITIES}.AmlTokenConfiguration",
+    "ssh": f"{_ENTITIES}.SshJobService",
+    "tensor_board": f"{_ENTITIES}.TensorBoardJobService",
+    "jupyter_lab": f"{_ENTITIES}.JupyterLabJobService",
+    "vs_code": f"{_ENTITIES}.VsCodeJobService",
+}
+"""Maps the `type` of a part to its class."""
+
+RESOURCES = ("instance_count", "instance_type", "locations", "docker_args", "shm_size")
+"""Resources that are arguments of `command`."""
+
+
+def command_program(job: Mapping[str, Any]) -> Program:
+    """Return a program that only makes the `command(...)`. `job` is the result of `job_of`."""
+    return Program({"job": _command(job)}, "", {}, EXTRA)
+
+
+def submit_program(job: Mapping[str, Any], place: AccountRef) -> Program:
+    """Return a program that makes the `command(...)` and a client, and sends the job to the workspace."""
+    arguments = {
+        "credential": _credential(place),
+        "subscription_id": place.subscription_id,
+        "resource_group_name": place.resource_group,
+        "workspace_name": place.workspace,
+    }
+    client = Call(f"{_SDK}.MLClient", arguments | ({"cloud": place.cloud} if place.cloud else {}))
+    variables = {"job": _command(job), "ml_client": client}
+    return Program(variables, "jobs.create_or_update", {"job": Ref("job")}, EXTRA)
+
+
+def _command(job: Mapping[str, Any]) -> Call:
+    arguments: dict[str, Any] = {}
+    for name, value in job.items():
+        arguments |= _PARTS[name](value) if name in _PARTS else {name: value}
+    return Call(f"{_SDK}.command", arguments)
+
+
+def _program_resources(value: Mapping[str, Any]) -> dict[str, Any]:
+    if value and set(value) <= set(RESOURCES):
+        return dict(value)
+    return {"resources": Call(f"{_ENTITIES}.JobResourceConfiguration", dict(value))}
+
+
+def _inputs(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {"inputs": {name: _data("Input", item) if isinstance(item, dict) else item for name, item in value.items()}}
+
+
+def _outputs(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {"outputs": {name: _data("Output", item) for name, item in value.items()}}
+
+
+def _data(name: str, item: Mapping[str, Any]) -> Call:
+    return Call(f"{_SDK}.{name}", dict(item))
+
+
+def _make_call(value: Mapping[str, Any]) -> Call:
+    return Call(CLASSES[value["type"]], {name: inner for name, inner in value.items() if name != "type"})
+
+
+_PARTS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "resources": _program_resources,
+    "inputs": _inputs,
+    "outputs": _outputs,
+    "limits": dict,
+    "queue_settings": dict,
+    "distribution": lambda value: {"distribution": _make_call(value)},
+    "identity": lambda value: {"identity": _make_call(value)},
+    "services": lambda value: {"services": {name: _make_call(item) for name, item in value.items()}},
+}
+"""Parts of a job that are separate arguments, or objects."""
+
+
+def _credential(place: AccountRef) -> Call:
+    """Return the call that creates the target's credential. Outside Azure's public cloud, the call names the login
+    service of the cloud.
+    """
+    kind = kind_of(place.credential)
+    cloud = BUILT_IN.get(place.cloud or "AzureCloud")
+    elsewhere = kind.takes_authority and place.cloud and cloud is not None and place.cloud != "AzureCloud"
+    return Call(f"azure.identity.{kind.name}", {"authority": cloud.login} if elsewhere and cloud else {})
+
+
+# Silence azure-ai-ml's warnings about its experimental classes.
+
+_REMARKS = "azure.ai.ml._utils._experimental"
+"""The logger of azure-ai-ml (1.35.2) that calls half of its classes experimental, even on import."""
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the SDK's warnings while the `with` block runs, and restore the logger afterwards."""
+    logger = logging.getLogger(_REMARKS)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+# The job as YAML for `az ml job create --file` and `azure.ai.ml.load_job`.
+#
+# azure-ai-ml's own YAML output (1.35.2) is not used: it loses writable inputs, addresses outside datastores, string
+# values of inputs, lists of docker arguments, and environments. azure-ai-ml reads this module's YAML without a loss.
+
+SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
+
+MODES = {"mltable": ("eval_mount", "eval_download")}
+"""Maps each type of input to the only modes that the schema accepts for it."""
+
+_EVERY_MODE = ("ro_mount", "download", "direct")
+
+
+def yaml_job(job: Mapping[str, Any], place: AccountRef, *, remark: str = "") -> str:
+    """Return `job`, the result of `job_of`, as YAML. Comments above it contain the command that sends it to the
+    workspace `place`, and the `remark`.
+
+    Raises:
+        TargetError: the schema cannot express a mode of an input; the message names it.
+    """
+    wordless = [f"inputs.{name}.mode" for name, item in job.get("inputs", {}).items() if not _has_mode(item)]
+    if wordless:
+        raise refuse(wordless, "the YAML of Azure ML")
+    document = {"$schema": SCHEMA, "type": "command", **{name: _convert(name, value) for name, value in job.items()}}
+    return "".join(f"# {line}\n" for line in _head(place, remark)) + _dump(document)
+
+
+def _head(place: AccountRef, remark: str) -> Iterator[str]:
+    names = {"--subscription": place.subscription_id, "--resource-group": place.resource_group}
+    options = names | {"--workspace-name": place.workspace}
+    words = " ".join(f"{option} {shell_word(value)}" for option, value in options.items())
+    yield f"az ml job create --file job.yml {words}"
+    if remark:
+        yield remark
+
+
+def _has_mode(item: Any) -> bool:
+    if not isinstance(item, dict) or "mode" not in item:
+        return True
+    return item["mode"] in (*_EVERY_MODE, *MODES.get(item["type"], ()))
+
+
+def _convert(name: str, value: Any) -> Any:
+    if name in ("code", "environment", "compute"):
+        return _yaml_job_id(value)
+    if name == "inputs":
+        return {
+            key: item | {"path": _yaml_job_id(item["path"])} if isinstance(item, dict) else item
+            for key, item in value.items()
+        }
+    return value
+
+
+def _yaml_job_id(written: str) -> str:
+    """Return an id in the YAML's notation.
+
+    In YAML, ids of Azure Resource Manager and labels begin with `azureml:`. Anything else stays unchanged: a URI, a
+    short name that already has this prefix, or `serverless`.
+    """
+    plain = written.startswith("/subscriptions/") or (written.endswith("@latest") and ":" not in written)
+    return f"azureml:{written}" if plain else written
+
+
+def _dump(document: Mapping[str, Any]) -> str:
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the base's
+            return True
+
+    Dumper.add_representer(str, _scalar)
+    text: str = yaml.dump(document, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=float("inf"))
+    return visible_yaml(text)
+
+
+def _scalar(dumper: Any, text: str) -> Any:
+    """Write a text so that it is read back unchanged.
+
+    Newlines stay newlines. Other characters that YAML takes for line ends, and invisible characters, need double
+    quotes, because only double quotes can escape them.
+    """
+    style = '"' if UNSEEN.search(text) else "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)

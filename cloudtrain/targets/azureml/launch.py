@@ -1,0 +1,499 @@
+"""Derive the argv and environment of every process on the instances from the body of an Azure ML job.
+
+None of this was recorded on Azure. The sources are Microsoft's documentation ("Distributed GPU training guide", and the
+TensorFlow guides), code that reads the service's variables (DeepSpeed's `comm.py`, hi-ml, Microsoft's own examples),
+and environments that users have published. A variable that these sources do not mention is left out, or the docstring
+of its function says that it is inferred.
+
+Start reading at `cloudtrain.targets.azureml.launch`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from shlex import quote
+from typing import Any, NamedTuple
+
+from cloudtrain.job.data import find_references
+from cloudtrain.plans.processes import Alike, Process, Processes
+from cloudtrain.targets.azureml.request import Body, Request
+
+# The paths of inputs and outputs on an instance, and the command line with these paths filled in.
+#
+# The folder names follow published logs: the folder of the input `train` is `INPUT_train`, and that of the output
+# `model` is `model`. A few paths in these logs suggest that a single input file keeps its name in the folder.
+
+_FILE_NAME = r"/paths/(?:.*/)?([^/]+)$|^(?!azureml:)\w+://.*/([^/?]+)(?:\?.*)?$"
+"""The last part of a datastore path or of an address; data assets do not have it."""
+
+
+def service_paths(body: Body, data: str) -> dict[str, str]:
+    """Map `inputs.NAME` and `outputs.NAME` to the texts that replace them in the command.
+
+    The text is a path in the folder `data`; with the mode `Direct`, the data's address; for a literal input, its value.
+    """
+    inputs = {f"inputs.{name}": _input(name, item, data) for name, item in body.inputs.items()}
+    return inputs | {f"outputs.{name}": _output(name, item, data) for name, item in body.outputs.items()}
+
+
+def is_literal(item: Mapping[str, Any]) -> bool:
+    """Return whether an input is a literal value instead of data."""
+    return item.get("jobInputType") == "literal"
+
+
+def mounted_path(name: str, item: Mapping[str, Any], data: str) -> str:
+    """Return the path of an input in the folder `data`: `INPUT_NAME`, or `INPUT_NAME/FILE` for a single file."""
+    folder = f"{data}/INPUT_{name}"
+    uri = item.get("uri")
+    match = re.search(_FILE_NAME, uri) if item.get("jobInputType") == "uri_file" and isinstance(uri, str) else None
+    return f"{folder}/{match[1] or match[2]}" if match else folder
+
+
+def _input(name: str, item: Mapping[str, Any], data: str) -> str:
+    if is_literal(item):
+        return str(item.get("value", ""))
+    return str(item.get("uri", "")) if item.get("mode") == "Direct" else mounted_path(name, item, data)
+
+
+def _output(name: str, item: Mapping[str, Any], data: str) -> str:
+    return str(item["uri"]) if item.get("mode") == "Direct" and item.get("uri") else f"{data}/{name}"
+
+
+def fill_command(body: Body, paths: Mapping[str, str]) -> str:
+    """Return the command with every reference replaced by its text in `paths`; other references stay unchanged.
+
+    Values of literal inputs are inserted unchanged, as the service does. Every other text is escaped to fit the quotes
+    around its reference, so that the script gets even a path with spaces as one argument.
+    """
+    literals = {f"inputs.{name}" for name, item in body.inputs.items() if is_literal(item)}
+    command, parts, end, quotes = body.command, [], 0, _Quotes()
+    for found in find_references(command):
+        value = paths.get(found.inner)
+        if value is None:
+            continue
+        between = command[end : found.start]
+        quotes.pass_over(between)
+        parts += [between, value if found.inner in literals else _quote_for(value, quotes.is_open)]
+        quotes.pass_over(found.text)
+        end = found.end
+    return "".join([*parts, command[end:]])
+
+
+def _quote_for(text: str, around: str) -> str:
+    if around == "'":
+        return text.replace("'", "'\\''")
+    if around == '"':
+        return re.sub(r'([\\"$`])', r"\\\1", text)
+    return quote(text)
+
+
+class _Quotes:
+    """The quote that is open at the end of the shell text read so far: `'`, `"` or nothing."""
+
+    def __init__(self) -> None:
+        self.is_open = ""
+        self._escaped = False
+
+    def pass_over(self, text: str) -> None:
+        for character in text:
+            if self._escaped:
+                self._escaped = False
+            elif character == "\\" and self.is_open != "'":
+                self._escaped = True
+            elif character == self.is_open:
+                self.is_open = ""
+            elif character in "'\"" and not self.is_open:
+                self.is_open = character
+
+
+# The addresses of a job's instances and the paths of its data and code, on the service or in an emulation.
+
+FIRST_ADDRESS = 4
+"""The first address of a subnet that Azure assigns: 10.0.0.4. The real addresses are known when the job runs."""
+
+JOBS = "/mnt/azureml/cr/j"
+"""The service's folder of jobs. The service names each job's folder by a number; the run's name stands in for it."""
+
+Listen = Callable[[int, int], tuple[str, str]]
+"""Maps an instance and a port to the address and port where other processes reach it."""
+
+
+@dataclass(frozen=True)
+class JobLayout:
+    """The addresses of one job's instances, and the paths of its data and code.
+
+    Attributes:
+        run_name: the job's name.
+        workspace_id: the workspace's ARM id.
+        hosts: the address of each instance, as it appears in lists of hosts.
+        listen: maps an instance and a port to the address and port where other processes reach it.
+        data: the folder that holds inputs and outputs.
+        code: the working directory of each instance.
+        paths: maps `inputs.NAME` and `outputs.NAME` to the text that the script gets.
+        gpus: number of GPUs of each instance; None if unknown.
+    """
+
+    run_name: str
+    workspace_id: str
+    hosts: tuple[str, ...]
+    listen: Listen
+    data: str
+    code: tuple[str, ...]
+    paths: dict[str, str]
+    gpus: int | None = None
+
+    @property
+    def is_multi(self) -> bool:
+        """Return whether the job has more than one instance."""
+        return len(self.hosts) > 1
+
+
+def addresses(network: str, first: int, count: int) -> tuple[str, ...]:
+    """Return consecutive addresses: `10.0.0.4`, `10.0.0.5`, ... for the network `10.0` and `first=4`."""
+    return tuple(f"{network}.{number >> 8}.{number & 255}" for number in range(first, first + count))
+
+
+def service_layout(body: Body, run_name: str, workspace_id: str, gpus: int | None) -> JobLayout:
+    """Return the layout of a job on the service.
+
+    The addresses and the job's folder are examples; Azure assigns the real ones when the job starts.
+    """
+    hosts = addresses("10.0", FIRST_ADDRESS, body.instances)
+    folder = f"{JOBS}/{run_name}"
+    data = f"{folder}/cap/data-capability/wd"
+    return JobLayout(
+        run_name=run_name,
+        workspace_id=workspace_id,
+        hosts=hosts,
+        listen=lambda instance, port: (hosts[instance], str(port)),
+        data=data,
+        code=(f"{folder}/exe/wd",) * body.instances,
+        paths=service_paths(body, data),
+        gpus=gpus,
+    )
+
+
+# The variable TF_CONFIG of Azure ML's TensorFlow distribution.
+#
+# The documentation shows two clusters of TensorFlow processes, in which every process uses port 2222. The first
+# cluster has only workers (`host0:2222`, `host1:2222`, without a key `ps`). The second has parameter servers on the
+# first hosts and workers on the next hosts.
+#
+# If a job has more processes than hosts, some processes share a host. cloudtrain assumes that Azure ML then assigns
+# ports as its predecessor Batch AI did: 2222 to the server and 2223 to the worker on the same host (recorded with
+# three instances, one server and three workers).
+
+FIRST_PORT = 2222
+
+
+@dataclass(frozen=True)
+class Task:
+    """One process of the TensorFlow cluster: a parameter server (`ps`) or a worker."""
+
+    kind: str
+    index: int
+    instance: int
+    port: int
+
+
+def tasks(body: Body) -> tuple[Task, ...]:
+    """Return the parameter servers, followed by the workers. Default: one worker for each instance."""
+    servers, workers = body.parameter_servers, body.workers
+    behind = servers if servers + workers <= body.instances else 0
+    wanted = [("ps", number, number % body.instances) for number in range(servers)]
+    wanted += [("worker", number, (behind + number) % body.instances) for number in range(workers)]
+    next_port = [FIRST_PORT] * body.instances
+    found = []
+    for kind, index, instance in wanted:
+        found.append(Task(kind, index, instance, next_port[instance]))
+        next_port[instance] += 1
+    return tuple(found)
+
+
+def cluster_text(all_tasks: tuple[Task, ...], layout: JobLayout) -> str:
+    """Return the addresses of all tasks as JSON: the part of TF_CONFIG that all tasks share."""
+    cluster: dict[str, list[str]] = {}
+    for each in all_tasks:
+        cluster.setdefault(each.kind, []).append(":".join(layout.listen(each.instance, each.port)))
+    return json.dumps(cluster)
+
+
+def tf_config(cluster: str, task: Task) -> str:
+    """Return one task's TF_CONFIG; `cluster` is the result of `cluster_text`."""
+    own = json.dumps({"type": task.kind, "index": task.index})
+    return f'{{"cluster": {cluster}, "task": {own}, "environment": "cloud"}}'
+
+
+# The processes that each distribution starts, with the variables that distinguish them.
+
+MASTER_PORT = 6105
+"""The port of PyTorch's rank 0, as in the guide for version 1 of the SDK."""
+
+BATCH_PORT = 6000
+"""The port behind the master's address in AZ_BATCH_MASTER_NODE; it belongs to Batch."""
+
+INTERFACE = "eth0"
+"""The interface in a published environment of an Mpi job; without NCCL_SOCKET_IFNAME, DeepSpeed stops."""
+
+
+class Rank(NamedTuple):
+    """One process. `defaults` are variables that the job's own variables override. `env` are variables that override
+    both."""
+
+    instance: int
+    rank: int
+    local_rank: int
+    env: dict[str, str]
+    defaults: dict[str, str]
+
+
+class Group(NamedTuple):
+    """The processes of one role. `spread` lists the instances, each with its number of processes of this role.
+    `make(n)` returns process `n`, counted from 0.
+    """
+
+    role: str
+    spread: tuple[tuple[int, int], ...]
+    make: Callable[[int], Rank]
+
+
+def process_groups(body: Body, layout: JobLayout) -> Iterator[Group]:
+    """Yield the processes by role; none for Ray, whose processes Azure does not document."""
+    start = _STARTS.get(body.kind)
+    return start(body, layout) if start else iter(())
+
+
+def _pytorch(body: Body, layout: JobLayout) -> Iterator[Group]:
+    """Yield PyTorch's processes.
+
+    The service starts the processes itself, without torchrun, so variables that only torchrun sets are missing.
+    """
+    address, port = layout.listen(0, MASTER_PORT)
+    count = body.processes_per_instance
+
+    def process(rank: int) -> Rank:
+        instance, local = divmod(rank, count)
+        env = {
+            "LOCAL_RANK": str(local),
+            "MASTER_ADDR": address,
+            "MASTER_PORT": port,
+            "NODE_RANK": str(instance),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(len(layout.hosts) * count),
+        }
+        return Rank(instance, rank, local, env | _process_name(rank), {})
+
+    yield Group("rank", _on_each(layout, count), process)
+
+
+def _mpi(body: Body, layout: JobLayout) -> Iterator[Group]:
+    """Yield the processes that the service's mpirun starts. MASTER_ADDR, RANK and WORLD_SIZE are not set for them."""
+    count = body.processes_per_instance
+    world = len(layout.hosts) * count
+    master = {"AZ_BATCHAI_MPI_MASTER_NODE": "localhost"}
+    if layout.is_multi:
+        master = {
+            "AZ_BATCHAI_MPI_MASTER_NODE": layout.hosts[0],
+            "AZ_BATCH_MASTER_NODE": ":".join(layout.listen(0, BATCH_PORT)),
+        }
+
+    def process(rank: int) -> Rank:
+        instance, local = divmod(rank, count)
+        env = {
+            **master,
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(local),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(count),
+            "OMPI_COMM_WORLD_RANK": str(rank),
+            "OMPI_COMM_WORLD_SIZE": str(world),
+            "OMPI_UNIVERSE_SIZE": str(world),
+        }
+        return Rank(instance, rank, local, env | _process_name(rank), {"NCCL_SOCKET_IFNAME": INTERFACE})
+
+    yield Group("rank", _on_each(layout, count), process)
+
+
+def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Group]:
+    """Yield TensorFlow's processes: parameter servers, then workers. Their AZUREML_PROCESS_NAME is unknown."""
+    every = tasks(body)
+    workers, cluster = sum(task.kind == "worker" for task in every), cluster_text(every, layout)
+    on_instance, local_ranks = [0] * body.instances, []
+    for task in every:
+        local_ranks.append(on_instance[task.instance])
+        on_instance[task.instance] += 1
+
+    def group(kind: str, first: int, count: int) -> Group:
+        def process(number: int) -> Rank:
+            task = every[first + number]
+            rank = task.index + (workers if kind == "ps" else 0)
+            return Rank(task.instance, rank, local_ranks[first + number], {"TF_CONFIG": tf_config(cluster, task)}, {})
+
+        return Group(kind, tuple((task.instance, 1) for task in every[first : first + count]), process)
+
+    yield group("ps", 0, len(every) - workers)
+    yield group("worker", len(every) - workers, workers)
+
+
+def _none(body: Body, layout: JobLayout) -> Iterator[Group]:  # noqa: ARG001 - the table's
+    """Yield one process, on the first instance.
+
+    Azure does not document what several instances do without a distribution.
+    """
+    yield Group("process", ((0, 1),), lambda _: Rank(0, 0, 0, {"AZUREML_PROCESS_NAME": "main"}, {}))
+
+
+_STARTS: dict[str, Callable[[Body, JobLayout], Iterator[Group]]] = {
+    "PyTorch": _pytorch,
+    "Mpi": _mpi,
+    "TensorFlow": _tensorflow,
+    "": _none,
+}
+
+
+def _on_each(layout: JobLayout, count: int) -> tuple[tuple[int, int], ...]:
+    """Return pairs of instance and number of ranks, in the order of the instances."""
+    return tuple((instance, count) for instance in range(len(layout.hosts)))
+
+
+def _process_name(rank: int) -> dict[str, str]:
+    """Return the variable with the process's name.
+
+    `rank` is the rank in the whole job, so that only one process is named `rank_0`: in Microsoft's own components, only
+    the process `main` or `rank_0` writes files.
+    """
+    return {"AZUREML_PROCESS_NAME": f"rank_{rank}"}
+
+
+# The environment variables that the processes of all distributions have.
+#
+# Some variables are left out because they are unknown before the job runs: the run's token, the service's endpoints,
+# and the settings of the common runtime (`AZUREML_CR_..._CONFIG`) and of MLflow.
+
+UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
+"""Stands in for the ids of experiment and workspace, which the service makes up."""
+
+LONG = (
+    "AZUREML_ARM_PROJECT_NAME", "AZUREML_ARM_RESOURCEGROUP", "AZUREML_ARM_SUBSCRIPTION", "AZUREML_ARM_WORKSPACE_NAME",
+    "AZUREML_CR_DISTRIBUTED_CONFIG", "AZUREML_CR_EXECUTION_WORKING_DIR_PATH", "AZUREML_EXPERIMENT_ID",
+    "AZUREML_EXPERIMENT_SCOPE", "AZUREML_ROOT_RUN_ID", "AZUREML_WORKSPACE_ID", "AZUREML_WORKSPACE_SCOPE",
+    "AZ_BATCH_HOST_LIST", "AZ_BATCH_NODE_LIST",
+)  # fmt: skip
+"""Variables left out of a plan's processes: they repeat the request, or list the addresses of all instances."""
+
+
+def common_variables(body: Body, layout: JobLayout, instance: int, *, whole: bool = True) -> dict[str, str]:
+    """Return the variables that all processes of an instance get: the job's own, the paths of its data, and the
+    service's. The service's variables override the job's. If `whole` is false, the variables in `LONG` are left out.
+    """
+    found = {
+        **body.variables,
+        **_of_data(body, layout),
+        **_of_the_run(body, layout),
+        **_of_the_instance(layout, instance),
+    }
+    if whole:
+        return found | _of_all_hosts(layout, instance)
+    return {name: value for name, value in found.items() if name not in LONG}
+
+
+def _of_data(body: Body, layout: JobLayout) -> dict[str, str]:
+    variables = {}
+    for name, item in body.inputs.items():
+        prefix = "AZUREML_PARAMETER" if is_literal(item) else "AZURE_ML_INPUT"
+        variables[f"{prefix}_{name}"] = layout.paths[f"inputs.{name}"]
+    return variables | {f"AZURE_ML_OUTPUT_{name}": layout.paths[f"outputs.{name}"] for name in body.outputs}
+
+
+def _of_the_run(body: Body, layout: JobLayout) -> dict[str, str]:
+    """Return the variables that name the run, its experiment and its workspace, as in a published pod specification.
+
+    `AZUREML_ARM_PROJECT_NAME` is the name of the experiment.
+    """
+    parts = layout.workspace_id.split("/")
+    return {
+        "AZUREML_ARM_PROJECT_NAME": body.experiment,
+        "AZUREML_ARM_RESOURCEGROUP": parts[4],
+        "AZUREML_ARM_SUBSCRIPTION": parts[2],
+        "AZUREML_ARM_WORKSPACE_NAME": parts[-1],
+        "AZUREML_EXPERIMENT_ID": UNKNOWN_ID,
+        "AZUREML_EXPERIMENT_SCOPE": f"{layout.workspace_id}/experiments/{body.experiment}",
+        "AZUREML_ROOT_RUN_ID": layout.run_name,
+        "AZUREML_RUN_ID": layout.run_name,
+        "AZUREML_WORKSPACE_ID": UNKNOWN_ID,
+        "AZUREML_WORKSPACE_SCOPE": layout.workspace_id,
+    }
+
+
+def _of_the_instance(layout: JobLayout, instance: int) -> dict[str, str]:
+    """Return the instance's variables.
+
+    AZ_BATCH_* are set only if the job has several instances, as documented. Microsoft's DeepSpeed example relies on
+    their absence from jobs with one instance.
+    """
+    variables = {
+        "AZUREML_CR_EXECUTION_WORKING_DIR_PATH": layout.code[instance],
+        "AZUREML_CR_NODE_RANK": str(instance),
+        "AZUREML_NODE_COUNT": str(len(layout.hosts)),
+        "AZ_BATCHAI_JOB_MASTER_NODE_IP": layout.hosts[0],
+        "AZ_BATCHAI_TASK_INDEX": str(instance),
+    }
+    if layout.gpus is not None:
+        variables["AZ_BATCHAI_GPU_COUNT"] = str(layout.gpus)
+    if layout.is_multi:
+        variables["AZ_BATCH_IS_CURRENT_NODE_MASTER"] = str(instance == 0).lower()
+    return variables
+
+
+def _of_all_hosts(layout: JobLayout, instance: int) -> dict[str, str]:
+    """Return one instance's variables with the addresses of all instances.
+
+    `rank` in AZUREML_CR_DISTRIBUTED_CONFIG is the instance's number. On Kubernetes, Azure ML writes the name of a
+    variable instead.
+    """
+    config = {"AZUREML_CR_DISTRIBUTED_CONFIG": json.dumps({"rank": instance, "host_list": list(layout.hosts)})}
+    if not layout.is_multi:
+        return config
+    return config | {"AZ_BATCH_HOST_LIST": ",".join(layout.hosts), "AZ_BATCH_NODE_LIST": ";".join(layout.hosts)}
+
+
+# Every process of a job, with its argv and environment.
+
+
+def view(request: Request, run_name: str, workspace_id: str, devices: int | None) -> Processes:
+    """Return the job's processes for `Plan.processes`, without the environment variables in `variables.LONG`.
+
+    Args:
+        request: the body of the job.
+        run_name: the job's name.
+        workspace_id: the workspace's ARM id.
+        devices: number of GPUs of each instance; None if unknown.
+    """
+    body = Body(request)
+    return Processes(_groups(body, service_layout(body, run_name, workspace_id, devices), whole=False))
+
+
+def processes(body: Body, layout: JobLayout) -> Iterator[Process]:
+    """Yield every process with all its variables, in order of start; none for Ray, whose processes are unknown."""
+    return iter(Processes(_groups(body, layout, whole=True)))
+
+
+def _groups(body: Body, layout: JobLayout, *, whole: bool) -> Iterator[Alike]:
+    argv = ("bash", "-c", fill_command(body, layout.paths))
+
+    @lru_cache(maxsize=4)
+    def variables_of(instance: int) -> dict[str, str]:
+        """Return the variables that all processes of an instance share. Results are cached."""
+        return common_variables(body, layout, instance, whole=whole)
+
+    def alike(group: Group) -> Alike:
+        def process(number: int) -> Process:
+            made = group.make(number)
+            env = {**made.defaults, **variables_of(made.instance), **made.env}
+            return Process(made.instance, group.role, argv, dict(sorted(env.items())), made.rank, made.local_rank)
+
+        return Alike(group.role, group.spread, process)
+
+    return map(alike, process_groups(body, layout))

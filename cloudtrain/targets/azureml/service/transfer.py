@@ -1,0 +1,498 @@
+"""Upload the user's code as blobs: each file separately, several at once, to the location that the service names.
+
+A job reads its code as files, so the bundle is uploaded unpacked. Storage checks the MD5 of each request, and the code
+asset is created after all files have arrived. The service names a new location for each upload, so two submits of the
+same code do not collide, and no asset refers to the files of an interrupted upload.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+from cloudtrain.code.data import DataFile
+from cloudtrain.code.unpack import DamagedBundle, unpack
+from cloudtrain.errors import TargetError, TargetUnreachable, UsageError, did_you_mean
+from cloudtrain.plans.plan import Upload
+from cloudtrain.system.plugins import require
+from cloudtrain.targets.azureml.compile.parts import UNNAMED
+from cloudtrain.targets.azureml.compile.places import FOLDER
+from cloudtrain.targets.azureml.plan import OWN, places_of
+from cloudtrain.targets.azureml.service.blobs import (
+    OWN_STORE,
+    READ,
+    Blobs,
+    DatastorePlace,
+    Piece,
+    Where,
+    place_of,
+    read,
+    resolved_place,
+)
+from cloudtrain.targets.azureml.service.client import CODE, ENVIRONMENT, Client
+from cloudtrain.targets.azureml.service.logs import Layout, RunLog, artifact_place
+from cloudtrain.targets.common.archives import landing
+from cloudtrain.targets.common.services import Denied, NotThere
+from cloudtrain.targets.common.transfers import Check, Report, Storage, below, run_concurrently, send_data
+from cloudtrain.targets.contract import BundleWriter, ByteProgress
+
+_FILES_AT_ONCE, _BLOCKS_AT_ONCE = 8, 4
+
+_WHOLE, _BLOCK = 8 << 20, 4 << 20
+"""Sizes in bytes: a file up to the first is uploaded in one request, a larger one in blocks of the second."""
+
+_RETRIES = 5
+"""Retries of each request; the pauses begin with two seconds and double: about a minute in all."""
+
+_FOLDER = "code"
+
+
+class _File(NamedTuple):
+    name: str
+    """The path in the bundle, with slashes."""
+    place: Path
+    size: int
+
+
+def upload_code(client: Client, code_id: str, bundle: BundleWriter, on_bytes: ByteProgress | None) -> str:
+    """Upload the files of a bundle for a code asset, and return the address of their folder.
+
+    Raises:
+        TargetError: the service names no location, storage refuses the files, or a file's name is not UTF-8.
+    """
+    with _unpack(bundle) as source:
+        files = list(_files(source))
+        given = client.post(
+            f"{code_id}/startPendingUpload", {"pendingUploadType": "TemporaryBlobReference"}, api_version=CODE
+        )["blobReferenceForConsumption"]
+        _send(_container(client, given), _FOLDER, files, Blobs(client), _counting(files, on_bytes))
+    return f"{given['blobUri'].rstrip('/')}/{_FOLDER}"
+
+
+def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter) -> str:
+    """Upload the folder `folder` of a bundle to the workspace's own storage, and return the address of the copy.
+
+    The name of the copy is `sha256`, the hash of the folder's content. The address ends with a slash, as azure-ai-ml
+    1.35.2 writes the addresses of build contexts.
+
+    Raises:
+        TargetError: the workspace's storage refuses the folder.
+    """
+    blobs, place = Blobs(client), f"cloudtrain/folders/{sha256}"
+    with _unpack(bundle) as source:
+        files = list(_files(source / folder))
+
+        def send(container: Any) -> str:
+            _send(container, place, files, blobs, _counting(files, None))
+            return str(container.url).partition("?")[0]
+
+        address = blobs.container(DatastorePlace(client.place.workspace_id, OWN_STORE)).use(folder, send)
+    return f"{address}/{place}/"
+
+
+def upload_data(client: Client, item: Upload, on_bytes: ByteProgress | None) -> bool:
+    """Upload local data to the workspace's own storage; return False if all files are already there.
+
+    Raises:
+        TargetError: the workspace's storage refuses the data.
+        UnreadableData: the data is missing on this machine, or has changed.
+    """
+    blobs, where = Blobs(client), place_of(item.destination, client.place.workspace_id)
+    home = blobs.container(where)
+
+    def send(file: DataFile, report: Report) -> None:
+        home.use(file.path, lambda container: _put(container, f"{where.path}/{file.path}", file, report))
+
+    def remove(name: str) -> None:
+        home.use(name, lambda container: container.delete_blob(f"{where.path}/{name}"))
+
+    return send_data(item, Storage(lambda: below(where.path, home.sizes(f"{where.path}/")), send, remove), on_bytes)
+
+
+def _put(container: Any, name: str, file: _File | DataFile, report: Report) -> None:
+    with file.place.open("rb") as content:
+        container.upload_blob(
+            name,
+            content,
+            length=file.size,
+            overwrite=True,
+            max_concurrency=_BLOCKS_AT_ONCE,
+            validate_content=True,
+            progress_hook=lambda sent, _: report(sent),
+        )
+
+
+@contextmanager
+def _unpack(bundle: BundleWriter) -> Iterator[Path]:
+    """Yield a temporary folder with the files of a bundle."""
+    with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
+        archive, source = Path(folder, "bundle.tar.gz"), Path(folder, "code")
+        bundle.write(archive)
+        try:
+            unpack(archive, source, bundle.sha256)
+        except DamagedBundle as error:
+            raise TargetError(
+                str(error), hint="check the disk that holds temporary files, or set TMPDIR to another folder"
+            ) from None
+        yield source
+
+
+def _files(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iterator[_File]:
+    """Yield every file below a folder. Links become copies of their targets, because blobs have no links.
+
+    A link to a folder that contains the link itself is skipped.
+
+    Args:
+        prefix: the text before each file's path below the folder, such as `src/`.
+        above: the resolved paths of the parent folders, to detect cycles.
+    """
+    here = folder.resolve()
+    if here in above:
+        return
+    for place in folder.iterdir():
+        name = f"{prefix}{place.name}"
+        if place.is_dir():
+            yield from _files(place, f"{name}/", (*above, here))
+        else:
+            yield _File(_text(name), place, place.stat().st_size)
+
+
+def _text(name: str) -> str:
+    """Return the name of a blob; raise TargetError if the name is not UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        shown = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        message = f"Azure ML cannot store the file `{shown}`, because its name is not UTF-8"
+        raise TargetError(message, hint="rename the file, or exclude it in `.cloudtrainignore`", code="CT052") from None
+    return name
+
+
+def _container(client: Client, given: dict[str, Any]) -> Any:
+    """Return a client for the container that the service has created for the upload.
+
+    `given` is the service's answer about the container. If it has a signature, the client uses the signature;
+    otherwise it uses the credentials.
+    """
+    storage = require("azure.storage.blob", extra="azureml")
+    signed = (given.get("credential") or {}).get("sasUri")
+    sizes = {"max_single_put_size": _WHOLE, "max_block_size": _BLOCK, "retry_total": _RETRIES}
+    return storage.ContainerClient.from_container_url(
+        signed or given["blobUri"],
+        credential=None if signed else client.credential,
+        **{**Blobs(client).options, **sizes},
+    )
+
+
+def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, count: Callable[[_File, int], None]) -> None:
+    """Upload all files into `folder`, and report each file's progress to `count`. The first failure ends the upload."""
+
+    def send(file: _File, check: Check) -> None:
+        def report(sent: int) -> None:
+            check()
+            count(file, sent)
+
+        with blobs.translating(file.name):
+            _put(container, f"{folder}/{file.name}", file, report)
+        count(file, file.size)
+
+    run_concurrently(_FILES_AT_ONCE, send, files)
+
+
+def _counting(files: list[_File], on_bytes: ByteProgress | None) -> Callable[[_File, int], None]:
+    """Return a function that takes a file and the number of its bytes sent so far, and calls `on_bytes` with the total
+    of all files.
+    """
+    total, sent, lock = sum(file.size for file in files), dict.fromkeys(files, 0), Lock()
+    sent_of_all = 0
+
+    def count(file: _File, amount: int) -> None:
+        nonlocal sent_of_all
+        if on_bytes is not None:
+            with lock:
+                sent_of_all += amount - sent[file]
+                sent[file] = amount
+                on_bytes(sent_of_all, total)
+
+    return count
+
+
+# Copy a job's results: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or all of them.
+#
+# `outputs/` also includes the script's own folder `./outputs`, which the service always keeps. Files are copied in
+# parts, several parts at once. If a connection breaks or a key expires, only the interrupted part is requested again.
+
+OUTPUTS, LOGS = "outputs", "logs"
+
+_FILES, _PARTS = 4, 4
+"""The number of files copied at once, and the number of parts of each."""
+
+_TRIES = 2
+"""The number of attempts to copy a file that is rewritten meanwhile."""
+
+Open = Callable[[Callable[[Any], "Piece | None"]], "Piece | None"]
+"""Calls the function with azure-storage-blob's client of the file, and renews expired keys."""
+
+
+class File(NamedTuple):
+    """A file of a run: its path among the results, such as `outputs/plots/a.png`, and a function that opens it."""
+
+    name: str
+    open: Open
+
+
+def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path) -> list[Path]:
+    """Copy everything under `path` into `destination`, which is created, and return the written files.
+
+    The content of the folder `path` goes directly into `destination`. With an empty path, `destination` gets a folder
+    for each result, such as `model`. `path` can also name a single file, such as `model/weights.pt`.
+
+    Args:
+        job: the resource manager's description of the job.
+
+    Raises:
+        UsageError: the run has no such result; the hint names the results that exist.
+        TargetError: the run wrote no files to `path`, or a file's path is not allowed.
+    """
+    results = Results(blobs, job)
+    wanted = results.check_path(path.strip("/"))
+    found: dict[str, File] = {}
+    for file in results.files(wanted):
+        found.setdefault(_behind(file.name, wanted) or file.name.rpartition("/")[2], file)
+    if not found and wanted:
+        hint = f"this run can write to {', '.join(f'`{name}/`' for name in results.names)}"
+        raise TargetError(f"the run wrote nothing to `{wanted}`", hint=hint)
+    with landing(destination) as staging:
+        places = [(file, staging.place(name)) for name, file in sorted(found.items())]
+        run_concurrently(_FILES, lambda item, check: _fetch(*item, check), places)
+        return staging.move()
+
+
+def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
+    """Copy the files of a code asset into `destination`, which is created.
+
+    Raises:
+        NotThere: the asset does not exist.
+        TargetError: the user may not read the asset's files, or a file's path is not allowed.
+    """
+    address = str(blobs.client.get(code_id, api_version=CODE)["properties"]["codeUri"]).partition("?")[0]
+    container_url, root = code_folder(address)
+    container = blobs.beside(container_url)
+    names = [(blob, _behind(blob, root)) for blob in container.names(f"{root}/")]
+    with landing(destination) as staging:
+        files = [(File(name, _opener(container, blob)), staging.place(name)) for blob, name in names if name]
+        run_concurrently(_FILES, lambda item, check: _fetch(*item, check), files)
+        staging.move()
+    return destination
+
+
+def code_folder(address: str) -> tuple[str, str]:
+    """Split the address of a code asset's files into the container's address and the folder in the container.
+
+    The folder of `upload_code` has one level; the SDK's has several.
+    """
+    named = re.fullmatch(r"(https://[^/]+\.blob\.[^/]+/[^/]+)/(.+)", address.rstrip("/"))
+    container, _, folder = address.rstrip("/").rpartition("/")
+    return (named[1], named[2]) if named else (container, folder)
+
+
+class Results:
+    """The results of one run, under the names that results have on all targets."""
+
+    def __init__(self, blobs: Blobs, job: Mapping[str, Any]) -> None:
+        self._blobs = blobs
+        self._job = job
+        self._run: str = job["name"]
+        self._workspace = blobs.client.place.workspace_id
+        self._places = places_of(job, self._run, self._workspace)
+
+    @property
+    def names(self) -> list[str]:
+        """Return the results that a user can download, such as `model` and `logs`."""
+        return [*self._places, OUTPUTS, LOGS]
+
+    def check_path(self, wanted: str) -> str:
+        """Return the path with the result's standard name: `model` for `outputs/model`.
+
+        Raises:
+            UsageError: the run has no such result.
+        """
+        for name in OWN:
+            if name in self._places and _behind(wanted, f"{OUTPUTS}/{name}") is not None:
+                wanted = wanted.removeprefix(f"{OUTPUTS}/")
+        if not any(_overlap(name, wanted) for name in self.names) or ".." in wanted.split("/"):
+            raise UsageError(
+                f"`{wanted}` is not a result of the run", hint=did_you_mean(wanted, self.names), code="CT935"
+            )
+        return wanted
+
+    def files(self, wanted: str) -> Iterator[File]:
+        """Yield the files under the path `wanted` in the results. Of two files with the same name, the first counts."""
+        chosen = [name for name in self._places if _overlap(name, wanted)]
+        for name in chosen:
+            yield from self._output(name, _behind(wanted, name) or "")
+        inside_one = any(_behind(wanted, name) is not None for name in chosen)
+        if _overlap(OUTPUTS, wanted) and not inside_one:
+            where = artifact_place(self._workspace, self._run, f"{OUTPUTS}/")
+            yield from self._at(OUTPUTS, where, _behind(wanted, OUTPUTS) or "")
+        if _overlap(LOGS, wanted):
+            yield from (file for file in self._logs() if _behind(file.name, wanted) is not None)
+
+    def _output(self, name: str, rest: str) -> Iterator[File]:
+        found = list(self._at(name, place_of(self._places[name], self._workspace), rest))
+        if not found:
+            elsewhere = self._resolve(name)
+            found = list(self._at(name, elsewhere, rest)) if elsewhere else []
+        yield from found
+
+    def _resolve(self, name: str) -> Where | None:
+        """Return the storage location that the service chose for an output.
+
+        Returns None if the job itself names a location, or if the run history has none or may not be read.
+        """
+        output = name.rpartition("/")[2]
+        if self._job["properties"]["outputs"][output].get("uri"):
+            return None
+        try:
+            uri = resolved_place(self._blobs.client, self._run, output)
+        except (NotThere, Denied):
+            return None
+        return place_of(uri, self._workspace) if uri else None
+
+    def _at(self, name: str, where: Where, rest: str) -> Iterator[File]:
+        """Yield the files at or below the path `rest` in the result `name`, which is stored at `where`.
+
+        With an empty `rest`, yield all files of the result. A result can also be a single file.
+        """
+        container = self._blobs.container(where)
+        root = where.path.rstrip("/")
+        prefix = f"{root}/{rest}" if root else rest
+        for blob in container.names(prefix) or (container.names(root) if root and not rest else ()):
+            below = root.rpartition("/")[2] if blob == root else _behind(blob, root)
+            if below and _behind(below, rest) is not None:
+                yield File(f"{name}/{below}", _opener(container, blob))
+
+    def _logs(self) -> Iterator[File]:
+        log = RunLog(self._blobs, self._run, Layout.of(self._job["properties"]))
+        log.discover()
+        for name in log.names:
+            yield File(f"{LOGS}/{name}", partial(log.use_file, name))
+
+
+def _opener(container: Any, blob: str) -> Open:
+    return lambda copy: container.use(blob, lambda opened: copy(opened.get_blob_client(blob)))
+
+
+def _behind(name: str, folder: str) -> str | None:
+    """Return a path relative to `folder`: empty for the folder itself, None for a path outside the folder."""
+    if not folder:
+        return name
+    if name == folder:
+        return ""
+    return name[len(folder) + 1 :] if name.startswith(f"{folder}/") else None
+
+
+def _overlap(name: str, wanted: str) -> bool:
+    """Return whether one of two paths contains the other."""
+    return _behind(name, wanted) is not None or _behind(wanted, name) is not None
+
+
+def _fetch(file: File, place: Path, check: Check) -> None:
+    """Copy one file; try again if it changes meanwhile."""
+    if not any(_copy(file, place, check) for _ in range(_TRIES)):
+        raise TargetError(f"`{file.name}` changed while cloudtrain copied it", hint="try again when the run has ended")
+
+
+def _copy(file: File, place: Path, check: Check) -> bool:
+    """Copy all parts of a file, each opened separately; return False if the file changed meanwhile."""
+    first = file.open(partial(read, offset=0))
+    assert first is not None, "no ETag was named"
+    lock = Lock()
+
+    def copy_parts(start: int, check: Check) -> bool:
+        """Copy the part at the offset `start` and every `_PARTS`-th part after it; return False if the file changed."""
+        for offset in range(start, first.size, READ * _PARTS):
+            check()
+            part = file.open(partial(read, offset=offset, only=first.etag))
+            if part is None or part.etag != first.etag:
+                return False
+            with lock:
+                content.seek(offset)
+                content.write(part.data)
+        return True
+
+    with place.open("wb") as content:
+        content.write(first.data)
+        return all(run_concurrently(_PARTS, copy_parts, range(READ, first.size, READ)[:_PARTS], check))
+
+
+# Create code and environment assets. Their names contain a hash of their content, so existing assets can be reused.
+
+_VERSIONS = {"code": CODE, "environment": ENVIRONMENT}
+
+HASH = "cloudtrain.sha256"
+"""A code asset's property with the hash of its content.
+
+The SDK's own property (`hash_sha256`) follows other rules; the SDK would mistake our hash for its own.
+"""
+
+
+def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: ByteProgress | None) -> bool:
+    """Create an asset; return False if it exists already. An interrupted creation is repeated from the beginning.
+
+    An environment that the user has named is sent even if it exists, as azure-ai-ml does, to update its tags and
+    description. The service refuses other changes to it.
+
+    Raises:
+        TargetError: the workspace or its storage refuses the asset.
+    """
+    *_, name, _, version = item.destination.split("/")
+    named = item.kind == "environment" and name != UNNAMED
+    if not named and _is_there(client, item):
+        return False
+    content = item.content if item.content is not None else _code(client, item, bundle, on_bytes)
+    if item.folder is not None:
+        content = content.replace(FOLDER, upload_folder(client, item.folder, item.sha256, bundle))
+    try:
+        client.send("PUT", item.destination, api_version=_VERSIONS[item.kind], content=content.encode())
+    except (TargetUnreachable, Denied):
+        raise
+    except TargetError as error:
+        if not _is_there(client, item):  # another process may have made the same asset meanwhile
+            raise
+        if named:
+            message = f"the environment `{name}:{version}` exists already, and Azure ML does not change it: {error}"
+            hint = f"raise `asset_version`, or use what exists: `environment: {{azureml: azureml:{name}:{version}}}`"
+            raise TargetError(message, hint=hint) from None
+    return True
+
+
+def _is_there(client: Client, item: Upload) -> bool:
+    """Return whether the asset exists. An existing asset is complete, because it is created after all its files.
+
+    Raises:
+        TargetError: the code asset of that name has different content.
+    """
+    try:
+        found = client.get(item.destination, api_version=_VERSIONS[item.kind])
+    except NotThere:
+        return False
+    said = ((found.get("properties") or {}).get("properties") or {}).get(HASH)
+    if item.kind == "code" and said != item.sha256:
+        name = item.destination.rpartition("/codes/")[2]
+        message = f"the code asset `{name}` does not match the hash in its name"
+        raise TargetError(message, hint="archive the asset in the workspace, or submit to another workspace")
+    return True
+
+
+def _code(client: Client, item: Upload, bundle: BundleWriter, on_bytes: ByteProgress | None) -> str:
+    """Upload the code, and return the body of the request that creates the code asset."""
+    where = upload_code(client, item.destination, bundle, on_bytes)
+    return json.dumps({"properties": {"codeUri": where, "isAnonymous": True, "properties": {HASH: item.sha256}}})

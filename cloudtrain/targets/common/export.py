@@ -1,0 +1,260 @@
+"""Exports: turn a request into calls of the service's own SDK. All targets share this code."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from textwrap import wrap
+from typing import Any
+
+from cloudtrain.system.plugins import require
+
+# Calls of an SDK as data. They can be printed as code, or executed.
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call, such as `sagemaker.inputs.TrainingInput(s3_data=...)`: its dotted name and its arguments, which may be
+    calls themselves."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A reference to a variable of the program, or with `index` to one item of the variable's list."""
+
+    variable: str
+    index: int | None = None
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that sends a job through an SDK: it creates variables, then calls methods of the last variable.
+
+    Attributes:
+        variables: maps names to a call, a list or a plain value, in order; a value may refer to earlier variables.
+        method: the method that sends the request; it is a method of the last variable.
+        arguments: the arguments of `method`.
+        extra: the extra of cloudtrain that installs the SDK.
+        notes: comments that explain unusual parts of the written code.
+        steps: methods of the last variable to call before `method`, with their arguments.
+        in_code: more arguments of `method`, which are only written as code and never executed.
+    """
+
+    variables: dict[str, Any]
+    method: str
+    arguments: dict[str, Any]
+    extra: str
+    notes: tuple[str, ...] = ()
+    steps: tuple[tuple[str, dict[str, Any]], ...] = ()
+    in_code: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def result(self) -> str:
+        """Return the name of the last variable, whose method sends the request."""
+        return list(self.variables)[-1]
+
+
+def build(program: Program, **given: Any) -> tuple[Any, dict[str, Any]]:
+    """Execute the program except for its last call, which sends the request. Return the program's last variable and the
+    arguments of the last call. Values in `given` replace the variables of the same names.
+
+    Raises:
+        MissingExtra: the SDK is not installed.
+    """
+    scope: dict[str, Any] = {}
+    for name, value in program.variables.items():
+        scope[name] = given[name] if given.get(name) is not None else _make(value, scope, program.extra)
+    for method, arguments in program.steps:
+        getattr(scope[program.result], method)(**_make(arguments, scope, program.extra))
+    return scope[program.result], _make(program.arguments, scope, program.extra)
+
+
+def build_arguments(program: Program) -> dict[str, Any]:
+    """Return the arguments of the program's `method`, without executing the rest. These arguments must not refer
+    to variables.
+
+    Raises:
+        MissingExtra: the SDK is not installed.
+    """
+    arguments: dict[str, Any] = _make(program.arguments, {}, program.extra)
+    return arguments
+
+
+def _make(value: Any, scope: dict[str, Any], extra: str) -> Any:
+    if isinstance(value, Call):
+        module, _, attribute = value.name.rpartition(".")
+        made = {name: _make(argument, scope, extra) for name, argument in value.arguments.items()}
+        return getattr(require(module, extra=extra), attribute)(**made)
+    if isinstance(value, Ref):
+        return scope[value.variable] if value.index is None else scope[value.variable][value.index]
+    if isinstance(value, dict):
+        return {key: _make(inner, scope, extra) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_make(inner, scope, extra) for inner in value]
+    return value
+
+
+# Read the fields of a request, and find fields that an export did not use.
+
+
+class Fields:
+    """The fields of a request that have not been used yet."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self._left = deepcopy(request)
+
+    def take(self, path: str, default: Any = None) -> Any:
+        """Return the value at `path`, such as `ResourceConfig.InstanceType`, and mark the field as used. Return
+        `default` if there is no unused field at `path`."""
+        *parents, name = path.split(".")
+        place: Any = self._left
+        for parent in parents:
+            place = place.get(parent, {})
+        return place.pop(name, default)
+
+    def take_if(self, path: str, expected: Any) -> bool:
+        """Mark the field as used if it has the value `expected`. Return whether it has this value. A field with another
+        value stays unused, so that it is reported if the SDK has no equivalent."""
+        value = self.take(path)
+        if value is not None and value != expected:
+            self.put_back(path, value)
+        return bool(value == expected)
+
+    def put_back(self, path: str, value: Any) -> None:
+        """Give the field this value, and mark it as unused."""
+        *parents, name = path.split(".")
+        place = self._left
+        for parent in parents:
+            place = place[parent]
+        place[name] = value
+
+    def remaining_paths(self) -> list[str]:
+        """Return the dotted paths of the unused fields."""
+        return sorted(_leaves(self._left))
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else key)
+    else:
+        yield path
+
+
+# Write a program as Python code, in the layout of common formatters.
+
+WIDTH = 88
+"""Maximum width of a line, as in `black` and `ruff`."""
+
+_WHOLE = frozenset({"boto3", "estimator", "trainer", "ml_client.jobs"})
+"""Names that stay before a dot: variables, and modules that the code imports as a whole (boto3, because the SDK has a
+`Session` too)."""
+
+
+def python_code(program: Program, *, title: str) -> str:
+    """Return the Python code that starts the job, with `title` as the docstring of its module."""
+    arguments = Call(f"{program.result}.{program.method}", {**program.arguments, **program.in_code})
+    blocks = [
+        f'"""{title}"""',
+        "\n".join(_imports(program)),
+        "\n".join([*_assignments(program), *_steps(program)]),
+        "\n".join(_layout("", arguments, "", 0)),
+    ]
+    code = "\n\n".join(blocks) + "\n"
+    ast.parse(code)
+    return code
+
+
+def _imports(program: Program) -> Iterator[str]:
+    modules: dict[str, set[str]] = {}
+    steps = [arguments for _, arguments in program.steps]
+    for call in _calls([program.variables, steps, program.arguments]):
+        module, _, name = call.name.rpartition(".")
+        modules.setdefault(module, set()).add(name)
+    yield from (f"import {module}" for module in sorted(modules.keys() & _WHOLE))
+    for module in sorted(modules.keys() - _WHOLE):
+        names = sorted(modules[module])
+        line = f"from {module} import {', '.join(names)}"
+        yield from (
+            [line] if len(line) <= WIDTH else [f"from {module} import (", *(f"    {name}," for name in names), ")"]
+        )
+
+
+def _assignments(program: Program) -> Iterator[str]:
+    for name, value in program.variables.items():
+        if name == program.result:
+            yield ""
+            for note in program.notes:
+                yield from (f"# {line}" for line in wrap(note, WIDTH - 2))
+        yield from _layout(f"{name} = ", value, "", 0)
+
+
+def _steps(program: Program) -> Iterator[str]:
+    for method, arguments in program.steps:
+        yield from _layout("", Call(f"{program.result}.{method}", arguments), "", 0)
+
+
+def _calls(value: Any) -> Iterator[Call]:
+    if isinstance(value, Call):
+        yield value
+        value = value.arguments
+    inner: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for one in inner:
+        yield from _calls(one)
+
+
+def _layout(head: str, value: Any, tail: str, depth: int) -> Iterator[str]:
+    """Yield the lines of code for `value`, preceded by `head` and followed by `tail`: one line if all of it fits,
+    otherwise one line per part of the value, with a comma after the last part. `depth` is the level of indentation."""
+    indent = "    " * depth
+    line = f"{indent}{head}{_inline(value)}{tail}"
+    parts = list(_parts(value))
+    if (len(line) <= WIDTH and not (depth == 0 and isinstance(value, Call) and len(parts) > 2)) or not parts:
+        yield line
+        return
+    opening, closing = _brackets(value)
+    yield f"{indent}{head}{opening}"
+    for name, part in parts:
+        yield from _layout(name, part, ",", depth + 1)
+    yield f"{indent}{closing}{tail}"
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Call):
+        yield from ((f"{name}=", argument) for name, argument in value.arguments.items())
+    elif isinstance(value, dict):
+        yield from ((f"{_inline(key)}: ", inner) for key, inner in value.items())
+    elif isinstance(value, list):
+        yield from (("", inner) for inner in value)
+
+
+def _brackets(value: Any) -> tuple[str, str]:
+    if isinstance(value, Call):
+        return f"{_name(value)}(", ")"
+    return ("{", "}") if isinstance(value, dict) else ("[", "]")
+
+
+def _name(call: Call) -> str:
+    module, _, name = call.name.rpartition(".")
+    return call.name if module in _WHOLE else name
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, Call | dict | list):
+        opening, closing = _brackets(value)
+        return opening + ", ".join(f"{name}{_inline(part)}" for name, part in _parts(value)) + closing
+    if isinstance(value, Ref):
+        return value.variable if value.index is None else f"{value.variable}[{value.index}]"
+    return _text(value) if isinstance(value, str) else repr(value)
+
+
+def _text(value: str) -> str:
+    """Return a Python string literal, in double quotes unless single quotes need fewer escapes."""
+    if value.isprintable() and '"' not in value:
+        return '"' + value.replace("\\", "\\\\") + '"'
+    return repr(value)

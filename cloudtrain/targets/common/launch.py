@@ -1,0 +1,168 @@
+"""Pure functions that compute the arguments and environment of each process of a run from a request."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from cloudtrain.plans.plan import Bundle, CompileContext, Machine, Plan, Upload
+from cloudtrain.plans.processes import Process
+from cloudtrain.system.plugins import DEFAULT_TARGET
+from cloudtrain.targets.common.gpus import gpu_ids
+from cloudtrain.targets.common.specification import LaunchSpecification
+
+# Accounts and plans for jobs that run on this machine, with or without emulation of another target.
+
+
+class LocalAccount(NamedTuple):
+    """The local target's account: the folder of its runs, this machine's CPUs and GPUs, and the programs that it uses.
+
+    All paths are absolute.
+    """
+
+    state_dir: str
+    python: str
+    machine: Machine
+    host: str = "localhost"
+    mpirun: str | None = None
+    loopback: str = "lo"
+    """The name of the loopback network interface."""
+    interpreter: tuple[str, str] = ("", "")
+    """The interpreter of the settings, and the real file behind its links; empty if no environment is built on it."""
+    emulated: Any = None
+    """The settings of the emulated target; None without emulation."""
+
+    @property
+    def place(self) -> str:
+        """Return the HOST in the references of runs, `local://HOST/RUN`."""
+        return self.host
+
+    def run_dir(self, run_name: str) -> str:
+        """Return the folder of a run."""
+        return f"{self.state_dir}/runs/{run_name}"
+
+    def archive(self, bundle: Bundle) -> str:
+        """Return the path of the archive with the user's code."""
+        return f"{self.state_dir}/bundles/{bundle.sha256}/sourcedir.tar.gz"
+
+
+class LocalSettings(Protocol):
+    """The settings of the local target that an emulation needs."""
+
+    @property
+    def python(self) -> str | None:
+        """The Python interpreter that runs the script; None for the interpreter that runs cloudtrain."""
+        ...
+
+    @property
+    def instance_count(self) -> int | None:
+        """The exact number of simulated instances. Default: the job's number, or fewer if this machine has too few
+        CPUs or GPUs."""
+        ...
+
+    @property
+    def processes_per_instance(self) -> int | None:
+        """The exact number of processes per simulated instance. Default: the job's number, or fewer if this machine
+        has too few CPUs or GPUs."""
+        ...
+
+    @property
+    def grace_period(self) -> int:
+        """Seconds between SIGTERM and SIGKILL."""
+        ...
+
+    @property
+    def emulate(self) -> str | None:
+        """The name of the target to emulate; None without emulation."""
+        ...
+
+
+class LocalPlan(Plan):
+    """A job compiled for this machine. `request` is the launch specification."""
+
+    @classmethod
+    def of(
+        cls,
+        specification: LaunchSpecification,
+        job_name: str,
+        context: CompileContext,
+        *,
+        processes: Sequence[Process],
+        summary: Iterable[tuple[str, str]],
+        notes: Iterable[str] = (),
+    ) -> LocalPlan:
+        """Return the plan with this launch specification. `context.account` must be a `LocalAccount`."""
+        bundle, archive = context.bundle, specification.code.archive
+        return cls(
+            target=DEFAULT_TARGET,
+            run_name=specification.name,
+            job_name=job_name,
+            request=specification.to_json(),
+            uploads=(Upload("code", bundle.sha256, archive, bundle.size, bundle.file_count),),
+            processes=processes,
+            summary=tuple(summary),
+            notes=tuple(notes),
+            place=context.account.place,
+        )
+
+    @cached_property
+    def specification(self) -> LaunchSpecification:
+        """Return the request as a `LaunchSpecification`."""
+        return LaunchSpecification.from_json(self.request)
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """Map each output to the folder that the run writes to. If several instances have a folder for the output,
+        return the first instance's folder."""
+        return {name: str(folders[0]) for name, folders in self.specification.downloads().items() if name != "logs"}
+
+
+# Find this machine's usable CPUs, GPUs and name, without importing torch.
+
+
+def this_machine(environ: Mapping[str, str], *, devices: Path = Path("/dev")) -> Machine:
+    """Return the number of CPUs that this process may use, and the GPUs that CUDA_VISIBLE_DEVICES makes visible."""
+    return Machine(cpu_count(), gpu_ids(environ, devices=devices))
+
+
+def cpu_count() -> int:
+    """Return the number of logical CPUs that this process may use, also under taskset or in a container."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def find_mpirun(python: str, environ: Mapping[str, str]) -> str | None:
+    """Return the path of mpirun; None if it is not installed.
+
+    It is searched beside the interpreter `python`, where `pip` and `conda` install it, then on the PATH, then beside
+    the interpreter that runs cloudtrain.
+    """
+    path = environ.get("PATH", os.defpath)
+    for folders in (_folder_of(python, path), path, _folder_of(sys.executable, path)):
+        found = shutil.which("mpirun", path=folders)
+        if found is not None:
+            return os.path.abspath(found)  # noqa: PTH100 - a link stays the name that it is called by
+    return None
+
+
+def _folder_of(program: str, path: str) -> str:
+    found = shutil.which(program, path=path)
+    return os.path.dirname(os.path.abspath(found)) if found else ""  # noqa: PTH100, PTH120 - as above
+
+
+def host_name() -> str:
+    """Return this machine's short name, the HOST in `local://HOST/RUN`."""
+    name = os.uname().nodename.partition(".")[0]
+    return re.sub(r"[^A-Za-z0-9_-]", "-", name) or "localhost"
+
+
+def loopback_interface() -> str:
+    """Return the name of the loopback network interface, such as `lo`."""
+    return "lo0" if sys.platform == "darwin" else "lo"

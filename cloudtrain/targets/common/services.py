@@ -1,0 +1,235 @@
+"""Optional queries to a service, with a deadline. A query that is not answered in time is ignored."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence, Sized
+from dataclasses import dataclass, replace
+from threading import Thread
+from typing import Any, Generic, Protocol, TypeVar
+
+from cloudtrain.errors import TargetError, TargetUnreachable, UsageError
+from cloudtrain.job.model import value_text
+from cloudtrain.job.sweep import Objective
+from cloudtrain.plans.states import LogLine, RunRef, RunStatus, Trial, best_of
+from cloudtrain.targets.contract import Tuner
+
+T = TypeVar("T")
+
+
+def check_timeout() -> float:
+    """Return the time limit in seconds for all optional queries of one check together.
+
+    The environment variable `CLOUDTRAIN_CHECK_TIMEOUT` sets it. If its value is missing or is not a positive number,
+    the limit is 3 seconds.
+    """
+    try:
+        seconds = float(os.environ.get("CLOUDTRAIN_CHECK_TIMEOUT", ""))
+    except ValueError:
+        return 3.0
+    return seconds if 0 < seconds <= threading.TIMEOUT_MAX else 3.0
+
+
+class Deadline(Generic[T]):
+    """One deadline for several queries.
+
+    The queries run in daemon threads, so that the process can exit although a query still waits for its answer.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def answers(self, questions: Sequence[Callable[[], T]]) -> list[T]:
+        """Call all `questions` at the same time. Return the results that arrive before the deadline, in the order of
+        the questions. If one of the calls raises an error, raise it."""
+        found: dict[int, T] = {}
+        failed: list[BaseException] = []
+
+        def ask(number: int) -> None:
+            try:
+                found[number] = questions[number]()
+            except BaseException as error:  # noqa: BLE001 - raised again where somebody waits
+                failed.append(error)
+
+        threads = [Thread(target=ask, args=(number,), daemon=True) for number in range(len(questions))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, self._end - time.monotonic()))
+        if failed:
+            raise failed[0]
+        answered = dict(found)
+        return [answered[number] for number in sorted(answered)]
+
+
+# Follow a job's output until the job has ended and its last line has arrived, despite throttling and lost
+# connections.
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often to read a job's log, and how long to wait for a service that does not answer. All values are seconds.
+
+    Attributes:
+        every: pause between two reads of the log.
+        per_stream: with N streams, the pause is at least N times this value, because CloudWatch allows an account
+        only about 25 reads a second.
+        settle: how long to wait for another line of an ended job, because services deliver lines late.
+        patience: how long the service may be unreachable.
+        slowest: longest pause between two attempts while the service is unreachable.
+    """
+
+    every: float = 2.0
+    per_stream: float = 0.2
+    settle: float = 6.0
+    patience: float = 600.0
+    slowest: float = 30.0
+
+
+class Log(Protocol):
+    """A job's output. Each call of `new_lines` continues where the previous one stopped."""
+
+    @property
+    def streams(self) -> Sized:
+        """Return the streams of the log. Only their number is used."""
+        ...
+
+    def new_lines(self) -> Iterator[LogLine]:
+        """Yield the lines written since the last call. If an error occurs in between, no line is lost or
+        repeated."""
+        ...
+
+
+_LATE = 120.0
+"""Seconds after the end of a job within which lines may still arrive."""
+
+
+def follow(
+    log: Log, status_of: Callable[[], RunStatus], on_status: Callable[[RunStatus], None] | None, pace: Pace
+) -> Iterator[LogLine]:
+    """Yield the lines of a job as they arrive, until the job has ended and its log has no new lines.
+
+    Raises:
+        TargetUnreachable: the service did not answer for `pace.patience` seconds.
+    """
+    told: RunStatus | None = None
+    ended: float | None = None  # when the end was first seen; only silence after it counts
+    answered = quiet_since = time.monotonic()
+    pause = pace.every
+    while True:
+        try:
+            status = status_of()  # before the log, which may be complete when the status is final
+            if on_status is not None and _news(status, told):
+                on_status(status)
+                told = status
+            for line in log.new_lines():
+                quiet_since = time.monotonic()
+                yield line
+        except TargetUnreachable:
+            if time.monotonic() - answered > pace.patience:
+                raise
+            pause = min(pause * 2, pace.slowest)
+        else:
+            answered, pause = time.monotonic(), max(pace.every, pace.per_stream * len(log.streams))
+            if status.state.is_final:
+                ended = answered if ended is None else ended
+                if _is_settled(status, max(quiet_since, ended), pace):
+                    return
+        time.sleep(pause)
+
+
+def _is_settled(status: RunStatus, quiet_since: float, pace: Pace) -> bool:
+    if status.ended is not None and time.time() - status.ended > _LATE:
+        return True
+    return time.monotonic() - quiet_since >= pace.settle
+
+
+def _news(status: RunStatus, told: RunStatus | None) -> bool:
+    """Return whether `status` differs from `told`, the last reported one, in more than cost and billable seconds."""
+    if told is None:
+        return True
+    return replace(status, billable_seconds=None, cost=None) != replace(told, billable_seconds=None, cost=None)
+
+
+# Errors of a service in a common form for all providers.
+
+
+class NotThere(TargetError):
+    """The job, log, asset or file does not exist."""
+
+    code = "CT947"
+
+
+class Denied(TargetError):
+    """The credentials are valid but lack the permission."""
+
+    code = "CT943"
+
+
+class Expired(TargetError):
+    """The credentials have expired."""
+
+    code = "CT944"
+
+
+# Functions that the services' tuners share: the log of a sweep, and hyperparameters as the script gets them.
+
+
+def trial_lines(
+    tuner: Tuner, ref: RunRef, *, every: float, follow: bool, on_status: Callable[[RunStatus], None] | None
+) -> Iterator[LogLine]:
+    """Yield a line for each trial that has started or ended. With `follow`, go on until the sweep has ended.
+
+    Args:
+        every: seconds between two requests for the trials.
+    """
+    told, objective = set[tuple[str, int]](), tuner.objective(ref)
+    while True:
+        status = tuner.status(ref)
+        if on_status is not None:
+            on_status(status)
+        trials = tuner.trials(ref)
+        best = best_of(trials, objective)
+        for trial in trials:
+            for which, text in enumerate(_texts(trial, objective, best)):
+                if (trial.run, which) not in told:  # the text of an old line changes when another trial is the best
+                    told.add((trial.run, which))
+                    yield LogLine(trial.ended or trial.started or time.time(), 0, None, "stdout", text)
+        if status.state.is_final or not follow:
+            return
+        time.sleep(every)
+
+
+def refuse_rank(ref: RunRef, rank: int | None, instance: int | None) -> None:
+    """Raise an error if a rank or an instance is given, because a sweep has only one log.
+
+    Raises:
+        UsageError: `rank` or `instance` is not None.
+    """
+    if rank is not None or instance is not None:
+        hint = f"name the trial: `cloudtrain logs {ref.name} --trial 1`"
+        raise UsageError("a sweep has no ranks or instances; only its trials do", hint=hint, code="CT937")
+
+
+def own_value(text: Any) -> Any:
+    """Convert a hyperparameter from the service's JSON text to the value that the script gets.
+
+    Anything that is not JSON text is returned unchanged.
+    """
+    try:
+        return json.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        return text
+
+
+def _texts(trial: Trial, objective: Objective | None, best: Trial | None) -> Iterator[str]:
+    values = " ".join(f"{name}={value_text(value)}" for name, value in trial.values.items())
+    yield f"trial {trial.number} started as {trial.run}: {values}"
+    if trial.state.is_final:
+        value = f": {objective.metric}={trial.value:.4g}" if objective and trial.value is not None else ""
+        end = f"{value}{', the best' if best is not None and best.number == trial.number else ''}"
+        yield f"trial {trial.number} {trial.state}{end or f': {trial.reason}'}"

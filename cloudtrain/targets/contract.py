@@ -1,0 +1,471 @@
+"""The interface of a target. `Target` is pure; only `Service` uses SDKs, commands and sockets.
+
+`docs/adding-a-target.md` walks through a complete target. The contract suite in `tests/targets/` tests every service
+against the numbered rules of the class `Service`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+
+from cloudtrain.errors import UsageError
+from cloudtrain.plans.states import ListedRun, LogLine, QueuedRun, RunRef, RunStatus
+
+if TYPE_CHECKING:
+    from cloudtrain.job.processing import AnyJob
+    from cloudtrain.job.sweep import Objective, Sweep
+    from cloudtrain.job.training import TrainingJob
+    from cloudtrain.machines.table import InstanceTable
+    from cloudtrain.plans.plan import CompileContext, Finding, Plan, Upload
+    from cloudtrain.plans.states import Trial
+    from cloudtrain.rules.engine import RequestView
+    from cloudtrain.targets.adoption import Adopter, BatchSettings, Draft, Original, StaticCall
+    from cloudtrain.targets.common.launch import LocalPlan
+    from cloudtrain.targets.settings import TargetSettings
+
+
+_NEEDED = ("name", "title", "settings_model", "rule_prefix")
+"""The attributes that every target defines, besides its abstract methods."""
+
+ByteProgress = Callable[[int, int], None]
+"""Called with the number of uploaded bytes so far, and the total number of bytes."""
+
+
+class BundleWriter(Protocol):
+    """The user's code, which can be written as an archive when a service needs it."""
+
+    @property
+    def sha256(self) -> str:
+        """Return the hash of the content. Targets store the archive under this hash."""
+        ...
+
+    def write(self, path: Path) -> None:
+        """Write the archive atomically: `path` either holds the whole archive or does not exist."""
+        ...
+
+
+class Account(Protocol):
+    """The account that a target uses, such as a region or a workspace, as this machine's files and variables set it."""
+
+    @property
+    def place(self) -> str:
+        """Return the middle part of the references of runs: `eu-west-1` in `sagemaker://eu-west-1/name`."""
+        ...
+
+
+class Service(Protocol):
+    """Talks to one target. `Target.service` returns a service, which makes no request until a method is called.
+
+    Every service follows these rules:
+
+    1. `submit` sends exactly `plan.request`. The caller has checked that the target has no run of that name. With
+       `again`, an earlier request of this submission may have arrived; even so, there must be only one run. If an
+       unrelated run of that name exists, `submit` raises `NameTaken`. After an error in `submit`, this process or a
+       later one may call `has`, which returns whether the run exists, and `withdraw`, which makes sure that the run
+       never comes into existence.
+    2. Every method that takes a reference raises `RunNotFound` for an unknown run.
+    3. `stop` is idempotent and returns at once; a finished run stays as it is.
+    4. `logs` of a finished run yields every line and ends. With `follow`, it ends after the run's last line. Even
+       after a lost connection, no line is missing or repeated. Every process's output can be read.
+    5. `status` maps every state of the provider to a `RunState`; a failed run has a reason.
+    6. Throttled requests and lost connections are retried with backoff; other failures raise a `TargetError`.
+    7. No method prints or asks the user.
+
+    A subclass overrides `check` and `can_check` if the target has an account, and `withdraw` if an interrupted
+    submission can still create a run.
+    """
+
+    in_flight: float
+    """Seconds after which an interrupted request can no longer arrive. 0 if `submit` never leaves a request in
+    transit."""
+
+    names_are_unique: bool
+    """Whether the target refuses a second run of the same name. If so, a request may be sent again while the first
+    request can still arrive."""
+
+    def check(self, job: TrainingJob, settings: Any, plan: Plan) -> list[Finding]:
+        """Return the findings of the checks that ask the target, for example about a role, quota or partition. For a
+        target without an account, return an empty list.
+
+        Called before a submit and by `cloudtrain check`, but not for a plan. If the user lacks the permission for a
+        check, the method returns a warning instead of its result. For a processing job, `job` holds the fields that
+        processing jobs share with training jobs.
+        """
+        return []
+
+    def can_check(self, settings: Any) -> bool:
+        """Return whether the settings and this machine have what `check` needs, such as credentials."""
+        return True
+
+    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
+        """Upload the bundle. Return False if the target already has it. `on_bytes` may be called from other threads."""
+        ...
+
+    def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
+        """Send the request. After this call, the run exists. `again`: an earlier request of this submission may have
+        arrived."""
+        ...
+
+    def has(self, ref: RunRef) -> bool:
+        """Return whether the target has this run, submitted by this user.
+
+        The answer decides whether an interrupted submission is completed or forgotten.
+
+        Raises:
+            NameTaken: the target has a run of that name from another submitter.
+            TargetError: the target does not answer.
+        """
+        ...
+
+    def withdraw(self, ref: RunRef) -> bool:
+        """Make sure that a submission whose process died never creates a run. Return False if the run already exists.
+
+        Called only when an earlier request can no longer arrive (see `in_flight`). Raises the same errors as `has`.
+        """
+        return not self.has(ref)
+
+    def status(self, ref: RunRef) -> RunStatus:
+        """Return the status of the run."""
+        ...
+
+    def logs(
+        self,
+        ref: RunRef,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        instance: int | None = None,
+        on_status: Callable[[RunStatus], None] | None = None,
+    ) -> Iterator[LogLine]:
+        """Yield the output lines so far, of one rank, of one instance or of all. With `follow`, go on until the run
+        ends."""
+        ...
+
+    def stop(self, ref: RunRef) -> None:
+        """Ask the run to save and exit."""
+        ...
+
+    def runs(self, place: str) -> Iterator[ListedRun]:
+        """Yield the runs of all users at `place`, newest first. Each page of runs is fetched only when it is needed."""
+        ...
+
+    def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
+        """Yield local folders that hold the run's code or parts of it; none if nothing is left. Folders that need no
+        download come first.
+
+        Code from `upload`, the uploaded bundle, is copied into a folder below `scratch`. Files in a folder may have
+        changed since the run, so the caller compares hashes.
+
+        Raises:
+            TargetError: the target does not answer.
+        """
+        return iter(())
+
+    def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
+        """Copy the files that the run wrote to `path`: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or an empty
+        path for all."""
+        ...
+
+
+@runtime_checkable
+class KeepsQueue(Protocol):
+    """A service with cloudtrain's own queue, for a target that has no queue. The target's settings have the fields
+    `queue` and `priority`.
+
+    A waiting run has the state `queued`, and its status contains its position in the queue.
+    """
+
+    def queue(self) -> list[QueuedRun]:
+        """Return the started runs of the queue, then the waiting runs, both in queue order."""
+        ...
+
+    def move(self, ref: RunRef, *, before: RunRef | None = None, last: bool = False) -> None:
+        """Move a waiting run before the run `before`, to the front (`before` is None), or to the end (`last`).
+
+        Raises:
+            UsageError: one of the two runs is not waiting.
+        """
+        ...
+
+    def drop(self, ref: RunRef) -> None:
+        """Stop a waiting run. A run that has started is never stopped.
+
+        Raises:
+            UsageError: the run is not waiting.
+        """
+        ...
+
+
+@runtime_checkable
+class PinsVersions(Protocol):
+    """A service of a target whose jobs can refer to assets by label, such as `NAME@latest`. A label can later mean
+    another version."""
+
+    def pin(self, job: AnyJob, settings: Any) -> AnyJob:
+        """Return the job with each label replaced by its current version. Return the job itself if it has no labels.
+
+        Raises:
+            TargetError: the target does not answer, or has no such label.
+            UsageError: the target cannot look up a label of this form.
+        """
+        ...
+
+
+class Tuner(Service, Protocol):
+    """Talks to a target's own tuner. Each run is a sweep."""
+
+    def trials(self, ref: RunRef) -> list[Trial]:
+        """Return the trials that the tuner has started, sorted by number."""
+        ...
+
+    def objective(self, ref: RunRef) -> Objective | None:
+        """Return the metric that the sweep optimises; None if the sweep runs every combination."""
+        ...
+
+    def continued(self, request: Mapping[str, Any], name: str, trials: int, started: int) -> dict[str, Any]:
+        """Return the request for a new sweep that continues the sweep `name` with `trials` more trials. Pure.
+
+        Args:
+            request: the request of the sweep `name`.
+            started: the number of trials that the sweep `name` has started.
+
+        Raises:
+            UsageError: the tuner cannot continue a sweep; the hint names an alternative (`CT064`).
+        """
+        hint = f"submit a sweep with `driver: cloudtrain`, which can be continued, or with `trials: {started + trials}`"
+        raise UsageError(f"the tuner of `{name}` cannot continue a sweep", hint=hint, code="CT064")
+
+
+class Target(ABC):
+    """A service or machine that runs jobs. Importing a target is fast, because only its service imports SDKs.
+
+    Each subclass is listed in the entry-point group `cloudtrain.targets`. Its name then works in job files
+    (`inputs.train.NAME`, `NAME_overrides`), in `cloudtrain.toml`, in the JSON Schema, and in every command.
+    """
+
+    name: ClassVar[str]
+    """The entry point's name: lower-case letters, digits and underscores."""
+    title: ClassVar[str]
+    """The name shown to users, such as `SageMaker`."""
+    settings_model: ClassVar[type[TargetSettings]]
+    """The model of the table `[NAME]` in `cloudtrain.toml`."""
+    rule_prefix: ClassVar[str]
+    """The two capital letters at the beginning of the codes of the target's rules."""
+    rule_modules: ClassVar[tuple[str, ...]] = ()
+    """Modules that register rules on import. cloudtrain imports them before the first check of a job for the target."""
+    online_rule_modules: ClassVar[tuple[str, ...]] = ()
+    """Modules with the rules that `Service.check` reports."""
+    only_training_rule_modules: ClassVar[tuple[str, ...]] = ()
+    """The modules in `rule_modules` whose rules apply only to training jobs."""
+    extras: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Extras of the package, each with the packages that it installs: `{"EXTRA": ("its-sdk",)}`."""
+
+    order: ClassVar[int] = 100
+    """Position among the targets in lists. Targets with equal numbers are sorted by name."""
+    plan_formats: ClassVar[tuple[str, ...]] = ()
+    """Formats of a plan for the target's own tools: the names in `Plan.forms`."""
+    is_paid: ClassVar[bool] = True
+    """Whether a provider rents out the job's machines by the hour."""
+    locating_settings: ClassVar[tuple[str, ...]] = ()
+    """The settings without which the target's runs cannot be listed, such as `region`."""
+    place_example: ClassVar[str] = ""
+    """An example of a data path on this target, such as `s3://bucket/train`."""
+    place_help: ClassVar[str] = ""
+    """A description of data paths on this target. The JSON Schema shows this text."""
+    place_prefixes: ClassVar[tuple[str, ...]] = ()
+    """Prefixes that data paths have only on this target, such as `s3://`."""
+    place_aliases: ClassVar[tuple[str, ...]] = ()
+    """Names that other tools use for the field with a data path on this target, such as `s3_uri`."""
+    environment_help: ClassVar[str] = ""
+    """A description of `environment.NAME`; empty if the target has no named environments."""
+    overrides_help: ClassVar[str] = "Merged last into the request."
+    secret_places: ClassVar[Mapping[str, str]] = {"env": "env:NAME", "file": "file:~/.secrets/NAME"}
+    """The schemes of `environment.secrets` that a job on this target can read, each with an example that contains
+    `NAME`. Hints show the first example."""
+    has_secrets_here: ClassVar[bool] = False
+    """Whether the job reads its secrets on this machine, so that cloudtrain can report a missing secret before the
+    start."""
+    keeps_literals: ClassVar[bool] = False
+    """Whether an input with a plain `value` stays an input in the request. Otherwise references to it are replaced by
+    the value."""
+    uploads_data: ClassVar[bool] = False
+    """Whether an input may name a path on this machine (`./data`) to upload. Such a target implements `data_place`."""
+    waits_for_runs: ClassVar[bool] = False
+    """Whether a run itself can wait for the runs in `CompileContext.after`, whose outputs it reads."""
+    can_emulate: ClassVar[bool] = False
+    """Whether the target implements `emulate`."""
+    emulated_places: ClassVar[str] = ""
+    """The prefix of made-up data paths in an emulation, for data that is only on this machine: `s3://emulated`."""
+
+    has_tuner: ClassVar[bool] = False
+    """Whether the target has its own tuner, through `compile_sweep` and `tuner`. Otherwise this machine drives a
+    sweep."""
+
+    exports: ClassVar[tuple[str, ...]] = ()
+    """The methods of `core.exports` that the target's plans define."""
+
+    def refuse_name(self, name: str) -> str | None:
+        """Return why cloudtrain cannot use this target under `name`, the name of its entry point, as a clause; None if
+        it can. cloudtrain asks the targets of other packages.
+        """
+        from cloudtrain.rules.engine import PORTABLE
+
+        missing = [field for field in _NEEDED if getattr(self, field, None) is None]
+        if missing:
+            return f"its class has no `{missing[0]}`"
+        if self.name != name:
+            return f"its class calls it `{self.name}`"
+        if len(self.rule_prefix) != 2 or not (self.rule_prefix.isalpha() and self.rule_prefix.isupper()):
+            return f"its `rule_prefix` is `{self.rule_prefix}`, not two capital letters"
+        if self.rule_prefix == PORTABLE:
+            return f"its `rule_prefix` is `{PORTABLE}`, which stands for all targets"
+        field = getattr(self.settings_model, "model_fields", {}).get("type")
+        if field is None or field.default != name:
+            return f'its `settings_model` lacks `type: Literal["{name}"] = "{name}"`'
+        return None
+
+    def settings_here(self, settings: Any, *, environ: Mapping[str, str], cwd: Path) -> Any:
+        """Return the settings with relative paths, and names such as `conda:NAME`, replaced by absolute paths.
+
+        Makes no network request.
+        """
+        return settings
+
+    @abstractmethod
+    def account(self, settings: Any, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> Account:
+        """Return the account that `compile` needs in addition to the settings.
+
+        This method reads only files and variables of this machine. `Service.check` makes network requests.
+
+        Raises:
+            SettingsError: a settings file is wrong, or another user may have written it.
+        """
+
+    @abstractmethod
+    def compile(self, job: AnyJob, settings: Any, context: CompileContext) -> Plan:
+        """Return the plan with its `place` and its `outputs`, without findings.
+
+        Pure: the same job, settings and context give the same request, byte for byte.
+
+        Raises:
+            JobError: the job asks for something that the target lacks; the hint names an alternative.
+            TargetUnavailable: this machine cannot use the target.
+        """
+
+    def compile_sweep(self, sweep: Sweep, settings: Any, context: CompileContext) -> Plan:
+        """Return the plan of a sweep, with the request to the target's own tuner. Only for targets with `has_tuner`.
+
+        Pure, like `compile`. `sweep.job` is the job of the first trial.
+
+        Raises:
+            JobError: the tuner cannot run the sweep (`CT061`; the hint names an alternative), or the target cannot run
+            its trials.
+        """
+        raise AssertionError(f"the target {self.name} has no tuner")
+
+    def tuner(self, *, environ: Mapping[str, str], state_dir: Path) -> Tuner:
+        """Return the service for the target's own tuner. Only for targets with `has_tuner`."""
+        raise AssertionError(f"the target {self.name} has no tuner")
+
+    @abstractmethod
+    def service(self, *, environ: Mapping[str, str], state_dir: Path) -> Service:
+        """Return the service. It imports its SDKs on first use."""
+
+    def data_place(self, settings: Any, account: Any, sha256: str, name: str, *, is_file: bool) -> tuple[str, str]:
+        """Return the storage folder to upload local data to, and the storage path that the input then gets: the folder,
+        or with `is_file` the file in it. Only for targets with `uploads_data`.
+
+        Args:
+            sha256: the hash of the data.
+            name: the name of the folder or file on this machine.
+        """
+        raise AssertionError(f"the target {self.name} cannot upload data")
+
+    @property
+    def instance_table(self) -> InstanceTable | None:
+        """Return the table of the target's instance types; None if the target has none, like the local target."""
+        return None
+
+    def request_view(self, settings: Any) -> RequestView:
+        """Return the view through which the rules for all targets read a request."""
+        from cloudtrain.rules.engine import RequestView
+
+        return RequestView(self.name)
+
+    def refuse_path(self, path: str) -> str | None:
+        """Return why the target does not accept the file `path` in a bundle, as a clause such as
+        `whose path is too long`; None if it accepts the file."""
+        from cloudtrain.code.data import refuse_archive_path
+
+        return refuse_archive_path(path)
+
+    def emulate(self, job: TrainingJob, settings: Any, context: CompileContext) -> LocalPlan:
+        """Return the plan of a local run that emulates this target. `settings` are the settings of the local target.
+
+        Raises:
+            JobError: this machine cannot emulate the job; the hint names an alternative.
+        """
+        raise AssertionError(f"the target {self.name} has no emulation")
+
+    def run_folder(self, run_name: str, state_dir: Path) -> Path | None:
+        """Return the folder of a run on this machine; None if the target's runs are not on this machine."""
+        return None
+
+    def working_files(self, run_name: str, state_dir: Path) -> dict[str, Path]:
+        """Return the files that a run's script wrote into its working folder on this machine, by relative path; empty
+        if the target's runs are not on this machine.
+
+        Raises:
+            TargetError: the run's folder is missing or damaged.
+        """
+        return {}
+
+    def adopter(self) -> Adopter | None:
+        """Return the object with which `cloudtrain adopt` converts the service's own requests to jobs; None if the
+        target has none."""
+        return None
+
+    def fetch_original(self, place: str, name: str, settings: Any, environ: Mapping[str, str]) -> Original:
+        """Fetch the job `name` from the target for `cloudtrain adopt`, with its code if it can be read. `place` is the
+        middle part of the job's reference; if it is incomplete, `settings` supply the rest.
+
+        Raises:
+            UsageError: the target has no such job, or cloudtrain cannot fetch its jobs.
+            TargetError: the target does not answer.
+        """
+        hint = "adopt the job from a file that describes it: docs/adopting.md lists the formats"
+        raise UsageError(f"cloudtrain cannot fetch jobs from `{self.name}`", hint=hint, code="CT975")
+
+    def batch_settings(self, options: Mapping[str, str], setup: Sequence[str]) -> BatchSettings | None:
+        """Convert a batch script of the target's own scheduler to settings, for `cloudtrain adopt`. Return None if the
+        target has no such scripts.
+
+        Args:
+            options: the options in the script's directives, by long name.
+            setup: the lines before the launch command that prepare it: load modules, activate an environment.
+        """
+        return None
+
+    def container_settings(self, options: Mapping[str, str]) -> BatchSettings | None:
+        """Convert the options of the command that starts the processes of a batch job in a container to the image and
+        settings, for `cloudtrain adopt`. Return None if the options name no image, or no scheduler of the target has
+        such a command. `options` are by long name.
+        """
+        return None
+
+    def draft_of_calls(self, calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
+        """Return the draft of the first job that a script's SDK calls create. Also return the expression of each field
+        whose value is not a constant in the script. Return None if no call creates a job of this target."""
+        return None
+
+    def examine(self, settings: Any, account: Any) -> str | None:
+        """Return the line that `cloudtrain doctor` shows about the account, such as `workspace prod, from config.json`;
+        None if there is nothing to show.
+
+        Raises:
+            CloudtrainError: the account has a problem.
+        """
+        return None

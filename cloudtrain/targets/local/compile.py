@@ -1,0 +1,400 @@
+"""Compile a training job for the local target: a launch specification with the exact list of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from cloudtrain.errors import Problem
+from cloudtrain.job.distribution import MPI, DeepSpeed, Horovod, no_ray
+from cloudtrain.job.model import format_duration
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.plans.plan import CompileContext
+from cloudtrain.plans.processes import Alike, Process, Processes
+from cloudtrain.targets.common import launchers
+from cloudtrain.targets.common.compiling import Problems, arguments_of, option_problems, resolve_text
+from cloudtrain.targets.common.launch import LocalAccount, LocalPlan
+from cloudtrain.targets.common.launchers import OPEN_MPI, loopback_variables
+from cloudtrain.targets.common.scaling import MOST_TASKS, JobSize, gpu_share, local_size, local_tasks
+from cloudtrain.targets.common.specification import CodePlace, LaunchSpecification, StartedProcess
+from cloudtrain.targets.local.settings import Local
+
+
+def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> LocalPlan:
+    """Return the plan of a job on this machine. `context.account` is a `LocalAccount`.
+
+    Raises:
+        JobError: this machine lacks something that the job needs; the hint names an alternative.
+    """
+    if target.emulate is not None:
+        from cloudtrain.targets.registry import target_of
+
+        return target_of(target.emulate).emulate(job, target, context)
+    account: LocalAccount = context.account
+    problems = Problems(_job_problems(job, account, target.python or account.python))
+    if target.launcher == "fork":
+        problems += _fork_problems(job, account)
+    if job.distribution.type == "tensorflow":
+        problems += _task_problems(job, target, account)
+    plan = None if problems else _plan(job, target, context)
+    problems += _input_problems(job)
+    problems.refuse(plan)
+    assert plan is not None
+    return plan
+
+
+def _plan(job: TrainingJob, target: Local, context: CompileContext) -> LocalPlan:
+    """Return the plan of the job. An input without a `local` path gets the path `inputs/NAME` in the run's folder."""
+    run = _RunLayout.of(job, target, context)
+    launch = _LAUNCHERS["fork" if target.launcher == "fork" else _launcher_of(job)](run)
+    specification = LaunchSpecification(
+        name=context.run_name,
+        run_dir=run.run_dir,
+        code=CodePlace(run.account.archive(context.bundle), context.bundle.sha256, run.code_dir),
+        directories=tuple(sorted(run.written.values())),
+        launcher=launch.name,
+        instances=launch.shape.instances,
+        world_size=launch.world_size,
+        ports=launch.ports,
+        processes=tuple(StartedProcess.of(process, launch.signal) for process in launch.started),
+        finishes=launch.finishes,
+        grace_period=target.grace_period,
+        max_runtime=job.max_runtime,
+        metrics=dict(job.metrics) or None,
+    )
+    processes = Processes((*Processes.of(launch.started).groups, *launch.ranks))
+    return LocalPlan.of(specification, job.name, context, processes=processes, summary=_summary(run, launch))
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """The processes of a job: the supervisor starts those in `started`, and a launcher starts those in `ranks`."""
+
+    name: str
+    shape: JobSize
+    world_size: int
+    started: tuple[Process, ...]
+    ranks: tuple[Alike, ...] = ()
+    ports: tuple[str, ...] = ()
+    finishes: tuple[str, ...] = ()
+    signal: str = "leader"
+
+
+@dataclass(frozen=True)
+class _RunLayout:
+    """The paths, program and environment of one run on this machine."""
+
+    job: TrainingJob
+    target: Local
+    account: LocalAccount
+    name: str
+    run_dir: str
+    code_dir: str
+    paths: dict[str, str]
+    """Maps references such as `inputs.train`, `outputs.model` and `checkpoint` to paths."""
+
+    @classmethod
+    def of(cls, job: TrainingJob, target: Local, context: CompileContext) -> _RunLayout:
+        account: LocalAccount = context.account
+        run_dir = account.run_dir(context.run_name)
+        paths = {f"inputs.{name}": item.local or f"{run_dir}/inputs/{name}" for name, item in job.inputs.items()}
+        paths["outputs.model"] = f"{run_dir}/model"
+        paths |= {
+            f"outputs.{name}": item.local or (f"{run_dir}/model" if name == "model" else f"{run_dir}/outputs/{name}")
+            for name, item in job.outputs.items()
+        }
+        given = job.checkpoint.local if job.checkpoint else None
+        paths["checkpoint"] = given or f"{run_dir}/checkpoint"
+        return cls(
+            job=job,
+            target=target,
+            account=account,
+            name=context.run_name,
+            run_dir=run_dir,
+            code_dir=f"{run_dir}/code",
+            paths=paths,
+        )
+
+    @property
+    def python(self) -> str:
+        return self.target.python or self.account.python
+
+    @property
+    def written(self) -> dict[str, str]:
+        """Map references such as `outputs.model` to the folders that the run writes to."""
+        return {name: path for name, path in self.paths.items() if not name.startswith("inputs.")}
+
+    @property
+    def shape(self) -> JobSize:
+        return local_size(self.job, self.target, self.account.machine)
+
+    def program(self) -> list[str]:
+        """Return the script with its arguments. A shell script or command is preceded by `bash`."""
+        if self.job.command is not None:
+            return ["bash", "-c", resolve_text(self.job.command, self.paths)]
+        assert self.job.entry_point is not None
+        arguments = arguments_of(self.job, self.paths)
+        shell = ["bash"] if self.job.entry_point.endswith(".sh") else []
+        return [*shell, self.job.entry_point, *arguments]
+
+    def direct_program(self) -> list[str]:
+        """Return the program, preceded by the Python interpreter if it is a Python script."""
+        program = self.program()
+        return [self.python, "-u", *program] if program[0].endswith(".py") else program
+
+    def env(self, instance: int, *, processes: int, ranks: bool = True) -> dict[str, str]:
+        """Return the environment variables that the processes of an instance get in addition to the submitter's own.
+        `processes`: the number of all processes on this machine. `ranks`: whether they communicate through torch or
+        MPI."""
+        given = {key: resolve_text(value, self.paths) for key, value in self.job.environment.variables.items()}
+        searched = given.pop("PYTHONPATH", "${{env.PYTHONPATH}}")
+        env = {
+            "CLOUDTRAIN_CHECKPOINT_DIR": self.paths["checkpoint"],
+            "CLOUDTRAIN_MODEL_DIR": self.paths["outputs.model"],
+            "CLOUDTRAIN_RUN_DIR": self.run_dir,
+            "CLOUDTRAIN_RUN_NAME": self.name,
+            **(loopback_variables(self.account.loopback) if ranks else {}),
+            "OMP_NUM_THREADS": str(max(1, self.account.machine.cpus // processes)),
+            "PYTHONPATH": f"{self.code_dir}:{searched}" if searched else self.code_dir,
+            "PYTHONUNBUFFERED": "1",
+        }
+        if self.job.checkpoint:
+            env["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(self.job.checkpoint.keep)
+        for reference, path in self.paths.items():
+            kind, _, name = reference.partition(".")
+            if name:
+                env[f"CLOUDTRAIN_{kind[:-1].upper()}_{name.upper()}"] = path
+        env |= self._gpu_mask(instance) | given
+        return dict(sorted(env.items()))
+
+    def _gpu_mask(self, instance: int) -> dict[str, str]:
+        instances = self.shape.instances
+        share = gpu_share(self.account.machine.gpu_ids, instances, instance)
+        is_chosen = instances > 1 or self.target.gpus is not None
+        return {"CUDA_VISIBLE_DEVICES": ",".join(share)} if share and is_chosen else {}
+
+
+def _torchrun(run: _RunLayout) -> _Launch:
+    shape, program = run.shape, run.program()
+    started = tuple(
+        Process(
+            instance=instance,
+            role="torchrun",
+            argv=tuple(
+                launchers.agent_argv(
+                    program,
+                    python=run.python,
+                    name=run.name,
+                    instance=instance,
+                    instance_count=shape.instances,
+                    processes_per_instance=shape.processes_per_instance,
+                    max_restarts=run.target.max_restarts,
+                    run_dir=run.run_dir,
+                )
+            ),
+            env=run.env(instance, processes=shape.world_size)
+            | launchers.agent_env(grace_period=run.target.grace_period),
+        )
+        for instance in range(shape.instances)
+    )
+    ranks = launchers.torchrun_ranks(
+        program,
+        python=run.python,
+        instance_count=shape.instances,
+        processes_per_instance=shape.processes_per_instance,
+    )
+    return _Launch("torchrun", shape, shape.world_size, started, (ranks,))
+
+
+def _fork(run: _RunLayout) -> _Launch:
+    shape, program, restarts = run.shape, run.program(), run.target.max_restarts
+    argv = launchers.launcher_argv(
+        program,
+        python=run.python,
+        instance_count=shape.instances,
+        processes_per_instance=shape.processes_per_instance,
+        max_restarts=restarts,
+        grace_period=run.target.grace_period,
+        log_dir=f"{run.run_dir}/logs",
+    )
+    started = Process(instance=0, role="fork", argv=tuple(argv), env=run.env(0, processes=shape.world_size))
+    ranks = launchers.fork_ranks(
+        program,
+        instance_count=shape.instances,
+        processes_per_instance=shape.processes_per_instance,
+        max_restarts=restarts,
+    )
+    return _Launch("fork", shape, shape.world_size, (started,), (ranks,), ("rendezvous",))
+
+
+def _mpirun(run: _RunLayout) -> _Launch:
+    """Return one mpirun process for the whole job. All ranks count as one instance, because mpirun needs ssh to start
+    ranks on several instances."""
+    shape = JobSize(1, run.shape.world_size)
+    assert run.account.mpirun is not None
+    program = run.direct_program()
+    distribution = run.job.distribution
+    options = distribution.options if isinstance(distribution, MPI | Horovod) else ""
+    argv = launchers.mpirun_argv(
+        program,
+        mpirun=run.account.mpirun,
+        processes=shape.world_size,
+        options=options,
+        log_dir=f"{run.run_dir}/logs/instance_0",
+    )
+    env = dict(sorted((OPEN_MPI | run.env(0, processes=shape.world_size)).items()))
+    started = Process(instance=0, role="mpirun", argv=tuple(argv), env=env)
+    ranks = launchers.mpirun_ranks(program, processes=shape.world_size)
+    return _Launch("mpirun", shape, shape.world_size, (started,), (ranks,), signal="ranks")
+
+
+def _tensorflow(run: _RunLayout) -> _Launch:
+    workers, servers = local_tasks(run.job, run.target, run.account.machine)
+    tasks = launchers.tasks(workers=workers, parameter_servers=servers)
+    started = tuple(
+        Process(
+            instance=rank,
+            role=task,
+            rank=rank,
+            local_rank=0,
+            argv=tuple(run.direct_program()),
+            env=run.env(rank, processes=len(tasks), ranks=False) | {"TF_CONFIG": config},
+        )
+        for rank, ((task, _), config) in enumerate(zip(tasks, launchers.tf_configs(tasks), strict=True))
+    )
+    ports = tuple(launchers.port_name(task, index) for task, index in tasks)
+    finishes = ("chief",) if servers else ()
+    return _Launch("processes", JobSize(len(tasks), 1), len(tasks), started, ports=ports, finishes=finishes)
+
+
+def _single(run: _RunLayout) -> _Launch:
+    """Return one process per instance. If the process is a shell, signals go to its whole process group, because a
+    shell does not forward signals."""
+    shape, program = JobSize(run.shape.instances, 1), tuple(run.direct_program())
+    started = tuple(
+        Process(
+            instance=instance,
+            role="process",
+            rank=instance,
+            local_rank=0,
+            argv=program,
+            env=run.env(instance, processes=shape.world_size, ranks=False),
+        )
+        for instance in range(shape.instances)
+    )
+    signal = "group" if program[0] == "bash" else "leader"
+    return _Launch("processes", shape, shape.world_size, started, signal=signal)
+
+
+_LAUNCHERS: dict[str, Callable[[_RunLayout], _Launch]] = {
+    "torchrun": _torchrun,
+    "fork": _fork,
+    "mpirun": _mpirun,
+    "tensorflow": _tensorflow,
+    "single": _single,
+}
+
+_LAUNCHER_OF = {
+    "torch": "torchrun",
+    "smddp": "torchrun",
+    "deepspeed": "torchrun",
+    "mpi": "mpirun",
+    "horovod": "mpirun",
+    "tensorflow": "tensorflow",
+    "ray": "single",
+    "none": "single",
+}
+
+
+def _launcher_of(job: TrainingJob) -> str:
+    if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "mpi":
+        return "mpirun"
+    return _LAUNCHER_OF[job.distribution.type]
+
+
+def _input_problems(job: TrainingJob) -> list[Problem]:
+    return [
+        Problem(
+            ("inputs", name),
+            f"input `{name}` has no path on this machine",
+            f"add `local: PATH` under `inputs.{name}`, or `--set inputs.{name}.local=PATH`",
+            code="CT032",
+        )
+        for name, item in job.inputs.items()
+        if item.local is None
+    ]
+
+
+def _job_problems(job: TrainingJob, account: LocalAccount, python: str) -> Iterator[Problem]:
+    """Yield the problems that prevent the job from starting on this machine."""
+    yield from option_problems(job)
+    if job.entry_point is None and job.command is None:
+        message = "the job runs its image's own entry point, but the local target runs no images"
+        yield Problem(
+            ("entry_point",), message, "add `entry_point: train.py`, or use `--target sagemaker`", code="CT036"
+        )
+    yield from no_ray(job.distribution, "on this machine")
+    if job.distribution.type == "smp":
+        yield Problem(
+            ("distribution", "type"),
+            "`smp` is SageMaker's own library and does not exist on this machine",
+            "use `distribution: {type: torch}`, which runs everywhere: `cloudtrain scripts copy pipeline_gpt` is a "
+            "pipeline with torch.distributed.pipelining, `gpt_fsdp` shards with FSDP2",
+            code="CT030",
+        )
+    elif _launcher_of(job) == "mpirun" and account.mpirun is None:
+        yield Problem(
+            ("distribution", "type"),
+            f"`{job.distribution.type}` needs `mpirun`, which is neither beside `{python}` nor on the PATH",
+            launchers.MISSING_HINT,
+            code="CT038",
+        )
+
+
+def _fork_problems(job: TrainingJob, account: LocalAccount) -> Iterator[Problem]:
+    hint = "use `--launcher torchrun`"
+    if job.distribution.type != "torch":
+        message = f"`--launcher fork` starts only `torch` jobs, and this job is `{job.distribution.type}`"
+        yield Problem(("distribution", "type"), message, "use `--launcher torchrun`, the default", code="CT038")
+    if job.entry_point is None or not job.entry_point.endswith(".py"):
+        field = "command" if job.entry_point is None else "entry_point"
+        message = "`--launcher fork` can run only a Python script"
+        yield Problem((field,), message, f"{hint}, or name the script: `entry_point: train.py`", code="CT038")
+    if account.machine.gpus:
+        message = f"`--launcher fork` works on CPUs only, but this machine has GPUs ({account.machine})"
+        yield Problem((), message, f"{hint}, or hide the GPUs with `CUDA_VISIBLE_DEVICES=` in front", code="CT038")
+
+
+def _task_problems(job: TrainingJob, target: Local, account: LocalAccount) -> Iterator[Problem]:
+    """Yield a problem for too many TensorFlow tasks. Only `instance_count` of the target's settings can cause it,
+    because cloudtrain reduces the job's own numbers to the capacity of this machine."""
+    workers, servers = local_tasks(job, target, account.machine)
+    if workers + servers > MOST_TASKS:
+        message = f"{workers:,} workers and {servers:,} parameter servers are too many for this machine: at most "
+        message += f"{MOST_TASKS:,} in all"
+        yield Problem((), message, "run it smaller: leave `--instances` out", code="CT031")
+
+
+def _summary(run: _RunLayout, launch: _Launch) -> list[tuple[str, str]]:
+    job, shape = run.job, launch.shape
+    simulated = f"{shape.instances} simulated on this machine" if shape.instances > 1 else "this machine"
+    pairs = [
+        ("target", f"local ({run.account.machine})"),
+        ("instances", simulated),
+        ("processes", f"{launch.world_size}" + (f" ({shape})" if shape.instances > 1 else "")),
+        ("distribution", f"{job.distribution.type} through {_LAUNCHER_WORDS[launch.name]}"),
+        ("script", job.entry_point or job.command or ""),
+        ("checkpoint", run.paths["checkpoint"]),
+        ("run folder", run.run_dir),
+    ]
+    if job.max_runtime:
+        pairs.append(("max runtime", format_duration(job.max_runtime)))
+    return pairs
+
+
+_LAUNCHER_WORDS = {
+    "torchrun": "torchrun",
+    "fork": "forks of one process",
+    "mpirun": "mpirun",
+    "processes": "direct processes",
+}

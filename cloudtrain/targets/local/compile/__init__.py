@@ -1,1 +1,0 @@
-"""Compile a job to the processes that the supervisor starts."""

@@ -1,0 +1,180 @@
+"""The files of a run's folder, such as the status that the supervisor writes.
+
+    launch.json         the launch specification, exactly as planned
+    supervisor.lock     locked by the supervisor as long as it lives (later by the process that finishes a lost run)
+    waiting             a FIFO that wakes the supervisor of a run in the queue; see `queueing.py`
+    supervisor.log      the supervisor's own messages; empty unless something is wrong
+    status.json         the status of the run; replaced in one atomic step
+    unpacked            an empty file created after unpacking the code; all newer files are the script's
+    output.jsonl        the journal: every line of output, and the read position in each file
+    logs/rank_<r>.log   the output of one rank: all attempts, stdout and stderr in the order of arrival
+    logs/instance_<i>/  the files that receive the output of the processes
+    code/ model/ outputs/ checkpoint/
+    steps/<r>           the newest step of each rank, written by the script's runtime
+    preempted           written by the script's runtime when it saved and exited early
+
+If the lock is free and the state is not final, the supervisor has died. See `verdict.py`.
+"""
+
+# Paths are strings here, because this module must start and poll quickly.
+# ruff: noqa: PTH100, PTH105, PTH108, PTH116, PTH120, PTH123
+from __future__ import annotations
+
+import json
+import os
+import sys
+from _thread import get_native_id  # threading's, without importing threading
+
+from cloudtrain.system.private import open_private
+
+TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cloudtrain.targets.common.specification import LaunchSpecification
+
+
+FINAL = ("succeeded", "failed", "stopped", "lost")
+"""The states that never change again. `RunState` has them too, but importing it would slow down the supervisor."""
+
+FORCED = "processes that did not exit within the grace period were killed"
+"""The part of a stopped run's reason that follows if its processes had to be killed."""
+
+_SHORT = 3500
+"""Maximum size in bytes of a short status. It fits into the file's first disk block, which exists even when the disk is
+full."""
+
+
+class RunFolder:
+    """The paths of the files in a run's folder, with methods to read and write its status."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.launch = f"{path}/launch.json"
+        self.lock = f"{path}/supervisor.lock"
+        self.log = f"{path}/supervisor.log"
+        self.status = f"{path}/status.json"
+        self.journal = f"{path}/output.jsonl"
+        self.logs = f"{path}/logs"
+        self.steps = f"{path}/steps"
+        self.preempted = f"{path}/preempted"
+        self.unpacked = f"{path}/unpacked"
+
+    def read_launch(self) -> LaunchSpecification:
+        """Read the launch specification.
+
+        Raises:
+            TargetError: the file cannot be read, or is damaged.
+        """
+        from cloudtrain.targets.common.specification import LaunchSpecification  # 9 ms that no submitter need wait for
+
+        try:
+            with open(self.launch, "rb") as file:
+                return LaunchSpecification.from_json(json.load(file))
+        except (OSError, ValueError) as error:
+            from cloudtrain.errors import TargetError
+
+            hint = f"save the files that you need from `{self.path}`, and submit the job again"
+            raise TargetError(f"the launch specification cannot be read: {error}", hint=hint, code="CT952") from error
+
+    def read_status(self) -> dict[str, Any] | None:
+        """Read the status; None if no supervisor ever took over the run. If a power failure damaged the file, return a
+        final status with the state `lost`."""
+        try:
+            with open(self.status, "rb") as file:
+                status: dict[str, Any] = json.load(file)
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            written = os.stat(self.status).st_mtime
+            reason = f"its status cannot be read: {error}"
+            return {**new_status(0, written), "state": "lost", "ended": written, "reason": reason}
+        return status
+
+    def write_status(self, status: dict[str, Any]) -> None:
+        """Replace the status file in one atomic step. On a full disk, overwrite the old file with a short status, which
+        needs no additional space.
+
+        Raises:
+            OSError: even the short status could not be written.
+        """
+        temporary = f"{self.status}.{os.getpid()}.{get_native_id()}"
+        try:
+            with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+                file.write(json.dumps(status).encode())
+                if status["state"] in FINAL:
+                    file.flush()
+                    os.fsync(file.fileno())  # after a power failure, nobody would write it again
+            os.replace(temporary, self.status)
+        except OSError:
+            _remove(temporary)
+            self._write_short(status)
+
+    def _write_short(self, status: dict[str, Any]) -> None:
+        short = dict(status, details=[], metrics={}, reason=(status["reason"] or "")[:1000] or None)
+        content = json.dumps(short).encode()
+        assert len(content) < _SHORT, "everything long was left out"
+        descriptor = os.open(self.status, os.O_WRONLY)
+        try:
+            os.pwrite(
+                descriptor, content.ljust(os.fstat(descriptor).st_size), 0
+            )  # so that every reader finds complete JSON
+        finally:
+            os.close(descriptor)
+
+    def read_preempted(self) -> dict[str, Any] | None:
+        """Return the marker that the script's runtime wrote when it saved and exited early: `step` and `signal`, if
+        known. Return None if it wrote no marker."""
+        try:
+            with open(self.preempted, "rb") as file:
+                marker = json.load(file)
+        except OSError:
+            return None
+        except ValueError:  # the script wrote the file itself
+            return {}
+        return marker if isinstance(marker, dict) else {}
+
+
+def new_status(pid: int, now: float, *, is_queued: bool = False) -> dict[str, Any]:
+    """Return the first status of a run, for the supervisor with the process id `pid`. The keys are `pid` and fields of
+    `RunStatus`."""
+    return {
+        "state": "queued" if is_queued else "preparing",
+        "reason": None,
+        "started": None if is_queued else now,
+        "ended": None,
+        "details": [],
+        "failed_rank": None,
+        "exit_code": None,
+        "restarts": 0,
+        "metrics": {},
+        "pid": pid,
+    }
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return
+
+
+# The Python processes that cloudtrain starts for a run: the supervisor and its guard.
+
+_BOOT = (
+    "import sys; sys.path.append(sys.argv.pop(1)); from importlib import import_module; "
+    "import_module(sys.argv.pop(1)).main(sys.argv[1:])"
+)
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """Return the argv of a Python process that runs `main(arguments)` of `module`, a module of this package.
+
+    The process is isolated, so it never imports a user's `json.py` from the working directory or PYTHONPATH in place of
+    the standard library's. It skips `site`, which would double its start-up time. cloudtrain's own folder comes last in
+    `sys.path`.
+    """
+    root = os.path.abspath(__file__)
+    for _ in __name__.split("."):
+        root = os.path.dirname(root)
+    return [sys.executable, "-I", "-S", "-c", _BOOT, root, f"{__package__}.{module}", *arguments]

@@ -1,0 +1,25 @@
+"""The guard: a process that kills a run's processes if the supervisor is killed.
+
+The guard reads a pipe from the supervisor: `+PID` for each started process, `-PID` for each ended process, `done` when
+the run has ended. If the pipe ends without `done`, the supervisor has died.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def main(arguments: list[str]) -> None:
+    """Wait until the run's supervisor ends. If it was killed, stop the run's processes. The arguments are `RUN_DIR` and
+    `DESCRIPTOR`, the read end of a pipe from the supervisor."""
+    run_dir, descriptor = arguments[0], int(arguments[1])
+    known: set[int] = set()
+    with os.fdopen(descriptor, "r", encoding="ascii") as pipe:
+        for line in pipe:
+            word = line.strip()
+            if word == "done":
+                return
+            (known.add if word[0] == "+" else known.discard)(int(word[1:]))
+    from cloudtrain.targets.local.verdict import finish
+
+    finish(run_dir, known)

@@ -1,0 +1,480 @@
+"""Copy the output of all processes into one journal and one file per rank, and keep the last lines for the verdict.
+
+The journal `output.jsonl` holds two kinds of records, one per line:
+
+    {"time": 1763712000.123, "instance": 0, "rank": 1, "stream": "stdout", "attempt": 0, "text": "step 1"}
+    {"file": "logs/...", "inode": 4711, "offset": 1024, "rank": 1, "size": 980}
+
+The first kind also has `values`, such as `{"step": 1, "train:loss": 0.25}`, if the job's `metrics` match the line, so
+that readers of the journal need no patterns. A record of the second kind ends each batch of lines from one file; its
+`offset` is the number of bytes of the file that are in the journal, and `size` the size of the rank's own file. The
+process that finishes a lost run continues at this offset, and cuts the rank's file to this size.
+"""
+
+# Paths are strings here, because this module must start and poll quickly.
+# ruff: noqa: PTH110, PTH116, PTH123, PTH208
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import deque
+
+from cloudtrain.system.private import open_private
+
+TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
+
+    from cloudtrain.system.patterns import MetricPatterns
+    from cloudtrain.targets.common.specification import LaunchSpecification, StartedProcess
+    from cloudtrain.targets.local.folder import RunFolder
+
+
+# Split the bytes of one stream into lines of text, as a terminal would show them.
+
+LONGEST = 32 * 1024
+"""Maximum length of a line in bytes. A longer line is split."""
+
+PROGRESS_EVERY = 5.0
+"""Seconds between two recorded states of a progress bar that is still running."""
+
+
+class Lines:
+    """Splits one stream into lines. `pending` holds the bytes after the last complete line.
+
+    Invalid UTF-8 is replaced. If a line contains carriage returns, only the text after the last one is kept. While a
+    progress bar runs, its current text is added as a line every few seconds.
+    """
+
+    def __init__(self) -> None:
+        self.pending = b""
+        self._progress_at = 0.0
+
+    def feed(self, chunk: bytes, now: float) -> list[str]:
+        """Return the lines that `chunk` completes. `now` is the current time in seconds, by any clock."""
+        data = self.pending + chunk
+        end = data.rfind(b"\n") + 1
+        lines = _texts(data[:end]) if end else []
+        self.pending = data[end:]
+        if b"\r" in self.pending:
+            lines += self._progress(now)
+        while len(self.pending) > LONGEST:
+            cut = _boundary(self.pending, LONGEST)
+            lines.append(self.pending[:cut].decode("utf-8", "replace"))
+            self.pending = self.pending[cut:]
+        return lines
+
+    def flush(self) -> list[str]:
+        """At the end of the stream, return the incomplete last line as a list; empty if there is none."""
+        rest, self.pending = self.pending, b""
+        return _texts(rest + b"\n") if rest.strip(b"\r") else []
+
+    def _progress(self, now: float) -> list[str]:
+        states = self.pending.split(b"\r")
+        self.pending = b"\r".join(states[-2:])  # the newest state, and the one before it, for when the newest is empty
+        whole = [state for state in states[:-1] if state]
+        if not whole or now - self._progress_at < PROGRESS_EVERY:
+            return []
+        self._progress_at = now
+        return _texts(whole[-1] + b"\n")
+
+
+def _texts(data: bytes) -> list[str]:
+    """Split `data`, which ends with a newline, into lines."""
+    lines = data.decode("utf-8", "replace").split("\n")
+    lines.pop()
+    if b"\r" in data:
+        lines = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
+    if len(data) > LONGEST and max(map(len, lines)) > LONGEST // 4:
+        return [piece for line in lines for piece in _pieces(line)]
+    return lines
+
+
+def _pieces(line: str) -> list[str]:
+    data = line.encode()
+    if len(data) <= LONGEST:
+        return [line]
+    pieces = []
+    while data:
+        cut = _boundary(data, LONGEST)
+        pieces.append(data[:cut].decode("utf-8", "replace"))
+        data = data[cut:]
+    return pieces
+
+
+def _boundary(data: bytes, limit: int) -> int:
+    """Return the last position up to `limit` at which a UTF-8 character begins."""
+    if len(data) <= limit:
+        return len(data)
+    cut = limit
+    while cut > limit - 3 and data[cut] & 0xC0 == 0x80:
+        cut -= 1
+    return cut
+
+
+# The files that receive the output of a run's processes, and which process writes each file.
+
+if TYPE_CHECKING:
+    RankOf = Callable[[int, int], int | None]
+    """Maps an instance and a local rank to the global rank; None if it is not yet known."""
+
+STREAMS = ("stdout", "stderr")
+
+_KNOWN_SOON = 10.0
+"""Seconds to wait until the process that writes a new file is found. Its environment has the rank."""
+
+
+def launched_log(logs: str, process: StartedProcess, index: int, stream: str) -> str:
+    """Return the path of the output file of a process that the supervisor starts. `index` is the process's position in
+    the launch specification."""
+    return f"{logs}/instance_{process.instance}/{process.role}_{index}.{stream}.log"
+
+
+class Source:
+    """One output file, with the position `offset` up to which it was read."""
+
+    def __init__(self, path: str, *, instance: int, rank: int | None, stream: str, attempt: int = 0) -> None:
+        self.path = path
+        self.instance = instance
+        self.rank = rank
+        self.stream = stream
+        self.attempt = attempt
+        self.lines = Lines()
+        self.offset = 0
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.inode = os.fstat(self._descriptor).st_ino
+
+    @property
+    def consumed(self) -> int:
+        """Return the number of bytes in complete lines that were read. Another reader can continue at this position."""
+        return self.offset - len(self.lines.pending)
+
+    def read(self, limit: int) -> bytes:
+        """Return the next bytes, at most `limit`. Return an empty result at the end of the file."""
+        chunk = os.pread(self._descriptor, limit, self.offset)
+        self.offset += len(chunk)
+        return chunk
+
+    def erase(self, start: int, secrets: Iterable[bytes]) -> None:
+        """Overwrite secrets with stars in the file, between the positions `start` and `consumed`."""
+        found = data = os.pread(self._descriptor, self.consumed - start, start)
+        for secret in secrets:
+            data = data.replace(secret, b"*" * len(secret))
+        if data != found:
+            with open(self.path, "r+b", buffering=0) as file:
+                os.pwrite(file.fileno(), data, start)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+class SourceFinder:
+    """Finds new output files: those of launched processes, and those of every attempt of the ranks.
+
+    Ranks of mpirun write `logs/instance_0/rank_<r>.stdout.log`. Ranks of torchrun and forked ranks write
+    `logs/instance_<i>/<random>/attempt_<n>/<local rank>/stdout.log`. When another instance makes torchrun repeat an
+    attempt, torchrun removes that attempt's folder and creates it again. So a file is identified by path and inode
+    together.
+    """
+
+    def __init__(self, logs: str, spec: LaunchSpecification, rank_of: RankOf) -> None:
+        self._logs = logs
+        self._spec = spec
+        self._rank_of = rank_of
+        self._known: dict[str, int] = {}
+        self._attempts: dict[tuple[int, int, str], int] = {}
+        self._waiting: dict[str, float] = {}
+
+    @property
+    def restarts(self) -> int:
+        """Return how often the ranks were restarted, according to their files."""
+        return max(self._attempts.values(), default=1) - 1
+
+    def launched(self) -> Iterator[Source]:
+        """Yield new output files of the processes that the supervisor starts."""
+        for index, process in enumerate(self._spec.processes):
+            for stream in STREAMS:
+                path = launched_log(self._logs, process, index, stream)
+                if path not in self._known and os.path.exists(path):
+                    source = Source(path, instance=process.instance, rank=process.rank, stream=stream)
+                    self._known[path] = source.inode
+                    yield source
+
+    def new_ranks(self, *, at_once: bool = False) -> Iterator[Source]:
+        """Yield the output files of ranks that appeared since the last call. Without `at_once`, leave out files whose
+        rank is not known yet, but may be soon."""
+        if self._spec.launcher == "mpirun":
+            for rank in range(self._spec.world_size):
+                yield from self._streams(f"{self._logs}/instance_0/rank_{rank}.", 0, rank, rank)
+        if self._spec.launcher not in ("torchrun", "fork"):
+            return
+        for instance in range(self._spec.instances):
+            for local_rank, folder in rank_folders(f"{self._logs}/instance_{instance}"):
+                found = self._rank(instance, local_rank, folder, at_once)
+                if found is not None:
+                    yield from self._streams(f"{folder}/", instance, local_rank, found)
+
+    def _streams(self, stem: str, instance: int, local_rank: int, rank: int) -> Iterator[Source]:
+        for stream in STREAMS:
+            path = f"{stem}{stream}.log"
+            try:
+                if self._known.get(path) == os.stat(path).st_ino:
+                    continue
+                key = (instance, local_rank, stream)
+                attempt = self._attempts.get(key, 0)
+                source = Source(path, instance=instance, rank=rank, stream=stream, attempt=attempt)
+            except FileNotFoundError:
+                continue
+            self._attempts[key] = attempt + 1
+            self._known[path] = source.inode
+            yield source
+
+    def _rank(self, instance: int, local_rank: int, folder: str, at_once: bool) -> int | None:
+        """Return the global rank of the process whose output is in `folder`. Return None if the rank is not
+        known yet, but may be soon. With `at_once`, or after a short wait, return the most likely rank instead.
+
+        Only ranks of torchrun on several instances can be unknown: torchrun assigns global ranks at each rendezvous.
+        """
+        per_instance = self._spec.world_size // self._spec.instances
+        usual = instance * per_instance + local_rank
+        if self._spec.instances == 1 or self._spec.launcher == "fork":
+            return usual
+        rank = self._rank_of(instance, local_rank)
+        if rank is not None or at_once:
+            return usual if rank is None else rank
+        seen = self._waiting.setdefault(folder, time.monotonic())
+        return usual if time.monotonic() - seen > _KNOWN_SOON else None
+
+
+def rank_folders(folder: str) -> Iterator[tuple[int, str]]:
+    """Yield each rank's local rank and the folder of its output, attempt by attempt. `folder` is the log folder of one
+    instance."""
+    found = [
+        f"{folder}/{run}/{attempt}"
+        for run in _names(folder)
+        for attempt in _names(f"{folder}/{run}")
+        if attempt.startswith("attempt_")
+    ]
+    for attempt in sorted(found, key=lambda path: int(path.rpartition("_")[2])):
+        for name in sorted(filter(str.isdecimal, _names(attempt)), key=int):
+            yield int(name), f"{attempt}/{name}"
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+
+_CHUNK = 1 << 20
+"""Maximum number of bytes read from one file before the next file is read."""
+
+_FIND_EVERY = 0.1
+"""Seconds between two searches for new files."""
+
+_REMEMBERED = 200
+"""Number of lines kept for the verdict, per rank and stream."""
+
+_text = json.encoder.encode_basestring_ascii
+
+
+class Output:
+    """Follows all output files of a run. `metrics` holds the newest value of each metric."""
+
+    def __init__(self, folder: RunFolder, spec: LaunchSpecification, rank_of: RankOf) -> None:
+        self.metrics: dict[str, float] = {}
+        self.hidden: tuple[str, ...] = ()
+        """Texts to mask in every line: the values of the job's secrets."""
+        self._folder = folder
+        self._finder = SourceFinder(folder.logs, spec, rank_of)
+        self._sources: list[Source] = []
+        self._find_at = 0.0
+        self._tails: dict[tuple[int, int | None, str], deque[str]] = {}
+        self._rank_files: dict[int, int] = {}
+        self._rank_sizes: dict[int, int | None] | None = None
+        self._places: dict[str, dict[str, Any]] = {}
+        self._lowest: dict[str, int] = {}
+        self._patterns: MetricPatterns | None = None
+        if spec.metrics:
+            from cloudtrain.system.patterns import MetricPatterns
+
+            self._patterns = MetricPatterns(spec.metrics)
+        self._journal = open_private(folder.journal, _APPEND)
+
+    @property
+    def restarts(self) -> int:
+        """Return how often the ranks were restarted."""
+        return self._finder.restarts
+
+    def resume(self) -> None:
+        """Continue after the last complete batch in the journal of a dead supervisor. Remove an incomplete batch, also
+        from the ranks' own files, which are written first."""
+        size = whole = 0
+        self._rank_sizes = {}
+        with open(self._folder.journal, "rb") as journal:
+            for line in journal:
+                size += len(line)
+                if line.startswith(b'{"file"') and line.endswith(b"}\n"):
+                    record = json.loads(line)
+                    self._places[record["file"]] = record
+                    self._rank_sizes[record["rank"]] = record.get("size")  # earlier versions wrote none
+                    whole = size
+        os.ftruncate(self._journal, whole)
+
+    def pump(self, *, at_once: bool = False) -> bool:
+        """Read a limited amount of the available output. Return True if more is available. `at_once`: look for new
+        files in this call, and read them even if their ranks are not known yet.
+
+        Raises:
+            OSError: the journal cannot be written.
+        """
+        now = time.time()
+        if at_once or now >= self._find_at:
+            self._find_at = now + _FIND_EVERY
+            for source in (*self._finder.launched(), *self._finder.new_ranks(at_once=at_once)):
+                self._adopt(source)
+        return any([self._read(source, now) for source in self._sources])  # noqa: C419 - every source has its turn
+
+    def drain(self) -> None:
+        """Read all files to their end, including last lines without a newline. Call this after all processes have
+        ended."""
+        while self.pump(at_once=True):
+            pass
+        for source in self._sources:
+            before, lines = source.consumed, source.lines.flush()
+            self._hide(source, before, lines)
+            self._write(source, lines, time.time())
+
+    def tail(self, instance: int, rank: int | None, stream: str) -> list[str]:
+        """Return the last lines that a rank wrote. If `rank` is None, return the last lines of the instance's
+        launcher."""
+        return list(self._tails.get((-1 if rank is not None else instance, rank, stream), ()))
+
+    def close(self) -> None:
+        """Close the journal and all output files."""
+        for source in self._sources:
+            source.close()
+        for descriptor in (*self._rank_files.values(), self._journal):
+            os.close(descriptor)
+
+    def _adopt(self, source: Source) -> None:
+        place = self._places.get(self._relative(source))
+        if place is not None and place["inode"] == source.inode:
+            source.offset, source.rank = place["offset"], place["rank"]
+        self._sources.append(source)
+
+    def _relative(self, source: Source) -> str:
+        return os.path.relpath(source.path, self._folder.path)
+
+    def _read(self, source: Source, now: float) -> bool:
+        before, chunk = source.consumed, source.read(_CHUNK)
+        if chunk:
+            lines = source.lines.feed(chunk, now)
+            self._hide(source, before, lines)
+            self._write(source, lines, now)
+        return len(chunk) == _CHUNK
+
+    def _hide(self, source: Source, start: int, lines: list[str]) -> None:
+        """Mask secrets in `lines`, and in the file of `source` from the position `start`, where these lines begin."""
+        if not self.hidden:
+            return
+        from cloudtrain.runtime.secret_values import masked
+
+        lines[:] = [masked(line, self.hidden) for line in lines]
+        source.erase(start, [form.encode() for form in self.hidden])
+
+    def _write(self, source: Source, lines: list[str], now: float) -> None:
+        if not lines:
+            return
+        records = self._records(source, lines, now)
+        place: dict[str, Any] = {
+            "file": self._relative(source), "inode": source.inode, "offset": source.consumed, "rank": source.rank
+        }  # fmt: skip
+        if source.rank is not None:
+            place["size"] = os.fstat(self._rank_file(source.rank)).st_size
+        records.append(json.dumps(place) + "\n")
+        _write_all(self._journal, "".join(records).encode("ascii"))
+
+    def _records(self, source: Source, lines: list[str], now: float) -> list[str]:
+        """Return the journal records for the lines. Also add the lines to their rank's own file, and remember the last
+        lines for `tail`."""
+        rank, stream = source.rank, source.stream
+        key = (-1 if rank is not None else source.instance, rank, stream)
+        if key not in self._tails:
+            self._tails[key] = deque(maxlen=_REMEMBERED)
+        self._tails[key].extend(lines[-_REMEMBERED:])
+        values = self._values(lines, rank)
+        if rank is not None:
+            _write_all(self._rank_file(rank), ("\n".join(lines) + "\n").encode("utf-8", "replace"))
+        head = (
+            f'{{"time": {now:.3f}, "instance": {source.instance}, "rank": {json.dumps(rank)}, '
+            f'"stream": "{stream}", "attempt": {source.attempt}, "text": '
+        )
+        if self._patterns is None:
+            return [f"{head}{_text(line)}}}\n" for line in lines]
+        records = []
+        for number, line in enumerate(lines):
+            found = f', "values": {json.dumps(values[number])}' if number in values else ""
+            records.append(f"{head}{_text(line)}{found}}}\n")
+        return records + self._complaints(now)
+
+    def _complaints(self, now: float) -> list[str]:
+        """Return warnings about the metric patterns as journal records, as if the first instance's launcher had written
+        them."""
+        assert self._patterns is not None
+        said, self._patterns.complaints = self._patterns.complaints, []
+        head = {"time": round(now, 3), "instance": 0, "rank": None, "stream": "stderr", "attempt": 0}
+        return [json.dumps({**head, "text": text}) + "\n" for text in said]
+
+    def _rank_file(self, rank: int) -> int:
+        if rank not in self._rank_files:
+            path = f"{self._folder.logs}/rank_{rank}.log"
+            self._rank_files[rank] = open_private(path, _APPEND)
+            whole = None if self._rank_sizes is None else self._rank_sizes.get(rank, 0)
+            if whole is not None and os.fstat(self._rank_files[rank]).st_size > whole:
+                os.ftruncate(self._rank_files[rank], whole)
+        return self._rank_files[rank]
+
+    def _values(self, lines: list[str], rank: int | None) -> dict[int, dict[str, float]]:
+        """Search lines with the job's patterns. Map each index in `lines` to its values, and update `metrics`. The
+        runtime's own `[metrics]` lines are not searched; their values only update `metrics`."""
+        found: dict[int, dict[str, float]] = {}
+        for number, line in enumerate(lines):
+            if "[metrics]" in line:
+                from cloudtrain.runtime.metrics import parse_metrics
+
+                if (values := parse_metrics(line)) is not None:
+                    self.metrics.update(values)
+                    continue
+            if self._patterns is not None and (values := self._patterns.read(line)) is not None:
+                found[number] = values
+                self.metrics.update(self._of_lowest(values, rank))
+        return found
+
+    def _of_lowest(self, values: dict[str, float], rank: int | None) -> dict[str, float]:
+        """Return the items of `values` whose metric no lower rank has printed, as `core.states.Metrics` does."""
+        own = sys.maxsize if rank is None else rank
+        kept = {name: value for name, value in values.items() if own <= self._lowest.setdefault(name, own)}
+        self._lowest.update(dict.fromkeys(kept, own))
+        return kept
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    """Append all data to a file. On a full disk, append only complete lines, so that the next record never follows an
+    incomplete one."""
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(descriptor, view) :]
+    except OSError:
+        written = len(data) - len(view)
+        whole = data.rfind(b"\n", 0, written) + 1
+        os.ftruncate(descriptor, os.fstat(descriptor).st_size - (written - whole))
+        raise

@@ -1,0 +1,215 @@
+"""Prepare a run before its processes start: make folders, files and links, unpack the code, find free ports, and fill
+in placeholders."""
+
+# Paths are strings here, because this module must start and poll quickly.
+# ruff: noqa: PTH101, PTH103, PTH120, PTH123, PTH211
+from __future__ import annotations
+
+import os
+import random
+import re
+
+from cloudtrain.system.private import UMASK, open_private
+from cloudtrain.targets.common.gpus import VISIBLE, gpu_ids, visible_ids
+
+TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from cloudtrain.targets.common.specification import LaunchSpecification, StartedProcess
+
+
+_RANGE = range(20_000, 32_768)
+"""Ports below the ones of outgoing connections: Linux begins at 32768, macOS at 49152. A connection could take a port
+while torchrun still imports torch, about a second before it listens."""
+
+_OUTGOING = "/proc/sys/net/ipv4/ip_local_port_range"
+"""The first and the last port of outgoing connections, where Linux is set to other ports."""
+
+_ENOUGH = 1000
+"""Number of ports among which runs that start together rarely choose the same one."""
+
+_PLACEHOLDER = re.compile(r"\$\{\{(ports|env|gpus)\.([^}]*)\}\}")
+
+
+class Ports:
+    """Free loopback ports by name. The sockets stay bound until `release`, so that no other process takes a port before
+    the run's processes start."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._sockets: list[socket.socket] = []
+        self.numbers: dict[str, int] = {}
+        for name in names:
+            self.numbers[name] = self._take()
+
+    def release(self) -> None:
+        """Close the sockets, so that the run's processes can listen on the ports."""
+        for held in self._sockets:
+            held.close()
+        self._sockets.clear()
+
+    def _take(self) -> int:
+        import socket  # 6 ms that most runs need not pay
+
+        for number in (*random.sample(_ports_to_listen(), 50), 0):
+            held = socket.socket()
+            try:
+                held.bind(("127.0.0.1", number))
+            except OSError:  # somebody listens there
+                held.close()
+                continue
+            self._sockets.append(held)
+            found: int = held.getsockname()[1]
+            return found
+        raise AssertionError("not reached: if port 0 is requested, the kernel chooses a free port")
+
+
+def _ports_to_listen() -> range:
+    """Return ports that no outgoing connection takes; the usual ones where there are too few of them."""
+    try:
+        with open(_OUTGOING, encoding="ascii") as file:
+            first = min(int(file.read().split()[0]), _RANGE.stop)
+    except (OSError, ValueError, IndexError):  # no Linux
+        return _RANGE
+    below = range(_RANGE.start, first)
+    if len(below) < _ENOUGH:
+        below = range(5_000, first)
+    return below if len(below) >= _ENOUGH else _RANGE
+
+
+def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str], gpus: Sequence[str] = ()) -> str:
+    """Return `text` with `${{ports.NAME}}`, `${{env.NAME}}` and `${{gpus.INSTANCE}}` replaced.
+
+    An unset variable becomes an empty string. In this case, colons at the start and the end of the result are
+    removed, because an empty entry in PYTHONPATH would mean the working directory.
+
+    Raises:
+        KeyError: `ports` has no port of that name.
+    """
+    is_empty = False
+
+    def value(match: re.Match[str]) -> str:
+        nonlocal is_empty
+        if match[1] == "ports":
+            return str(ports[match[2]])
+        if match[1] == "gpus":
+            return gpus[int(match[2])]
+        found = environ.get(match[2], "")
+        is_empty = is_empty or not found
+        return found
+
+    filled = _PLACEHOLDER.sub(value, text)
+    return filled.strip(":") if is_empty else filled
+
+
+def command_of(
+    process: StartedProcess, ports: Mapping[str, int], environ: Mapping[str, str], gpus: Sequence[str] = ()
+) -> tuple[list[str], dict[str, str]]:
+    """Return the argv and the complete environment of a process. `gpus`: the GPUs of each instance, if the run got its
+    GPUs from the queue."""
+    argv = [fill(argument, ports, environ, gpus) for argument in process.argv]
+    own = {name: fill(value, ports, environ, gpus) for name, value in process.env.items()}
+    return argv, {**environ, **own}
+
+
+def shares_of(gpus: Sequence[str], instances: int) -> list[str]:
+    """Divide the GPUs among the instances. Return each instance's GPUs as in CUDA_VISIBLE_DEVICES: `0,1`."""
+    each = len(gpus) // instances
+    return [",".join(gpus[number * each : (number + 1) * each]) for number in range(instances)]
+
+
+def make_folders(spec: LaunchSpecification, logs: str, *, umask: int) -> None:
+    """Make the folders for the run's outputs and logs. `umask`: the submitter's umask, which applies to folders outside
+    the run's own folder.
+
+    Raises:
+        OSError: a folder cannot be made.
+    """
+    own = f"{spec.run_dir}/"
+    for folder in (*spec.directories, *(f"{logs}/instance_{number}" for number in range(spec.instances))):
+        ours = os.umask(UMASK if folder.startswith(own) else umask)
+        os.makedirs(folder, exist_ok=True)
+        os.umask(ours)
+
+
+def make_files(spec: LaunchSpecification) -> None:
+    """Make the files and links that the processes of an emulation expect.
+
+    Raises:
+        OSError: a file or link cannot be made.
+    """
+    for path, text in (spec.files or {}).items():
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    for path in spec.programs:
+        os.chmod(path, 0o700)
+    for link in spec.links or ():
+        if link.shard is None:
+            os.makedirs(os.path.dirname(link.path), exist_ok=True)
+            os.symlink(link.target, link.path)
+
+
+def link_shares(spec: LaunchSpecification) -> None:
+    """Link each instance's share of the input files. The inputs must be complete, so the runs that write them must have
+    ended.
+
+    Raises:
+        OSError: an input cannot be read, or a link cannot be made.
+    """
+    for link in spec.links or ():
+        if link.shard is not None:
+            from cloudtrain.runtime.shards import link_share
+
+            link_share(link.path, link.target, *link.shard)
+
+
+def unpack_code(spec: LaunchSpecification, unpacked: str) -> None:
+    """Unpack the user's code into the folders that `spec` names, then make the empty file `unpacked`. If the launcher
+    unpacks the code itself, the specification names no folder, and the archive is only verified.
+
+    An archive whose content does not match the specification's hash is removed, so that the next submit writes a new
+    one.
+
+    Raises:
+        UsageError: the archive is damaged.
+        OSError: the archive is missing, or the disk is full.
+    """
+    from pathlib import Path
+
+    from cloudtrain.code.unpack import DamagedBundle, unpack, verify
+
+    code = spec.code
+    archive = Path(code.archive)
+    directories = [folder for folder in (code.directory, *(code.copies or ())) if folder is not None]
+    try:
+        for directory in directories:
+            unpack(archive, Path(directory), code.sha256)
+            os.chmod(directory, 0o700)
+        if not directories:
+            verify(archive, code.sha256)
+    except DamagedBundle as error:
+        from cloudtrain.errors import UsageError
+
+        archive.unlink(missing_ok=True)
+        raise UsageError(
+            f"{error}; cloudtrain removed it", hint="submit the job again to write a new archive"
+        ) from None
+    os.close(open_private(unpacked, os.O_WRONLY | os.O_CREAT))
+
+
+# Find the GPUs of a run that started outside the queue, from its environment variables.
+
+
+def taken_gpus(spec: LaunchSpecification, environments: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+    """Return the GPUs that the instances use. In each instance, rank n uses the n-th GPU that the instance sees.
+
+    If a process sets CUDA_VISIBLE_DEVICES itself, its GPUs count even if this machine does not have them.
+    """
+    ranks = max(1, spec.world_size // spec.instances)
+    found = dict[str, None]()
+    for process, environment in zip(spec.processes, environments, strict=True):
+        ids = visible_ids(environment[VISIBLE]) if VISIBLE in process.env else gpu_ids(environment)
+        found.update(dict.fromkeys(ids[:ranks]))
+    return tuple(found)

@@ -1,0 +1,428 @@
+"""The process table of this machine, read from /proc, or with psutil on systems without /proc.
+
+Every function returns None or an empty result for a process that has ended or belongs to another user.
+"""
+
+# Paths are strings here, because this module must start and poll quickly.
+# ruff: noqa: PTH110, PTH123, PTH208
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+
+from cloudtrain.targets.local.output import STREAMS, launched_log, rank_folders
+
+TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import ModuleType
+    from typing import Any
+
+    from cloudtrain.targets.common.specification import StartedProcess
+
+
+HAS_PROC = os.path.exists("/proc/self/environ")
+
+
+class Stat:
+    """The entry of one process in the process table. `wait_status` is the status that `wait` would return, for a zombie
+    on Linux; otherwise None."""
+
+    __slots__ = ("is_zombie", "parent", "session", "wait_status")
+
+    def __init__(self, parent: int, session: int, is_zombie: bool, wait_status: int | None = None) -> None:
+        self.parent = parent
+        self.session = session
+        self.is_zombie = is_zombie
+        self.wait_status = wait_status
+
+
+def processes() -> list[int]:
+    """Return the ids of all processes."""
+    if HAS_PROC:
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    return list(_psutil().pids())
+
+
+def stat_of(pid: int) -> Stat | None:
+    """Return the process's entry: its parent, its session, and whether it is a zombie."""
+    if not HAS_PROC:
+        return _psutil_stat(pid)
+    content = _read(f"/proc/{pid}/stat")
+    if content is None:
+        return None
+    fields = content[content.rindex(b")") + 2 :].split()  # the name before it may hold anything
+    is_zombie = fields[0] in (b"Z", b"X")
+    return Stat(int(fields[1]), int(fields[3]), is_zombie, int(fields[49]) if is_zombie else None)
+
+
+def environment_of(pid: int) -> dict[str, str] | None:
+    """Return the environment variables with which the process was started."""
+    if not HAS_PROC:
+        return _psutil_environment(pid)
+    content = _read(f"/proc/{pid}/environ")
+    if content is None:
+        return None
+    pairs = (item.partition("=") for item in os.fsdecode(content).split("\0") if item)
+    return {name: value for name, _, value in pairs}
+
+
+def carries(pid: int, variable: str) -> bool:
+    """Return whether the process was started with `variable`, written as `NAME=value`, in its environment."""
+    if not HAS_PROC:
+        name, _, value = variable.partition("=")
+        return (_psutil_environment(pid) or {}).get(name) == value
+    content = _read(f"/proc/{pid}/environ")
+    return content is not None and b"\0" + os.fsencode(variable) + b"\0" in b"\0" + content + b"\0"
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the ids of the process's direct children."""
+    if not HAS_PROC:
+        table = _psutil()
+        try:
+            return [child.pid for child in table.Process(pid).children()]
+        except table.Error:
+            return []
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    for thread in threads:
+        content = _read(f"/proc/{pid}/task/{thread}/children")
+        if content is None:  # a kernel without CONFIG_PROC_CHILDREN
+            return [child for child in processes() if (stat := stat_of(child)) and stat.parent == pid]
+        found += map(int, content.split())
+    return found
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def _psutil() -> ModuleType:
+    import sys
+
+    if "site" not in sys.modules:  # the supervisor runs without site-packages
+        import site
+
+        site.main()
+    import psutil
+
+    return psutil
+
+
+def _psutil_stat(pid: int) -> Stat | None:
+    table = _psutil()
+    try:
+        process = table.Process(pid)
+        return Stat(process.ppid(), os.getsid(pid), process.status() == table.STATUS_ZOMBIE)
+    except (table.Error, OSError):
+        return None
+
+
+def _psutil_environment(pid: int) -> dict[str, str] | None:
+    table = _psutil()
+    try:
+        environment: dict[str, str] = table.Process(pid).environ()
+    except (table.Error, OSError):
+        return None
+    return environment
+
+
+# Kill every process of a run, including those that left its session.
+#
+# A process belongs to a run if it was started with `CLOUDTRAIN_RUN_DIR=<the run's folder>` in its environment (data
+# loader workers, daemons that a script forked), or if the supervisor knows its id. If the supervisor knows a process,
+# all its descendants also belong to the run, and so do all processes in a session that it leads. In this way, programs
+# that overwrite their environment, as setproctitle does, are found too.
+
+_PATIENCE = 5.0
+"""Seconds after which `kill_run` gives up on a process that survives SIGKILL (stuck in the kernel)."""
+
+
+def members(run_dir: str, known: Iterable[int] = ()) -> list[int]:
+    """Return the ids of a run's running processes, without zombies and without this process. `known`: the ids that the
+    supervisor knows."""
+    roots, marker, own = set(known), f"CLOUDTRAIN_RUN_DIR={run_dir}", os.getpid()
+    stats = {pid: stat for pid in processes() if (stat := stat_of(pid)) is not None}
+
+    def descends(pid: int) -> bool:
+        while pid in stats:
+            if pid in roots:
+                return True
+            pid = stats[pid].parent
+        return False
+
+    return [
+        pid
+        for pid, stat in stats.items()
+        if pid != own
+        and not stat.is_zombie
+        and (stat.session in roots or (roots and descends(pid)) or carries(pid, marker))
+    ]
+
+
+def session_members(leader: int) -> list[int]:
+    """Return the ids of the running processes in the session that `leader` leads, without zombies."""
+    stats = ((pid, stat_of(pid)) for pid in processes())
+    return [pid for pid, stat in stats if stat is not None and stat.session == leader and not stat.is_zombie]
+
+
+def kill_run(run_dir: str, known: Iterable[int] = ()) -> int:
+    """Send SIGKILL to every process of a run until no process is left. Return the number of killed processes. `known`:
+    the ids that the supervisor knows."""
+    roots, killed, deadline = set(known), set[int](), time.monotonic() + _PATIENCE
+    while found := members(run_dir, roots):
+        for pid in found:
+            _kill(pid)
+        killed.update(found)
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    return len(killed)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+# Find the ranks of a run among the processes of this machine, and the order in which the ranks end.
+#
+# torchrun and mpirun start each rank with its number in an environment variable, which the supervisor reads from their
+# child processes. For a forked process, the system shows the launcher's environment, so the fork launcher writes the
+# ranks to files. On Linux, a pid file descriptor reports the end of a process at once. The ended process stays as a
+# zombie with its exit code until its launcher collects it.
+
+RANK_FILE = "rank.json"
+"""The file beside the output of a forked rank. `cloudtrain.runtime.fork_launcher` writes it in one atomic step."""
+
+_DEPTH = 3
+"""Maximum depth of ranks below a launcher in the process tree. A wrapper or a daemon can be between them."""
+
+
+class Rank:
+    """A process that is a rank. `is_last`: its launcher will not restart it."""
+
+    __slots__ = ("attempt", "instance", "is_last", "local_rank", "pid", "rank")
+
+    def __init__(self, pid: int, instance: int, environment: dict[str, str]) -> None:
+        self.pid = pid
+        self.instance = instance
+        self.rank = int(environment.get("RANK") or environment["OMPI_COMM_WORLD_RANK"])
+        self.local_rank = int(environment.get("LOCAL_RANK") or environment.get("OMPI_COMM_WORLD_LOCAL_RANK") or 0)
+        self.attempt = int(environment.get("TORCHELASTIC_RESTART_COUNT", 0))
+        self.is_last = self.attempt >= int(environment.get("TORCHELASTIC_MAX_RESTARTS", 0))
+
+
+class Exits:
+    """Waits until processes end, even if they are not children of this process, and reports their ids in the order in
+    which they end."""
+
+    def __init__(self) -> None:
+        self._events = select.epoll() if hasattr(os, "pidfd_open") else None
+        self._pid_of: dict[int, int] = {}
+        self._polled: set[int] = set()
+        self._gone: list[int] = []
+
+    def add(self, pid: int) -> None:
+        """Watch a process from now on."""
+        if self._events is None:
+            self._polled.add(pid)
+            return
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._gone.append(pid)
+        except OSError:  # a kernel before 5.3
+            self._polled.add(pid)
+        else:
+            self._pid_of[descriptor] = pid
+            self._events.register(descriptor, select.EPOLLIN)
+
+    def wait(self, seconds: float) -> list[int]:
+        """Wait up to `seconds` for a process to end. Return the ids of the processes that have ended."""
+        gone, self._gone = self._gone, []
+        timeout = 0 if gone else seconds
+        if self._events is None:
+            time.sleep(timeout)
+        else:
+            for descriptor, _ in self._events.poll(timeout):
+                self._events.unregister(descriptor)
+                os.close(descriptor)
+                gone.append(self._pid_of.pop(descriptor))
+        for pid in tuple(self._polled):
+            stat = stat_of(pid)
+            if stat is None or stat.is_zombie:
+                self._polled.discard(pid)
+                gone.append(pid)
+        return gone
+
+
+class RankTable:
+    """The running ranks, found below their launchers in the process tree."""
+
+    def __init__(self, exits: Exits) -> None:
+        self._exits = exits
+        self._alive: dict[int, Rank] = {}
+        self._rank_of: dict[tuple[int, int], int] = {}
+        self._read: set[str] = set()
+
+    def pids(self, instance: int | None = None) -> list[int]:
+        """Return the process ids of the running ranks of one instance, or of all instances."""
+        return [rank.pid for rank in self._alive.values() if instance in (None, rank.instance)]
+
+    def rank_of(self, instance: int, local_rank: int) -> int | None:
+        """Return the global rank of the instance's newest process with this local rank; None if there was none."""
+        return self._rank_of.get((instance, local_rank))
+
+    def discover(self, launchers: Iterable[tuple[int, int]]) -> list[Rank]:
+        """Return the new ranks below the launchers, which are given as pairs (process id, instance)."""
+        return self._adopt([rank for pid, instance in launchers for rank in self._below(pid, instance, _DEPTH)])
+
+    def announced(self, logs: str, instances: int) -> list[Rank]:
+        """Return the new ranks in the files that the fork launcher writes."""
+        new = []
+        for instance in range(instances):
+            for _, folder in rank_folders(f"{logs}/instance_{instance}"):
+                if folder not in self._read and (record := _record(f"{folder}/{RANK_FILE}")):
+                    self._read.add(folder)
+                    new.append(Rank(record["pid"], instance, record["environment"]))
+        return self._adopt(new)
+
+    def _adopt(self, new: list[Rank]) -> list[Rank]:
+        for rank in new:
+            self._alive[rank.pid] = rank
+            self._rank_of[rank.instance, rank.local_rank] = rank.rank
+            self._exits.add(rank.pid)
+        return new
+
+    def ended(self, pid: int) -> tuple[Rank, int | None] | None:
+        """Return the rank of a process that has ended, with its exit code (None if unknown). Return None if the process
+        was not a rank."""
+        rank = self._alive.pop(pid, None)
+        if rank is None:
+            return None
+        stat = stat_of(pid)
+        if stat is None or stat.wait_status is None:
+            return rank, None
+        return rank, os.waitstatus_to_exitcode(stat.wait_status)
+
+    def _below(self, pid: int, instance: int, depth: int) -> list[Rank]:
+        found: list[Rank] = []
+        for child in children_of(pid):
+            if child in self._alive:
+                continue
+            environment = environment_of(child) or {}
+            if "RANK" in environment or "OMPI_COMM_WORLD_RANK" in environment:
+                found.append(Rank(child, instance, environment))
+            elif depth > 1:
+                found += self._below(child, instance, depth - 1)
+        return found
+
+
+def _record(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path, "rb") as file:
+            record: dict[str, Any] = json.load(file)
+    except FileNotFoundError:  # the folder is created before the rank's file
+        return None
+    return record
+
+
+# The processes that the supervisor starts directly: launchers, or the ranks of a job without a launcher.
+
+
+class Launched:
+    """A process that the supervisor started. `exit_code` is None while it runs."""
+
+    def __init__(self, process: StartedProcess, child: subprocess.Popen[bytes]) -> None:
+        self.instance = process.instance
+        self.role = process.role
+        self.rank = process.rank
+        self.pid = child.pid
+        self.exit_code: int | None = None
+        self.is_empty = False
+        """Whether the process has ended and its session is empty. The system may then reuse its id."""
+        self._signal = process.signal
+        self._child = child
+
+    def poll(self) -> bool:
+        """Return True once: at the first call after the process has ended."""
+        if self.exit_code is not None:
+            return False
+        self.exit_code = self._child.poll()
+        if self.exit_code is None:
+            return False
+        self.is_empty = not session_members(self.pid)
+        return True
+
+    def terminate(self, ranks: list[int]) -> None:
+        """Send SIGTERM to the process, to its process group, or to the ranks that it started, depending on its
+        `signal` setting."""
+        if self._signal == "group" and not self.is_empty:
+            _send(os.killpg, self.pid)
+        elif self._signal == "ranks" and ranks:
+            for pid in ranks:
+                _send(os.kill, pid)
+        elif self.exit_code is None:
+            _send(os.kill, self.pid)
+
+    def is_leaving(self) -> bool:
+        """Return whether the process is still running after `terminate`. If `terminate` signals its whole group, return
+        whether any process of its session is still running."""
+        if self._signal == "group" and not self.is_empty and self.exit_code is not None:
+            self.is_empty = not session_members(self.pid)
+            return not self.is_empty
+        return self.exit_code is None
+
+
+def launch(
+    process: StartedProcess,
+    index: int,
+    *,
+    logs: str,
+    directory: str | None,
+    argv: list[str],
+    environment: dict[str, str],
+    umask: int,
+) -> Launched:
+    """Start one process in its own session. Its output goes to files under `logs`.
+
+    `index` is the process's position in the launch specification, `umask` the submitter's umask.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+    paths = [launched_log(logs, process, index, stream) for stream in STREAMS]
+    with open(paths[0], "ab") as stdout, open(paths[1], "ab") as stderr:
+        child = subprocess.Popen(
+            argv,
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+            umask=umask,
+        )
+    return Launched(process, child)
+
+
+def _send(kill: Callable[[int, int], None], pid: int) -> None:
+    try:
+        kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return

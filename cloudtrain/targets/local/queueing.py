@@ -1,0 +1,290 @@
+"""The queue of this machine, stored in files. A process changes the queue only while it holds the lock.
+
+    queue/lock          locked while a process changes the table, for about a millisecond
+    queue/table.json    the order; replaced in one atomic step
+    runs/NAME/waiting   a FIFO that the run's supervisor holds open: a byte written to it wakes the supervisor, and when
+                        the supervisor ends, the kernel notifies the readers of the FIFO
+
+The queue needs no daemon. A run is alive as long as its supervisor holds the run's lock. If a run dies, a run that
+watches it (`Order.watched`) kills the dead run's processes and finishes the dead run, so that its GPUs or slots become
+free. Before a process writes a change, it wakes the supervisors that must act on the change. So if the process dies
+before it writes, these supervisors find the old table and make the change themselves.
+"""
+
+# Paths are strings here, because this module must start and poll quickly.
+# ruff: noqa: PTH105, PTH110, PTH120, PTH123
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from cloudtrain.system.private import make_private_folder, open_private
+from cloudtrain.system.processes import is_held
+from cloudtrain.targets.local.folder import FINAL, RunFolder
+
+TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from cloudtrain.targets.common.specification import QueueNeed
+
+
+# The order of the queue: which runs wait, which GPUs or CPU slots each started run holds, and which run starts next.
+#
+# Runs of the same priority start in the order of their arrival. A waiting run reserves all GPUs that it may use, or
+# all CPU slots, so no run behind it gets them. Therefore small runs never delay a large run.
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A run that waits for `count` of the GPUs in `gpus`, or for `count` of the machine's CPU `slots` if `gpus` is
+    empty."""
+
+    run: str
+    count: int
+    gpus: tuple[str, ...]
+    slots: int
+    priority: int
+    since: float
+
+    @classmethod
+    def of(cls, run: str, need: QueueNeed, since: float) -> Waiting:
+        """Return the entry for a run that enters the queue now."""
+        return cls(run, need.count, tuple(need.gpus), need.slots, need.priority, since)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A run that holds the GPUs in `gpus`, or `slots` CPU slots."""
+
+    run: str
+    gpus: tuple[str, ...]
+    slots: int
+    since: float
+    priority: int = 0
+
+
+@dataclass
+class Order:
+    """The whole queue. `waiting` is sorted by priority. Runs of the same priority are in the order of their arrival,
+    unless users moved them."""
+
+    waiting: list[Waiting] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    """Names of runs that were taken out of the queue and have not yet stopped."""
+
+    @classmethod
+    def from_json(cls, data: Any) -> Order:
+        """Convert the result of `to_json` back to an order."""
+        return cls(
+            [Waiting(**{**one, "gpus": tuple(one["gpus"])}) for one in data["waiting"]],
+            [Held(**{**one, "gpus": tuple(one["gpus"])}) for one in data["held"]],
+            list(data["dropped"]),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the queue as JSON data."""
+        return asdict(self)
+
+    def place_of(self, run: str) -> int | None:
+        """Return a run's position among the waiting runs, starting at 1; None if the run is not waiting."""
+        return next((number for number, one in enumerate(self.waiting, 1) if one.run == run), None)
+
+    def held_by(self, run: str) -> Held | None:
+        """Return the GPUs or slots that a run holds; None if it holds none."""
+        return next((one for one in self.held if one.run == run), None)
+
+    def enter(self, one: Waiting) -> None:
+        """Add a waiting run behind all waiting runs of the same or a higher priority."""
+        behind = (number for number, other in enumerate(self.waiting) if other.priority < one.priority)
+        self.waiting.insert(next(behind, len(self.waiting)), one)
+
+    def hold(self, one: Held) -> None:
+        """Record a run that uses GPUs without having waited for them."""
+        self.held.append(one)
+
+    def leave(self, run: str) -> None:
+        """Remove a run from the queue, whether it waits or holds GPUs or slots."""
+        self._keep(lambda name: name != run)
+
+    def forget(self, is_over: Callable[[str], bool]) -> None:
+        """Remove the runs for which `is_over` returns True. A run whose supervisor was killed keeps its GPUs or slots
+        until another process has finished it, because its processes may still use them."""
+        over = {run for run in self.runs() if is_over(run)}
+        self._keep(lambda run: run not in over)
+
+    def runs(self) -> set[str]:
+        """Return the names of all runs in the queue: waiting runs, runs that hold GPUs or slots, and dropped runs."""
+        return {one.run for one in self.waiting} | {one.run for one in self.held} | {*self.dropped}
+
+    def drop(self, run: str) -> bool:
+        """Take a waiting run out of the queue. Return False if the run is not waiting."""
+        if self.place_of(run) is None:
+            return False
+        self.leave(run)
+        self.dropped.append(run)
+        return True
+
+    def move(self, run: str, before: str | None, *, last: bool = False) -> bool:
+        """Move a run before the run `before`, to the front (`before` is None), or to the end. The run's priority
+        changes if its new position requires that. Return False if one of the two runs is not waiting."""
+        place = self.place_of(run)
+        if place is None or (before is not None and self.place_of(before) is None):
+            return False
+        if before == run:
+            return True
+        one = self.waiting.pop(place - 1)
+        there = 0
+        if last:
+            there = len(self.waiting)
+        elif before is not None:
+            there = (self.place_of(before) or 1) - 1
+        priority = one.priority
+        if there > 0:
+            priority = min(priority, self.waiting[there - 1].priority)
+        if there < len(self.waiting):
+            priority = max(priority, self.waiting[there].priority)
+        self.waiting.insert(there, replace(one, priority=priority))
+        return True
+
+    def grant(self, now: float) -> None:
+        """Give each waiting run its GPUs or slots if they are free, in queue order.
+
+        A run that must keep waiting reserves all GPUs that it may use, or all slots, so no later run can take them.
+        """
+        taken = {gpu for one in self.held for gpu in one.gpus}
+        used, is_kept = sum(one.slots for one in self.held), False
+        for one in tuple(self.waiting):
+            free = tuple(gpu for gpu in one.gpus if gpu not in taken)[: one.count]
+            if one.gpus and len(free) == one.count:
+                taken.update(free)
+                self._start(one, Held(one.run, free, 0, now, one.priority))
+            elif one.gpus:
+                taken.update(one.gpus)
+            elif not is_kept and used + one.count <= one.slots:
+                used += one.count
+                self._start(one, Held(one.run, (), one.count, now, one.priority))
+            else:
+                is_kept = True
+
+    def watched(self) -> dict[str, frozenset[str]]:
+        """Map each waiting run to the runs whose end it watches for. The first waiting run watches all runs that hold
+        GPUs or slots; every other waiting run watches its predecessor. So the end of a run, for any reason, wakes one
+        process."""
+        found, before = dict[str, frozenset[str]](), frozenset(one.run for one in self.held)
+        for one in self.waiting:
+            found[one.run] = before
+            before = frozenset((one.run,))
+        return found
+
+    def _start(self, one: Waiting, held: Held) -> None:
+        self.waiting.remove(one)
+        self.held.append(held)
+
+    def _keep(self, is_kept: Callable[[str], bool]) -> None:
+        self.waiting = [one for one in self.waiting if is_kept(one.run)]
+        self.held = [one for one in self.held if is_kept(one.run)]
+        self.dropped = [run for run in self.dropped if is_kept(run)]
+
+
+class Queue:
+    """The queue of the runs in one state folder."""
+
+    def __init__(self, state_dir: str) -> None:
+        self._state_dir = state_dir
+        self._folder = f"{state_dir}/queue"
+        self._table = f"{self._folder}/table.json"
+
+    @classmethod
+    def of(cls, run_dir: str) -> Queue:
+        """Return the queue for the run with the folder `run_dir`."""
+        return cls(os.path.dirname(os.path.dirname(run_dir)))
+
+    def run_dir(self, run: str) -> str:
+        """Return the folder of a run."""
+        return f"{self._state_dir}/runs/{run}"
+
+    def fifo(self, run: str) -> str:
+        """Return the path of the FIFO that wakes a run's supervisor."""
+        return f"{self.run_dir(run)}/waiting"
+
+    def is_alive(self, run: str) -> bool:
+        """Return whether a run has a living supervisor, or another process is finishing it now."""
+        return is_held(Path(RunFolder(self.run_dir(run)).lock))
+
+    def is_over(self, run: str) -> bool:
+        """Return whether a run has ended completely: its supervisor has ended, and the run has a final status or no
+        status at all."""
+        if self.is_alive(run):
+            return False
+        status = RunFolder(self.run_dir(run)).read_status()
+        return status is None or status["state"] in FINAL
+
+    def read(self) -> Order:
+        """Read the order. Return an empty order if the file is missing or damaged."""
+        try:
+            with open(self._table, "rb") as file:
+                return Order.from_json(json.load(file))
+        except (FileNotFoundError, ValueError, LookupError, TypeError):
+            return Order()
+
+    def settle(self) -> None:
+        """Give the GPUs and slots of ended runs to waiting runs. Do nothing if the queue was never used. If the queue
+        cannot be written, the supervisors of the waiting runs do this later."""
+        if os.path.exists(self._table):
+            try:
+                self.change()
+            except OSError:
+                return
+
+    def change(self, how: Callable[[Order], object] = lambda _order: None) -> Order:
+        """Change the order with `how`, start the waiting runs that can start now, and wake the affected supervisors.
+        Return the new order.
+
+        Raises:
+            OSError: the table cannot be written; the order is unchanged.
+        """
+        make_private_folder(self._folder)
+        lock = open_private(f"{self._folder}/lock", os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            order = self.read()
+            before, seen = order.to_json(), order.watched()
+            order.forget(self.is_over)
+            how(order)
+            order.grant(time.time())
+            after = order.to_json()
+            if after != before:
+                watched = order.watched()
+                for run in [run for run, whom in seen.items() if watched.get(run) != whom]:
+                    self._wake(run)
+                self._write(json.dumps(after).encode())
+            return order
+        finally:
+            os.close(lock)
+
+    def _write(self, content: bytes) -> None:
+        new = f"{self._table}.new"
+        with os.fdopen(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+            file.write(content)
+        os.replace(new, self._table)
+
+    def _wake(self, run: str) -> None:
+        """Send a byte to the FIFO of a waiting supervisor. Do nothing if the supervisor is dead, or if the FIFO is
+        full, because the bytes already in it will wake the supervisor."""
+        try:
+            descriptor = os.open(self.fifo(run), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            os.write(descriptor, b".")
+        except OSError:
+            return
+        finally:
+            os.close(descriptor)

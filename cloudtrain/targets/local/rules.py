@@ -1,0 +1,450 @@
+"""Rules about runs on this machine, with codes such as `LO101`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cloudtrain.code.tree import Tree
+from cloudtrain.job.distribution import TensorFlow
+from cloudtrain.plans.plan import Level
+from cloudtrain.plans.processes import Processes
+from cloudtrain.rules.engine import IMAGE, Fault, RequestView, Subject, ValuePath, rule
+from cloudtrain.rules.facts import DataPlace, declared_places
+from cloudtrain.system.files import why_missing
+from cloudtrain.system.plugins import target_names
+from cloudtrain.targets.common.launch import LocalPlan
+from cloudtrain.targets.common.scaling import local_size, requested_size, requested_tasks
+from cloudtrain.targets.common.specification import LaunchSpecification
+from cloudtrain.targets.local import interpreter
+from cloudtrain.targets.registry import target_of
+
+# How rules read the launch specification of a run on this machine.
+
+
+class LocalView(RequestView):
+    """Lets rules read a launch specification.
+
+    With `emulate`, the job's overrides for the emulated service apply, except those that name machines: the emulated
+    job, too, runs on this machine.
+    """
+
+    def __init__(self, target: str, emulated: str | None) -> None:
+        super().__init__(target)
+        self._emulated = target_of(emulated).request_view(None) if emulated is not None else None
+        self.distribution_key = self._emulated.distribution_key if self._emulated is not None else "distribution"
+        self.overridden_by = self._emulated.overridden_by if self._emulated is not None else {}
+
+    @property
+    def service(self) -> str:
+        """Return the name of the emulated service; without emulation, the target's name."""
+        return self._emulated.service if self._emulated is not None else self.target
+
+    def change(self, subject: Subject) -> dict[str, Any]:
+        """Return the variables and hyperparameters that the emulated service's overrides change, with their final
+        values. Return an empty dict without emulation."""
+        return self._emulated.change_script(subject) if self._emulated is not None else {}
+
+    def places(self, subject: Subject) -> Iterator[DataPlace]:
+        """Yield the paths of the job's data on this machine, such as `inputs.NAME.local`. With emulation, outputs are
+        left out, because they are written to the run's own folder."""
+        return declared_places(subject.job, self.target, outputs=self._emulated is None)
+
+    def images(self, subject: Subject) -> Iterator[tuple[str, ValuePath]]:
+        """Yield the images that the job names for any target, with their path in the job. A local run uses no image."""
+        given = subject.job.environment.image
+        names = [] if given is None else [name for target in target_names() if (name := given.of(target)) is not None]
+        yield from ((name, IMAGE) for name in dict.fromkeys(names))
+
+
+# Find which requirements in a file an interpreter lacks, without network access.
+#
+# cloudtrain asks the interpreter once for the installed versions of all requirements. For its own interpreter it does
+# this in the current process, for any other in a subprocess. A requirement that this module cannot read (a URL without
+# a name, an unusual marker, a version that is not numeric) counts as installed.
+
+_PATIENCE = 10.0
+"""Seconds to wait for the answer of another interpreter."""
+
+_DEEPEST = 8
+"""Maximum depth of requirements files that include others."""
+
+_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*(.*)")
+_CLAUSE = re.compile(r"(===|==|!=|>=|<=|~=|>|<)\s*([^\s,;]+)")
+_VERSION = re.compile(r"v?([0-9]+(?:\.[0-9]+)*)(\.\*)?(.*)")
+_COMPARISON = re.compile(r"([a-z_]+)\s*(==|!=|>=|<=|>|<)\s*['\"]([^'\"]*)['\"]")
+
+
+class Requirement(NamedTuple):
+    """A line of a requirements file, such as `numpy >=1.26,<3 ; python_version < '3.13'`."""
+
+    name: str
+    versions: str
+    marker: str
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.versions}"
+
+
+class Missing(NamedTuple):
+    """A requirement that is not met. `installed` is the installed version; None if the package is not installed."""
+
+    requirement: Requirement
+    installed: str | None
+
+
+def requirements_in(file: str, read: Callable[[str], str | None], deepest: int = _DEEPEST) -> Iterator[Requirement]:
+    """Yield the requirements of `file` and of the files that it includes, nested up to `deepest` levels. `read`
+    returns a file's text, or None if the file cannot be read."""
+    text = read(file)
+    for line in (text or "").replace("\\\n", " ").splitlines():
+        line = re.sub(r"(^|\s)#.*", "", line).strip()
+        option = re.match(r"(?:-r|--requirement)[\s=]*(\S+)", line)
+        if option is not None:
+            if deepest:
+                yield from requirements_in(os.path.normpath(Path(file).parent / option[1]), read, deepest - 1)
+            continue
+        wanted, _, marker = re.sub(r"\s--?\w.*", "", line).partition(";")
+        match = _NAME.fullmatch(wanted.strip())
+        if match is None or (rest := match[2].strip().removeprefix("(").removesuffix(")"))[:1] not in (
+            "",
+            "@",
+            *"=<>!~",
+        ):
+            continue  # an option, an address or a path
+        yield Requirement(match[1], "" if rest.startswith("@") else rest.replace(" ", ""), marker.strip())
+
+
+def missing_from(python: str, requirements: Iterable[Requirement]) -> list[Missing]:
+    """Return the requirements that the interpreter `python` lacks or has in an unsuitable version. Return an empty list
+    if the interpreter does not answer."""
+    wanted = list(dict.fromkeys(requirements))
+    answer = _ask(python, sorted({requirement.name for requirement in wanted})) if wanted else None
+    if answer is None:
+        return []
+    versions, machine = answer
+    return [
+        Missing(requirement, versions[requirement.name])
+        for requirement in wanted
+        if _applies(requirement.marker, machine) and not _is_met(requirement.versions, versions[requirement.name])
+    ]
+
+
+def _ask(python: str, names: list[str]) -> tuple[dict[str, str | None], dict[str, str]] | None:
+    if python == sys.executable:
+        return interpreter.versions_of(names), interpreter.machine()
+    try:
+        # Not isolated, because the job also sees PYTHONPATH and the user's own packages.
+        asked = subprocess.run(
+            [python, interpreter.__file__, json.dumps(names)],
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=True,
+        )  # fmt: skip
+        versions, machine = json.loads(asked.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):  # no Python, or a broken one
+        return None
+    return versions, machine
+
+
+def _applies(marker: str, machine: Mapping[str, str]) -> bool:
+    """Return whether an environment marker applies; an empty marker does. Markers that combine `and` with `or`, or that
+    this function cannot read, count as not applying."""
+    joined = re.split(r"\s+(and|or)\s+", marker) if marker else []
+    words = {*joined[1::2]}
+    results = []
+    for text in joined[::2]:
+        match = _COMPARISON.fullmatch(text.strip())
+        if match is None or match[1] not in machine or len(words) > 1:
+            return False
+        left, operator, right = machine[match[1]], match[2], match[3]
+        if operator in ("==", "!="):
+            results.append((left == right) == (operator == "=="))
+        else:
+            results.append(_is_met(operator + right, left))
+    return any(results) if words == {"or"} else all(results)
+
+
+def _is_met(versions: str, installed: str | None) -> bool:
+    if installed is None:
+        return False
+    return all(_clause_is_met(match[1], match[2], installed) for match in _CLAUSE.finditer(versions))
+
+
+def _clause_is_met(operator: str, wanted: str, installed: str) -> bool:
+    """Return whether the installed version meets a clause such as `>=1.26`. Only release numbers
+    are compared. If a suffix such as `rc1` would decide, the clause counts as met."""
+    have, want = _VERSION.fullmatch(installed.partition("+")[0]), _VERSION.fullmatch(wanted.partition("+")[0])
+    if operator == "===" or have is None or want is None:
+        return True
+    here, there = [int(part) for part in have[1].split(".")], [int(part) for part in want[1].split(".")]
+    if want[2]:  # ==1.2.*
+        return (here[: len(there)] == there) == (operator == "==")
+    if operator == "~=":
+        return here >= there and here[: len(there) - 1] == there[:-1]
+    length = max(len(here), len(there))
+    here, there = (part + [0] * (length - len(part)) for part in (here, there))
+    if here == there and (have[3] or want[3]):
+        return True
+    order = (here > there) - (here < there)
+    return order in {"==": (0,), "!=": (-1, 1), ">=": (0, 1), "<=": (-1, 0), ">": (1,), "<": (-1,)}[operator]
+
+
+# Rules about jobs that run on this machine.
+
+_TORCHRUN = ("torch", "smddp", "deepspeed")
+
+
+def _specification(subject: Subject) -> LaunchSpecification:
+    assert isinstance(subject.plan, LocalPlan)
+    return subject.plan.specification
+
+
+@rule("LO101", Level.ERROR)
+def input_is_missing(subject: Subject) -> Iterator[Fault]:
+    """An input does not exist on this machine.
+
+    `inputs.NAME.local` is a path relative to the job file. The script would fail when it opens this path.
+    """
+    awaited = tuple(f"/runs/{name}/" for name in subject.plan.request.get("after", ()))
+    for name, item in subject.job.inputs.items():
+        if any(run in (item.local or "") for run in awaited):
+            continue
+        missing = None if item.local is None else why_missing(item.local)
+        if missing is not None:
+            hint = f"create it, or give another path: `--set inputs.{name}.local=PATH`"
+            yield Fault(f"the input `{item.local}` {missing}", hint, ("inputs", name, "local"))
+
+
+@rule("LO102", Level.ERROR)
+def interpreter_is_missing(subject: Subject) -> Iterator[Fault]:
+    """The Python interpreter for the run does not exist or cannot be executed.
+
+    `--python` (or `ct.Local(python=...)`) names the interpreter that runs the script: a path, `conda:NAME` for a conda
+    environment, or `uv` for the uv environment of the project that contains the working directory.
+    """
+    python = subject.target.python
+    if python == "uv":
+        hint = "`uv sync` creates it, in the folder of the project's `pyproject.toml`"
+        yield Fault("the project around this folder has no uv environment", hint)
+    elif python is not None and python.startswith("conda:"):
+        name = python.removeprefix("conda:")
+        yield Fault(f"the conda environment `{name}` does not exist", "`conda env list` shows your environments")
+    elif python is not None and shutil.which(python) is None:
+        problem = "is a folder" if os.path.isdir(python) else why_missing(python) or "is not an executable file"  # noqa: PTH112
+        inside = os.path.join(python, "bin", "python")  # noqa: PTH118
+        use = inside if shutil.which(inside) else sys.executable
+        yield Fault(f"the interpreter `{python}` {problem}", f"use this one: `--python {use}`")
+
+
+@rule("LO103", Level.ERROR)
+def torch_is_missing(subject: Subject) -> Iterator[Fault]:
+    """PyTorch is not installed for the interpreter that runs the script.
+
+    The job's distribution starts through torchrun, which is a part of PyTorch, or through `--launcher fork`, which
+    imports PyTorch.
+    """
+    needs_torch = any(group.role in ("torchrun", "fork") for group in Processes.of(subject.plan.processes).groups)
+    if needs_torch and subject.target.python is None and find_spec("torch") is None and not _will_install(subject):
+        yield Fault(
+            f"`{sys.executable}` has no PyTorch, and `{subject.job.distribution.type}` cannot start without it",
+            "pip install 'cloudtrain[torch]', or name an interpreter that has it: `--python PATH`",
+            ("distribution", "type"),
+        )
+
+
+def _will_install(subject: Subject) -> bool:
+    """Return whether `build_environment` will install PyTorch for the job."""
+    file = subject.job.environment.requirements
+    if file is None or not subject.target.build_environment:
+        return False
+
+    names = requirements_in(os.path.normpath(file), lambda path: _text_of(subject.tree, path))
+    return any(requirement.name.lower() == "torch" for requirement in names)
+
+
+@rule("LO104", Level.ERROR)
+def place_is_a_file(subject: Subject) -> Iterator[Fault]:
+    """The path of an output or of the checkpoint is a file, not a folder.
+
+    `outputs.NAME.local` and `checkpoint.local` are folders. The run creates missing folders, but cannot create a folder
+    where a file exists, or below a file. Choose another path.
+    """
+    job, folders = subject.job, _specification(subject).directories
+    places: dict[tuple[str, ...], str | None] = {("outputs", name): item.local for name, item in job.outputs.items()}
+    places["checkpoint",] = job.checkpoint.local if job.checkpoint else None
+    for path, place in places.items():
+        if place is None or place not in folders:
+            continue
+        file, missing = _file_on_the_way(place), why_missing(place)
+        hint = f"set a folder: `--set {'.'.join(path)}.local=PATH`"
+        if missing not in (None, "does not exist"):
+            yield Fault(f"the folder `{place}` {missing}", hint, (*path, "local"))
+        elif file is not None:
+            yield Fault(f"`{file}` is a file, but `{path[-1]}` needs a folder", hint, (*path, "local"))
+
+
+def _file_on_the_way(folder: str) -> str | None:
+    """Return the file at the folder's path or at one of its parents; None if there is no file. A path that cannot be
+    read counts as missing."""
+    there = str(Path(folder))
+    while not os.path.exists(there):  # noqa: PTH110 - a text for each of ten thousand parents, not a path
+        there = os.path.dirname(there) or "."  # noqa: PTH120
+    return None if os.path.isdir(there) else there  # noqa: PTH112
+
+
+@rule("LO201", Level.NOTICE)
+def scaled_down(subject: Subject) -> Iterator[Fault]:
+    """The job runs here with fewer instances or processes than it asks for.
+
+    cloudtrain reduces instances and processes to the GPUs of this machine, or to its CPUs if it has no GPU. So you can
+    rehearse a job for sixteen GPUs on a laptop. `--instances` and `--processes-per-instance` set exact numbers.
+    """
+    job, target, machine = subject.job, subject.target, subject.account.machine
+    if isinstance(job.distribution, TensorFlow):
+        yield from _fewer_tasks(subject)
+        return
+    asked, here = requested_size(job, machine), local_size(job, target, machine)
+    if asked != here and not (target.instance_count or target.processes_per_instance):
+        yield Fault(
+            f"scaled down to this machine ({machine}): {here} processes instead of {asked} (instances x processes)",
+            f"run it at full size with `--instances {asked.instances} "
+            f"--processes-per-instance {asked.processes_per_instance}`",
+            ("resources",),
+        )
+
+
+def _fewer_tasks(subject: Subject) -> Iterator[Fault]:
+    """Report a TensorFlow job that runs on this machine with fewer tasks than it asks for. With `emulate`,
+    hosts are counted instead of tasks."""
+    asked, specification = requested_tasks(subject.job), _specification(subject)
+    instances, tasks, here = asked.workers, sum(asked), specification.world_size
+    if subject.target.emulate is not None:
+        instances = tasks = subject.job.resources.instance_count
+        here = specification.instances
+    if here < tasks and subject.target.instance_count is None:
+        message = f"scaled down to this machine ({subject.account.machine}): {here} tasks instead of {tasks}"
+        yield Fault(message, f"run it at full size with `--instances {instances}`", ("resources",))
+
+
+@rule("LO202", Level.WARNING)
+def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
+    """The run has more processes than this machine has GPUs.
+
+    The processes share GPUs. NCCL refuses two ranks on one GPU ("Duplicate GPU detected"); gloo works, slowly.
+    """
+    gpus, ranks = subject.account.machine.gpus, _specification(subject).world_size
+    if gpus and ranks > gpus:
+        yield Fault(
+            f"{ranks} processes share {gpus} GPU{'s' if gpus > 1 else ''}",
+            f"run one process per GPU with `--instances 1 --processes-per-instance {gpus}`, or hide the GPUs "
+            "with `CUDA_VISIBLE_DEVICES=` to run on the CPU",
+        )
+
+
+@rule("LO203", Level.NOTICE)
+def option_without_effect(subject: Subject) -> Iterator[Fault]:
+    """`--max-restarts` or `--processes-per-instance` has no effect with the job's distribution.
+
+    Only torchrun and `--launcher fork` restart the ranks after one of them fails. With another launcher, the job ends
+    with its first failure. The distribution `none` starts one process on each instance.
+    """
+    if subject.target.max_restarts and _specification(subject).launcher not in ("torchrun", "fork"):
+        yield Fault(
+            f"`--max-restarts {subject.target.max_restarts}` has no effect: `{subject.job.distribution.type}` "
+            "does not start through torchrun",
+            "leave out `--max-restarts`",
+        )
+    count = subject.target.processes_per_instance or 1
+    if count > 1 and subject.job.distribution.type == "none":
+        yield Fault(
+            f"`--processes-per-instance {count}` has no effect: `none` starts one process on each instance",
+            "start them through torchrun: `--set distribution.type=torch`",
+        )
+
+
+@rule("LO204", Level.NOTICE)
+def mpi_on_one_instance(subject: Subject) -> Iterator[Fault]:
+    """The instances of an MPI job run as one instance here.
+
+    mpirun reaches other instances through ssh. So on this machine all ranks belong to one instance, and each rank's
+    local rank equals its global rank.
+    """
+    specification = _specification(subject)
+    if specification.launcher == "mpirun" and subject.job.resources.instance_count > 1:
+        yield Fault(f"all {specification.world_size} ranks run as one instance here")
+
+
+@rule("LO205", Level.NOTICE)
+def other_library_here(subject: Subject) -> Iterator[Fault]:
+    """The job's communication library or launcher is replaced on this machine.
+
+    SMDDP exists only in SageMaker's images. Here torchrun starts the script, and `cloudtrain.runtime` picks nccl or
+    gloo. DeepSpeed's own launcher needs ssh. Here torchrun starts the script instead.
+    """
+    distribution = subject.job.distribution
+    if distribution.type == "smddp" and subject.target.emulate is None:
+        yield Fault("`smddp` runs through torchrun here, with nccl on GPUs and gloo on CPUs", None, ("distribution",))
+    if getattr(distribution, "launch", None) == "launcher" and subject.target.emulate != "azureml":
+        yield Fault("torchrun replaces the `deepspeed` launcher here", None, ("distribution", "launch"))
+
+
+@rule("LO206", Level.NOTICE)
+def checkpoint_stays_with_run(subject: Subject) -> Iterator[Fault]:
+    """The job writes checkpoints, but sets no `checkpoint.local`.
+
+    Without `checkpoint.local` every run has its own checkpoint folder, so the next run does not resume from the
+    checkpoint of a stopped run.
+    """
+    checkpoint = subject.job.checkpoint
+    if checkpoint is not None and checkpoint.local is None:
+        yield Fault(
+            "the checkpoints stay in this run's folder, so the next run will not resume from them",
+            "set a folder for them: `--set checkpoint.local=checkpoints`",
+            ("checkpoint",),
+        )
+
+
+@rule("LO207", Level.WARNING)
+def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
+    """The run's interpreter lacks packages of the job's requirements.
+
+    The clouds install `environment.requirements` before the script starts. On this machine cloudtrain installs packages
+    only with `--build-environment`, into a separate environment. Otherwise the script runs with the packages of the
+    interpreter that `--python` names (default: the one that runs cloudtrain). This rule compares its installed versions
+    with the requirements file and the files that it includes, without network access. For packages that only a cloud
+    has, such as SageMaker's libraries, use an environment marker or `--ignore LO207`.
+    """
+    file = subject.job.environment.requirements
+    if file is None or subject.target.build_environment:
+        return
+
+    python = subject.target.python or subject.account.python
+    missing = missing_from(python, requirements_in(os.path.normpath(file), lambda path: _text_of(subject.tree, path)))
+    if missing:
+        names = ", ".join(
+            f"`{requirement}`" + (f" (it has {installed})" if installed else "") for requirement, installed in missing
+        )
+        command = shlex.join([python, "-m", "pip", "install", *(str(requirement) for requirement, _ in missing)])
+        yield Fault(
+            f"`{python}` lacks packages that `{file}` requires: {names}",
+            f"`{command}`, or name an interpreter that has it: `--python PATH`"
+            + ("" if subject.target.emulate else ", or install them for this job only: `--build-environment`"),
+            ("environment", "requirements"),
+        )
+
+
+def _text_of(tree: Tree, path: str) -> str | None:
+    """Return the text of a file in the bundle; None if the file is missing or cannot be read."""
+    entry = next((entry for entry in tree.entries if entry.path == path), None)
+    try:
+        return None if entry is None else Path(tree.location(entry)).read_text("utf-8", "replace")
+    except OSError:
+        return None

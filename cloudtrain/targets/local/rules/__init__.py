@@ -1,1 +1,0 @@
-"""Rules about runs on this machine, with codes such as `LO101`."""

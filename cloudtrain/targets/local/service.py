@@ -1,0 +1,553 @@
+"""The service for runs on this machine. Each run is a folder and a detached supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.errors import CloudtrainError, NameTaken, RunNotFound, TargetError, TargetUnreachable, UsageError
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.plans.plan import Finding, Plan, Upload
+from cloudtrain.plans.states import ListedRun, LogLine, QueuedRun, RunRef, RunState, RunStatus
+from cloudtrain.system.files import KEPT
+from cloudtrain.system.plugins import DEFAULT_TARGET
+from cloudtrain.system.private import make_private_folder, make_state_folder, write_once
+from cloudtrain.system.processes import ProcessLock, is_held, last_line, start_detached
+from cloudtrain.targets.common.archives import copy_places, put_archive, unpacked
+from cloudtrain.targets.common.launch import host_name
+from cloudtrain.targets.common.specification import LaunchSpecification, QueueNeed
+from cloudtrain.targets.contract import BundleWriter, ByteProgress
+from cloudtrain.targets.local.folder import FINAL, RunFolder, command
+from cloudtrain.targets.local.queueing import Held, Order, Queue, Waiting
+from cloudtrain.targets.local.settings import Local
+from cloudtrain.targets.local.supervisor import QUEUED
+from cloudtrain.targets.local.verdict import finish
+
+# Read a run's journal for `logs`, starting at a byte offset. Each call continues where the previous call stopped.
+
+_CHUNK = 1 << 20
+
+
+class JournalReader:
+    """Reads the complete records of a journal. A record that is still being written is read by the next call."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new_lines(self, rank: int | None = None) -> Iterator[LogLine]:
+        """Yield the lines written since the last call, of one rank or of all."""
+        wanted = None if rank is None else f'"rank": {rank}, "stream"'.encode()
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            while True:
+                file.seek(self._offset)
+                chunk = file.read(_CHUNK)
+                end = chunk.rfind(b"\n") + 1
+                if not end:
+                    return
+                for record in chunk[:end].splitlines(keepends=True):
+                    self._offset += len(record)
+                    if record.startswith(b'{"time"') and (wanted is None or wanted in record):
+                        yield from _line(record)
+
+
+def _line(record: bytes) -> Iterator[LogLine]:
+    """Yield the line in a record. Yield nothing if a power failure has damaged the record."""
+    try:
+        data = json.loads(record)
+    except ValueError:
+        return
+    yield LogLine(data["time"], data["instance"], data["rank"], data["stream"], data["text"], data.get("values"))
+
+
+def steps_of(folder: RunFolder) -> dict[int, float]:
+    """Map each rank to its newest step. Only ranks whose script reports steps are included."""
+    found = {}
+    try:
+        entries = [entry for entry in os.scandir(folder.steps) if entry.name.isdecimal()]
+    except OSError:
+        return {}
+    for entry in entries:
+        with suppress(OSError, ValueError):  # the file is being written
+            found[int(entry.name)] = float(Path(entry.path).read_text("ascii"))
+    return found
+
+
+# The files that a script wrote into its working folder, such as `out/last.pt`.
+#
+# The working folder is the code folder, so files newer than the unpacked code come from the script. This module
+# compares the change time of each file, which programs cannot set, with the change time of the file `unpacked`, which
+# was created after unpacking.
+
+NAME = "work"
+"""The name of these files for `cloudtrain download`."""
+
+_NOT_RESULTS = frozenset(("__pycache__", ".ipynb_checkpoints", ".mypy_cache", ".pytest_cache", ".ruff_cache"))
+
+
+def working_files(spec: LaunchSpecification, unpacked: Path) -> dict[str, Path]:
+    """Map the path of each new or changed file, relative to the working folder, to the file. If several emulated hosts
+    have a file with the same path, the last host's file is used. Without the file `unpacked` the result is empty."""
+    code = spec.code
+    folders = [folder for folder in (code.directory, *(code.copies or ())) if folder is not None]
+    try:
+        since = unpacked.stat().st_ctime_ns
+    except FileNotFoundError:  # nothing was unpacked yet, or by an earlier version
+        return {}
+    places = {str(place) for found in spec.downloads().values() for place in found}
+    return {name: file for folder in folders for name, file in _newer(folder, since, places)}
+
+
+def _newer(root: str, since: int, places: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    """Yield the files below `root` that changed after `since`. Skip the folders in `places`, and links to folders,
+    which can lead out of `root`."""
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if name not in _NOT_RESULTS and f"{folder}/{name}" not in places)
+        for name in sorted(names):
+            file = Path(folder, name)
+            try:
+                is_new = file.lstat().st_ctime_ns > since and stat.S_ISREG(file.stat().st_mode)
+            except OSError:  # removed meanwhile, or a link to nowhere
+                continue
+            if is_new:
+                yield file.relative_to(root).as_posix(), file
+
+
+# Operations on the queue for users: list the runs, show a run's position, and move or drop waiting runs.
+
+
+def standing(run_dir: str) -> dict[str, Any]:
+    """Return the fields of a queued run's status that come from the queue. For a waiting run, they are its position and
+    a reason that says what it waits for. For a run that holds GPUs or slots, or that was dropped, the only field is
+    the state that its supervisor will record next. Return an empty dict if the run is not in the queue."""
+    queue, name = Queue.of(run_dir), run_dir.rpartition("/")[2]
+    order = queue.read()
+    place = order.place_of(name)
+    if place is not None:
+        return {"queue_place": place, "reason": f"waits for {_need(order.waiting[place - 1])}"}
+    if order.held_by(name) is not None:
+        return {"state": "preparing"}
+    return {"state": "stopping"} if name in order.dropped else {}
+
+
+def listed(state_dir: str, ref_of: Callable[[str], RunRef]) -> Iterator[QueuedRun]:
+    """Yield the runs that hold GPUs or slots, then the waiting runs, both in queue order.
+
+    Raises:
+        TargetError: the queue cannot be read.
+    """
+    queue = Queue(state_dir)
+    try:
+        order = queue.read()
+    except OSError as error:
+        raise TargetError(f"the queue cannot be read: {error}", hint=_elsewhere(state_dir)) from error
+    order.forget(queue.is_over)
+    for held in order.held:
+        yield QueuedRun(ref_of(held.run), None, "", _has(held), held.priority, held.since)
+    for place, one in enumerate(order.waiting, 1):
+        yield QueuedRun(ref_of(one.run), place, _need(one), "", one.priority, one.since)
+
+
+def move(state_dir: str, run: str, before: str | None, *, last: bool) -> None:
+    """Move a waiting run before the run `before`, to the front (`before` is None), or to the end.
+
+    Raises:
+        UsageError: one of the two runs is not waiting.
+        TargetError: the queue cannot be written.
+    """
+    order = _change(state_dir, lambda order: order.move(run, before, last=last))
+    if order is not None:
+        _refuse(order, run if order.place_of(run) is None or before is None else before)
+
+
+def drop(state_dir: str, run: str) -> None:
+    """Stop a waiting run.
+
+    Raises:
+        UsageError: the run is not waiting.
+        TargetError: the queue cannot be written.
+    """
+    order = _change(state_dir, lambda order: order.drop(run))
+    if order is not None:
+        _refuse(order, run)
+
+
+def _change(state_dir: str, how: Callable[[Order], bool]) -> Order | None:
+    """Change the queue with `how`. Return None if `how` returned True; otherwise the order, which is unchanged."""
+    done = False
+
+    def change(order: Order) -> None:
+        nonlocal done
+        done = how(order)
+
+    try:
+        order = Queue(state_dir).change(change)
+    except OSError as error:
+        raise TargetError(
+            f"the queue cannot be written: {error}", hint=f"make room, or {_elsewhere(state_dir)}"
+        ) from error
+    return None if done else order
+
+
+def _elsewhere(state_dir: str) -> str:
+    return f"move the state folder: CLOUDTRAIN_STATE_DIR (now `{state_dir}`)"
+
+
+def _refuse(order: Order, run: str) -> None:
+    hint = f"`cloudtrain stop {run}` ends it" if order.held_by(run) else "`cloudtrain queue` lists the runs that wait"
+    raise UsageError(f"`{run}` is not waiting in the queue", hint=hint, code="CT940")
+
+
+def _need(one: Waiting) -> str:
+    return str(QueueNeed(one.count, one.gpus, one.slots))
+
+
+def _has(held: Held) -> str:
+    if held.gpus:
+        return f"GPU{'s' if len(held.gpus) > 1 else ''} {', '.join(held.gpus)}"
+    return f"{held.slots} CPU slot{'s' if held.slots > 1 else ''}"
+
+
+_FOLLOW_EVERY = 0.05
+"""Seconds between two reads of a followed run's output."""
+
+_NOT_INHERITED = (
+    "RANK LOCAL_RANK GROUP_RANK NODE_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE "
+    "MASTER_ADDR MASTER_PORT TF_CONFIG"
+).split()
+_NOT_INHERITED_PREFIXES = ("CLOUDTRAIN_", "TORCHELASTIC_", "OMPI_", "PMIX_", "PRTE_")
+"""Prefixes of variables that a submitter has if it is itself part of a run. They describe this outer run's processes,
+so a new run does not inherit them."""
+
+
+class LocalService:
+    """The service of the local target. It needs no account and no network, and keeps all data in files below
+    `state_dir`."""
+
+    in_flight = 0.0
+    names_are_unique = True
+
+    def __init__(self, state_dir: Path, *, environ: Mapping[str, str]) -> None:
+        self._state_dir = Path(os.path.abspath(state_dir))  # noqa: PTH100 - as the plan will write it
+        self._environ = environ
+
+    def check(self, job: TrainingJob, settings: Local, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the promise's
+        """Return no findings, because this machine has no account to check."""
+        return []
+
+    def can_check(self, settings: Local) -> bool:  # noqa: ARG002 - the promise's
+        """Return True, because `check` of this target needs neither credentials nor a network."""
+        return True
+
+    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:  # noqa: ARG002
+        """Write the bundle to the path in the plan, then build the job's environment if the job needs one. Return False
+        if the bundle already existed.
+
+        Raises:
+            TargetError: the archive or the environment cannot be written, or a requirement cannot be installed.
+        """
+        archive = Path(plan.uploads[0].destination)
+        try:
+            make_state_folder(self._state_dir, ours=KEPT)
+            is_new = put_archive(archive, bundle)
+        except OSError as error:
+            raise self._unwritable("the bundle", error) from error
+        if "environment" in plan.request:
+            self._provide_environment(plan)
+        return is_new
+
+    def _provide_environment(self, plan: Plan) -> None:
+        from cloudtrain.targets.common.specification import LaunchSpecification
+        from cloudtrain.targets.local.environments import provide
+
+        spec = LaunchSpecification.from_json(plan.request)
+        assert spec.environment is not None
+        try:
+            provide(spec.environment, spec.code, self._environ)
+        except OSError as error:
+            raise self._unwritable("the environment", error) from error
+
+    def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
+        """Write the launch specification and start a supervisor. Return when the supervisor has taken over the run.
+        `again`: complete an interrupted submission, which may already have written the specification.
+
+        Raises:
+            NameTaken: a run of that name already exists.
+            TargetError: the supervisor cannot start.
+        """
+        folder = self._folder(plan.run_name)
+        try:
+            make_state_folder(self._state_dir, ours=KEPT)
+            if _write_launch(folder, plan.request_json.encode(), again=again) or not _is_taken_over(folder):
+                how = [QUEUED] if plan.request.get("queue") or plan.request.get("after") else []
+                _start_supervisor(folder, _inherit(self._environ), *how)
+        except OSError as error:
+            raise self._unwritable("the run", error) from error
+        return self._ref(plan.run_name)
+
+    def has(self, ref: RunRef) -> bool:
+        """Return whether a supervisor ever took over a run of that name."""
+        return self._has(ref.name)
+
+    def withdraw(self, ref: RunRef) -> bool:
+        """Remove the launch specification of a run, unless a supervisor has taken over. Return False if one has."""
+
+        return withdraw(self._folder(ref.name))
+
+    def _has(self, run_name: str) -> bool:
+        if not run_name or "/" in run_name or run_name in (".", ".."):
+            return False
+        return _is_taken_over(self._folder(run_name))
+
+    def status(self, ref: RunRef) -> RunStatus:
+        """Return the status of the run. If its supervisor has died, finish the run first."""
+        status = self._status(self._folder_of(ref))
+        return RunStatus(
+            state=RunState(status["state"]),
+            reason=status["reason"],
+            started=status["started"],
+            ended=status["ended"],
+            details=tuple(status["details"]),
+            failed_rank=status["failed_rank"],
+            exit_code=status["exit_code"],
+            restarts=status["restarts"],
+            metrics=status["metrics"],
+            queue_place=status.get("queue_place"),
+        )
+
+    def logs(
+        self,
+        ref: RunRef,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        instance: int | None = None,
+        on_status: Callable[[RunStatus], None] | None = None,
+    ) -> Iterator[LogLine]:
+        """Yield the output so far. With `follow`, continue until the run has ended and all lines are yielded."""
+        folder = self._folder_of(ref)
+        lines = self._lines(ref, folder, follow=follow, rank=rank, on_status=on_status)
+        return lines if instance is None else (line for line in lines if line.instance == instance)
+
+    def _lines(
+        self,
+        ref: RunRef,
+        folder: RunFolder,
+        *,
+        follow: bool,
+        rank: int | None,
+        on_status: Callable[[RunStatus], None] | None,
+    ) -> Iterator[LogLine]:
+        reader, told = JournalReader(Path(folder.journal)), None
+        while True:
+            status = self.status(ref)  # before the journal, which is complete when the status is final
+            if on_status is not None:
+                status = replace(status, steps=steps_of(folder))
+                if status != told:
+                    on_status(status)
+                    told = status
+            yield from reader.new_lines(rank)
+            if status.state.is_final or not follow:
+                return
+            time.sleep(_FOLLOW_EVERY)
+
+    def stop(self, ref: RunRef) -> None:
+        """Send SIGTERM to the supervisor, which then stops the run's processes. Do nothing for a run that has ended."""
+        status = self._status(self._folder_of(ref))
+        if status["state"] not in FINAL:
+            try:
+                os.kill(status["pid"], signal.SIGTERM)
+            except ProcessLookupError:  # it ended between the two lines
+                return
+
+    def queue(self) -> list[QueuedRun]:
+        """Return the runs that hold GPUs or slots, then the waiting runs, both in queue order."""
+        return list(listed(str(self._state_dir), self._ref))
+
+    def move(self, ref: RunRef, *, before: RunRef | None = None, last: bool = False) -> None:
+        """Move a waiting run before the run `before`, to the front (`before` is None), or to the end."""
+        self._folder_of(ref)
+        other = None if before is None else Path(self._folder_of(before).path).name
+        move(str(self._state_dir), ref.name, other, last=last)
+
+    def drop(self, ref: RunRef) -> None:
+        """Stop a waiting run. Refuse to stop a run that has started."""
+        self._folder_of(ref)
+        drop(str(self._state_dir), ref.name)
+
+    def runs(self, place: str = "") -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
+        """Yield the runs of this machine's state folder, newest first. `place` is ignored."""
+        found = []
+        try:
+            entries = list(os.scandir(self._state_dir / "runs"))
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            try:
+                started = os.stat(f"{entry.path}/launch.json").st_mtime_ns  # noqa: PTH116 - thousands of runs
+            except OSError:
+                continue
+            if self._has(entry.name):
+                found.append((started, entry.name))
+        for _, name in sorted(found, reverse=True):
+            with suppress(RunNotFound):  # removed meanwhile
+                yield ListedRun(self._ref(name), self.status(self._ref(name)))
+
+    def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
+        """Yield folders with the run's code: first its code folders, then the bundle, unpacked below `scratch`."""
+        spec = self._read_launch(ref)
+        if spec is not None:
+            yield from (Path(folder) for folder in (spec.code.directory, *(spec.code.copies or ())) if folder)
+        yield from unpacked(Path(upload.destination), upload.sha256, scratch)
+
+    def _read_launch(self, ref: RunRef) -> LaunchSpecification | None:
+        with suppress(CloudtrainError):
+            return self._folder_of(ref).read_launch()
+        return None
+
+    def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
+        """Copy the run's files at `path` to the folder `destination`, as `copy_places` does. Return the copies."""
+        folder = self._folder_of(ref)
+        spec = folder.read_launch()
+        is_wanted = path.strip("/").partition("/")[0] in ("", NAME, "outputs")
+        work = working_files(spec, Path(folder.unpacked)) if is_wanted else {}
+        return copy_places(spec.downloads(), path, destination, chosen={NAME: work})
+
+    def _unwritable(self, what: str, error: OSError) -> TargetError:
+        hint = f"make room, or move the state folder: CLOUDTRAIN_STATE_DIR (now `{self._state_dir}`)"
+        return TargetError(f"{what} cannot be written: {error}", hint=hint)
+
+    def _folder(self, run_name: str) -> RunFolder:
+        return RunFolder(f"{self._state_dir}/runs/{run_name}")
+
+    def _ref(self, run_name: str) -> RunRef:
+        return RunRef(DEFAULT_TARGET, host_name(), run_name)
+
+    def _folder_of(self, ref: RunRef) -> RunFolder:
+        """Return the folder of a run on this machine.
+
+        Raises:
+            RunNotFound: the run does not exist, or runs on another machine that shares the folder.
+        """
+        if ref.place != host_name():
+            hint = f"log in to `{ref.place}` and run the command there"
+            raise RunNotFound(f"the run `{ref.name}` belongs to the machine `{ref.place}`", hint=hint, code="CT934")
+        if not self._has(ref.name):
+            raise RunNotFound(f"this machine has no run `{ref.name}`", hint="`cloudtrain ps` lists the runs")
+        return self._folder(ref.name)
+
+    def _status(self, folder: RunFolder) -> dict[str, Any]:
+        """Return the run's status. If the state is not final and the run's lock is free, finish the run first."""
+        status = _read(folder)
+        if status["state"] in FINAL or is_held(Path(folder.lock)):
+            return status | standing(folder.path) if status["state"] == "queued" else status
+        try:
+            finish(folder.path)
+        except OSError as error:
+            reason = f"the supervisor was killed, and the run's folder cannot be written: {error}"
+            return {**_read(folder), "state": "lost", "reason": reason}
+        return _read(folder)
+
+
+def _is_taken_over(folder: RunFolder) -> bool:
+    return os.path.exists(folder.status)  # noqa: PTH110 - RunFolder speaks in strings
+
+
+def _read(folder: RunFolder) -> dict[str, Any]:
+    """Return the status in a run's folder.
+
+    Raises:
+        RunNotFound: the run was removed.
+    """
+    status = folder.read_status()
+    if status is None:
+        name = Path(folder.path).name
+        raise RunNotFound(f"this machine has no run `{name}`", hint="`cloudtrain ps` lists the runs")
+    return status
+
+
+def _inherit(environ: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in _NOT_INHERITED and not name.startswith(_NOT_INHERITED_PREFIXES)
+    }
+
+
+def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
+    """Write `launch.json` in one atomic step. With `again`, return False if the file already has this content.
+
+    Raises:
+        NameTaken: another submission wrote the file.
+    """
+    make_private_folder(folder.path)
+    is_written = write_once(folder.launch, content)
+    if not is_written and not (again and Path(folder.launch).read_bytes() == content):
+        name = Path(folder.path).name
+        raise NameTaken(f"a run `{name}` already exists", hint="give the job another name")
+    return is_written
+
+
+def _start_supervisor(folder: RunFolder, environ: Mapping[str, str], *how: str) -> None:
+    """Start a supervisor with the further arguments `how`. Return when this supervisor, or another one for the
+    same run, has taken over. If the run must wait, it has entered the queue by that time.
+
+    Raises:
+        TargetError: the supervisor could not start; the message is its output.
+    """
+
+    def argv(ready: int) -> list[str]:
+        return command("supervisor", folder.path, str(ready), *how)
+
+    if not start_detached(argv, folder.log, env=environ, cwd=folder.path):
+        message = f"the supervisor did not start: {last_line(folder.log) or 'it wrote no message'}"
+        raise TargetError(message, hint=f"read its log: `{folder.log}`", code="CT951")
+
+
+# Withdraw a run whose submitter died before a supervisor took over, so that the run can never start.
+
+_PATIENCE = 60.0
+"""Seconds to wait until a supervisor that holds the lock has written the status file."""
+
+
+def withdraw(folder: RunFolder) -> bool:
+    """Remove the launch specification, which a supervisor needs to start. Return False if a supervisor has already
+    taken over.
+
+    A supervisor may be starting at the same time, so this function holds the lock that a supervisor needs to read
+    the specification.
+
+    Raises:
+        TargetUnreachable: a supervisor holds the lock but writes no status.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    if not Path(folder.path).is_dir():
+        return True
+    while (lock := ProcessLock.take(Path(folder.lock))) is None:
+        if Path(folder.status).exists():
+            return False
+        if time.monotonic() > deadline:
+            hint = f"look at its process, and at `{folder.log}`"
+            raise TargetUnreachable(
+                f"the supervisor of `{Path(folder.path).name}` does not respond at its start", hint=hint
+            )
+        time.sleep(0.01)
+    try:
+        if Path(folder.status).exists():
+            return False
+        Path(folder.launch).unlink(missing_ok=True)
+        return True
+    finally:
+        lock.release()

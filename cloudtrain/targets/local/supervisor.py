@@ -1,0 +1,525 @@
+"""The supervisor: one detached process per run, which starts, watches and ends the run's processes.
+
+    queued       only for runs that must wait: waits for other runs to succeed (`waiting.py`), then for GPUs or CPU
+                 slots (`waiting.py`), or until it is asked to stop
+    preparing    unpacks the code, makes folders, picks ports
+    running      starts the processes, copies their output, and watches which process ends, and how
+    stopping     after a stop request or `max_runtime`: sends SIGTERM, and SIGKILL after the grace period
+    final        kills remaining processes, reads the rest of the output, and writes the final status
+
+The supervisor must start quickly, so it imports modules only when it needs them.
+"""
+
+# Paths are strings here, because this module must start and poll quickly.
+# ruff: noqa: PTH110
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from importlib import import_module
+
+from cloudtrain.targets.local.folder import FORCED, RunFolder, new_status
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+    from cloudtrain.targets.common.specification import LaunchSpecification
+    from cloudtrain.targets.local.output import Output
+    from cloudtrain.targets.local.processes import Exits, Launched, RankTable
+    from cloudtrain.targets.local.verdict import Deaths
+    from cloudtrain.targets.local.waiting import Place
+
+_TICK = 0.05
+"""Seconds between two reads of the output. The end of a process wakes the supervisor at once."""
+
+_FAILURE_GRACE = 3.0
+"""Seconds from SIGTERM to SIGKILL once the run has failed."""
+
+_FINISHED_GRACE = 5.0
+"""Seconds from SIGTERM to SIGKILL for processes that never exit, such as parameter servers, once the others have
+succeeded."""
+
+_PUBLISH_EVERY = 0.5
+"""Minimum number of seconds between two status updates that change only metrics."""
+
+
+QUEUED = "queued"
+"""The command-line argument for a run that waits in the queue or for other runs."""
+
+
+_SOON = ("output", "processes", "verdict")
+"""Modules that a run imports when it starts. A waiting run imports them while it waits."""
+
+
+class CannotStart(Exception):
+    """The run's processes cannot be started. The message becomes the reason in the run's status."""
+
+
+class Cancelled(Exception):
+    """A run that this run waited for did not succeed. The message becomes the reason in the run's status."""
+
+
+_ENDED = {"failed": "failed", "stopped": "was stopped", "lost": "was lost", "gone": "is gone"}
+
+
+class Ending:
+    """How the run will end: its final state, the reason, and the time at which remaining processes are killed."""
+
+    def __init__(self, state: str, reason: str | None, kill_at: float) -> None:
+        self.state = state
+        self.reason = reason
+        self.kill_at = kill_at
+        self.killed = 0
+        """Number of processes that had to be killed."""
+
+
+class Supervisor:
+    """Supervises one run from start to end."""
+
+    def __init__(self, folder: RunFolder, umask: int, *, is_queued: bool = False) -> None:
+        self.folder = folder
+        self.umask = umask
+        """The submitter's umask, which the run's processes get."""
+        self.is_queued = is_queued
+        self.status = new_status(os.getpid(), time.time(), is_queued=is_queued)
+        self.spec: LaunchSpecification
+        self.launched: list[Launched] = []
+        self.ending: Ending | None = None
+        self.output: Output
+        self.ranks: RankTable
+        self.exits: Exits
+        self.deaths: Deaths
+        self._asked_to_stop = False
+        self._fail_at: float | None = None
+        self._stop_at: float | None = None
+        self._published_at = 0.0
+        self._guard: int | None = None
+        self._place: Place | None = None
+        self._not_queued: str | None = None
+        self._gpus: tuple[str, ...] = ()
+
+    def ask_to_stop(self, _number: int, _frame: FrameType | None) -> None:
+        """Record a request to stop. This is a signal handler; the watch loop acts on the request."""
+        self._asked_to_stop = True
+        if self._place is not None:
+            self._place.ring()
+
+    def enter_queue(self) -> None:
+        """Enter the queue before the submitter learns that the run exists. If this fails, `run` reports the error.
+
+        A run that waits for other runs enters the queue only after these runs have ended.
+        """
+        try:
+            self.spec = self.folder.read_launch()
+            if self.spec.after:
+                self._publish(reason=f"waits for {', '.join(self.spec.after)}")
+                return
+            self._stand_in_queue()
+        except Exception as error:  # noqa: BLE001 - of the disk, or of launch.json
+            self._not_queued = f"could not enter the queue: {_words(error)}"
+
+    def _stand_in_queue(self) -> None:
+        from cloudtrain.targets.local.waiting import Place
+
+        assert self.spec.queue is not None, "the submitter has looked"
+        self._place = Place(self.folder.path)
+        self._place.enter(self.spec.queue)
+
+    def run(self) -> None:
+        """Supervise the run until it has its final status."""
+        try:
+            if self.is_queued and not self._wait():
+                self._close("stopped", reason="stopped on request while it was queued; nothing had started")
+                return
+            self._guard = _start_guard(self.folder.path)
+            self._start()
+            self._watch()
+            self._conclude()
+        except CannotStart as error:
+            self._close("failed", reason=str(error))
+        except Cancelled as error:
+            self._close("stopped", reason=str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, no process may be left and the run must end
+            import traceback
+
+            _say(traceback.format_exc())
+            reason = f"the supervisor failed: {_words(error)}"
+            self._close("failed", reason=reason, details=traceback.format_exc().splitlines()[-5:])
+
+    # queued
+
+    def _wait(self) -> bool:
+        """Unpack the code, then wait for other runs, and for GPUs or slots. Return False if the run is asked to stop.
+        The code is unpacked first, so that the bundle may be removed while the run waits, and the run starts at once.
+        """
+        if self._not_queued is not None:
+            raise CannotStart(self._not_queued)
+        self._prepare()
+        if self.spec.after:
+            if not self._wait_for_runs():
+                return False
+            if self.spec.queue is not None:
+                self._stand_in_queue()
+        for name in _SOON:
+            import_module(f"{__package__}.{name}")
+        if self._place is None:
+            self._publish(state="preparing", started=time.time(), reason=None)
+            return not self._asked_to_stop
+        got = self._place.wait(lambda: self._asked_to_stop)
+        if got is None:
+            return False
+        self._gpus = got
+        self._publish(state="preparing", started=time.time(), reason=None)
+        return True
+
+    def _wait_for_runs(self) -> bool:
+        """Wait until the runs in the specification's `after` have succeeded. Return False if this run is asked to stop.
+
+        Raises:
+            Cancelled: one of these runs did not succeed.
+        """
+        from cloudtrain.targets.local.waiting import wait_for_end
+
+        for name in self.spec.after:
+            state = wait_for_end(f"{os.path.dirname(self.folder.path)}/{name}", lambda: self._asked_to_stop)  # noqa: PTH120
+            if state is None:
+                return False
+            if state != "succeeded":
+                raise Cancelled(f"cancelled: it waited for `{name}`, which {_ENDED.get(state, state)}")
+        return True
+
+    # preparing
+
+    def _prepare(self) -> None:
+        from cloudtrain.targets.local import prepare
+
+        try:
+            self.spec = self.folder.read_launch()
+            prepare.make_folders(self.spec, self.folder.logs, umask=self.umask)
+            prepare.make_files(self.spec)
+            prepare.unpack_code(self.spec, self.folder.unpacked)
+        except Exception as error:
+            raise CannotStart(f"could not prepare the run: {_words(error)}") from error
+
+    def _start(self) -> None:
+        from cloudtrain.targets.local import prepare
+
+        if not self.is_queued:
+            self._prepare()
+        try:
+            prepare.link_shares(self.spec)
+        except Exception as error:
+            raise CannotStart(f"could not prepare the run: {_words(error)}") from error
+        from cloudtrain.targets.local.output import Output
+        from cloudtrain.targets.local.processes import Exits, RankTable
+        from cloudtrain.targets.local.verdict import Deaths
+
+        self.exits = Exits()
+        self.ranks = RankTable(self.exits)
+        self.deaths = Deaths(self.spec)
+        self.output = Output(self.folder, self.spec, self.ranks.rank_of)
+        ports = prepare.Ports(self.spec.ports)
+        shares = prepare.shares_of(self._gpus, self.spec.instances)
+        commands = [prepare.command_of(process, ports.numbers, os.environ, shares) for process in self.spec.processes]
+        ports.release()
+        self._look_up_secrets([environment for _, environment in commands])
+        if self._place is None:
+            self._tell_queue([environment for _, environment in commands])
+        if not self._asked_to_stop:
+            for index, (argv, environment) in enumerate(commands):
+                self._launch(index, argv, environment)
+        self._publish(state="running")
+        if self.spec.max_runtime:
+            self._stop_at = time.monotonic() + self.spec.max_runtime
+
+    def _look_up_secrets(self, environments: list[dict[str, str]]) -> None:
+        """Add the job's secrets to the environments of the processes, and mask them in the output."""
+        if not any("CLOUDTRAIN_SECRETS" in environment for environment in environments):
+            return
+        import site
+
+        from cloudtrain.runtime.errors import SetupError
+        from cloudtrain.runtime.secret_values import forms_of, resolved
+
+        site.main()  # a secret may need an SDK, and this process started without installed packages
+        try:
+            secrets = next(found for environment in environments if (found := resolved(environment)))
+        except SetupError as error:
+            raise CannotStart(f"{error.message}; {error.hint}" if error.hint else error.message) from None
+        for environment in environments:
+            environment.update(secrets)
+        self.output.hidden = forms_of(secrets)
+
+    def _tell_queue(self, environments: list[dict[str, str]]) -> None:
+        """Record in the queue which GPUs this run uses without having waited for them."""
+        from cloudtrain.targets.local.prepare import taken_gpus
+
+        gpus = taken_gpus(self.spec, environments)
+        if not gpus:
+            return
+        from cloudtrain.targets.local.waiting import Place
+
+        place = Place(self.folder.path)
+        try:
+            place.hold(gpus)
+        except OSError as error:
+            _say(f"this run could not be recorded in the queue: {error}")
+            return
+        self._place = place
+
+    def _launch(self, index: int, argv: list[str], environment: dict[str, str]) -> None:
+        from cloudtrain.targets.local.processes import launch
+
+        process = self.spec.processes[index]
+        try:
+            item = launch(
+                process,
+                index,
+                logs=self.folder.logs,
+                directory=process.directory or self.spec.code.directory,
+                argv=argv,
+                environment=environment,
+                umask=self.umask,
+            )
+        except OSError as error:
+            raise CannotStart(f"could not start `{argv[0]}`: {error.strerror}") from error
+        self.launched.append(item)
+        self.exits.add(item.pid)
+        self._tell_guard(f"+{item.pid}")
+
+    # running
+
+    def _watch(self) -> None:
+        while any(item.exit_code is None for item in self.launched) or self._someone_is_leaving():
+            has_more = self.output.pump()
+            for pid in self.exits.wait(0 if has_more else _TICK):
+                self._note_end(pid)
+            self._note_launched()
+            self._discover()
+            self._decide(time.monotonic())
+            self._publish_news()
+
+    def _someone_is_leaving(self) -> bool:
+        """Return whether a process that got SIGTERM, or another process in its group, is still running. These processes
+        may run until the grace period ends."""
+        return self.ending is not None and any(item.is_leaving() for item in self.launched)
+
+    def _discover(self) -> None:
+        if self.spec.launcher == "fork":
+            new = self.ranks.announced(self.folder.logs, self.spec.instances)
+        else:
+            alive = (item for item in self.launched if item.rank is None and item.exit_code is None)
+            new = self.ranks.discover((item.pid, item.instance) for item in alive)
+        for rank in new:
+            self.deaths.started(rank.rank)
+            self._tell_guard(f"+{rank.pid}")
+
+    def _note_end(self, pid: int) -> None:
+        found = self.ranks.ended(pid)
+        if found is None:
+            return
+        rank, exit_code = found
+        self._tell_guard(f"-{pid}")
+        self.deaths.ended(rank, exit_code)
+        if exit_code and rank.is_last and self._fail_at is None:
+            self._fail_at = time.monotonic() + self.spec.patience
+
+    def _note_launched(self) -> None:
+        for item in self.launched:
+            if not item.poll():
+                continue
+            if item.is_empty:
+                self._tell_guard(f"-{item.pid}")
+            if item.rank is not None:
+                self.deaths.ended(item, item.exit_code)
+            if self.ending is not None:
+                continue
+            if item.exit_code:
+                if item.exit_code < 0 and item.rank is None:
+                    self.deaths.launcher_was_killed(item)
+                self._end("failed", None, _FAILURE_GRACE)
+            elif self._has_finished():
+                self._end("succeeded", None, _FINISHED_GRACE)
+
+    def _has_finished(self) -> bool:
+        """Return whether all processes that decide the run's end have succeeded. The other processes, such as
+        parameter servers, never exit."""
+        roles = self.spec.finishes
+        return bool(roles) and all(item.exit_code == 0 for item in self.launched if item.role in roles)
+
+    def _decide(self, now: float) -> None:
+        grace = self.spec.grace_period
+        if self.ending is None and self._asked_to_stop:
+            self._end("stopped", "stopped on request", grace)
+        elif self.ending is None and self._stop_at is not None and now >= self._stop_at:
+            self._end("stopped", f"stopped after its max_runtime of {self.spec.max_runtime} s", grace)
+        elif self.ending is None and self._fail_at is not None and now >= self._fail_at:
+            self._end("failed", None, _FAILURE_GRACE)
+        elif self.ending is not None and now >= self.ending.kill_at:
+            self.ending.killed += self._sweep()
+            self.ending.kill_at = now + _FAILURE_GRACE
+
+    def _end(self, state: str, reason: str | None, grace: float) -> None:
+        self.ending = Ending(state, reason, time.monotonic() + grace)
+        if state == "stopped":
+            self._publish(state="stopping", reason=reason)
+        for item in self.launched:
+            item.terminate(self.ranks.pids(item.instance))
+
+    # the end
+
+    def _conclude(self) -> None:
+        if self.ending is None and self._asked_to_stop:
+            self.ending = Ending("stopped", "stopped on request", 0)
+        self._sweep()
+        self.output.drain()
+        saved = self._words_of_marker()
+        if self.ending is not None and self.ending.state == "stopped":
+            forced = f"; {FORCED}" if self.ending.killed else ""
+            self._close("stopped", reason=f"{self.ending.reason}{saved or ''}{forced}")
+        elif saved is not None and not self._someone_failed():
+            self._close("stopped", reason=f"stopped by a signal from outside{saved}")
+        elif self.ending is not None and self.ending.state == "failed":
+            verdict = self.deaths.verdict(self.output, self.launched)
+            self._close(
+                "failed",
+                reason=verdict.reason,
+                details=verdict.details,
+                failed_rank=verdict.rank,
+                exit_code=verdict.exit_code,
+            )
+        else:
+            self._close("succeeded", exit_code=0)
+
+    def _words_of_marker(self) -> str | None:
+        marker = self.folder.read_preempted()
+        if marker is None:
+            return None
+        step = marker.get("step")
+        return "; the script saved and left" + (f" at step {step}" if step is not None else "")
+
+    def _someone_failed(self) -> bool:
+        """Return whether a rank failed for a reason other than SIGTERM. The launcher's exit code does not show this: it
+        is nonzero even if SIGTERM ended all ranks."""
+        return any(death.exit_code != -signal.SIGTERM for death in self.deaths.of_newest_attempt(self.output))
+
+    def _close(self, state: str, **changes: Any) -> None:
+        """Kill remaining processes, complete the journal, and write the final status."""
+        self._sweep()
+        try:
+            if hasattr(self, "output"):
+                self.output.drain()
+                changes.update(metrics=self.output.metrics, restarts=self.output.restarts)
+        except OSError as error:
+            _say(f"the output is incomplete: {error}")
+        self._publish(state=state, ended=time.time(), **changes)
+        self._tell_guard("done")
+        if self._place is not None:
+            self._place.leave()
+
+    def _sweep(self) -> int:
+        from cloudtrain.targets.local import processes as killing
+
+        if not self.launched:
+            return killing.kill_run(self.folder.path)
+        for pid in self.exits.wait(0):
+            self._note_end(pid)
+        known = [item.pid for item in self.launched if not item.is_empty]
+        return killing.kill_run(self.folder.path, [*known, *self.ranks.pids()])
+
+    # status updates
+
+    def _publish(self, **changes: Any) -> None:
+        self.status.update(changes)
+        self._published_at = time.monotonic()
+        self.folder.write_status(self.status)
+
+    def _publish_news(self) -> None:
+        news = {"metrics": dict(self.output.metrics), "restarts": self.output.restarts}
+        is_news = any(self.status[name] != value for name, value in news.items())
+        if is_news and time.monotonic() - self._published_at >= _PUBLISH_EVERY:
+            self._publish(**news)
+
+    def _tell_guard(self, line: str) -> None:
+        if self._guard is None:
+            return
+        try:
+            os.write(self._guard, f"{line}\n".encode("ascii"))
+        except OSError:  # the guard was killed; the next status request will do its work
+            os.close(self._guard)
+            self._guard = None
+
+
+def main(arguments: list[str]) -> None:
+    """Supervise the run. The arguments are `RUN_DIR DESCRIPTOR [queued]`. The supervisor writes `1` to the descriptor
+    when it has taken over the run, or `0` if another supervisor has taken it over."""
+    if os.fork():
+        os._exit(0)  # the submitter waits for this process; nobody needs to wait for the other
+    from pathlib import Path
+
+    from cloudtrain.system.private import UMASK
+    from cloudtrain.system.processes import ProcessLock
+
+    folder, ready = RunFolder(arguments[0]), int(arguments[1])
+    supervisor = Supervisor(folder, os.umask(UMASK), is_queued=arguments[2:] == [QUEUED])
+    signal.signal(signal.SIGTERM, supervisor.ask_to_stop)
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, lambda *_: None)  # not SIG_IGN, which the run's processes would inherit
+    lock = ProcessLock.take(Path(folder.lock))
+    if lock is None or os.path.exists(folder.status):
+        _answer(ready, b"0")
+        return
+    if not os.path.exists(folder.launch):
+        return  # the submitter died, and the submission was withdrawn (`service.py`)
+    folder.write_status(supervisor.status)  # from here on the run exists, even if the submitter has died
+    if supervisor.is_queued:
+        supervisor.enter_queue()
+    _answer(ready, b"1")
+    os.close(ready)
+    supervisor.run()
+    lock.release()
+
+
+def _answer(ready: int, word: bytes) -> None:
+    """Write the answer to the submitter's pipe. Ignore a submitter that has ended."""
+    try:
+        os.write(ready, word)
+    except BrokenPipeError:
+        return
+
+
+def _start_guard(run_dir: str) -> int:
+    """Start the guard. Return the write end of its pipe, which must stay open."""
+    import subprocess
+
+    from cloudtrain.targets.local.folder import command
+
+    reader, writer = os.pipe()
+    subprocess.Popen(
+        command("guard", run_dir, str(reader)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=(reader,),
+        start_new_session=True,
+    )
+    os.close(reader)
+    return writer
+
+
+def _say(text: str) -> None:
+    """Write a line to supervisor.log. Ignore a full disk."""
+    try:
+        sys.stderr.write(f"{text}\n")
+    except OSError:
+        return
+
+
+def _words(error: Exception) -> str:
+    """Describe an error in one line: message and hint of cloudtrain's own errors, otherwise the error's text."""
+    hint = getattr(error, "hint", None)
+    message = str(getattr(error, "message", error)) or type(error).__name__
+    return f"{message}; {hint}" if hint else message

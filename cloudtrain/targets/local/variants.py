@@ -1,0 +1,246 @@
+"""A processing job on this machine: one process per instance, each with its shard of the data.
+
+The launch specification is the same as for a job without a distribution, with two more fields:
+
+    links       one folder per sharded input and instance: with N instances, each folder links to every N-th file
+    places      the job's outputs, which can be downloaded
+
+`cloudtrain.runtime.shards` assigns files to instances when the run starts. All instances write to the same
+folder of an output, just as they write to the same S3 prefix on SageMaker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.job.processing import AnyJob, ProcessingJob
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.plans.plan import CompileContext, Plan
+from cloudtrain.plans.processes import Alike, Process, Processes
+from cloudtrain.targets.common.compiling import Problems
+from cloudtrain.targets.common.gpus import VISIBLE, visible_ids
+from cloudtrain.targets.common.launch import LocalAccount, LocalPlan
+from cloudtrain.targets.common.specification import (
+    BuiltEnvironment,
+    LaunchSpecification,
+    Link,
+    QueueNeed,
+    StartedProcess,
+)
+from cloudtrain.targets.local.compile import compile_local
+from cloudtrain.targets.local.settings import Local
+
+_ONLY_TRAINING = ("distribution", "checkpoint")
+"""Lines of the summary that do not apply to a processing job."""
+
+
+def compile_local_processing(job: ProcessingJob, target: Local, context: CompileContext) -> LocalPlan:
+    """Return the plan of a processing job on this machine. `context.account` is a `LocalAccount`.
+
+    Raises:
+        JobError: this machine lacks something that the job needs; the hint names an alternative.
+    """
+    problems, view = Problems(), job.as_training()
+    if target.emulate is not None:
+        message = f"`--emulate {target.emulate}` emulates training jobs only, and this is a processing job"
+        problems.append(
+            Problem(("kind",), message, "leave `--emulate` out: each instance gets its shard anyway", code="CT031")
+        )
+    sharded = [name for name, item in view.inputs.items() if item.shard]
+    plain = target.model_copy(update={"emulate": None})
+    whole = problems.value(lambda: compile_local(_mark_shards(view), plain, context), None)
+    problems.refuse()
+    assert whole is not None
+    specification = whole.specification
+    count, run_dir = specification.instances, specification.run_dir
+    shares = [{_mark(name): _share(run_dir, instance, name) for name in sharded} for instance in range(count)]
+    processes = tuple(_seen(process, shares[process.instance], count) for process in whole.processes)
+    specified = zip(specification.processes, processes, strict=True)
+    env = processes[0].env
+    specification = replace(
+        specification,
+        processes=tuple(replace(item, argv=process.argv, env=process.env) for item, process in specified),
+        links=tuple(
+            Link(_share(run_dir, instance, name), str(view.inputs[name].local), (instance, count))
+            for name in sharded
+            for instance in range(count)
+        ),
+        places={f"outputs/{name}": (env[f"CLOUDTRAIN_OUTPUT_{name.upper()}"],) for name in job.outputs},
+    )
+    summary = _summary(whole, sharded, count)
+    return replace(whole, request=specification.to_json(), processes=processes, summary=summary)
+
+
+def _share(run_dir: str, instance: int, name: str) -> str:
+    return f"{run_dir}/instances/{instance}/input/{name}"
+
+
+def _mark(name: str) -> str:
+    """Return a placeholder for the folder with an instance's shard of the input `name`. The job is compiled once for
+    all instances; then `_seen` replaces the placeholder with each instance's folder."""
+    return f"${{{{shares.{name}}}}}"
+
+
+def _mark_shards(view: TrainingJob) -> TrainingJob:
+    inputs = {
+        name: item.model_copy(update={"local": _mark(name)}) if item.shard and item.local is not None else item
+        for name, item in view.inputs.items()
+    }
+    return view.model_copy(update={"inputs": inputs})
+
+
+def _seen(process: Process, shares: Mapping[str, str], count: int) -> Process:
+    """Return the process with its own paths: `shares` maps placeholders to the folders that replace them. Add the
+    variables with the number of its instance and the number of all instances (`count`)."""
+
+    def filled(text: str) -> str:
+        for mark, share in shares.items():
+            text = text.replace(mark, share)
+        return text
+
+    env = {name: filled(text) for name, text in process.env.items()}
+    env |= {"CLOUDTRAIN_INSTANCE": str(process.instance), "CLOUDTRAIN_INSTANCE_COUNT": str(count)}
+    return replace(process, argv=tuple(map(filled, process.argv)), env=dict(sorted(env.items())))
+
+
+def _summary(whole: Plan, sharded: list[str], count: int) -> tuple[tuple[str, str], ...]:
+    pairs = [(label, text) for label, text in whole.summary if label not in _ONLY_TRAINING]
+    if sharded:
+        pairs.append(("shards", f"{', '.join(sharded)}: dealt out by file over {count} instances"))
+    return tuple(pairs)
+
+
+# Plans of runs that wait in this machine's queue for GPUs or CPU slots, or that wait for other runs.
+
+_OURS = "CLOUDTRAIN_RUN_DIR"
+"""An environment variable that only processes started by the supervisor have; ranks below a launcher lack it."""
+
+
+def queue_plan(plan: LocalPlan, job: AnyJob, settings: Local, account: LocalAccount) -> LocalPlan:
+    """Return the plan with the GPUs or CPU slots that the run waits for in the queue. CUDA_VISIBLE_DEVICES gets a
+    placeholder, unless the job sets the variable. The supervisor replaces it when the queue gives the run its GPUs.
+
+    Raises:
+        JobError: the run needs more than the machine has, so it would wait for ever.
+    """
+    specification = plan.specification
+    given = _own_devices(job)
+    need = _need(job, specification, settings, account, given)
+    _refuse_too_much(need, specification)
+    has_share = bool(need.gpus) and given is None
+    processes = plan.processes
+    if has_share:
+        started = tuple(_with_share(process) for process in specification.processes)
+        specification = replace(specification, processes=started)
+        processes = Processes(_shown(group) for group in Processes.of(plan.processes).groups)
+    specification = replace(specification, queue=need)
+    first = f", priority {need.priority}" if need.priority else ""
+    summary = (*plan.summary, ("queue", f"waits for {need}{first}"))
+    return replace(plan, request=specification.to_json(), processes=processes, summary=summary)
+
+
+def plan_after(plan: LocalPlan, runs: tuple[str, ...]) -> LocalPlan:
+    """Return the plan with `runs` added: runs that must succeed before this run starts."""
+    summary = (*plan.summary, ("waits for", ", ".join(runs)))
+    return replace(plan, request=replace(plan.specification, after=runs).to_json(), summary=summary)
+
+
+def _own_devices(job: AnyJob) -> str | None:
+    """Return the value of CUDA_VISIBLE_DEVICES that the job sets; None if the job does not set the variable."""
+    view = job.as_training() if isinstance(job, ProcessingJob) else job
+    return view.environment.variables.get(VISIBLE)
+
+
+def _need(
+    job: AnyJob, specification: LaunchSpecification, settings: Local, account: LocalAccount, given: str | None
+) -> QueueNeed:
+    machine, instances = account.machine, specification.instances
+    gpus = machine.gpu_ids if given is None else visible_ids(given)
+    if not gpus or specification.launcher == "fork":
+        return QueueNeed(specification.world_size, (), settings.slots or machine.cpus, settings.priority)
+    count = specification.world_size
+    if given is not None:
+        count = len(gpus)
+    elif specification.emulates is not None:  # each host sees its whole share, as its variables show
+        count = instances * max(1, len(gpus) // instances)
+    elif not isinstance(job, ProcessingJob) and job.distribution.type == "none":
+        each = min(job.resources.gpus_per_instance or 1, max(1, len(gpus) // instances))
+        count = instances * each
+    return QueueNeed(count, gpus, 0, settings.priority)
+
+
+def _refuse_too_much(need: QueueNeed, specification: LaunchSpecification) -> None:
+    there = len(need.gpus) or need.slots
+    if need.count <= there:
+        return
+    instances, world = specification.instances, specification.world_size
+    what = f"{instances} x {world // instances} (instances x processes)"
+    fewer = f"--instances {there}"
+    if world > instances:
+        fitting = instances if instances <= there else 1
+        fewer = f"--instances {fitting} --processes-per-instance {there // fitting}"
+    if need.gpus:
+        message = f"{what} need {need.count} GPUs, but this machine has {there}: {', '.join(need.gpus)}"
+        hint = f"run it smaller: `{fewer}`, or leave `--queue` out"
+    else:
+        slots = f"{there} CPU slot{'s' if there > 1 else ''}"
+        message = f"{what} need {need.count} CPU slots, but the queue of this machine has {slots}"
+        hint = f"run it smaller: `{fewer}`, or write `slots = {need.count}` under `[local]` in cloudtrain.toml"
+    raise JobError([Problem(("resources",), message, hint, code="CT041")])
+
+
+def _with_share(process: StartedProcess) -> StartedProcess:
+    return replace(process, env=_env(process.env, process.instance))
+
+
+def _shown(group: Alike) -> Alike:
+    """Return the processes as a plan shows them, with a placeholder in CUDA_VISIBLE_DEVICES. Ranks that a launcher
+    starts stay unchanged, because they inherit the launcher's variable."""
+    if _OURS not in group.first.env:
+        return group
+
+    def make(number: int) -> Process:
+        process = group.make(number)
+        return replace(process, env=_env(process.env, process.instance))
+
+    return replace(group, make=make, uniform=False)
+
+
+def _env(env: dict[str, str], instance: int) -> dict[str, str]:
+    return dict(sorted({**env, VISIBLE: f"${{{{gpus.{instance}}}}}"}.items()))
+
+
+# The environment that cloudtrain builds for a job's requirements: its folder and its entry in a plan.
+#
+# This module is pure.
+
+_FORMAT = 1
+"""Version of the layout of environments. A new version gets new folders, so that every environment is built again."""
+
+
+def environment_of(job: AnyJob, settings: Local, context: CompileContext) -> BuiltEnvironment | None:
+    """Return the environment to build for the job; None if the job uses the interpreter directly."""
+    file = job.environment.requirements
+    if not settings.build_environment or file is None or context.requirements is None:
+        return None
+    python, real = context.account.interpreter
+    content = json.dumps([_FORMAT, python, real, context.requirements])
+    key = hashlib.sha256(content.encode()).hexdigest()[:16]
+    return BuiltEnvironment(f"{context.account.state_dir}/environments/{key}", python, file)
+
+
+def settings_in(environment: BuiltEnvironment, settings: Local) -> Local:
+    """Return the settings with `python` set to the environment's interpreter."""
+    return settings.model_copy(update={"python": f"{environment.folder}/bin/python"})
+
+
+def plan_with(environment: BuiltEnvironment, plan: LocalPlan) -> LocalPlan:
+    """Return the plan with the environment added to its request and to its summary."""
+    request: dict[str, Any] = {**plan.request, "environment": environment.to_json()}
+    words = f"{environment.folder}\n`{environment.requirements}` on top of what `{environment.python}` has"
+    return replace(plan, request=request, summary=(*plan.summary, ("environment", words)))

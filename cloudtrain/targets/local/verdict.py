@@ -1,0 +1,346 @@
+"""Collect the failed ranks of a run, and derive the reason for its status."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from cloudtrain.runtime.errors import find_told
+from cloudtrain.system.processes import ProcessLock
+from cloudtrain.targets.common.tracebacks import PEER_LOST
+from cloudtrain.targets.local.folder import FINAL, RunFolder
+from cloudtrain.targets.local.output import Output
+from cloudtrain.targets.local.processes import Launched, Rank, kill_run
+from cloudtrain.targets.local.queueing import Queue
+
+if TYPE_CHECKING:
+    from cloudtrain.targets.common.specification import LaunchSpecification
+
+
+# Read from the launchers' stderr which ranks failed, and with which exit codes.
+
+_TORCHRUN_RANK = re.compile(r"\s*rank\s*: (\d+) \(local_rank: \d+\)")
+_TORCHRUN_CODE = re.compile(r"\s*exitcode\s*: (-?\d+) \(pid: \d+\)")
+_MPIRUN_NAME = re.compile(r"\s*Process name: \[.*,(\d+)\]")
+_MPIRUN_CODE = re.compile(r"\s*Exit code:\s+(\d+)")
+_MPIRUN_SIGNAL = re.compile(
+    r"noticed that process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)".replace(" ", r"\s+")
+)
+"""Open MPI 5 wraps this sentence at its line width, so any white space may stand between two words."""
+
+_FORK = re.compile(r"cloudtrain: rank (\d+) ended with exit code (-?\d+)$")
+
+_PAIRS = ((_TORCHRUN_RANK, _TORCHRUN_CODE), (_MPIRUN_NAME, _MPIRUN_CODE))
+
+
+def failed_ranks(lines: Sequence[str]) -> dict[int, int]:
+    """Map each failed rank to its exit code, which is negative for a signal. Read the reports of torchrun (2.x), mpirun
+    (Open MPI 4 and 5) and cloudtrain's own launcher."""
+    found: dict[int, int] = {}
+    rank = None
+    for line in lines:
+        for rank_of, code_of in _PAIRS:
+            if match := rank_of.match(line):
+                rank = int(match[1])
+            elif (match := code_of.match(line)) and rank is not None:
+                found[rank], rank = int(match[1]), None
+        if match := _FORK.match(line):
+            found[int(match[1])] = int(match[2])
+    return found | {int(rank): -int(number) for rank, number in _MPIRUN_SIGNAL.findall("\n".join(lines))}
+
+
+class Deaths:
+    """Collects the failures of ranks in the order in which the ranks end. Only failures of the newest attempt count."""
+
+    def __init__(self, spec: LaunchSpecification) -> None:
+        self._spec = spec
+        self._ends: list[tuple[Rank | Launched, int, int | None, int]] = []
+        self._starts: dict[int, int] = {}
+        self._killed_launcher: Launched | None = None
+
+    def started(self, rank: int) -> None:
+        """Record that a process of this rank has started. A second start of the same rank means that
+        all ranks are being restarted."""
+        self._starts[rank] = self._starts.get(rank, 0) + 1
+
+    def ended(self, process: Rank | Launched, exit_code: int | None) -> None:
+        """Record that a rank ended. `exit_code` is None if only the rank's launcher knows it."""
+        assert process.rank is not None
+        self._ends.append((process, process.rank, exit_code, self._starts.get(process.rank, 1)))
+
+    def launcher_was_killed(self, launcher: Launched) -> None:
+        """Record that a signal from outside ended a launcher. If no rank had failed before, this signal is the
+        cause of the run's failure, and ranks that end later fail because of it."""
+        if not any(exit_code for _, _, exit_code, _ in self._ends):
+            self._killed_launcher = launcher
+
+    def of_newest_attempt(self, output: Output) -> list[Death]:
+        """Return the failures of the newest attempt. The launchers' reports in the last lines of the output supply
+        ranks and exit codes that the supervisor has missed.
+
+        If mpirun reports a rank, this rank counts as the first to fail, because on a busy machine the supervisor may
+        see all ranks end at the same time.
+        """
+
+        newest = max(self._starts.values(), default=1)
+        reported = self._read_reports(output)
+        found: dict[int, Death] = {}
+        for order, (process, rank, exit_code, attempt) in enumerate(self._ends):
+            code = exit_code or (reported[rank][1] if rank in reported else 0)
+            if code and attempt == newest:
+                is_first = self._spec.launcher == "mpirun" and rank in reported
+                found[rank] = Death(
+                    rank, process.instance, self._role(process), code, -1 if is_first else order, attempt
+                )
+        for order, (rank, (instance, code)) in enumerate(reported.items(), start=1):
+            if (
+                rank not in found
+            ):  # it ended before it was found, so before the others; the last such rank is the root cause
+                found[rank] = Death(rank, instance, "process", code, -order, newest)
+        return list(found.values())
+
+    def verdict(self, output: Output, launched: list[Launched]) -> Verdict:
+        """Return why the run failed. If an emulated host has written its own reason to a file, the verdict quotes it.
+        Call `Output.drain` first.
+        """
+
+        return in_own_words(self._verdict(output, launched), self._spec.failure_files)
+
+    def _verdict(self, output: Output, launched: list[Launched]) -> Verdict:
+        def lines_of(death: Death) -> list[str]:
+            stderr, stdout = (output.tail(death.instance, death.rank, stream) for stream in ("stderr", "stdout"))
+            return stderr if any(line.strip() for line in stderr) else stdout
+
+        death = first_failure(self.of_newest_attempt(output), lines_of)
+        if death is not None and self._killed_launcher is None:
+            return rank_verdict(death, lines_of(death), instances=self._spec.instances)
+        for process, item in zip(self._spec.processes, launched, strict=True):
+            if item.exit_code and self._killed_launcher in (None, item):
+                lines = output.tail(item.instance, None, "stderr") or output.tail(item.instance, None, "stdout")
+                return launcher_verdict(item.role, item.instance, process.argv, item.exit_code, lines)
+        return Verdict("the run failed, but no process reported a reason", [])
+
+    def _read_reports(self, output: Output) -> dict[int, tuple[int, int]]:
+        """Map each failed rank to its instance and exit code, as the launchers report them."""
+        if self._spec.launcher == "processes":
+            return {}
+        return {
+            rank: (instance, code)
+            for instance in range(self._spec.instances)
+            for rank, code in failed_ranks(output.tail(instance, None, "stderr")).items()
+        }
+
+    def _role(self, process: Rank | Launched) -> str:
+        return process.role if isinstance(process, Launched) else "process"
+
+
+# Describe why a run failed: the rank that failed first, how it ended, and its last lines of output.
+
+
+class Death(NamedTuple):
+    """A rank that failed. `order`: its position among all ranks that ended. `attempt`: how often the rank had been
+    started when it failed."""
+
+    rank: int
+    instance: int
+    role: str
+    exit_code: int
+    order: int
+    attempt: int
+
+
+class Verdict(NamedTuple):
+    """The explanation why a run failed, for the run's status."""
+
+    reason: str
+    details: list[str]
+    rank: int | None = None
+    exit_code: int | None = None
+
+
+DETAILS = 20
+"""Maximum number of output lines in an explanation."""
+
+_LONGEST_REASON = 400
+
+FAILURE_LIMIT = 1024
+"""Number of characters that SageMaker shows of a failure file."""
+
+_RANK_PREFIX = re.compile(r"\[rank\d+\]: ?")
+_NO_TORCH = re.compile(r"No module named '?torch\b")
+_HEADER = "Traceback (most recent call last):"
+
+
+def first_failure(deaths: Iterable[Death], lines_of: Callable[[Death], list[str]]) -> Death | None:
+    """Return the failure that caused the others: the first one that is not a consequence, or else the first one; None
+    if no rank failed. If a rank was terminated or lost contact with another rank, its failure is a consequence.
+
+    The rank with the original error may end after the ranks that lost contact with it, because it shuts down its
+    process group first. An error that every rank finds is told by one of them, while the others exit in silence.
+    """
+    in_order = sorted(deaths, key=lambda death: death.order)
+    own = [death for death in in_order if not _is_consequence(death, lines_of(death))]
+    if own and own[0].exit_code == 1 and not any(line.strip() for line in lines_of(own[0])):
+        own = [death for death in own if find_told(lines_of(death)) is not None] or own
+    return next(iter(own or in_order), None)
+
+
+def rank_verdict(death: Death, lines: list[str], *, instances: int) -> Verdict:
+    """Describe the failure of a rank. `lines` are the last lines of its stderr (or stdout)."""
+    where = [f"instance {death.instance}"] if instances > 1 else []
+    if death.role not in ("process", "torchrun", "mpirun"):
+        where.insert(0, death.role)
+    who = f"rank {death.rank}" + (f" ({', '.join(where)})" if where else "")
+    message, details = explain(lines)
+    if death.exit_code < 0:
+        reason = f"{who} was killed by {_signal_name(-death.exit_code)} (exit code {death.exit_code})"
+        if death.exit_code == -signal.SIGABRT and message:  # torch may abort while it cleans up after an error
+            reason += f" after {message}"
+        if death.exit_code == -signal.SIGKILL:
+            reason += "; unless someone sent it, the machine most likely ran out of memory"
+    else:
+        reason = f"{who} failed with exit code {death.exit_code}" + (f": {message}" if message else "")
+    return Verdict(_shorten(reason), details, death.rank, death.exit_code)
+
+
+def launcher_verdict(role: str, instance: int, argv: Sequence[str], exit_code: int, lines: list[str]) -> Verdict:
+    """Describe the failure of a launcher. `lines` are the last lines of its stderr (or stdout)."""
+    message, details = explain(lines)
+    if _NO_TORCH.search(message):
+        reason = (
+            f"`{argv[0]}` has no PyTorch ({message}); `pip install torch` there, or name another interpreter: "
+            "`python` of the local target"
+        )
+    elif exit_code < 0:
+        reason = f"{role} of instance {instance} was killed by {_signal_name(-exit_code)} (exit code {exit_code})"
+    else:
+        reason = f"{role} of instance {instance} ended with exit code {exit_code}" + (f": {message}" if message else "")
+    return Verdict(_shorten(reason), details, None, exit_code)
+
+
+def in_own_words(verdict: Verdict, failure_files: Iterable[str]) -> Verdict:
+    """Return the verdict with the first line of the oldest failure file as its reason, and the other lines as details.
+    Return it unchanged if no failure file has content.
+
+    A failure file is the `/opt/ml/output/failure` of an emulated host. As in SageMaker, only 1,024 characters are used.
+    """
+    files = [path for path in map(Path, failure_files) if path.is_file()]
+    found = sorted(files, key=lambda path: path.stat().st_mtime)
+    text = found[0].read_text("utf-8", "replace")[:FAILURE_LIMIT].strip() if found else ""
+    if not text:
+        return verdict
+    first, *rest = text.splitlines()
+    return verdict._replace(reason=_shorten(first), details=rest[-DETAILS:] or verdict.details)
+
+
+def explain(lines: list[str]) -> tuple[str, list[str]]:
+    """Return the line that names the error in the last traceback, and the lines of this traceback. If the runtime told
+    an error after the last traceback, return its message, and its lines. Without both, return the last line, and the
+    last lines."""
+    clean = [_RANK_PREFIX.sub("", line, count=1) if line.startswith("[rank") else line for line in lines]
+    clean = [line.rstrip() for line in clean if line.strip()]
+    starts = [index for index, line in enumerate(clean) if line.strip() == _HEADER]
+    told = find_told(clean)
+    if told is not None and not any(start > told[0] for start in starts):
+        return told[1], clean[told[0] :][:DETAILS]
+    if not starts:
+        return (clean[-1].strip() if clean else ""), clean[-DETAILS:]
+    for index in range(starts[-1] + 1, len(clean)):
+        if not clean[index][0].isspace():
+            return clean[index], clean[starts[-1] : index + 4][-DETAILS:]
+    return "", clean[-DETAILS:]
+
+
+def _is_consequence(death: Death, lines: list[str]) -> bool:
+    if death.exit_code in (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS):
+        return False
+    return death.exit_code == -signal.SIGTERM or bool(PEER_LOST.search("\n".join(explain(lines)[1][-6:])))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1] + "…"
+
+
+# Finish a run whose supervisor died: kill its remaining processes, complete its output, set its state to lost.
+
+_PATIENCE = 5.0
+"""Seconds to wait for the lock. A dying supervisor, or another process that finishes the run, holds it only briefly."""
+
+
+def finish(run_dir: str, known: Iterable[int] = ()) -> None:
+    """Write the final status of a run whose supervisor died. Do nothing for a run that is final or has a supervisor.
+    `known`: the ids of the run's processes that the supervisor knew.
+
+    Raises:
+        OSError: the run's folder cannot be written.
+    """
+    folder = RunFolder(run_dir)
+    lock = ProcessLock.take(Path(folder.lock), patience=_PATIENCE)
+    if lock is None:
+        return
+    try:
+        status = folder.read_status()
+        if status is not None and status["state"] not in FINAL:
+            kill_run(run_dir, known)
+            from cloudtrain.errors import TargetError  # the guard does not need it until here
+
+            who = f"the supervisor (process {status['pid']}) was killed"
+            is_queued = status["state"] == "queued"
+            reason = f"{who} while the run was queued" if is_queued else f"{who}, and with it every process of the run"
+            try:
+                _complete_output(folder)
+            except (
+                OSError,
+                ValueError,
+                LookupError,
+                TargetError,
+            ) as error:  # from the disk, the journal, or launch.json
+                reason += f"; its output is incomplete: {getattr(error, 'message', error)}"
+            folder.write_status({**status, "state": "lost", "ended": time.time(), "reason": reason})
+    finally:
+        lock.release()
+    Queue.of(run_dir).settle()
+
+
+def _complete_output(folder: RunFolder) -> None:
+    from dataclasses import replace
+
+    from cloudtrain.targets.local.output import Output
+
+    spec = replace(folder.read_launch(), metrics=None)  # patterns may be slow, and the user waits for this process
+    output = Output(folder, spec, lambda _instance, _local_rank: None)
+    output.hidden = _secrets_of(spec)
+    try:
+        output.resume()
+        output.drain()
+    finally:
+        output.close()
+
+
+def _secrets_of(spec: LaunchSpecification) -> tuple[str, ...]:
+    """Return the secrets to mask in the output. Only secrets from files and environment variables are included,
+    because other secrets could need a user's input or the network."""
+    from cloudtrain.runtime.errors import SetupError
+    from cloudtrain.runtime.secret_values import VARIABLE, forms_of, references, resolved
+
+    found, variables = dict[str, str](), {**os.environ, **spec.processes[0].env}
+    for name, place in references(variables).items():
+        try:
+            if place.startswith(("env:", "file:")):
+                found[name] = resolved({**variables, VARIABLE: json.dumps({name: place})})[name]
+        except SetupError:
+            continue
+    return forms_of(found)

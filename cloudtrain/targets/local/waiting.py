@@ -1,0 +1,202 @@
+"""Manage a supervisor's entry in the queue: enter the queue, wait for GPUs or slots, hold them, and leave.
+
+Waiting needs no CPU time: the supervisor sleeps until it receives a byte or a run that it watches (`Order.watched`)
+ends. Only the first run of the queue also checks once a minute, in case the kernel does not report the end of a
+process.
+"""
+
+# Paths are strings here, because this module must start and poll quickly.
+# ruff: noqa: PTH108, PTH110, PTH112
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import time
+
+from cloudtrain.targets.local.folder import FINAL, RunFolder
+from cloudtrain.targets.local.queueing import Held, Queue, Waiting
+from cloudtrain.targets.local.verdict import finish
+
+TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from cloudtrain.targets.common.specification import QueueNeed
+    from cloudtrain.targets.local.queueing import Order
+
+
+_LOOK_EVERY = 60.0
+"""Seconds between two checks by the first run of the queue, if nothing wakes it."""
+
+_FULL_DISK_PAUSE = 1.0
+"""Seconds between two attempts to write the table on a full disk."""
+
+
+class Place:
+    """The entry of one supervisor's run in the queue."""
+
+    def __init__(self, run_dir: str) -> None:
+        self._run = os.path.basename(run_dir)  # noqa: PTH119
+        self._queue = Queue.of(run_dir)
+        self._fifo = self._queue.fifo(self._run)
+        self._need: QueueNeed | None = None
+        self._bell: int | None = None
+        self._watched: dict[str, int] = {}
+
+    def enter(self, need: QueueNeed) -> None:
+        """Add the run to the queue.
+
+        Raises:
+            OSError: the queue cannot be written.
+        """
+        self._need = need
+        self._hang_bell()
+        self._queue.change(self._enter)
+
+    def hold(self, gpus: tuple[str, ...]) -> None:
+        """Record in the queue which GPUs the run uses without having waited for them.
+
+        Raises:
+            OSError: the queue cannot be written.
+        """
+        self._hang_bell()
+        self._queue.change(lambda order: order.hold(Held(self._run, gpus, 0, time.time())))
+
+    def wait(self, is_asked_to_stop: Callable[[], bool]) -> tuple[str, ...] | None:
+        """Wait for the run's turn. Return its GPUs, or an empty tuple if it got CPU slots. Return None if the run is
+        asked to stop or dropped from the queue."""
+        try:
+            while not is_asked_to_stop():
+                try:
+                    order = self._queue.change(self._enter)
+                except OSError:
+                    time.sleep(_FULL_DISK_PAUSE)
+                    continue
+                held = order.held_by(self._run)
+                if held is not None:
+                    return held.gpus
+                if self._run in order.dropped:
+                    return None
+                for run in self._sleep(order.watched()[self._run], is_head=order.place_of(self._run) == 1):
+                    self._finish(run)
+            return None
+        finally:
+            self._watch(frozenset())
+
+    def ring(self) -> None:
+        """Wake this supervisor. Its signal handler calls this method."""
+        if self._bell is not None:
+            try:
+                os.write(self._bell, b".")
+            except BlockingIOError:  # the FIFO is full, so it wakes the supervisor anyway
+                return
+
+    def leave(self) -> None:
+        """Give back the run's GPUs or slots, so that the next run starts. If the table cannot be written, waiting runs
+        get these GPUs or slots when this process ends."""
+        try:
+            self._queue.change(lambda order: order.leave(self._run))
+            os.unlink(self._fifo)
+        except OSError:
+            return
+
+    def _finish(self, run: str) -> None:
+        """Finish a run whose supervisor died, so that its GPUs or slots become free."""
+        if not os.path.isdir(self._queue.run_dir(run)):
+            return
+        try:
+            finish(self._queue.run_dir(run))
+        except OSError:
+            time.sleep(_FULL_DISK_PAUSE)
+
+    def _enter(self, order: Order) -> None:
+        """Add the run to the queue, unless it is already in the queue."""
+        if self._need is not None and self._run not in order.runs():
+            order.enter(Waiting.of(self._run, self._need, time.time()))
+
+    def _hang_bell(self) -> None:
+        """Create this run's FIFO and open it for reading and writing. When this process ends, the kernel closes the
+        FIFO, which wakes the runs that watch this run."""
+        os.mkfifo(self._fifo, 0o600)
+        self._bell = os.open(self._fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def _sleep(self, watched: frozenset[str], *, is_head: bool) -> list[str]:
+        """Sleep until a byte arrives or a watched run ends. Return the runs that ended without leaving the queue."""
+        missing = self._watch(watched)
+        # If a supervisor died before it was watched, the kernel no longer reports its end.
+        missing += [run for run in self._watched if not self._queue.is_alive(run)]
+        if missing:
+            return missing
+        poll = select.poll()
+        assert self._bell is not None
+        poll.register(self._bell, select.POLLIN)
+        for descriptor in self._watched.values():
+            poll.register(descriptor, 0)  # report only the end of its writers
+        happened = dict(poll.poll(_LOOK_EVERY * 1000 if is_head else None))
+        if self._bell in happened:
+            os.read(self._bell, 1 << 16)
+        return [run for run, descriptor in self._watched.items() if descriptor in happened]
+
+    def _watch(self, runs: frozenset[str]) -> list[str]:
+        """Watch exactly the given runs. Return the runs that cannot be watched because their FIFO is missing."""
+        for run in self._watched.keys() - runs:
+            os.close(self._watched.pop(run))
+        missing = []
+        for run in runs - self._watched.keys():
+            try:
+                flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+                self._watched[run] = os.open(self._queue.fifo(run), flags)
+            except OSError:
+                missing.append(run)
+        return missing
+
+
+# Wait for the end of another run on this machine without polling.
+#
+# The other run's supervisor holds a lock as long as it lives. This module requests a shared lock on the same file,
+# which the kernel grants when the supervisor ends for any reason.
+
+
+class _Woken(BaseException):
+    """Raised by the signal handler if the run is asked to stop while it waits for another run."""
+
+
+def wait_for_end(run_dir: str, is_asked_to_stop: Callable[[], bool]) -> str | None:
+    """Return the final state of the run in `run_dir`, or `gone` if its folder was deleted. Return None when the waiting
+    run is asked to stop."""
+    passed_on = signal.getsignal(signal.SIGTERM)
+
+    def wake(number: int, frame: FrameType | None) -> None:
+        assert callable(passed_on)
+        signal.signal(signal.SIGTERM, passed_on)
+        passed_on(number, frame)
+        raise _Woken
+
+    try:
+        signal.signal(signal.SIGTERM, wake)  # if the handler returned, Python would continue to wait
+        try:
+            return None if is_asked_to_stop() else _end_of(RunFolder(run_dir))
+        finally:
+            signal.signal(signal.SIGTERM, passed_on)
+    except _Woken:
+        return None
+
+
+def _end_of(folder: RunFolder) -> str:
+    while True:
+        if not os.path.exists(folder.lock):
+            return "gone"
+        descriptor = os.open(folder.lock, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        finally:
+            os.close(descriptor)
+        status = folder.read_status()
+        if status is None:
+            return "gone"
+        if status["state"] in FINAL:
+            return str(status["state"])
+        finish(folder.path)  # its supervisor was killed

@@ -1,0 +1,272 @@
+"""Find CreateTrainingJob requests in documents: plain requests, CloudTrail events and job descriptions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from cloudtrain.errors import UsageError
+from cloudtrain.job.script import job_name_from
+from cloudtrain.targets.adoption import Original, Search
+from cloudtrain.targets.sagemaker import request as keys
+from cloudtrain.targets.sagemaker.catalogue.shapes import members_of, violations
+from cloudtrain.targets.sagemaker.compile.sweep import LONGEST_NAME
+
+# Split a CreateHyperParameterTuningJob request into the training job of its trials and the fields of a sweep.
+
+OF_SEARCH = ("HyperParameterTuningJobConfig", "WarmStartConfig")
+"""Fields of a tuning job's request in addition to the training job."""
+
+_STAMP = re.compile(r"-\d{6}-\d{4}$")
+"""Matches the time at the end of a tuning job's name, which the SDK adds."""
+
+_HASH = len("-00000000-00")
+
+
+def flat(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tuning job's request in the form of a training job's request.
+
+    The fields of the search are added in a canonical form, so that equal searches compare equal.
+    """
+    definition = dict(request["TrainingJobDefinition"])
+    found = {
+        "TrainingJobName": request.get("HyperParameterTuningJobName", "tuning"),
+        "HyperParameters": definition.pop("StaticHyperParameters", {}),
+        "ResourceConfig": definition.pop("HyperParameterTuningResourceConfig", definition.get("ResourceConfig")),
+        **definition,
+        **{name: request[name] for name in ("Tags", *OF_SEARCH) if request.get(name)},
+    }
+    config = json.loads(json.dumps(found.get(OF_SEARCH[0], {})))
+    ranges = config.get("ParameterRanges", {})
+    config["ParameterRanges"] = {kind: sorted(rows, key=_name) for kind, rows in sorted(ranges.items()) if rows}
+    if config.get("Strategy") == "Grid":  # which ends by itself
+        config.get("ResourceLimits", {}).pop("MaxNumberOfTrainingJobs", None)
+    config.setdefault("TrainingJobEarlyStoppingType", "Off")
+    return {name: value for name, value in found.items() if value is not None} | {OF_SEARCH[0]: config}
+
+
+def sweep_fields(request: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the fields of a sweep except its job; None if a sweep cannot express the search."""
+    try:
+        return dict(_fields(request))
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def _fields(request: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    config = request["HyperParameterTuningJobConfig"]
+    objective, limits = config["HyperParameterTuningJobObjective"], config["ResourceLimits"]
+    strategy = config["Strategy"].lower()
+    is_script = keys.PROGRAM in request["TrainingJobDefinition"].get("StaticHyperParameters", {})
+    name = job_name_from(_STAMP.sub("", str(request["HyperParameterTuningJobName"])))
+    yield "name", name[: LONGEST_NAME - _HASH].rstrip("-")
+    yield "search", dict(_ranges(config["ParameterRanges"], is_script=is_script))
+    yield "objective", {objective["Type"].lower(): objective["MetricName"]}
+    yield "strategy", strategy
+    if strategy != "grid":
+        yield "trials", limits["MaxNumberOfTrainingJobs"]
+    yield "parallel", limits["MaxParallelTrainingJobs"]
+    if config.get("TrainingJobEarlyStoppingType") == "Auto":
+        yield "stop_early", {"median": {}}
+    if strategy == "hyperband":
+        bounds = config["StrategyConfig"]["HyperbandStrategyConfig"]
+        yield "hyperband", {"min": bounds["MinResource"], "max": bounds["MaxResource"]}
+    if "RandomSeed" in config:
+        yield "seed", config["RandomSeed"]
+    if "MaxRuntimeInSeconds" in limits:
+        yield "max_runtime", limits["MaxRuntimeInSeconds"]
+    yield "driver", "service"
+
+
+def _ranges(ranges: Mapping[str, Any], *, is_script: bool) -> Iterator[tuple[str, Any]]:
+    for row in ranges.get("ContinuousParameterRanges", ()):
+        kind = {"Logarithmic": "log", "Linear": "uniform", "Auto": "uniform"}[row.get("ScalingType", "Auto")]
+        yield row["Name"], {kind: [float(row["MinValue"]), float(row["MaxValue"])]}
+    for row in ranges.get("IntegerParameterRanges", ()):
+        if row.get("ScalingType", "Auto") not in ("Linear", "Auto"):
+            raise ValueError("for whole numbers, a sweep supports only a linear scale")
+        yield row["Name"], {"int": [int(row["MinValue"]), int(row["MaxValue"])]}
+    for row in ranges.get("CategoricalParameterRanges", ()):
+        yield row["Name"], [json.loads(text) if is_script else text for text in row["Values"]]
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return str(row.get("Name"))
+
+
+_OPERATION = "CreateTrainingJob"
+
+_SIGNS = {"TrainingJobName", "AlgorithmSpecification", "ResourceConfig", "OutputDataConfig", "RoleArn"}
+"""Fields that identify a request: each request has most of them."""
+
+_OTHERS = {
+    "ProcessingJobName": "processing job",
+    "TransformJobName": "batch transform job",
+    "AutoMLJobName": "AutoML job",
+    "EndpointConfigName": "endpoint",
+    "PipelineName": "pipeline",
+}
+"""Other SageMaker documents whose JSON looks similar."""
+
+_SELECTED = ("SelectedInstanceType", "SelectedInstanceCount")
+"""Fields of a description's `ResourceConfig` that requests may not have."""
+
+_HIDDEN = "HIDDEN_DUE_TO_SECURITY_REASONS"
+"""The text that CloudTrail writes in place of hidden values."""
+
+
+def originals_in(data: Any, folder: str | None) -> list[Original]:
+    """Return the training jobs of a document from the folder `folder`; empty if the document is not from SageMaker.
+
+    Raises:
+        UsageError: the document comes from SageMaker, but contains no training job.
+    """
+    found = list(_originals(data, folder))
+    if not found and isinstance(data, Mapping):
+        other = next((title for key, title in _OTHERS.items() if key in data or _camel(key) in data), None)
+        if other is not None:
+            hint = "cloudtrain adopts training jobs; `cloudtrain init` writes a job file to fill in by hand"
+            raise UsageError(f"this file describes a SageMaker {other}, not a training job", hint=hint, code="CT981")
+    return found
+
+
+def _originals(data: Any, folder: str | None) -> Iterator[Original]:
+    if isinstance(data, list):
+        for item in data:
+            yield from _originals(item, folder)
+    elif not isinstance(data, Mapping):
+        return
+    elif "Records" in data or "Events" in data:
+        yield from _originals(data.get("Records") or data.get("Events"), folder)
+    elif isinstance(data.get("CloudTrailEvent"), str):  # `aws cloudtrail lookup-events`
+        from cloudtrain.documents.toml_json import read_json
+
+        yield from _originals(read_json(data["CloudTrailEvent"]).data, folder)
+    elif "requestParameters" in data or "detail" in data:
+        yield from _event(data, folder)
+    elif "TrainingJobDefinition" in data or "TrainingJobDefinitions" in data:
+        yield from _tuning(data, folder)
+    elif _SIGNS & data.keys() and len(_SIGNS & data.keys()) >= 3:
+        described = "TrainingJobStatus" in data or "TrainingJobArn" in data
+        kind = "the output of `aws sagemaker describe-training-job`" if described else "a CreateTrainingJob request"
+        yield _original(data, kind, folder)
+
+
+def _event(event: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
+    """Yield the request of a CloudTrail event, or of an EventBridge event that contains a CloudTrail event."""
+    event = event["detail"] if isinstance(event.get("detail"), Mapping) else event
+    request = event.get("requestParameters")
+    if event.get("eventName") != _OPERATION or not isinstance(request, Mapping):
+        return
+    settings = {"region": event["awsRegion"]} if isinstance(event.get("awsRegion"), str) else {}
+    shaped = _as_request(request, ())
+    yield _original(shaped, "a CloudTrail event", folder, settings)
+
+
+def _as_request(value: Any, path: tuple[str | int, ...]) -> Any:
+    """Return the value with the API's field names, because CloudTrail writes their first letter in lower case.
+
+    Keys of maps stay unchanged, because users choose them.
+    """
+    if isinstance(value, list):
+        return [_as_request(item, (*path, 0)) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    members = members_of(_OPERATION, path)
+    if members is None:
+        return {key: _as_request(item, (*path, key)) for key, item in value.items()}
+    names = {_camel(name): name for name in members} | {name.lower(): name for name in members}
+    found = {}
+    for key, item in value.items():
+        name = names.get(key) or names.get(key.lower()) or key
+        found[name] = _as_request(item, (*path, name)) if name in members else item
+    return found
+
+
+def _camel(name: str) -> str:
+    return name[:1].lower() + name[1:]
+
+
+def _tuning(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
+    """Yield the training jobs that a tuning job defines, without the fields that the tuner adds.
+
+    If the tuning job has only one definition, and a sweep can express its search, the yielded original includes the
+    search.
+    """
+    definitions = data.get("TrainingJobDefinitions") or [data["TrainingJobDefinition"]]
+    name = str(data.get("HyperParameterTuningJobName", "tuning"))
+    for definition in definitions:
+        request = {key: value for key, value in definition.items() if key not in _OF_TUNER}
+        request["HyperParameters"] = definition.get("StaticHyperParameters", {})
+        request["TrainingJobName"] = str(definition.get("DefinitionName") or name)
+        ranges = definition.get("HyperParameterRanges") or data.get("HyperParameterTuningJobConfig", {}).get(
+            "ParameterRanges", {}
+        )
+        searched = [str(row.get("Name")) for rows in ranges.values() for row in rows if isinstance(row, Mapping)]
+        lost = {"HyperParameterTuningJobConfig": "a job is one training; the search over it is not part of a job"}
+        if searched:
+            lost["ParameterRanges"] = f"the tuner gives these values to each job: {', '.join(searched)}"
+        fields = sweep_fields(data) if "TrainingJobDefinition" in data else None
+        if fields is None:
+            yield _original(request, f"a training job of the tuning job {name}", folder, lost=lost)
+        else:
+            found = _original(flat(data), f"the tuning job {name}", folder)
+            region = _region_of(data.get("HyperParameterTuningJobArn"))
+            settings = {**found.settings, **({"region": region} if region else {})}
+            yield replace(found, settings=settings, search=Search(fields, lost))
+
+
+_OF_TUNER = {"StaticHyperParameters", "HyperParameterRanges", "TuningObjective", "DefinitionName"}
+
+
+def _original(
+    data: Mapping[str, Any],
+    kind: str,
+    folder: str | None,
+    settings: Mapping[str, Any] | None = None,
+    lost: Mapping[str, str] | None = None,
+) -> Original:
+    """Return a request or job description as an original, without the fields that only a description has.
+
+    `kind` describes the document in words. `lost` explains, by field, why fields cannot be adopted.
+    """
+    members = members_of(_OPERATION, ()) or ()
+    described = "TrainingJobStatus" in data or "TrainingJobArn" in data
+    request = {key: value for key, value in data.items() if (key in members or not described) and value is not None}
+    config = request.get("ResourceConfig")
+    if isinstance(config, Mapping):
+        request["ResourceConfig"] = {key: value for key, value in config.items() if key not in _SELECTED}
+    given = request.get("HyperParameters")
+    if isinstance(given, Mapping):
+        request["HyperParameters"] = {key: value for key, value in given.items() if key not in _SET_BY_TUNER}
+    gone = dict(lost or {})
+    for name in ("Environment", "HyperParameters"):
+        hidden = request.get(name)
+        texts = [hidden] if isinstance(hidden, str) else list(hidden.values()) if isinstance(hidden, Mapping) else []
+        if _HIDDEN in texts:
+            del request[name]
+            gone[name] = "CloudTrail hides it: take it from `aws sagemaker describe-training-job`"
+    for wrong in violations(request):
+        if wrong.kind == "type" and wrong.hint in ("write a mapping", "write a list") and "`null`" not in wrong.message:
+            raise _malformed(wrong.message)
+    region = _region_of(data.get("TrainingJobArn"))
+    found = {**(settings or {}), **({"region": region} if region else {})}
+    return Original(
+        "sagemaker", request, str(request.get("TrainingJobName", "")), kind, found, folder=folder, lost=gone
+    )
+
+
+def _malformed(message: str) -> UsageError:
+    hint = "adopt the request as it was sent: the output of `aws sagemaker describe-training-job`"
+    return UsageError(message, hint=hint, code="CT981")
+
+
+_SET_BY_TUNER = {"_tuning_objective_metric", "sagemaker_estimator_class_name", "sagemaker_estimator_module"}
+
+
+def _region_of(arn: Any) -> str | None:
+    parts = arn.split(":") if isinstance(arn, str) else []
+    return parts[3] if len(parts) > 5 and parts[3] else None

@@ -1,0 +1,308 @@
+"""Choose the program that starts the processes inside the container, and give the reason.
+
+toolkit     the image's training toolkit, configured by `sagemaker_*` hyperparameters as by the SageMaker SDK
+entrypoint  cloudtrain's launcher from the bundle, through ContainerEntrypoint: exact argv, any image with Python
+image       the image's own entry point, for jobs without code
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
+
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.job.distribution import MPI, SMDDP, SMP, DeepSpeed, Horovod, TensorFlow, Torch, launcher_of, no_ray
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.machines.choose import Machines
+from cloudtrain.runtime.sagemaker_launcher import LAUNCH_KEY
+from cloudtrain.runtime.torchrun_words import misread
+from cloudtrain.targets.common.compiling import (
+    has_bare_flags,
+    hyperparameter_argv,
+    option_problems,
+    resolve_hyperparameters,
+    resolve_text,
+)
+from cloudtrain.targets.sagemaker import request as keys
+from cloudtrain.targets.sagemaker.catalogue.images import Image
+from cloudtrain.targets.sagemaker.compile.machines import ChosenImage
+from cloudtrain.targets.sagemaker.compile.places import paths_of
+from cloudtrain.targets.sagemaker.launch.shell import arrives_intact
+from cloudtrain.targets.sagemaker.settings import SageMaker
+
+Mode = Literal["toolkit", "entrypoint", "image"]
+
+REQUIREMENTS = "requirements.txt"
+"""The only requirements file that the toolkit installs, in the bundle's top folder."""
+
+
+_OLDEST_PYTHON = (3, 7)
+"""The oldest Python version that cloudtrain's launcher supports."""
+
+
+_FLAGS = "the toolkit writes `--name True`, and this job has `bare_flags`"
+
+
+class Launch(NamedTuple):
+    """The launch mode, and one clause with the reason for its choice."""
+
+    mode: Mode
+    reason: str
+
+
+def launch_of(
+    job: TrainingJob, target: SageMaker, machines: Machines, image: ChosenImage, *, package: bool = False
+) -> Launch:
+    """Return the launch mode: `launch` in the target's settings, or else the mode that fits the job and its image.
+
+    `package` is true if the bundle's top folder contains a `setup.py`.
+
+    Raises:
+        JobError: the mode in the settings cannot start the job, or no mode can.
+    """
+    if job.entry_point is None and job.command is None:
+        return Launch("image", "the job brings no code, so the image's own entry point runs")
+    toolkit = next(_only_toolkit(job, machines, image), None)
+    entrypoint = next(_only_entrypoint(job), None)
+    problems = list(_problems(job, target, toolkit, entrypoint))
+    if problems:
+        raise JobError(problems)
+    if target.launch != "auto":
+        return Launch(target.launch, f'the target sets `launch = "{target.launch}"`')
+    if toolkit:
+        return Launch("toolkit", toolkit)
+    better = entrypoint or next(_better_by_entrypoint(job, image, package), None)
+    if better:
+        return Launch("entrypoint", better)
+    assert image.known is not None
+    return Launch("toolkit", f"{image.known.toolkit} or older; your arguments survive its shell")
+
+
+def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoint: str | None) -> Iterator[Problem]:
+    """Yield the reasons why the job cannot start: wrong options, a launcher that SageMaker cannot run, no suitable
+    mode, or an unsuitable mode in the target's settings.
+
+    `toolkit` is the reason why only toolkit mode can start the job, `entrypoint` the reason why only entrypoint mode
+    can; None if there is no reason.
+    """
+    yield from option_problems(job)
+    yield from no_ray(job.distribution, "on SageMaker")
+    if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "launcher":
+        message = "the `deepspeed` launcher needs a hostfile and ssh between instances, which SageMaker does not offer"
+        yield Problem(("distribution", "launch"), message, "use `launch: torch`, or `launch: mpi`", code="CT031")
+    refused = {"toolkit": entrypoint, "entrypoint": toolkit, "auto": None}[target.launch]
+    if toolkit and entrypoint == _FLAGS:
+        hint = "let the script read the value `True`, and remove `bare_flags`"
+        yield Problem(("bare_flags",), f"{toolkit}; but {entrypoint}", hint, code="CT031")
+    elif toolkit and entrypoint:
+        hint = "write an `entry_point`, and call its requirements file `requirements.txt`"
+        yield Problem(("distribution", "type"), f"{toolkit}; but {entrypoint}", hint, code="CT031")
+    elif refused:
+        message = f"the job cannot start in `{target.launch}` mode: {refused}"
+        path: tuple[str, ...] = ("distribution", "type")
+        if target.launch == "toolkit":
+            path = ("command",) if job.command is not None else ("environment", "requirements")
+        yield Problem(path, message, "leave out `launch` in the target's settings", code="CT031")
+
+
+def python_too_old(image: Image | None) -> str | None:
+    """Explain why cloudtrain's launcher cannot run in an image; None if it can, or if the Python version is unknown."""
+    if image is None or not image.python_version or image.python_version >= _OLDEST_PYTHON:
+        return None
+    has = ".".join(map(str, image.python_version))
+    return f"the image has Python {has}, and cloudtrain's own launcher needs {'.'.join(map(str, _OLDEST_PYTHON))}"
+
+
+def _only_toolkit(job: TrainingJob, machines: Machines, image: ChosenImage) -> Iterator[str]:
+    distribution = job.distribution
+    if isinstance(distribution, SMDDP | SMP):
+        yield f"only the image's toolkit starts `{distribution.type}`"
+    if launcher_of(job.distribution) == "mpirun" and machines.spanned_count > 1:
+        yield "only the image's toolkit sets up MPI between instances"
+    if old := python_too_old(image.known):
+        yield old
+
+
+def _only_entrypoint(job: TrainingJob) -> Iterator[str]:
+    if job.command is not None:
+        yield "the toolkit runs scripts, and this job is a command line"
+    if job.environment.requirements not in (None, REQUIREMENTS):
+        yield f"the toolkit only installs a file called `{REQUIREMENTS}`"
+    if has_bare_flags(job):
+        yield _FLAGS
+
+
+def _is_shell_script(job: TrainingJob) -> bool:
+    return job.entry_point is not None and not job.entry_point.endswith(".py")
+
+
+def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -> Iterator[str]:
+    if image.known is None:
+        yield "your own image may have no training toolkit"
+        return
+    if image.known.toolkit is None:
+        yield "cloudtrain knows no training toolkit in this image"
+        return
+    if job.environment.secrets:
+        yield "cloudtrain's own launcher looks up the job's secrets"
+    under_torchrun = launcher_of(job.distribution) == "torchrun"
+    if under_torchrun and _is_shell_script(job):
+        yield "the toolkit starts only Python scripts with torchrun"
+    if under_torchrun and package:
+        yield "the toolkit treats code with a `setup.py` as a package, which it cannot start with torchrun"
+    parameters = resolve_hyperparameters(job, paths_of(job))
+    if under_torchrun and (words := misread(hyperparameter_argv(parameters))):
+        yield f"the toolkit's torchrun would take `{words[0]}` for its own option"
+    for name, value in parameters.items():
+        if not arrives_intact(value, image.known.toolkit, script=job.entry_point or "train.py"):
+            yield f"the shell of toolkit {image.known.toolkit} would break `{name}`"
+
+
+# Toolkit mode: write the distribution as `sagemaker_*` hyperparameters, which the containers' training toolkit reads.
+#
+# Keys and values equal those of the SageMaker SDK 2.257.7 (`Framework._distribution_configuration`), verified by
+# comparing requests. Exceptions are settings that the SDK drops or writes wrongly, so that a different job would run:
+#
+# * With `torch` on a heterogeneous cluster the SDK drops the groups, so each group would run a separate torchrun job.
+# * With `smddp` on a heterogeneous cluster the SDK writes the instance type `null`.
+# * The SDK cannot express `processes_per_instance` of `torch`. cloudtrain writes MPI's key, which the toolkit reads
+#                     for
+#   torchrun too.
+
+Pairs = dict[str, Any]
+"""Maps each hyperparameter to its value before JSON encoding."""
+
+LOG_LEVEL = 20
+"""The level logging.INFO, as the SDK sets it."""
+
+
+def script_pairs(*, program: str, submit_directory: str, run_name: str, region: str) -> Pairs:
+    """Return the hyperparameters that every script needs: the location of the code, and the script to run."""
+    return {
+        keys.SUBMIT_DIRECTORY: submit_directory,
+        keys.PROGRAM: program,
+        keys.LOG_LEVEL: LOG_LEVEL,
+        keys.JOB_NAME: run_name,
+        keys.REGION: region,
+    }
+
+
+def distribution_pairs(job: TrainingJob, machines: Machines) -> Pairs:
+    """Return the hyperparameters that tell the toolkit how to start the processes."""
+    groups: Pairs = {}
+    if machines.spans and job.distribution.type != "tensorflow":
+        groups = {keys.GROUPS: list(machines.spans)}
+    return groups | _WRITERS[job.distribution.type](job.distribution, machines)
+
+
+def _torch(distribution: Torch, machines: Machines) -> Pairs:
+    pairs: Pairs = {keys.TORCH: True}
+    if machines.kind != "groups":
+        pairs[keys.INSTANCE_TYPE] = machines.first.instance_type
+    asked = distribution.processes_per_instance
+    if asked is not None and asked != machines.first.accelerators:
+        pairs[keys.PROCESSES] = asked
+    return pairs
+
+
+def _smddp(distribution: SMDDP, machines: Machines) -> Pairs:
+    pairs = {
+        keys.SMDDP: True,
+        keys.INSTANCE_TYPE: machines.first.instance_type,
+        keys.SMDDP_OPTIONS: distribution.mpi_options,
+    }
+    return pairs | ({keys.TORCH: True} if distribution.launch == "torch" else {})
+
+
+def _smp(distribution: SMP, machines: Machines) -> Pairs:
+    parameters = {keys.MODEL_PARALLEL: distribution.parameters} if distribution.parameters else {}
+    library = {keys.SMDDP: False, keys.INSTANCE_TYPE: machines.first.instance_type}
+    if distribution.version == 2:
+        return parameters | library | {keys.TORCH: True} | _processes_for_torch(distribution, machines)
+    processes = distribution.processes_per_instance or machines.first.gpus
+    launcher = {keys.MPI: True, keys.PROCESSES: processes, keys.MPI_OPTIONS: distribution.mpi_options}
+    return launcher | parameters | library
+
+
+def _processes_for_torch(distribution: SMP, machines: Machines) -> Pairs:
+    asked = distribution.processes_per_instance
+    return {keys.PROCESSES: asked} if asked is not None and asked != machines.first.accelerators else {}
+
+
+def _mpi(distribution: MPI | Horovod, machines: Machines) -> Pairs:  # noqa: ARG001 - as the other writers
+    return _mpi_pairs(distribution.processes_per_instance, distribution.options)
+
+
+def _mpi_pairs(processes: int | None, options: str) -> Pairs:
+    """Return the MPI hyperparameters. If `processes` is None, the toolkit starts one process for each GPU."""
+    count = {keys.PROCESSES: processes} if processes is not None else {}
+    return {keys.MPI: True, **count, keys.MPI_OPTIONS: options}
+
+
+def _deepspeed(distribution: DeepSpeed, machines: Machines) -> Pairs:
+    if distribution.launch == "mpi":
+        return _mpi_pairs(distribution.processes_per_instance, "")
+    assert distribution.launch == "torch", "`launch_of` refuses the others"
+    return _torch(Torch(processes_per_instance=distribution.processes_per_instance), machines)
+
+
+def _tensorflow(distribution: TensorFlow, machines: Machines) -> Pairs:  # noqa: ARG001 - as the other writers
+    if distribution.strategy == "parameter_server":
+        return {keys.PARAMETER_SERVER: True}
+    return {keys.MIRRORED: True}
+
+
+def _none(distribution: Any, machines: Machines) -> Pairs:  # noqa: ARG001 - as the other writers
+    return {}
+
+
+_WRITERS: dict[str, Callable[[Any, Machines], Pairs]] = {
+    "torch": _torch,
+    "smddp": _smddp,
+    "smp": _smp,
+    "deepspeed": _deepspeed,
+    "mpi": _mpi,
+    "horovod": _mpi,
+    "tensorflow": _tensorflow,
+    "none": _none,
+}
+
+
+def encode_values(pairs: Pairs) -> dict[str, str]:
+    """Encode each value as JSON, so that the toolkit decodes it to the same type."""
+    return {name: json.dumps(value) for name, value in pairs.items()}
+
+
+# Entrypoint mode: one hyperparameter tells cloudtrain's launcher, which is in the bundle, what to start.
+
+
+def launch_pairs(job: TrainingJob, machines: Machines, paths: dict[str, str]) -> dict[str, Any]:
+    """Return the hyperparameter that cloudtrain's launcher reads (see `cloudtrain.runtime.sagemaker_launcher`)."""
+    launcher = launcher_of(job.distribution)
+    launch: dict[str, Any] = {"launcher": "single" if launcher == "none" else launcher}
+    if job.command is not None:
+        launch["command"] = resolve_text(job.command, paths)
+    else:
+        launch["entry_point"] = job.entry_point
+    launch |= _optional(job, machines)
+    return {LAUNCH_KEY: launch}
+
+
+def _optional(job: TrainingJob, machines: Machines) -> dict[str, Any]:
+    distribution = job.distribution
+    optional: dict[str, Any] = {
+        "processes_per_instance": getattr(distribution, "processes_per_instance", None),
+        "instance_groups": list(machines.spans) or None,
+        "requirements": job.environment.requirements,
+        "bare_flags": True if has_bare_flags(job) else None,
+    }
+    if isinstance(distribution, MPI | Horovod):
+        optional["mpi_options"] = distribution.options or None
+    if isinstance(distribution, TensorFlow):
+        optional |= {
+            "strategy": distribution.strategy,
+            "parameter_servers": distribution.parameter_servers,
+            "workers": distribution.workers,
+        }
+    return {key: value for key, value in optional.items() if value is not None}

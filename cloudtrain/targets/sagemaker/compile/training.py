@@ -1,0 +1,504 @@
+"""Compile a job, a target and a context into a plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from math import ceil
+from typing import Any, NamedTuple
+
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.job.distribution import SMP, Distribution
+from cloudtrain.job.model import format_duration, overrides_of
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.machines.choose import MachineGroup, Machines
+from cloudtrain.plans.plan import CompileContext, Plan, Upload
+from cloudtrain.plans.processes import Processes
+from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
+from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
+from cloudtrain.targets.common.compiling import Problems, resolve_hyperparameters, resolve_text
+from cloudtrain.targets.sagemaker import request as keys
+from cloudtrain.targets.sagemaker.catalogue.images import image_of_uri
+from cloudtrain.targets.sagemaker.compile.launch import (
+    Launch,
+    distribution_pairs,
+    encode_values,
+    launch_of,
+    launch_pairs,
+    script_pairs,
+)
+from cloudtrain.targets.sagemaker.compile.machines import (
+    FIELD,
+    NO_IMAGE,
+    ChosenImage,
+    base_framework,
+    contents_of,
+    image_of,
+    machines_in,
+    machines_of,
+    overridden,
+    resource_config,
+    some_machines,
+)
+from cloudtrain.targets.sagemaker.compile.places import (
+    CHECKPOINT_VARIABLE,
+    INPUT_MODES,
+    ISOLATED_BUNDLE,
+    bundle_uri,
+    channels,
+    checkpoint_config,
+    code_channel,
+    output_config,
+    paths_of,
+    place_problems,
+)
+from cloudtrain.targets.sagemaker.launch import processes as container
+from cloudtrain.targets.sagemaker.plan import RUN_TAG
+from cloudtrain.targets.sagemaker.settings import MonitoringRule, SageMaker, SageMakerAccount
+
+# Write the request's monitoring fields: profiler, debugger, their rules, TensorBoard and MLflow.
+
+
+def monitoring(target: SageMaker, output: str) -> dict[str, Any]:
+    """Return the monitoring fields of a request.
+
+    Profiler and debugger are off by default, unlike in the SDK. If they are on, they write to `output`, unless the
+    settings name another folder. `DisableProfiler` is written because the service profiles by default.
+    """
+    profiler: dict[str, Any] = {"DisableProfiler": True}
+    if target.profiler:
+        profiler = {
+            "S3OutputPath": target.profiler_output or output,
+            "DisableProfiler": False,
+            "ProfilingIntervalInMilliseconds": target.profiler_interval,
+            "ProfilingParameters": dict(target.profiler_parameters),
+        }
+    mlflow = {
+        "MlflowResourceArn": target.mlflow,
+        "MlflowExperimentName": target.mlflow_experiment,
+        "MlflowRunName": target.mlflow_run,
+    }
+    board = {"S3OutputPath": target.tensorboard, "LocalPath": target.tensorboard_path} if target.tensorboard else {}
+    return {
+        "ProfilerConfig": _written(profiler),
+        "ProfilerRuleConfigurations": [_rule(rule) for rule in target.profiler_rules],
+        "DebugHookConfig": _hook(target, output) if target.debugger else None,
+        "DebugRuleConfigurations": [_rule(rule) for rule in target.debug_rules],
+        "TensorBoardOutputConfig": _written(board),
+        "MlflowConfig": _written(mlflow),
+    }
+
+
+def _hook(target: SageMaker, output: str) -> dict[str, Any]:
+    hook = {
+        "S3OutputPath": target.debugger_output or output,
+        "LocalPath": target.debugger_path,
+        "HookParameters": dict(target.debugger_parameters),
+    }
+    collections = [
+        _written({"CollectionName": name, "CollectionParameters": dict(parameters)})
+        for name, parameters in target.debugger_collections.items()
+    ]
+    return _written(hook) | {"CollectionConfigurations": collections}
+
+
+def _rule(rule: MonitoringRule) -> dict[str, Any]:
+    fields = {
+        "RuleConfigurationName": rule.name,
+        "RuleEvaluatorImage": rule.image,
+        "InstanceType": rule.instance_type,
+        "VolumeSizeInGB": ceil(rule.volume_size / 2**30) if rule.volume_size else None,
+        "LocalPath": rule.local_path,
+        "S3OutputPath": rule.output,
+        "RuleParameters": dict(rule.parameters),
+    }
+    return _written(fields)
+
+
+def _written(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value not in (None, {})}
+
+
+# Write the body of CreateTrainingJob, field by field.
+
+DEFAULT_MAX_RUNTIME = 86_400
+"""Default limit of a job's run in seconds: one day, the default of the SDK and of the service."""
+
+
+class Parts(NamedTuple):
+    """The values from which a training job's request is written."""
+
+    job: TrainingJob
+    target: SageMaker
+    account: SageMakerAccount
+    run_name: str
+    code_uri: str
+    machines: Machines
+    image: ChosenImage
+    launch: Launch
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Map each reference, such as `inputs.train`, to its path in the container."""
+        own = self.target.checkpoint_path
+        return paths_of(self.job) | ({"checkpoint": own} if own else {})
+
+    @property
+    def needs_code_channel(self) -> bool:
+        """Return whether the bundle needs an input channel, because the container does not download it itself."""
+        return self.launch.mode == "entrypoint" or (self.launch.mode == "toolkit" and self.target.network_isolation)
+
+
+def request_of(parts: Parts) -> dict[str, Any]:
+    """Return the request, without the user's overrides."""
+    job, target = parts.job, parts.target
+    request = {
+        "TrainingJobName": parts.run_name,
+        "RoleArn": parts.account.role,
+        "AlgorithmSpecification": _algorithm(parts),
+        "HyperParameters": _hyperparameters(parts),
+        "InputDataConfig": _inputs(parts),
+        "OutputDataConfig": output_config(job, target, parts.account),
+        "ResourceConfig": resource_config(job, target, parts.machines),
+        "StoppingCondition": _stopping(parts),
+        "CheckpointConfig": checkpoint_config(job, target, parts.account, parts.run_name),
+        "Environment": _environment(parts),
+        "Tags": tags(job.tags, parts.run_name),
+        "VpcConfig": network(target),
+        "RetryStrategy": {"MaximumRetryAttempts": target.max_retries} if target.max_retries else None,
+        "ExperimentConfig": experiment(target),
+        **_switches(parts),
+        **monitoring(target, output_config(job, target, parts.account)["S3OutputPath"]),
+    }
+    return {key: value for key, value in request.items() if value not in (None, {}, [])}
+
+
+def _algorithm(parts: Parts) -> dict[str, Any]:
+    mode = INPUT_MODES[parts.target.input_mode]
+    algorithm: dict[str, Any] = {"TrainingInputMode": mode, "TrainingImage": parts.image.uri}
+    if parts.job.metrics:
+        algorithm["MetricDefinitions"] = [{"Name": name, "Regex": regex} for name, regex in parts.job.metrics.items()]
+    if parts.image.by_version:
+        algorithm["EnableSageMakerMetricsTimeSeries"] = True
+    if parts.launch.mode == "entrypoint":
+        algorithm["ContainerEntrypoint"] = list(CONTAINER_ENTRYPOINT)
+    return algorithm
+
+
+def _hyperparameters(parts: Parts) -> dict[str, str]:
+    """Return the hyperparameters: as JSON for scripts, and as plain text for an image's own entry point.
+
+    The SDK's generic estimator writes plain text, too.
+    """
+    own = resolve_hyperparameters(parts.job, parts.paths)
+    if parts.launch.mode == "image":
+        return {name: str(value) for name, value in own.items()}
+    if parts.launch.mode == "entrypoint":
+        launch = launch_pairs(parts.job, parts.machines, parts.paths)
+        return {name: json.dumps(value) for name, value in (own | launch).items()}
+    assert parts.job.entry_point is not None, "toolkit mode runs scripts"
+    script = script_pairs(
+        program=resolve_text(parts.job.entry_point, parts.paths),
+        submit_directory=ISOLATED_BUNDLE if parts.target.network_isolation else parts.code_uri,
+        run_name=parts.run_name,
+        region=parts.account.region,
+    )
+    return encode_values(own | script | distribution_pairs(parts.job, parts.machines))
+
+
+def _inputs(parts: Parts) -> list[dict[str, Any]]:
+    found = channels(parts.job, parts.target.input_mode)
+    if not parts.needs_code_channel:
+        return found
+    assigned = any(item.instance_groups for item in parts.job.inputs.values())
+    names = tuple(group.name for group in parts.machines.groups) if assigned else ()
+    return [*found, code_channel(parts.code_uri, names, parts.target.input_mode)]
+
+
+def _stopping(parts: Parts) -> dict[str, int]:
+    job = parts.job
+    stopping = {"MaxRuntimeInSeconds": job.max_runtime or DEFAULT_MAX_RUNTIME}
+    if job.spot is not None and job.spot.max_wait is not None:
+        stopping["MaxWaitTimeInSeconds"] = job.spot.max_wait
+    if parts.target.max_pending is not None:
+        stopping["MaxPendingTimeInSeconds"] = parts.target.max_pending
+    return stopping
+
+
+def _environment(parts: Parts) -> dict[str, str]:
+    variables = {name: resolve_text(text, parts.paths) for name, text in parts.job.environment.variables.items()}
+    checkpoint = parts.job.checkpoint
+    if checkpoint is not None and "keep" in checkpoint.model_fields_set:
+        variables["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(checkpoint.keep)
+    if checkpoint is not None and parts.target.checkpoint_path is not None:
+        variables.setdefault(CHECKPOINT_VARIABLE, parts.target.checkpoint_path)
+    return variables
+
+
+def tags(given: dict[str, str], run_name: str) -> list[dict[str, str]]:
+    """Return `Tags`: the job's tags, `given`, and the tag that identifies the run."""
+    return [{"Key": key, "Value": value} for key, value in (given | {RUN_TAG: run_name}).items()]
+
+
+def network(target: SageMaker) -> dict[str, Any]:
+    """Return `VpcConfig`; empty if the target's settings have no VPC."""
+    if not target.subnets and not target.security_group_ids:
+        return {}
+    return {"Subnets": list(target.subnets), "SecurityGroupIds": list(target.security_group_ids)}
+
+
+def experiment(target: SageMaker) -> dict[str, str]:
+    """Return `ExperimentConfig`; empty if the target's settings have no experiment."""
+    names = {
+        "ExperimentName": target.experiment,
+        "TrialName": target.trial,
+        "TrialComponentDisplayName": target.trial_component,
+        "RunName": target.experiment_run,
+    }
+    return {key: value for key, value in names.items() if value is not None}
+
+
+def _switches(parts: Parts) -> dict[str, Any]:
+    """Return the fields that switch on optional features; None for features that are off."""
+    target = parts.target
+    return {
+        "EnableNetworkIsolation": target.network_isolation or None,
+        "EnableInterContainerTrafficEncryption": target.encrypt_inter_container_traffic or None,
+        "EnableManagedSpotTraining": True if parts.job.spot else None,
+        "RemoteDebugConfig": {"EnableRemoteDebug": True} if target.remote_debug else None,
+        "InfraCheckConfig": {"EnableInfraCheck": True} if target.infra_check else None,
+        "SessionChainingConfig": {"EnableSessionTagChaining": True} if target.session_tags else None,
+    }
+
+
+# The lines at the top of a printed plan: machines, processes, data locations and maximum cost.
+
+_MODES = {
+    "toolkit": "the image's training toolkit",
+    "entrypoint": "cloudtrain's own launcher",
+    "image": "the image's own entry point",
+}
+
+
+def summary(parts: Parts, machines: Machines, request: dict[str, Any], processes: Processes) -> list[tuple[str, str]]:
+    """Return pairs of label and text, in reading order."""
+    job, account = parts.job, parts.account
+    pairs = [
+        ("target", f"sagemaker ({account.region})"),
+        ("instances", instances(machines)),
+        ("processes", _summary_processes(machines, processes)),
+        ("distribution", _distribution(job.distribution)),
+        ("launch", f"{_MODES[parts.launch.mode]}: {parts.launch.reason}"),
+        ("image", request["AlgorithmSpecification"].get("TrainingImage", "")),
+        ("script", job.entry_point or job.command or ""),
+        *_data(request),
+        ("max runtime", format_duration(max_runtime(request))),
+        ("spot", _spot(request)),
+        ("cost", cost(machines, request)),
+    ]
+    return [(label, text) for label, text in pairs if text]
+
+
+def max_runtime(request: dict[str, Any]) -> int:
+    """Return the seconds after which the service ends the job."""
+    limit: int = request.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME)
+    return limit
+
+
+def instances(machines: Machines, *, together: bool = True) -> str:
+    """Return the instances, a line for each group or preferred type.
+
+    `together`: whether the instances communicate with each other. EFA is named only if they do.
+    """
+    between = "\nor " if machines.kind == "preferences" else "\n"
+    return between.join(_instances(group, machines, together) for group in machines.groups)
+
+
+def cost(machines: Machines, request: dict[str, Any]) -> str:
+    """Return the maximum cost: all instances at list prices for the whole `max_runtime`."""
+    price = machines.price
+    if price is None or not price.exact:
+        return "unknown: the catalogue has no price of this type"
+    spot = ", less on spot capacity" if request.get("EnableManagedSpotTraining") else ""
+    return f"at most ${price.over(max_runtime(request)):,.2f} at list prices{spot}"
+
+
+def _instances(group: MachineGroup, machines: Machines, together: bool) -> str:
+    known = group.known
+    text = f"{group.count} x {group.instance_type}"
+    if known is not None:
+        efa = ", EFA" if together and known.interconnect == "rdma" and group.count > 1 else ""
+        text += f" ({known.hardware}{efa})"
+    return f"{group.name}: {text}" if machines.kind == "groups" else text
+
+
+def _distribution(distribution: Distribution) -> str:
+    if not isinstance(distribution, SMP):
+        return distribution.type
+    parameters = ", ".join(f"{name} {value}" for name, value in distribution.parameters.items())
+    return f"smp version {distribution.version}" + (f": {parameters}" if parameters else "")
+
+
+def _summary_processes(machines: Machines, processes: Processes) -> str:
+    ranks = processes.ranks
+    if not ranks:
+        return ""
+    return (
+        f"{ranks.total()} on {len(ranks)} of {machines.count} instances" if machines.count > 1 else str(ranks.total())
+    )
+
+
+def _data(request: dict[str, Any]) -> list[tuple[str, str]]:
+    checkpoint = request.get("CheckpointConfig", {})
+    return [
+        ("output", request["OutputDataConfig"]["S3OutputPath"]),
+        ("checkpoint", checkpoint.get("S3Uri", "")),
+    ]
+
+
+def _spot(request: dict[str, Any]) -> str:
+    if not request.get("EnableManagedSpotTraining"):
+        return ""
+    wait = request["StoppingCondition"].get("MaxWaitTimeInSeconds")
+    return f"waits at most {format_duration(wait)}, the run included" if wait else "yes"
+
+
+# Check that the toolkit can read the launch hyperparameters that the user wrote by hand.
+
+
+def refuse_unreadable(request: Mapping[str, Any], job: TrainingJob) -> None:
+    """Refuse a request with launch hyperparameters that the toolkit cannot read. Empty values are allowed.
+
+    Raises:
+        JobError: a value would stop the toolkit or break the plan.
+    """
+    given = decode_hyperparameters(request.get("HyperParameters", {}))
+    problems = [
+        Problem(
+            _path(job, name), f"`{name}` must be {kind}, and is `{given[name]}`", f"leave out `{name}`", code="CT031"
+        )
+        for name, (kind, fits) in _KINDS.items()
+        if given.get(name) and not fits(given[name])
+    ]
+    if problems:
+        raise JobError(problems)
+
+
+def _path(job: TrainingJob, name: str) -> tuple[str, ...]:
+    written = overrides_of(job, "sagemaker").get("HyperParameters")
+    by_hand = isinstance(written, Mapping) and name in written
+    return (FIELD, "HyperParameters", name) if by_hand else ("hyperparameters", name)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    """Return whether a value is a number of processes, such as 8 or the text `8`."""
+    return value.isdecimal() if isinstance(value, str) else isinstance(value, int) and value >= 0
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    keys.GROUPS: ("a list of instance groups", _is_list_of_texts),
+    keys.INSTANCE_TYPE: ("text", _is_text),
+    keys.PROCESSES: ("a number of processes", _is_count),
+    keys.RANKS: ("a number of processes", _is_count),
+    keys.MPI_OPTIONS: ("text", _is_text),
+    keys.SMDDP_OPTIONS: ("text", _is_text),
+}
+"""The type that sagemaker-training expects of each hyperparameter."""
+
+
+def compile_sagemaker(job: TrainingJob, target: SageMaker, context: CompileContext) -> Plan:
+    """Return the plan of a job on SageMaker, whose `request` is the body of CreateTrainingJob.
+
+    `context.account` must be a `SageMakerAccount`.
+
+    Raises:
+        JobError: SageMaker does not support the job; the message gives an alternative.
+    """
+    problems = Problems()
+    parts = parts_of(job, target, context, problems)
+    problems += place_problems(job)
+    plan = problems.value(lambda: _plan(parts, context, problems), None) if parts is not None else None
+    problems.refuse(plan)
+    assert plan is not None
+    return plan
+
+
+def _plan(parts: Parts, context: CompileContext, problems: Problems) -> Plan:
+    """Return the plan; problems with the container's processes are added to `problems`."""
+    job = parts.job
+    request = finished_request(parts, overrides_of(job, "sagemaker"))
+    machines = machines_in(request["ResourceConfig"], parts.account)
+    processes = problems.value(lambda: _processes(parts, machines, request, package=context.package), Processes())
+    bundle = context.bundle
+    uploads = (Upload("code", bundle.sha256, parts.code_uri, bundle.size, bundle.file_count),)
+    return Plan(
+        target="sagemaker",
+        run_name=context.run_name,
+        job_name=job.name,
+        request=request,
+        uploads=() if parts.launch.mode == "image" else uploads,
+        processes=processes,
+        summary=tuple(summary(parts, machines, request, processes)),
+        notes=() if parts.image.assumed is None else (f"the image is for {parts.image.assumed}",),
+    )
+
+
+def finished_request(parts: Parts, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the request with the user's overrides, after a check that the container's launcher can read it.
+
+    Raises:
+        JobError: the launcher cannot read the request.
+    """
+    request = overridden(request_of(parts), overrides)
+    refuse_unreadable(request, parts.job)
+    return request
+
+
+def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext, problems: Problems) -> Parts | None:
+    """Choose the job's machines, its image, and the program that starts it.
+
+    Errors are added to `problems`. If no image or launch mode fits, a placeholder is used. Returns None if no machines
+    fit.
+    """
+    account: SageMakerAccount = context.account
+    machines = problems.value(lambda: machines_of(job, account), None)
+    known = machines or some_machines(job)
+    image = problems.value(lambda: image_of(job, account, known), NO_IMAGE) if machines is not None else NO_IMAGE
+    launch = problems.value(lambda: launch_of(job, target, known, image, package=context.package), None)
+    if machines is None:
+        return None
+    if image is NO_IMAGE or launch is None:
+        launch = Launch("image", "")
+    return Parts(
+        job=job,
+        target=target,
+        account=account,
+        run_name=context.run_name,
+        code_uri=bundle_uri(target, account, context.bundle.sha256),
+        machines=machines,
+        image=image,
+        launch=launch,
+    )
+
+
+def _processes(parts: Parts, machines: Machines, request: dict[str, Any], *, package: bool) -> Processes:
+    """Return the processes that the container will run, according to the finished request with its overrides.
+
+    `package` is true if the bundle's top folder contains a `setup.py`.
+    """
+    if parts.launch.mode == "image":
+        return Processes()
+    devices = {group.instance_type: group.accelerators for group in machines.groups}
+    image = request["AlgorithmSpecification"].get("TrainingImage")
+    known = parts.image.known if image == parts.image.uri else image_of_uri(image or "")
+    rows = {group.instance_type: group.known for group in machines.groups}
+    inside = contents_of(known, base_framework(parts.job))
+    return container.view(request, inside, devices.__getitem__, package=package, known=rows.get)

@@ -1,0 +1,498 @@
+"""Compile a job, a local target and a context into the plan of an emulated job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Any
+
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.job.model import format_duration, overrides_of
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.plans.plan import CompileContext
+from cloudtrain.plans.processes import Process
+from cloudtrain.runtime.errors import SetupError
+from cloudtrain.runtime.mpi_options import portable
+from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL, container_entrypoint
+from cloudtrain.runtime.sagemaker_launcher.machine import Machine
+from cloudtrain.runtime.sagemaker_launcher.network import EMULATION, Network
+from cloudtrain.runtime.sagemaker_launcher.plan import MASTER_PORT, LaunchPlan, launch_plan
+from cloudtrain.targets.common import launchers
+from cloudtrain.targets.common.compiling import Problems
+from cloudtrain.targets.common.launch import LocalAccount, LocalPlan, LocalSettings
+from cloudtrain.targets.common.launchers import OPEN_MPI, redirected, torchrun_ranks
+from cloudtrain.targets.common.scaling import placed_job, scaled_job, without_echoes
+from cloudtrain.targets.common.specification import CodePlace, LaunchSpecification, Link, StartedProcess
+from cloudtrain.targets.sagemaker.compile.machines import FIELD, contents_of
+from cloudtrain.targets.sagemaker.compile.places import place_problems
+from cloudtrain.targets.sagemaker.compile.training import Parts, finished_request, parts_of
+from cloudtrain.targets.sagemaker.emulate_stage import (
+    LOOPBACK,
+    LOOPBACK_INTERFACE,
+    HostLaunch,
+    Stage,
+    local_endpoint,
+    local_master,
+    local_port,
+    local_tf_config,
+    local_variables,
+    port_name,
+    with_loopback,
+)
+from cloudtrain.targets.sagemaker.launch.commands import Command, command
+from cloudtrain.targets.sagemaker.launch.container import Container, environment
+from cloudtrain.targets.sagemaker.request import (
+    INTERFACE,
+    Host,
+    files,
+    hyperparameters_file,
+    input_data_config,
+    is_entrypoint,
+    resource_config,
+)
+from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
+
+# Emulate jobs in entrypoint mode: cloudtrain's real launcher runs for every host, with the container's argv.
+
+
+def entrypoint_host(stage: Stage, host: Host) -> HostLaunch:
+    """Return the processes of one host: the launcher and its children.
+
+    Raises:
+        JobError: the launcher would refuse the job, or the job needs mpirun, which is missing on this machine.
+    """
+    plan = _plan(stage, host)
+    program = plan.programs[0] if plan.programs else None
+    variables = local_variables(stage.variables(host))
+    if program is not None and program.role == "torchrun":
+        variables |= stage.torchrun_variables(host)
+    if program is not None and program.role == "mpirun":
+        variables = {**OPEN_MPI, **variables, **stage.mpirun_variables(host)}
+    if plan.endpoints:
+        variables[EMULATION] = json.dumps({endpoint: local_endpoint(endpoint) for endpoint in sorted(plan.endpoints)})
+    role = "process" if program is not None and program.role == "process" else "launcher"
+    argv = tuple(container_entrypoint(stage.root(host), stage.python))
+    launched = tuple(
+        Process(host.index, each.role, each.argv, each.env) for each in plan.programs if role == "launcher"
+    )
+    notes = (f"`{plan.requirements}` is not installed here",) if plan.requirements else ()
+    return HostLaunch(
+        (Process(host.index, role, argv, variables),),
+        (*launched, *_ranks(stage, host, plan)),
+        ranks=plan.processes_per_instance if _RANKS_OF & {each.role for each in plan.programs} else 0,
+        endpoints=plan.endpoints,
+        unpacks=True,
+        notes=notes,
+    )
+
+
+_RANKS_OF = {"torchrun", "mpirun"}
+
+
+def _plan(stage: Stage, host: Host) -> LaunchPlan:
+    """Return the launcher's plan with the containers' addresses; ports on this machine are chosen at start."""
+    request, known = stage.request_of(host), stage.account.machine
+    machine = Machine(
+        python=stage.python, cpus=known.cpus, gpus=stage.gpus(host), variables=dict(stage.variables(host))
+    )
+    resource = with_loopback(resource_config(request, host))
+    try:
+        return launch_plan(
+            hyperparameters_file(request),
+            resource,
+            input_data_config(request),
+            machine,
+            root=stage.root(host),
+            network=Network({}),
+        )
+    except SetupError as error:
+        message = f"on SageMaker the job would stop at once: {error.message}"
+        raise JobError(
+            [Problem(("sagemaker_overrides", "HyperParameters"), message, error.hint, code="CT039")]
+        ) from None
+
+
+def _ranks(stage: Stage, host: Host, plan: LaunchPlan) -> Sequence[Process]:
+    """Return the ranks that this host's launcher starts."""
+    program = plan.programs[0] if plan.programs else None
+    if program is None or program.role not in _RANKS_OF:
+        return ()
+    count = plan.processes_per_instance
+    if program.role == "mpirun":
+        start = program.argv.index(stage.python) if stage.python in program.argv else len(program.argv) - 1
+        return tuple(launchers.mpirun_ranks(program.argv[start:], processes=count))
+    script = program.argv[program.argv.index("--master_port") + 2 :]
+    script = script[1:] if script[0] == "--no_python" else script
+    own = plan.hosts.index(host.name)
+    every = launchers.torchrun_ranks(
+        script, python=plan.python, instance_count=len(plan.hosts), processes_per_instance=count
+    )
+    return [replace(every.make(own * count + number), instance=host.index) for number in range(count)]
+
+
+# The processes that the image's toolkit starts on a host, with this machine's interpreter, addresses and mpirun.
+
+SERVER = (
+    "import json, os, tensorflow as tf\n"
+    "config = json.loads(os.environ['TF_CONFIG'])\n"
+    "task = config['task']\n"
+    "settings = tf.compat.v1.ConfigProto(device_count={'GPU': 0})\n"
+    "cluster = tf.train.ClusterSpec(config['cluster'])\n"
+    "tf.distribute.Server(cluster, job_name='ps', task_index=task['index'], config=settings).join()\n"
+)
+"""A program that acts as the parameter server, which sagemaker-tensorflow-training forks from its own process."""
+
+
+def toolkit_host(stage: Stage, host: Host) -> HostLaunch:
+    """Return the processes that the host starts.
+
+    Raises:
+        JobError: the toolkit would stop before it starts anything, or the job needs mpirun, which this machine lacks.
+    """
+    request, root, gpus = stage.request_of(host), stage.root(host), stage.gpus(host)
+    made = command(request, host, stage.container, gpus=gpus, root=root)
+    if made.error is not None:
+        message = f"on SageMaker the job would stop at once: {made.error}"
+        raise JobError(
+            [Problem(("distribution", "type"), message, "run it here without `--emulate sagemaker`", code="CT039")]
+        )
+    env = environment(request, host, stage.container, gpus=gpus, cpus=stage.account.machine.cpus, root=root)
+    own = stage.variables(host)
+    variables = {
+        **own,
+        **local_variables({**env, **made.env}),
+        "PYTHONPATH": f"{root}/code:" + own.get("PYTHONPATH", "${{env.PYTHONPATH}}"),
+        **local_master(env),
+    }
+    launch = _STARTS[made.role](stage, host, made, variables)
+    master = (f"{env['MASTER_ADDR']}:{MASTER_PORT}",) if "MASTER_ADDR" in env else ()
+    return replace(launch, endpoints=launch.endpoints + master)
+
+
+def _torchrun(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:
+    """Return a host with a torchrun process, which uses a free port.
+
+    For a single host, the toolkit sets no port, and torchrun's default port may be in use on this machine.
+    """
+    script = made.program[2:]
+    options = list(made.argv[made.argv.index("torchrun") + 1 : -len(script)])
+    master = _option(options, "--master_addr")
+    endpoint = f"{master or host.name}:{MASTER_PORT}"
+    if master:
+        options[options.index("--master_addr") + 1] = LOOPBACK
+        options[options.index("--master_port") + 1] = local_port(master, MASTER_PORT)
+    else:
+        variables = {**variables, "PET_MASTER_PORT": local_port(host.name, MASTER_PORT)}
+    argv = (stage.python, "-m", "cloudtrain.runtime.torchrun", *options, *script)
+    process = Process(host.index, "torchrun", argv, {**variables, **stage.torchrun_variables(host)})
+    count = int(_option(options, "--nnodes") or 1)
+    shown = torchrun_ranks(script, python=stage.python, instance_count=count, processes_per_instance=made.ranks)
+    own = int(_option(options, "--node_rank") or 0)
+    mine = (shown.make(own * made.ranks + number) for number in range(made.ranks))
+    moved = tuple(replace(rank, instance=host.index) for rank in mine)
+    return HostLaunch((process,), moved, ranks=made.ranks, endpoints=(endpoint,))
+
+
+def _mpirun(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:
+    """Return a host with an mpirun process, which starts all ranks; each rank writes its output to separate files."""
+    options = portable(_mpi_options(made.argv[1 : -len(made.program)]))
+    program = redirected(made.program, f"{stage.run_dir}/logs/instance_{host.index}")
+    argv = (stage.mpirun, *options, *program)
+    process = Process(host.index, "mpirun", argv, {**OPEN_MPI, **variables})
+    notes = ("the ranks start through mpi4py, as in SageMaker's images: `pip install mpi4py` where it is missing",)
+    return HostLaunch((process,), signal="ranks", ranks=made.ranks, notes=notes if "mpi4py" in made.program else ())
+
+
+def _mpi_options(options: Sequence[str]) -> list[str]:
+    """Translate mpirun's options for this machine.
+
+    Every host becomes this machine, and the interface becomes loopback. The preloaded library that sets host names is
+    removed, and `--tag-output` too, because each rank writes its own log.
+    """
+    local: list[str] = []
+    rest = iter(options)
+    for option in rest:
+        if option == "--host":
+            local += [option, f"{LOOPBACK}:{_slots(next(rest, ''))}"]
+        elif option == "-x":
+            local += _local_export(next(rest, ""))
+        elif option != "--tag-output":
+            local.append(LOOPBACK_INTERFACE if option == INTERFACE else option)
+    return local
+
+
+def _slots(hosts: str) -> int:
+    """Return the number of slots: 8 for `algo-1:4,algo-2:4`. A host without a number has one slot."""
+    return sum(int(host.partition(":")[2] or 1) for host in hosts.split(","))
+
+
+def _local_export(value: str) -> list[str]:
+    name, equals, text = value.partition("=")
+    if name == "LD_PRELOAD":
+        return []
+    return ["-x", f"{name}{equals}{LOOPBACK_INTERFACE}" if text == INTERFACE else value]
+
+
+def _sshd(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:  # noqa: ARG001
+    """Return a host without processes, which on SageMaker runs sshd for mpirun. Here all ranks run on the first
+    host."""
+    return HostLaunch((), notes=(f"{host.name} would wait for mpirun's ranks; here they all run on the first host",))
+
+
+def _script(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:
+    """Return a host that runs the script itself, and a parameter server if the job uses them."""
+    signal = "leader" if made.argv[0] == stage.python else "group"
+    if "TF_CONFIG" not in variables:
+        return HostLaunch((Process(host.index, "process", made.argv, variables),), signal=signal)
+    text, endpoints = local_tf_config(variables["TF_CONFIG"])
+    config = json.loads(text)
+    processes = [Process(host.index, config["task"]["type"], made.argv, {**variables, "TF_CONFIG": text})]
+    if "ps" in config["cluster"]:
+        servers = json.loads(variables["TF_CONFIG"])["cluster"]["ps"]
+        index = [address.partition(":")[0] for address in servers].index(host.name)
+        task = {**config, "task": {"index": index, "type": "ps"}}
+        env = {**variables, "TF_CONFIG": json.dumps(task)}
+        processes.append(Process(host.index, "ps", (stage.python, "-c", SERVER), env))
+    return HostLaunch(tuple(processes), signal=signal, endpoints=endpoints)
+
+
+_STARTS: dict[str, Callable[[Stage, Host, Command, dict[str, str]], HostLaunch]] = {
+    "torchrun": _torchrun,
+    "mpirun": _mpirun,
+    "sshd": _sshd,
+    "process": _script,
+}
+
+
+def _option(options: Sequence[str], name: str) -> str | None:
+    return options[options.index(name) + 1] if name in options else None
+
+
+ACCOUNT = SageMakerAccount(
+    region="us-east-1", role="arn:aws:iam::000000000000:role/emulated", bucket="emulated", missing=()
+)
+"""A placeholder account, because the request is never sent.
+
+Only settings that the container can see are used: the region, the launch mode, and the mode of the channels.
+"""
+
+LAUNCHER_PATIENCE = 60.0
+"""Seconds that cloudtrain's launcher gets, after a rank failed, to end the other ranks and write the failure file."""
+
+_REPEATED = ("SM_RESOURCE_CONFIG", "SM_TRAINING_ENV")
+
+_LAUNCHERS = ("torchrun", "mpirun")
+
+_MACHINES = "ResourceConfig"
+"""The request fields that describe machines."""
+
+
+def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: CompileContext) -> LocalPlan:
+    """Return the plan of a job that runs on this machine as SageMaker would run it.
+
+    `context.account` is a `LocalAccount`.
+
+    Raises:
+        JobError: the job cannot run on SageMaker, or cannot be emulated; the message gives an alternative.
+    """
+    account: LocalAccount = context.account
+    problems = Problems()
+    scaled = problems.value(lambda: scaled_job(job, target, account), None)
+    given = account.emulated or SageMaker()
+    there = ACCOUNT._replace(region=given.region or ACCOUNT.region)
+    settings = SageMaker(launch=given.launch, input_mode=given.input_mode)
+    parts = parts_of(scaled[0] if scaled else job, settings, context._replace(account=there), problems)
+    if job.entry_point is None and job.command is None:
+        message = "the job runs the image's own program, which is not on this machine"
+        problems.append(Problem(("entry_point",), message, "add an `entry_point` or a `command`", code="CT036"))
+    problems += place_problems(scaled[0] if scaled else placed_job(job, target))
+    if problems or scaled is None or parts is None:
+        raise JobError(without_echoes(problems))
+    size = scaled[1]
+    python = target.python or account.python
+    stage = Stage(
+        request=finished_request(parts, _without_machines(overrides_of(job, "sagemaker"))),
+        container=_container(parts, python),
+        account=account,
+        python=python,
+        run_dir=account.run_dir(context.run_name),
+        region=there.region,
+        world_size=size.world_size,
+        grace_period=target.grace_period,
+    )
+    start = entrypoint_host if is_entrypoint(stage.request) else toolkit_host
+    launches = {host: start(stage, host) for host in stage.hosts}
+    started = _assign_ranks(launches)
+    specification = _specification(stage, job, context, launches, started)
+    return LocalPlan.of(
+        specification,
+        job.name,
+        context,
+        processes=tuple(_shown_processes(launches, started)),
+        summary=_summary(stage, parts, job, specification.world_size),
+        notes=dict.fromkeys(_notes(job, launches)),
+    )
+
+
+def _without_machines(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the overrides without SageMaker's machines, because the job runs on this machine."""
+    return {key: value for key, value in overrides.items() if key != _MACHINES}
+
+
+def _notes(job: TrainingJob, launches: dict[Host, HostLaunch]) -> Iterator[str]:
+    if _MACHINES in overrides_of(job, "sagemaker"):
+        yield f"`{FIELD}.{_MACHINES}` does not count here: the machines are this one's"
+    for made in launches.values():
+        yield from made.notes
+
+
+def _container(parts: Parts, python: str) -> Container:
+    """Return the known contents of the image, without SageMaker's libraries and the PyTorch version.
+
+    They are left out because an emulation runs this machine's interpreter, `python`, instead of the image's.
+    """
+    known = contents_of(parts.image.known)
+    return known._replace(python=python, smddprun=False, smddpmprun=False, torch=None, training_module=None)
+
+
+def _specification(
+    stage: Stage,
+    job: TrainingJob,
+    context: CompileContext,
+    launches: dict[Host, HostLaunch],
+    started: list[tuple[Process, str]],
+) -> LaunchSpecification:
+    """Return the launch specification: each host's `/opt/ml` folder, the processes, and the result folders."""
+    archive = stage.account.archive(context.bundle)
+    roots = [stage.root(host) for host in stage.hosts]
+    checkpoint = _checkpoint(stage, job)
+    written = [f"{root}/{folder}" for root in roots for folder in ("model", "output/data", "input/data")]
+    synced = stage.request.get("CheckpointConfig", {}).get("LocalPath")
+    links = [link for host in stage.hosts for link in _links(stage, job, host)]
+    links += [Link(stage.path(host, synced), checkpoint, None) for host in stage.hosts if synced]
+    links += [
+        Link(f"{stage.root(host)}/input/data/{CODE_CHANNEL}/sourcedir.tar.gz", archive, None)
+        for host, made in launches.items()
+        if made.unpacks
+    ]
+    roles = {process.role for made in launches.values() for process in (*made.processes, *made.shown)}
+    endpoints = sorted({endpoint for made in launches.values() for endpoint in made.endpoints})
+    code = CodePlace(archive, context.bundle.sha256, None)
+    if folders := tuple(f"{stage.root(host)}/code" for host, made in launches.items() if not made.unpacks):
+        code = replace(code, directory=folders[0], copies=folders[1:])
+    unpacks, launched = any(made.unpacks for made in launches.values()), sum(made.ranks for made in launches.values())
+    return LaunchSpecification(
+        name=context.run_name,
+        run_dir=stage.run_dir,
+        emulates="sagemaker",
+        code=code,
+        directories=tuple(sorted([*written, checkpoint] if synced else written)),
+        files={path: text for host in stage.hosts for path, text in _files(stage, host)},
+        links=tuple(links),
+        failure_files=tuple(f"{root}/output/failure" for root in roots),
+        places={
+            "model": tuple(f"{root}/model" for root in roots),
+            "checkpoint": (checkpoint,) if synced else tuple(f"{root}/code/checkpoint" for root in roots),
+            "outputs": tuple(f"{root}/output/data" for root in roots),
+            **{
+                f"outputs/{name}": tuple(f"{root}/output/data/{name}" for root in roots)
+                for name in job.outputs
+                if name != "model"
+            },
+        },
+        launcher=next((name for name in _LAUNCHERS if name in roles), "processes"),
+        instances=len(stage.hosts),
+        world_size=launched + sum(process.rank is not None for process, _ in started),
+        ports=tuple(map(port_name, endpoints)),
+        processes=tuple(_started_process(stage, launches, process, signal) for process, signal in started),
+        finishes=("master",) if "master" in roles and "ps" in roles else (),
+        patience=LAUNCHER_PATIENCE if unpacks else LaunchSpecification.patience,
+        grace_period=stage.grace_period,
+        max_runtime=job.max_runtime,
+        metrics=_metrics(stage.request) or None,
+    )
+
+
+def _metrics(request: Mapping[str, Any]) -> dict[str, str]:
+    """Return the regular expressions with which SageMaker would read metrics from the log, by metric name."""
+    pairs = request["AlgorithmSpecification"].get("MetricDefinitions", ())
+    return {str(pair["Name"]): str(pair["Regex"]) for pair in pairs}
+
+
+def _checkpoint(stage: Stage, job: TrainingJob) -> str:
+    """Return the local folder that replaces the S3 checkpoint location. All hosts share it."""
+    given = job.checkpoint.local if job.checkpoint else None
+    return given or f"{stage.run_dir}/checkpoint"
+
+
+def _files(stage: Stage, host: Host) -> Iterator[tuple[str, str]]:
+    for path, content in files(stage.request_of(host), host, stage.root(host)).items():
+        shown = with_loopback(content) if path.endswith("/resourceconfig.json") else content
+        yield path, json.dumps(shown, indent=1, sort_keys=True)
+
+
+def _links(stage: Stage, job: TrainingJob, host: Host) -> Iterator[Link]:
+    """Yield the links to the input data of one host.
+
+    In a sharded channel, each of n hosts gets every n-th file. Channels of other instance groups are left out.
+    """
+    for name, item in job.inputs.items():
+        if item.instance_groups and host.group not in item.instance_groups:
+            continue
+        folder = f"{stage.root(host)}/input/data/{item.channel or name}"
+        assert item.local is not None, "the scaled job was refused otherwise"
+        if item.type == "uri_file":
+            yield Link(f"{folder}/{PurePath(item.sagemaker or item.local).name}", item.local, None)
+        else:
+            sharing = [each for each in stage.hosts if not item.instance_groups or each.group in item.instance_groups]
+            shard = (sharing.index(host), len(sharing)) if item.shard else None
+            yield Link(folder, item.local, shard)
+
+
+def _assign_ranks(launches: dict[Host, HostLaunch]) -> list[tuple[Process, str]]:
+    """Return the processes that the supervisor starts, each with its stop signal.
+
+    Scripts that run without a launcher get ranks: after the ranks of all launchers, in the order of host names, with
+    parameter servers last.
+    """
+    started = [(process, made.signal) for made in launches.values() for process in made.processes]
+    first = sum(made.ranks for made in launches.values())
+    name_of = {host.index: host.name for host in launches}
+    direct = [process for process, _ in started if process.role not in (*_LAUNCHERS, "launcher")]
+    direct.sort(key=lambda process: (process.role == "ps", name_of[process.instance]))
+    rank_of = {id(process): first + number for number, process in enumerate(direct)}
+    return [
+        (replace(process, rank=rank_of[id(process)], local_rank=0) if id(process) in rank_of else process, signal)
+        for process, signal in started
+    ]
+
+
+def _started_process(stage: Stage, launches: dict[Host, HostLaunch], process: Process, signal: str) -> StartedProcess:
+    host = next(host for host in launches if host.index == process.instance)
+    folder = stage.root(host) + ("" if launches[host].unpacks else "/code")
+    return StartedProcess.of(replace(process, env=dict(sorted(process.env.items()))), signal, folder)
+
+
+def _shown_processes(launches: dict[Host, HostLaunch], started: list[tuple[Process, str]]) -> Iterator[Process]:
+    """Yield the plan's processes: started processes, then their children, without the variables in `_REPEATED`."""
+    for process in (*(each for each, _ in started), *(each for made in launches.values() for each in made.shown)):
+        yield replace(process, env={name: value for name, value in process.env.items() if name not in _REPEATED})
+
+
+def _summary(stage: Stage, parts: Parts, job: TrainingJob, world_size: int) -> Iterator[tuple[str, str]]:
+    count = len(stage.hosts)
+    types = " + ".join(dict.fromkeys(host.instance_type for host in stage.hosts))
+    yield "target", f"local ({stage.account.machine}), as SageMaker would run it"
+    yield "instances", f"{count} x {types}, simulated" if count > 1 else f"{types}, simulated"
+    yield "processes", str(world_size)
+    starter = "cloudtrain's own launcher" if is_entrypoint(stage.request) else "the image's toolkit"
+    yield "started by", f"{starter}: {parts.launch.reason}"
+    image = stage.request["AlgorithmSpecification"].get("TrainingImage")
+    if image:
+        yield "image", f"{image} (not used here)"
+    yield "script", job.entry_point or job.command or ""
+    yield "/opt/ml", f"{stage.run_dir}/hosts/algo-N/opt/ml"
+    if job.max_runtime:
+        yield "max runtime", format_duration(job.max_runtime)

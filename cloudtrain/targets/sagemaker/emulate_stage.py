@@ -1,0 +1,205 @@
+"""The data that all emulated hosts share: the request, the run's folder, and this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.plans.processes import Process
+from cloudtrain.runtime.sagemaker_launcher import ROOT
+from cloudtrain.targets.common.launch import LocalAccount
+from cloudtrain.targets.common.launchers import MISSING_HINT, loopback_variables
+from cloudtrain.targets.common.scaling import gpu_share
+from cloudtrain.targets.sagemaker.launch.container import Container
+from cloudtrain.targets.sagemaker.request import INTERFACE, Host, hosts
+
+# Translate a container's paths and addresses to this machine's.
+
+LOOPBACK = "127.0.0.1"
+
+LOOPBACK_INTERFACE = "lo"
+
+_ROOT = re.compile(rf"(?<![\w.~/-]){re.escape(ROOT)}(?![\w.-])")
+"""Matches `/opt/ml` as a whole path or as its beginning, but not `/data/opt/ml` or `/opt/mlflow`."""
+
+_INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "SM_NETWORK_INTERFACE_NAME")
+
+
+def relocate_text(text: str, root: str) -> str:
+    """Replace `/opt/ml` in a text with `root`."""
+    return _ROOT.sub(lambda _: root, text)
+
+
+def relocate_request(request: Mapping[str, Any], root: str) -> dict[str, Any]:
+    """Replace `/opt/ml` in a request's hyperparameters and variables with `root`."""
+    hyperparameters = {name: _relocate_json(text, root) for name, text in request.get("HyperParameters", {}).items()}
+    variables = {name: relocate_text(text, root) for name, text in request.get("Environment", {}).items()}
+    return {**request, "HyperParameters": hyperparameters, "Environment": variables}
+
+
+def _relocate_json(text: str, root: str) -> str:
+    """Replace `/opt/ml` in a text with `root`, which is escaped if the text is JSON."""
+    try:
+        json.loads(text)
+    except ValueError:
+        return relocate_text(text, root)
+    return relocate_text(text, json.dumps(root)[1:-1])
+
+
+def port_name(endpoint: str) -> str:
+    """Return the name of the local port that replaces `host:port`, such as `algo-1_7777`."""
+    return endpoint.replace(":", "_")
+
+
+def local_endpoint(endpoint: str) -> str:
+    """Return the local address that replaces an endpoint such as `algo-1:7777`; its port is chosen at start."""
+    return LOOPBACK + ":${{ports." + port_name(endpoint) + "}}"
+
+
+def local_port(host: str, port: int | str) -> str:
+    """Return a placeholder for the local port that replaces `port` of `host`; it is filled in at start."""
+    return local_endpoint(f"{host}:{port}").partition(":")[2]
+
+
+def local_tf_config(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return TF_CONFIG with every task's address on loopback, and the original addresses."""
+    config = json.loads(text)
+    endpoints = tuple(address for members in config["cluster"].values() for address in members)
+    config["cluster"] = {role: list(map(local_endpoint, members)) for role, members in config["cluster"].items()}
+    return json.dumps(config), endpoints
+
+
+def with_loopback(resource: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `resourceconfig.json` with the loopback network interface."""
+    return {**resource, "network_interface_name": LOOPBACK_INTERFACE}
+
+
+def local_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return a host's variables with the loopback network interface."""
+    local = dict(variables)
+    for name in _INTERFACE_VARIABLES:
+        if local.get(name) == INTERFACE:
+            local[name] = LOOPBACK_INTERFACE
+    if "SM_RESOURCE_CONFIG" in local:
+        local["SM_RESOURCE_CONFIG"] = _compact(with_loopback(json.loads(local["SM_RESOURCE_CONFIG"])))
+    if "SM_TRAINING_ENV" in local:
+        whole = with_loopback(json.loads(local["SM_TRAINING_ENV"]))
+        local["SM_TRAINING_ENV"] = _compact({**whole, "resource_config": with_loopback(whole["resource_config"])})
+    return local
+
+
+def local_master(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return MASTER_ADDR and MASTER_PORT for this machine; empty if the toolkit does not set them."""
+    if "MASTER_ADDR" not in variables:
+        return {}
+    return {
+        "MASTER_ADDR": LOOPBACK,
+        "MASTER_PORT": local_port(variables["MASTER_ADDR"], variables["MASTER_PORT"]),
+    }
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class HostLaunch:
+    """The processes that one host starts.
+
+    Attributes:
+        processes: the processes that the supervisor starts.
+        shown: children of `processes`, which appear only in the plan.
+        signal: the processes that get SIGTERM first (see `cloudtrain.targets.common.specification`).
+        ranks: number of ranks that a launcher starts.
+        endpoints: every `host:port` at which a process listens, on any host.
+        unpacks: whether the host's launcher itself unpacks the code.
+        notes: sentences that the plan shows.
+    """
+
+    processes: tuple[Process, ...]
+    shown: tuple[Process, ...] = ()
+    signal: str = "leader"
+    ranks: int = 0
+    endpoints: tuple[str, ...] = ()
+    unpacks: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One emulated job."""
+
+    request: dict[str, Any]
+    container: Container
+    account: LocalAccount
+    python: str
+    run_dir: str
+    region: str
+    world_size: int
+    grace_period: int
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """Return the hosts, `algo-1` first."""
+        return tuple(sorted(hosts(self.request), key=lambda host: host.index))
+
+    def root(self, host: Host) -> str:
+        """Return the folder that replaces the host's `/opt/ml`."""
+        return f"{self.run_dir}/hosts/{host.name}/opt/ml"
+
+    def path(self, host: Host, path: str) -> str:
+        """Translate a path in the container to its path on this machine."""
+        return relocate_text(path, self.root(host))
+
+    def request_of(self, host: Host) -> dict[str, Any]:
+        """Return the request with `/opt/ml` replaced by the host's local folder."""
+        return relocate_request(self.request, self.root(host))
+
+    def gpus(self, host: Host) -> int:
+        """Return the number of GPUs that the host sees."""
+        return len(gpu_share(self.account.machine.gpu_ids, len(self.hosts), host.index))
+
+    def variables(self, host: Host) -> dict[str, str]:
+        """Return the variables with which a host's toolkit or launcher starts.
+
+        These are the request's variables, and those that only the emulation sets.
+        """
+        variables = {
+            "AWS_REGION": self.region,
+            "CLOUDTRAIN_RUN_DIR": self.run_dir,
+            **loopback_variables(self.account.loopback),
+            "OMP_NUM_THREADS": str(max(1, self.account.machine.cpus // self.world_size)),
+            "PYTHONUNBUFFERED": "1",
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(self.grace_period),
+            "TRAINING_JOB_NAME": self.request["TrainingJobName"],
+        }
+        share = gpu_share(self.account.machine.gpu_ids, len(self.hosts), host.index)
+        if share and len(self.hosts) > 1:
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(share)
+        return {**variables, **self.request_of(host)["Environment"]}
+
+    @property
+    def mpirun(self) -> str:
+        """Return the path of this machine's mpirun.
+
+        Raises:
+            JobError: this machine has no mpirun.
+        """
+        if self.account.mpirun is None:
+            message = f"the container would start `mpirun`, which is neither beside `{self.python}` nor on the PATH"
+            raise JobError([Problem(("distribution", "type"), message, MISSING_HINT, code="CT038")])
+        return self.account.mpirun
+
+    def mpirun_variables(self, host: Host) -> dict[str, str]:
+        """Return a PATH with which cloudtrain's launcher finds this machine's mpirun."""
+        folder, path = os.path.dirname(self.mpirun), self.variables(host).get("PATH", "${{env.PATH}}")  # noqa: PTH120
+        return {"PATH": f"{folder}:{path}"}
+
+    def torchrun_variables(self, host: Host) -> dict[str, str]:
+        """Return variables that make torchrun write each rank's output to a file; torchrun's argv stays unchanged."""
+        return {"PET_LOG_DIR": f"{self.run_dir}/logs/instance_{host.index}", "PET_REDIRECTS": "3"}

@@ -1,0 +1,288 @@
+"""The names of the hyperparameters for sagemaker-training. The SageMaker SDK and cloudtrain set them in the request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from cloudtrain.plans.processes import Alike, Process
+from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT, ROOT
+from cloudtrain.runtime.sagemaker_launcher.variables import HOMOGENEOUS
+
+PROGRAM = "sagemaker_program"
+SUBMIT_DIRECTORY = "sagemaker_submit_directory"
+LOG_LEVEL = "sagemaker_container_log_level"
+JOB_NAME = "sagemaker_job_name"
+REGION = "sagemaker_region"
+
+MPI = "sagemaker_mpi_enabled"
+PARAMETER_SERVER = "sagemaker_parameter_server_enabled"
+SMDDP = "sagemaker_distributed_dataparallel_enabled"
+PYTORCH_DDP = "sagemaker_pytorch_ddp_enabled"
+XLA = "sagemaker_pytorch_xla_multi_worker_enabled"
+MIRRORED = "sagemaker_multi_worker_mirrored_strategy_enabled"
+TORCH = "sagemaker_torch_distributed_enabled"
+LAUNCHER_KEYS = (MPI, PARAMETER_SERVER, SMDDP, PYTORCH_DDP, XLA, MIRRORED, TORCH)
+"""The hyperparameters that select a launcher."""
+
+GROUPS = "sagemaker_distribution_instance_groups"
+INSTANCE_TYPE = "sagemaker_instance_type"
+PROCESSES = "sagemaker_mpi_num_of_processes_per_host"
+"""The number of ranks on each host, for torchrun and mpirun."""
+
+RANKS = "sagemaker_mpi_num_processes"
+MPI_OPTIONS = "sagemaker_mpi_custom_mpi_options"
+SMDDP_OPTIONS = "sagemaker_distributed_dataparallel_custom_mpi_options"
+MODEL_PARALLEL = "mp_parameters"
+
+NATIVE_LAUNCHER = "sagemaker_toolkit_native_launcher_enabled"
+"""The PyTorch toolkit's hyperparameter for a start without error capture, where no version uses a shell.
+
+With torchrun the toolkit mixes up two arguments: it captures errors anyway, and ignores the exit code.
+"""
+
+
+# The hosts of a job, and the files that SageMaker writes for them in `/opt/ml/input/config`.
+
+_MODULE = "cloudtrain.runtime.sagemaker_launcher"
+
+Request = Mapping[str, Any]
+"""The body of CreateTrainingJob."""
+
+INTERFACE = "eth0"
+"""The network interface of every container."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """One container. `index` counts from 0; host 0 is `algo-1`."""
+
+    index: int
+    group: str
+    instance_type: str
+
+    @cached_property
+    def name(self) -> str:
+        """Return the host's name in the job's network."""
+        return f"algo-{self.index + 1}"
+
+
+def hosts(request: Request) -> tuple[Host, ...]:
+    """Return all hosts in SageMaker's order, sorted by name: `algo-10` comes before `algo-2`."""
+    return _everyone(request).hosts
+
+
+def host_groups(request: Request) -> tuple[tuple[Host, ...], ...]:
+    """Return the hosts of each instance group, `algo-1` first. A job without groups counts as one group."""
+    numbered = sorted(hosts(request), key=lambda host: host.index)
+    return tuple(tuple(same) for _, same in groupby(numbered, key=lambda host: host.group))
+
+
+class _Everyone(NamedTuple):
+    """All hosts of a job, with their names and the instance groups as listed in `resourceconfig.json`."""
+
+    hosts: tuple[Host, ...]
+    names: list[str]
+    groups: list[dict[str, Any]]
+
+
+def _everyone(request: Request) -> _Everyone:
+    return _describe_everyone(tuple(_groups(request["ResourceConfig"])))
+
+
+@lru_cache(maxsize=1)
+def _describe_everyone(groups: tuple[tuple[str, str, int], ...]) -> _Everyone:
+    """Return the hosts and groups of a job. `groups` holds the name, instance type and count of each group."""
+    found, first = [], 0
+    for group, instance_type, count in groups:
+        found += [Host(first + number, group, instance_type) for number in range(count)]
+        first += count
+    everyone = sorted(found, key=lambda host: host.name)
+    described = [
+        {
+            "instance_group_name": group,
+            "instance_type": instance_type,
+            "hosts": [host.name for host in everyone if host.group == group],
+        }
+        for group, instance_type, _ in groups
+    ]
+    return _Everyone(tuple(everyone), [host.name for host in everyone], described)
+
+
+def _groups(config: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
+    """Yield name, instance type and count of each instance group.
+
+    A job without groups counts as one group. If it lists preferred instance types, the group has the first of them.
+    """
+    if config.get("InstanceGroups"):
+        for group in config["InstanceGroups"]:
+            yield group["InstanceGroupName"], group["InstanceType"], group["InstanceCount"]
+        return
+    chosen = (config.get("InstancePreferences") or [config])[0]
+    yield HOMOGENEOUS, chosen["InstanceType"], chosen.get("InstanceCount", config.get("InstanceCount", 1))
+
+
+def resource_config(request: Request, host: Host) -> dict[str, Any]:
+    """Return the content of one host's `resourceconfig.json`. Do not change its lists: all hosts share them."""
+    everyone = _everyone(request)
+    return {
+        "current_host": host.name,
+        "current_instance_type": host.instance_type,
+        "current_group_name": host.group,
+        "hosts": everyone.names,
+        "instance_groups": everyone.groups,
+        "network_interface_name": INTERFACE,
+    }
+
+
+def hyperparameters_file(request: Request) -> dict[str, str]:
+    """Return the content of `hyperparameters.json`: the request's hyperparameters, with each value as text."""
+    return dict(request.get("HyperParameters", {}))
+
+
+def input_data_config(request: Request) -> dict[str, dict[str, Any]]:
+    """Return the content of `inputdataconfig.json`."""
+    usual = request["AlgorithmSpecification"].get("TrainingInputMode", "File")
+    return {channel["ChannelName"]: _channel(channel, usual) for channel in request.get("InputDataConfig", [])}
+
+
+def _channel(channel: Mapping[str, Any], usual_mode: str) -> dict[str, Any]:
+    source = channel.get("DataSource", {}).get("S3DataSource", {})
+    return {
+        "ContentType": channel.get("ContentType"),
+        "TrainingInputMode": channel.get("InputMode", usual_mode),
+        "S3DistributionType": source.get("S3DataDistributionType", "FullyReplicated"),
+        "RecordWrapperType": channel.get("RecordWrapperType", "None"),
+    }
+
+
+def files(request: Request, host: Host, root: str = ROOT) -> dict[str, dict[str, Any]]:
+    """Map the paths of one host's configuration files to their content. `root` replaces `/opt/ml` in the paths."""
+    folder = f"{root}/input/config"
+    return {
+        f"{folder}/hyperparameters.json": hyperparameters_file(request),
+        f"{folder}/inputdataconfig.json": input_data_config(request),
+        f"{folder}/resourceconfig.json": resource_config(request, host),
+    }
+
+
+def is_entrypoint(request: Request) -> bool:
+    """Return whether the job starts cloudtrain's own launcher instead of the image's toolkit."""
+    entrypoint = request["AlgorithmSpecification"].get("ContainerEntrypoint") or ()
+    return list(entrypoint) == list(CONTAINER_ENTRYPOINT) or any(_MODULE in item for item in entrypoint)
+
+
+# The ranks of mpirun, and the host of each rank.
+
+
+def mpi_ranks(
+    program: Sequence[str],
+    where: Sequence[int],
+    *,
+    ranks: int,
+    slots: int,
+    exports: Mapping[str, str] | None = None,
+) -> Alike:
+    """Return mpirun's ranks. They fill the slots of one host after the other; surplus ranks go to the last host.
+
+    `where` holds the indices of the hosts, and `slots` is the number of slots of each host.
+
+    User options that change mpirun's mapping are not considered.
+    """
+    last = min((ranks - 1) // slots, len(where) - 1) if ranks else 0
+
+    def on(place: int) -> int:
+        return ranks - place * slots if place == last else slots
+
+    def rank(number: int) -> Process:
+        place = min(number // slots, last)
+        local = number - place * slots
+        size = ranks - place * slots if place == len(where) - 1 else slots
+        variables = {
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(local),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(size),
+            "OMPI_COMM_WORLD_RANK": str(number),
+            "OMPI_COMM_WORLD_SIZE": str(ranks),
+        }
+        return Process(where[place], "rank", tuple(program), {**(exports or {}), **variables}, number, local)
+
+    return Alike("rank", tuple((where[place], on(place)) for place in range(last + 1)) if ranks else (), rank)
+
+
+# Read a job's distribution from the training toolkit's hyperparameters: the inverse of `compile/toolkit`.
+
+OF_TOOLKIT = frozenset(
+    {
+        PROGRAM, SUBMIT_DIRECTORY, LOG_LEVEL, JOB_NAME, REGION, GROUPS,
+        INSTANCE_TYPE, PROCESSES, RANKS, MPI_OPTIONS, SMDDP_OPTIONS, MODEL_PARALLEL,
+        NATIVE_LAUNCHER, *LAUNCHER_KEYS,
+    }
+)  # fmt: skip
+"""Hyperparameters for the toolkit, which do not belong to the script."""
+
+
+def parsed(text: Any) -> Any:
+    """Return a hyperparameter's value: decoded if it is JSON, as the SDK writes it, or else the text itself."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def distribution_in(parameters: Mapping[str, Any], instance_gpus: int | None) -> dict[str, Any]:
+    """Return the job's field `distribution` that starts the same processes as the hyperparameters.
+
+    Args:
+        parameters: the request's hyperparameters with their parsed values.
+        instance_gpus: GPUs of each instance, if known.
+    """
+    if parameters.get(MODEL_PARALLEL) is not None or _is_smp2_without_parameters(parameters):
+        return _smp(parameters, instance_gpus)
+    if parameters.get(SMDDP):
+        options = parameters.get(SMDDP_OPTIONS)
+        return {
+            "type": "smddp",
+            **({"launch": "torch"} if parameters.get(TORCH) else {}),
+            **({"mpi_options": options} if options else {}),
+        }
+    if parameters.get(TORCH):
+        return {"type": "torch", **_count(parameters)}
+    if parameters.get(MPI):
+        options = parameters.get(MPI_OPTIONS)
+        return {"type": "mpi", **_count(parameters), **({"options": options} if options else {})}
+    if parameters.get(PARAMETER_SERVER):
+        return {"type": "tensorflow", "strategy": "parameter_server"}
+    if parameters.get(MIRRORED):
+        return {"type": "tensorflow"}
+    return {}
+
+
+def _is_smp2_without_parameters(parameters: Mapping[str, Any]) -> bool:
+    return bool(parameters.get(TORCH)) and parameters.get(SMDDP) is False
+
+
+def _smp(parameters: Mapping[str, Any], instance_gpus: int | None) -> dict[str, Any]:
+    given = parameters.get(MODEL_PARALLEL)
+    options = parameters.get(MPI_OPTIONS)
+    version = 2 if parameters.get(TORCH) else 1
+    count = _count(parameters)
+    if count.get("processes_per_instance") == instance_gpus:
+        count = {}
+    return {
+        "type": "smp",
+        "version": version,
+        **count,
+        **({"parameters": given} if given else {}),
+        **({"mpi_options": options} if options and version == 1 else {}),
+    }
+
+
+def _count(parameters: Mapping[str, Any]) -> dict[str, int]:
+    count = parameters.get(PROCESSES)
+    return {"processes_per_instance": count} if isinstance(count, int) and count > 0 else {}

@@ -1,0 +1,651 @@
+"""Rules about the instance types of a SageMaker job: whether they exist, and whether they fit the job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from cloudtrain.documents.document import read_bytes
+from cloudtrain.errors import did_you_mean
+from cloudtrain.job.model import exact_duration, format_duration
+from cloudtrain.machines.choose import MachineGroup
+from cloudtrain.machines.table import instance_named, instance_types
+from cloudtrain.plans.plan import Level
+from cloudtrain.plans.processes import Processes
+from cloudtrain.rules import machines as shared
+from cloudtrain.rules.engine import Fault, Subject, join_names, rule
+from cloudtrain.rules.facts import counterpart
+from cloudtrain.rules.job import short_wait, wait_shorter_than_run
+from cloudtrain.rules.machines import over_ethernet
+from cloudtrain.runtime.sagemaker_launcher.variables import RDMA_FAMILIES
+from cloudtrain.targets.sagemaker.catalogue.images import numbers
+from cloudtrain.targets.sagemaker.compile.launch import REQUIREMENTS
+from cloudtrain.targets.sagemaker.rules.distribution import distribution_ignored
+from cloudtrain.targets.sagemaker.rules.view import (
+    ValuePath,
+    cluster,
+    image,
+    launcher,
+    mapping,
+    mode,
+    overridden,
+    seconds,
+    text,
+)
+
+_NEVER = (99,)
+_FINDS_EFA = {"pytorch": (2, 6)}
+"""The first images whose NCCL plugin needs no variable.
+
+Source: docker/2.6/py3/cu126/Dockerfile.gpu of PyTorch in aws/deep-learning-containers.
+"""
+
+_GB_PER_GIB = 2**30 / 10**9
+
+
+@rule("SM201", Level.ERROR)
+def unknown_type(subject: Subject) -> Iterator[Fault]:
+    """The instance type does not exist.
+
+    The catalogue has all 225 types that CreateTrainingJob accepts (botocore 1.44.5). The SageMaker SDK accepts any text
+    of the form `ml.FAMILY.SIZE`, and chooses a CPU image for an unknown family. If a type is newer than the catalogue,
+    add it to `instances.toml`.
+    """
+    for group in cluster(subject).groups:
+        name = group.instance_type
+        if group.known is None and instance_named("sagemaker", f"ml.{name}") is None:
+            near = _nearest(name)
+            hint = f"did you mean `{near}`?" if near else "`cloudtrain instances --target sagemaker` lists the types"
+            hint = counterpart(name, "sagemaker") or hint
+            yield Fault(f"SageMaker has no instance type `{name}`", hint, group.path)
+
+
+@rule("SM202", Level.ERROR)
+def type_without_prefix(subject: Subject) -> Iterator[Fault]:
+    """The instance type has the name of an EC2 type.
+
+    SageMaker's names begin with `ml.`, such as `ml.g5.xlarge` for the EC2 type `g5.xlarge`.
+    """
+    for group in cluster(subject).groups:
+        name = group.instance_type
+        if instance_named("sagemaker", f"ml.{name}"):
+            yield Fault(f"`{name}` is EC2's name for the instance type", f"write `ml.{name}`", group.path)
+
+
+@rule("SM203", Level.WARNING)
+def retired_type(subject: Subject) -> Iterator[Fault]:
+    """The instance type is retired, or will be.
+
+    A job on a retired type fails at once, or waits forever for capacity. The date of retirement comes from the
+    catalogue or from your own `instances.toml`.
+    """
+    return shared.retired_type(subject)
+
+
+@rule("SM204", Level.WARNING)
+def without_efa(subject: Subject) -> Iterator[Fault]:
+    """The job trains on several GPU instances without EFA.
+
+    Gradients then travel over TCP, and the GPUs wait for them. Except for small models, a second instance can make
+    training slower. Types with EFA (`cloudtrain instances --interconnect rdma`) let NCCL bypass the kernel. One larger
+    instance with as many GPUs needs no network at all. To use Ethernet on purpose, write `interconnect: ethernet` under
+    `resources`.
+    """
+    return over_ethernet(subject, "SM204")
+
+
+rule("SM205", Level.ERROR)(shared.type_is_not_as_described)
+
+
+@rule("SM206", Level.WARNING)
+def efa_left_off(subject: Subject) -> Iterator[Fault]:
+    """The image's toolkit does not switch on the EFA of this instance type.
+
+    The training toolkit sets `FI_PROVIDER=efa` and `FI_EFA_USE_DEVICE_RDMA=1` only for instance types in its own list
+    (sagemaker-training 5.1.4). The list lacks p5en, p6, g6, g6e, trn1n and trn2; before 5.1.2 it lacks RDMA on p5. NCCL
+    plugins before aws-ofi-nccl 1.7.0 need these variables; without them they fall back to TCP, which is several times
+    slower. Newer plugins find EFA by themselves (aws-ofi-nccl's doc/efa-env-var.md). AWS's PyTorch images have a newer
+    plugin from 2.6 on, because EFA's installer 1.38.0 contains it. You can set the variables with all plugins;
+    cloudtrain's own launcher sets them (`launch = "entrypoint"`).
+    """
+    machines = cluster(subject)
+    if mode(subject) != "toolkit" or machines.spanned_count < 2 or launcher(subject) in ("none", "tensorflow"):
+        return
+    for group in machines.spanned:
+        missing = _missing_variables(subject, group)
+        if group.known and missing:
+            message = f"the image's toolkit does not set `{' '.join(missing)}` on `{group.known.name}`"
+            yield Fault(message, _how_to_set(subject, missing), group.path)
+
+
+@rule("SM207", Level.WARNING)
+def fixed_disk_too_small(subject: Subject) -> Iterator[Fault]:
+    """The instance type's fixed disk is smaller than the job's `volume_size`.
+
+    On types with local NVMe disks, a job gets only these disks, and the service ignores `volume_size` (API reference,
+    ResourceConfig). If the data does not fit, the job fails during the download.
+    """
+    asked = mapping(subject, "ResourceConfig").get("VolumeSizeInGB")
+    if not isinstance(asked, int):
+        return
+    path = overridden(subject, "ResourceConfig", "VolumeSizeInGB") or ("resources", "volume_size")
+    for group in cluster(subject).groups:
+        disk = group.known.nvme_gb if group.known else 0
+        if disk and asked * _GB_PER_GIB > disk:
+            name = group.instance_type
+            yield Fault(
+                f"`volume_size` asks for {asked:,} GiB, and `{name}` has a fixed disk of {disk:,} GB",
+                "remove `volume_size`, and read the data on demand with `mode: mount`; or name a type with a larger "
+                "disk",
+                path,
+            )
+
+
+@rule("SM208", Level.ERROR)
+def key_for_local_disk(subject: Subject) -> Iterator[Fault]:
+    """The job sets a volume key for an instance type with local disks.
+
+    The machine encrypts local NVMe disks with its own key. The API refuses `VolumeKmsKeyId` for such instance types
+    (API reference, ResourceConfig).
+    """
+    if not text(subject, "ResourceConfig", "VolumeKmsKeyId"):
+        return
+    path = overridden(subject, "ResourceConfig", "VolumeKmsKeyId") or ()
+    for group in cluster(subject).groups:
+        if group.known and group.known.nvme_gb:
+            yield Fault(
+                f"`{group.known.name}` encrypts its local disk itself and takes no `volume_kms_key`",
+                "remove `volume_kms_key` from the target's settings for this job",
+                path,
+            )
+
+
+def _nearest(name: str) -> str | None:
+    """Return the known type with the most similar name: `ml.g5.xlarge` for `ml.g5.xlrge`. None if nothing is similar.
+
+    Family (`g5`) and size (`xlarge`) are compared separately, because many types share a size.
+    """
+    family, _, size = name.lower().removeprefix("ml.").rpartition(".")
+    sizes: dict[str, list[str]] = {}
+    for row in instance_types("sagemaker"):
+        sizes.setdefault(row.family, []).append(row.name.rpartition(".")[2])
+    found = next(iter(get_close_matches(family, sizes, n=1)), None)
+    if found is None:
+        return None
+    return f"ml.{found}.{get_close_matches(size, sizes[found], n=1, cutoff=0)[0]}"
+
+
+def _missing_variables(subject: Subject, group: MachineGroup) -> list[str]:
+    """Return the EFA variables that the instance type needs and that are not set, such as `FI_PROVIDER=efa`."""
+    known, found = group.known, image(subject)
+    if known is None or known.interconnect != "rdma" or not (known.gpus or known.neuron_cores):
+        return []
+    if found is not None and known.gpus and numbers(found.engine[1]) >= _FINDS_EFA.get(found.engine[0], _NEVER):
+        return []
+    wanted = {"FI_PROVIDER": "efa"} | ({"FI_EFA_USE_DEVICE_RDMA": "1"} if known.family in RDMA_FAMILIES else {})
+    return [f"{name}={value}" for name, value in wanted.items() if not _is_set(subject, name)]
+
+
+def _is_set(subject: Subject, name: str) -> bool:
+    """Return whether the job or any process in the plan sets the variable."""
+    if name in mapping(subject, "Environment"):
+        return True
+    return any(
+        name in process.env or any(word.startswith(f"{name}=") for word in process.argv)
+        for process in Processes.of(subject.plan.processes).examples
+    )
+
+
+def _how_to_set(subject: Subject, missing: list[str]) -> str:
+    """Return a hint on how to set the variables. mpirun needs `-x` options to pass them to the ranks."""
+    distribution = subject.effective.distribution
+    if launcher(subject) == "mpirun":
+        field = "options" if distribution.type in ("mpi", "horovod") else "mpi_options"
+        return f'write `{field}: "{" ".join(f"-x {variable}" for variable in missing)}"` under `distribution`'
+    variables = ", ".join(f'{name}: "{value}"' for name, _, value in (one.partition("=") for one in missing))
+    return f"write `environment: {{variables: {{{variables}}}}}`"
+
+
+# Rules about SageMaker jobs with several instance types: instance groups and preferences.
+
+_WORDS = {"gpu": "GPUs", "neuron": "Neuron cores", "cpu": "no GPU"}
+
+
+@rule("SM211", Level.ERROR)
+def group_names_repeat(subject: Subject) -> Iterator[Fault]:
+    """Two instance groups have the same name.
+
+    Inputs, the distribution and the script identify groups by name, and the API refuses equal names.
+    """
+    groups = subject.effective.resources.instance_groups
+    names = [group.name for group in groups]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            path = ("resources", "instance_groups", index, "name")
+            yield Fault(f"two instance groups are called `{name}`", f"call one `{name}-{index + 1}`", path)
+
+
+@rule("SM212", Level.ERROR)
+def unknown_group(subject: Subject) -> Iterator[Fault]:
+    """The job names an instance group that it does not have.
+
+    `resources.distribution_groups` and `inputs.NAME.instance_groups` refer to names in `resources.instance_groups`. If
+    the group does not exist, the distribution starts nothing, and no instance receives the input.
+    """
+    known = [group.name for group in subject.effective.resources.instance_groups]
+    named: list[tuple[ValuePath, tuple[str, ...]]] = [
+        (("resources", "distribution_groups"), subject.job.resources.distribution_groups)
+    ]
+    named += [(("inputs", name, "instance_groups"), item.instance_groups) for name, item in subject.job.inputs.items()]
+    for place, names in named:
+        for index, name in enumerate(names):
+            if name not in known:
+                hint = did_you_mean(name, known) or "add it to `resources.instance_groups`, or remove it here"
+                yield Fault(f"the job has no instance group `{name}`", hint, (*place, index))
+
+
+@rule("SM213", Level.ERROR)
+def group_without_gpu(subject: Subject) -> Iterator[Fault]:
+    """The distribution spans groups with GPUs and a group without GPUs.
+
+    Every instance that the distribution spans gets ranks. A rank without a GPU cannot join an NCCL process group, so
+    the job hangs until its collectives time out. With `torch_distributed`, the SageMaker SDK silently drops the list of
+    distribution groups, so each group runs a separate torchrun (sagemaker 2.257.7).
+    """
+    machines = cluster(subject)
+    if machines.kind != "groups" or launcher(subject) not in ("torchrun", "mpirun"):
+        return
+    with_gpu = [group.name for group in machines.spanned if group.device in ("gpu", "neuron")]
+    for group in machines.spanned:
+        if group.device == "cpu" and with_gpu:
+            yield Fault(
+                f"the group `{group.name}` has no GPU, and `{subject.effective.distribution.type}` spans it",
+                f"write `distribution_groups: [{', '.join(with_gpu)}]` under `resources`",
+                group.path,
+            )
+
+
+@rule("SM214", Level.WARNING)
+def groups_unlike(subject: Subject) -> Iterator[Fault]:
+    """The distribution spans groups with different GPUs.
+
+    At each step, all ranks wait for the slowest one. mpirun starts the same number of processes on every instance as on
+    the first one. AWS documents only distributions over a single group (developer guide, heterogeneous clusters).
+    """
+    machines = cluster(subject)
+    if machines.kind != "groups" or launcher(subject) not in ("torchrun", "mpirun"):
+        return
+    kinds = {group.name: group.known.hardware for group in machines.spanned if group.known and group.known.gpus}
+    if len(set(kinds.values())) > 1:
+        shown = ", ".join(f"`{name}` has {gpus}" for name, gpus in kinds.items())
+        first = next(iter(kinds))
+        yield Fault(
+            f"the distribution spans groups with different GPUs: {shown}",
+            f"write `distribution_groups: [{first}]` under `resources`, or give the groups one instance type",
+            ("resources", "instance_groups"),
+        )
+
+
+@rule("SM215", Level.ERROR)
+def library_over_groups(subject: Subject) -> Iterator[Fault]:
+    """SMDDP or SMP would span several instance groups.
+
+    Both libraries need equal instances, because the toolkit starts them for a homogeneous cluster with one instance
+    type (`SMDATAPARALLEL_USE_HOMOGENEOUS`, sagemaker-training 5.1.4).
+    """
+    machines, distribution = cluster(subject), subject.effective.distribution.type
+    if distribution not in ("smddp", "smp") or machines.kind != "groups" or len(machines.spanned) < 2:
+        return
+    first = machines.spanned[0].name
+    yield Fault(
+        f"`{distribution}` spans the groups {join_names([group.name for group in machines.spanned])}",
+        f"write `distribution_groups: [{first}]` under `resources`",
+        ("resources", "distribution_groups"),
+    )
+
+
+@rule("SM216", Level.ERROR)
+def preference_repeats(subject: Subject) -> Iterator[Fault]:
+    """The preferences name an instance type twice.
+
+    The service takes the first type with free capacity; each type may appear once (API reference, InstancePreference).
+    """
+    groups = _preferences(subject)
+    names = [group.instance_type for group in groups]
+    for index, group in enumerate(groups):
+        if names[index] in names[:index]:
+            yield Fault(f"`{names[index]}` is preferred twice", "remove one of them", group.path)
+
+
+@rule("SM217", Level.ERROR)
+def preferences_need_other_images(subject: Subject) -> Iterator[Fault]:
+    """The preferred instance types need different images.
+
+    A job has one image, chosen for its first preference. On a type with another accelerator or processor (GPUs,
+    Trainium, none, or ARM), the image fails to start, or leaves the accelerators idle.
+    """
+    groups = [group for group in _preferences(subject) if group.known is not None]
+    for group in groups[1:]:
+        first = groups[0]
+        assert group.known is not None
+        assert first.known is not None
+        if (group.device, group.known.architecture) != (first.device, first.known.architecture):
+            yield Fault(
+                f"the image is for `{first.known.name}` ({_kind(first)}), and does not suit `{group.known.name}` "
+                f"({_kind(group)})",
+                f"remove `{group.known.name}`, or put types of one kind into the list",
+                group.path,
+            )
+
+
+@rule("SM218", Level.ERROR)
+def preferences_exclude(subject: Subject) -> Iterator[Fault]:
+    """The job combines preferred instance types with spot capacity or a placement.
+
+    `InstancePreferences` work only with on-demand capacity and training plans, and not with InstancePlacementConfig
+    (API reference, ResourceConfig).
+    """
+    if not _preferences(subject):
+        return
+    path = ("resources", "instance_preferences")
+    if subject.plan.request.get("EnableManagedSpotTraining"):
+        yield Fault(
+            "`instance_preferences` and `spot` exclude each other",
+            "remove `spot`, or name one `instance_type` instead of several",
+            path,
+        )
+    if mapping(subject, "ResourceConfig", "InstancePlacementConfig"):
+        yield Fault(
+            "`instance_preferences` and `InstancePlacementConfig` exclude each other",
+            "remove `InstancePlacementConfig` from `sagemaker_overrides`",
+            path,
+        )
+
+
+@rule("SM524", Level.ERROR)
+def training_plan_twice(subject: Subject) -> Iterator[Fault]:
+    """The target and a preferred instance type both name a training plan.
+
+    A job may set either `TrainingPlanArns` of a preference or `TrainingPlanArn` of the whole job, but not both (API
+    reference, InstancePreference).
+    """
+    if not mapping(subject, "ResourceConfig").get("TrainingPlanArn"):
+        return
+    for index, row in enumerate(subject.job.resources.instance_preferences):
+        if row.training_plan is not None:
+            yield Fault(
+                f"`{row.instance_type}` has a training plan, and the target has one for all types",
+                "remove `training_plan` from `[sagemaker]` in `cloudtrain.toml`, or from the preference",
+                ("resources", "instance_preferences", index, "training_plan"),
+            )
+
+
+def _preferences(subject: Subject) -> list[MachineGroup]:
+    machines = cluster(subject)
+    return list(machines.groups) if machines.kind == "preferences" else []
+
+
+def _kind(group: MachineGroup) -> str:
+    assert group.known is not None
+    return f"{_WORDS[group.device or 'cpu']}, {group.known.architecture}"
+
+
+# Rules about the network of a SageMaker job (VPC, isolation, encryption) and about the profiler.
+
+
+@rule("SM701", Level.ERROR)
+def half_a_network(subject: Subject) -> Iterator[Fault]:
+    """The target's settings have subnets but no security groups, or security groups but no subnets.
+
+    `VpcConfig` needs at least one of each. The service creates a network interface of every instance in a subnet, and
+    applies the rules of the security groups.
+    """
+    config = mapping(subject, "VpcConfig")
+    if not config:
+        return
+    for key, field in (("Subnets", "subnets"), ("SecurityGroupIds", "security_group_ids")):
+        if not config.get(key):
+            example = "subnet-0123456789abcdef0" if field == "subnets" else "sg-0123456789abcdef0"
+            hint = f'add `{field} = ["{example}"]` under `[sagemaker]` in `cloudtrain.toml`'
+            yield Fault(f"the job's VPC has no `{field}`", hint)
+
+
+@rule("SM702", Level.ERROR)
+def install_without_network(subject: Subject) -> Iterator[Fault]:
+    """The job would install packages in a container without network.
+
+    With network isolation the container has no network access, so `pip install -r` and the job fail. Put the packages
+    into the image. Or put them into the bundle as wheels, with `--no-index` in the requirements file.
+    """
+    if not subject.plan.request.get("EnableNetworkIsolation") or mode(subject) == "image":
+        return
+    file = subject.job.environment.requirements
+    if file is None and mode(subject) == "toolkit":
+        file = REQUIREMENTS  # the toolkit installs this file wherever it finds it
+    text = _text(subject, file)
+    if text and "--no-index" not in text:
+        yield Fault(
+            f"the container has no network, so `{file}` cannot be installed",
+            "put the packages into the image; or wheels into the bundle, with `--no-index --find-links .` in the file",
+            ("environment", "requirements"),
+        )
+
+
+@rule("SM703", Level.WARNING)
+def address_without_network(subject: Subject) -> Iterator[Fault]:
+    """The script gets an address that it cannot reach without network.
+
+    With network isolation the container cannot call S3 or any other service. Read inputs through channels, and write
+    models and checkpoints to their folders.
+    """
+    if not subject.plan.request.get("EnableNetworkIsolation"):
+        return
+    for name, value in subject.effective.hyperparameters.items():
+        if isinstance(value, str) and value.startswith(("s3://", "http://", "https://")):
+            yield Fault(
+                f"the container has no network, and cannot reach `{value}`",
+                f"make it an input, and write `{name}: ${{{{inputs.NAME}}}}`",
+                ("hyperparameters", name),
+            )
+
+
+@rule("SM704", Level.WARNING)
+def profiler_on_trainium(subject: Subject) -> Iterator[Fault]:
+    """SageMaker's profiler does not support Trainium.
+
+    The SageMaker SDK switches the profiler off on `ml.trn` types. Use Neuron's own profiling tools.
+    """
+    profiling = mapping(subject, "ProfilerConfig").get("DisableProfiler") is False
+    for group in cluster(subject).groups:
+        if profiling and group.device == "neuron":
+            message = f"the profiler has nothing to show on `{group.instance_type}`"
+            yield Fault(message, "remove `profiler = true` from the target's settings for this job", group.path)
+
+
+@rule("SM705", Level.NOTICE)
+def nothing_to_encrypt(subject: Subject) -> Iterator[Fault]:
+    """Traffic between instances is encrypted, but the job has only one instance.
+
+    The setting takes effect with two or more instances. It then slows training down, depending on the amount of
+    traffic.
+    """
+    wanted = subject.plan.request.get("EnableInterContainerTrafficEncryption")
+    if wanted and cluster(subject).count == 1:
+        yield Fault(
+            "one instance has no traffic to others that `encrypt_inter_container_traffic` could encrypt",
+            "remove `encrypt_inter_container_traffic` from the target's settings for this job",
+        )
+
+
+def _text(subject: Subject, file: str | None) -> str:
+    """Return the text of a file in the bundle; empty if the file is missing or cannot be read."""
+    for entry in subject.tree.entries:
+        if entry.path == file:
+            try:
+                return read_bytes(subject.tree.location(entry)).decode("utf-8", "replace")
+            except OSError:  # the file is too large for a script, or has changed
+                return ""
+    return ""
+
+
+# Rules that compare the number of processes with the number of GPUs.
+#
+# They count the processes that the container will really start, with all overrides.
+
+
+@rule("SM331", Level.WARNING)
+def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
+    """An instance has more GPUs than processes.
+
+    A process uses one GPU, unless the script itself uses more. You pay for the other GPUs, and they stay idle.
+    cloudtrain counts the processes that the container will start, including overrides and the toolkit's own rules.
+    """
+    if not any(distribution_ignored(subject)):
+        yield from shared.fewer_processes_than_gpus(subject)
+
+
+@rule("SM332", Level.ERROR)
+def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
+    """An instance has more processes than GPUs.
+
+    With two ranks on one GPU, NCCL fails at start ("Duplicate GPU detected"), when you already pay for the machines. On
+    Trainium each process uses a Neuron core.
+    """
+    return shared.more_processes_than_gpus(subject)
+
+
+rule("SM333", Level.WARNING)(shared.more_ranks_than_gpus)
+
+
+@rule("SM334", Level.WARNING)
+def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
+    """mpirun starts a single process.
+
+    Without `processes_per_instance`, mpirun starts one process for each GPU, or one on an instance without GPUs. On a
+    single instance with at most one GPU, this is a single process, so nothing is distributed. The SageMaker SDK starts
+    such a job without a warning.
+    """
+    return shared.mpi_with_one_process(subject)
+
+
+# Rules about time on SageMaker: limits, spot capacity, warm pools and training plans.
+
+_LONGEST_RUN = 28 * 86_400
+"""Longest run in seconds (API reference, StoppingCondition). The service's model lacks this limit."""
+
+_LONGEST_POOL_OF_GUIDE = 3600
+"""Longest warm pool in seconds (developer guide, managed warm pools); the service's model allows 21,600."""
+
+
+@rule("SM401", Level.ERROR)
+def spot_without_limit(subject: Subject) -> Iterator[Fault]:
+    """A spot job does not limit its waiting time.
+
+    A spot job needs `MaxWaitTimeInSeconds`, which limits waiting and running together. The SageMaker SDK sends the job
+    without this limit (2.257.7), and the service refuses the job.
+    """
+    if _spot(subject) and seconds(subject, "MaxWaitTimeInSeconds") is None:
+        run = seconds(subject, "MaxRuntimeInSeconds") or 0
+        message = "a spot job needs a limit for waiting and running together"
+        yield Fault(message, f"write `spot: {{max_wait: {exact_duration(2 * run)}}}`", ("spot",))
+
+
+@rule("SM402", Level.ERROR)
+def spot_with_warm_pool(subject: Subject) -> Iterator[Fault]:
+    """The job asks for a warm pool on spot capacity.
+
+    A warm pool cannot keep spot instances, so the service refuses the job (developer guide, managed warm pools).
+    """
+    if _spot(subject) and seconds(subject, "KeepAlivePeriodInSeconds"):
+        yield Fault(
+            "spot capacity cannot be kept in a warm pool",
+            "remove `spot` from the job, or `keep_alive` from the target's settings",
+            ("spot",),
+        )
+
+
+@rule("SM403", Level.ERROR)
+def wait_shorter_than_default_run(subject: Subject) -> Iterator[Fault]:
+    """`spot.max_wait` is shorter than the time that the job may run.
+
+    `spot.max_wait` limits waiting and running together, so it cannot be less than `max_runtime`, whose default is one
+    day. The SageMaker SDK sends such a job, and the service refuses it.
+    """
+    wait, run = seconds(subject, "MaxWaitTimeInSeconds"), seconds(subject, "MaxRuntimeInSeconds")
+    if any(wait_shorter_than_run(subject)):
+        return  # CT402 reports it
+    if wait is not None and run is not None and wait < run:
+        default = ", the default" if subject.job.max_runtime is None else ""
+        hint = f"set `max_runtime` to at most `{exact_duration(wait)}`"
+        yield Fault(short_wait(wait, exact_duration(run) + default), hint, ("spot", "max_wait"))
+
+
+@rule("SM404", Level.ERROR)
+def warm_pool_of_groups(subject: Subject) -> Iterator[Fault]:
+    """The job asks for a warm pool on a heterogeneous cluster.
+
+    Warm pools keep only equal instances, so a job cannot have both `KeepAlivePeriodInSeconds` and `InstanceGroups`
+    (developer guide, managed warm pools).
+    """
+    if cluster(subject).kind == "groups" and seconds(subject, "KeepAlivePeriodInSeconds"):
+        yield Fault(
+            "a job with instance groups cannot be kept in a warm pool",
+            "remove `keep_alive` from the target's settings for this job",
+            ("resources", "instance_groups"),
+        )
+
+
+@rule("SM405", Level.WARNING)
+def spot_with_training_plan(subject: Subject) -> Iterator[Fault]:
+    """The job uses a training plan on spot capacity.
+
+    A training plan is capacity that you reserved and paid for in advance. A spot job would wait for other machines at
+    extra cost, while the reserved machines stay idle.
+    """
+    if _spot(subject) and text(subject, "ResourceConfig", "TrainingPlanArn"):
+        yield Fault(
+            "the job has reserved capacity from a training plan, and asks for spot capacity",
+            "remove `spot` from the job, or `training_plan` from the target's settings",
+            ("spot",),
+        )
+
+
+@rule("SM406", Level.ERROR)
+def run_too_long(subject: Subject) -> Iterator[Fault]:
+    """The job's `max_runtime` is longer than SageMaker allows.
+
+    SageMaker ends a training job after 28 days at the latest. Longer training needs checkpoints and a second job.
+    """
+    return shared.run_too_long(subject, _LONGEST_RUN)
+
+
+@rule("SM407", Level.WARNING)
+def warm_pool_long(subject: Subject) -> Iterator[Fault]:
+    """A warm pool is kept for more than an hour.
+
+    The limit is one hour in the developer guide, and six hours in the API's model. In accounts with the lower limit,
+    the service refuses the job. In all accounts, the idle instances are billed like a running job.
+    """
+    keep = seconds(subject, "KeepAlivePeriodInSeconds") or 0
+    if keep > _LONGEST_POOL_OF_GUIDE:
+        yield Fault(
+            f"`keep_alive` is {format_duration(keep)}, and SageMaker's guide allows 1h",
+            'write `keep_alive = "1h"`, or accept it with `--ignore SM407`',
+        )
+
+
+@rule("SM408", Level.NOTICE)
+def pending_limit_without_effect(subject: Subject) -> Iterator[Fault]:
+    """`max_pending` has no effect on instances without accelerators.
+
+    `MaxPendingTimeInSeconds` works on `ml.p`, `ml.g` and `ml.trn` types only (API reference, StoppingCondition).
+    """
+    pending, devices = seconds(subject, "MaxPendingTimeInSeconds"), {group.device for group in cluster(subject).groups}
+    if pending is not None and devices == {"cpu"}:
+        name = cluster(subject).groups[0].instance_type
+        hint = "remove `max_pending` from the target's settings for this job, or name a type with GPUs or Trainium"
+        yield Fault(f"`max_pending` has no effect on `{name}`", hint)
+
+
+def _spot(subject: Subject) -> bool:
+    return subject.plan.request.get("EnableManagedSpotTraining") is True

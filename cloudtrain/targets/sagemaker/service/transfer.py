@@ -1,0 +1,452 @@
+"""Upload the bundle and local data to S3. Existing content is skipped, because addresses contain the content's hash.
+
+S3 stores an object completely or not at all, and checks the SHA-256 of each part on arrival. An existing object counts
+as cloudtrain's and complete if three values are right: the content's hash in its metadata, its size, and S3's own
+checksum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tarfile
+import tempfile
+import zlib
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from cloudtrain.code.data import DataFile
+from cloudtrain.errors import TargetError, UsageError, did_you_mean
+from cloudtrain.plans.plan import Upload
+from cloudtrain.plans.states import LogLine
+from cloudtrain.system.plugins import require
+from cloudtrain.system.staging import Staging, Unsafe, safe_name, safe_target
+from cloudtrain.targets.common.archives import landing
+from cloudtrain.targets.common.services import Denied, NotThere
+from cloudtrain.targets.common.transfers import Report, Storage, below, send_data
+from cloudtrain.targets.contract import BundleWriter, ByteProgress
+from cloudtrain.targets.sagemaker.plan import Places, S3Uri
+from cloudtrain.targets.sagemaker.service.clients import Clients
+
+_PART = 16 << 20
+"""Size of one part in bytes; larger files are uploaded in several parts at once."""
+
+_TYPE = "ContentType"
+
+_MARK, _SIZE, _CHECKSUM = "cloudtrain-sha256", "cloudtrain-bytes", "cloudtrain-checksum"
+"""Metadata of an uploaded bundle: the hash of its content, and size and checksum of the archive."""
+
+
+def upload(
+    clients: Clients,
+    item: Upload,
+    bundle: BundleWriter,
+    *,
+    owner: str | None,
+    kms_key: str | None,
+    on_bytes: ByteProgress | None,
+) -> bool:
+    """Upload the bundle to `item.destination`; return False if it is already there.
+
+    Args:
+        owner: the account that must own the bucket. A bucket of another account is refused.
+        kms_key: the KMS key that encrypts the object. Default: the bucket's key.
+
+    Raises:
+        TargetError: the bucket does not exist, is in another region, or is not writable.
+    """
+    where = S3Uri.parse(item.destination)
+    place = {"Bucket": where.bucket, "Key": where.key} | ({"ExpectedBucketOwner": owner} if owner else {})
+    if _is_there(clients, place, item.sha256):
+        return False
+    with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
+        archive = Path(folder, "sourcedir.tar.gz")
+        bundle.write(archive)
+        metadata = {_MARK: item.sha256, _SIZE: str(archive.stat().st_size), _CHECKSUM: _checksum(archive)}
+        count = None if on_bytes is None else _counting(archive.stat().st_size, on_bytes)
+        _send(clients, archive, place, _extras(metadata, owner, kms_key), count)
+    return True
+
+
+def upload_data(
+    clients: Clients, item: Upload, *, owner: str | None, kms_key: str | None, on_bytes: ByteProgress | None
+) -> bool:
+    """Upload local data to its S3 folder; return False if all files are already there.
+
+    Arguments and errors are the same as for `upload`.
+    """
+    where = S3Uri.parse(item.destination)
+    bucket = {"Bucket": where.bucket} | ({"ExpectedBucketOwner": owner} if owner else {})
+    extras = {name: value for name, value in _extras({}, owner, kms_key).items() if name not in ("Metadata", _TYPE)}
+
+    def sizes() -> dict[str, int]:
+        pages = clients.pages(
+            "s3", "list_objects_v2", token="ContinuationToken", next_token="NextContinuationToken",
+            Prefix=where.folder, **bucket,
+        )  # fmt: skip
+        return below(where.key, {found["Key"]: found["Size"] for page in pages for found in page.get("Contents", ())})
+
+    def send(file: DataFile, report: Report) -> None:
+        count = _counting(file.size, lambda sent, _: report(sent))
+        _send(clients, file.place, {**bucket, "Key": where.folder + file.path}, extras, count)
+
+    def remove(name: str) -> None:
+        clients.call("s3", "delete_object", Key=where.folder + name, **bucket)
+
+    return send_data(item, Storage(sizes, send, remove), on_bytes)
+
+
+def _is_there(clients: Clients, place: dict[str, str], sha256: str) -> bool:
+    """Return whether S3 already has a complete object with the content's hash `sha256`.
+
+    Returns False if the credentials do not allow reading from the bucket. If S3 does not report the checksum of an
+    encrypted object, because the credentials cannot use its KMS key, hash and size suffice.
+    """
+    found = None
+    for options in ({"ChecksumMode": "ENABLED"}, {}):
+        try:
+            found = clients.call("s3", "head_object", **place, **options)
+            break
+        except NotThere:
+            return False
+        except Denied:
+            continue
+    if found is None:
+        return False
+    said, checksum = found["Metadata"], found.get("ChecksumSHA256")
+    checksum = checksum and checksum.partition("-")[0]  # the number of parts may follow it
+    is_whole = said.get(_SIZE) == str(found["ContentLength"]) and checksum in (None, said.get(_CHECKSUM))
+    return bool(said.get(_MARK) == sha256 and is_whole)
+
+
+def _checksum(archive: Path) -> str:
+    """Return the SHA-256 that S3 reports for the archive: for an upload in parts, the hash of the parts' hashes."""
+    with archive.open("rb") as file:
+        digests = [hashlib.sha256(part).digest() for part in iter(partial(file.read, _PART), b"")]
+    is_one_part = archive.stat().st_size < _PART
+    whole = b"".join(digests) or hashlib.sha256().digest()
+    return b64encode(whole if is_one_part else hashlib.sha256(whole).digest()).decode()
+
+
+def _extras(metadata: dict[str, str], owner: str | None, kms_key: str | None) -> dict[str, Any]:
+    extras: dict[str, Any] = {
+        "Metadata": metadata,
+        _TYPE: "application/gzip",
+        "ChecksumAlgorithm": "SHA256",
+    }
+    if owner is not None:
+        extras["ExpectedBucketOwner"] = owner
+    if kms_key is not None:
+        extras |= {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key}
+    return extras
+
+
+def _send(
+    clients: Clients,
+    archive: Path,
+    place: dict[str, str],
+    extras: dict[str, Any],
+    count: Callable[[int], None] | None,
+) -> None:
+    transfer = require("boto3.s3.transfer", extra="sagemaker")
+    config = transfer.TransferConfig(multipart_threshold=_PART, multipart_chunksize=_PART)
+
+    def send(client: Any) -> None:
+        with archive.open("rb") as file:
+            client.upload_fileobj(
+                file,
+                place["Bucket"],
+                place["Key"],
+                ExtraArgs=extras,
+                Callback=count,
+                Config=config,
+            )
+
+    clients.attempt("s3", "put_object", {"Bucket": place["Bucket"]}, send)
+
+
+def _counting(total: int, on_bytes: ByteProgress) -> Callable[[int], None]:
+    sent, lock = 0, Lock()
+
+    def count(amount: int) -> None:
+        nonlocal sent
+        with lock:  # parts go up in several threads
+            sent = min(total, max(0, sent + amount))  # a repeated part first counts backwards
+            on_bytes(sent, total)
+
+    return count
+
+
+# Unpack the service's archives (`model.tar.gz`, `output.tar.gz`) safely, only inside the destination.
+#
+# Anybody who can write to the bucket can change an archive, so cloudtrain trusts nothing in it.
+# `cloudtrain.system.staging` checks names and links. This module refuses devices and pipes, and writes nothing from a
+# damaged or hostile archive.
+
+_COPY = 1 << 20
+
+Rename = Callable[[str], str | None]
+"""Turns a name in the archive into a name on disk, or into None to skip the member."""
+
+
+def extract(archive: Path, destination: Path, rename: Rename) -> list[Path]:
+    """Unpack the members that `rename` selects into `destination`, and return the written paths in the archive's order.
+
+    Creates `destination`. Writes either all files or none, and replaces existing files. `rename` turns a member's name
+    into its name on disk, or into None to skip the member.
+
+    Raises:
+        TargetError: the archive is damaged, or holds members that must not be unpacked.
+        OSError: a file cannot be written, for example because the disk is full.
+    """
+    with landing(destination) as staging:
+        stage(archive, staging, rename)
+        return staging.move()
+
+
+def stage(archive: Path, staging: Staging, rename: Rename) -> None:
+    """Write the members that `rename` selects (see `extract`) into the staging folder.
+
+    Raises:
+        TargetError: the archive is damaged, or holds members that must not be unpacked.
+    """
+    with _open(archive) as tar, _about(archive):
+        for member in tar:
+            if member.isdir():
+                continue
+            plain = safe_name(member.name)
+            name = rename(plain)
+            if member.issym():
+                safe_target(plain, member.linkname)
+            elif not (member.isreg() or member.islnk()):
+                raise Unsafe(member.name, "is neither a file nor a link")
+            if name is None:
+                continue
+            if member.issym():
+                staging.link(name, member.linkname)
+            else:
+                _write(tar, member, staging.place(name))
+        staging.make_links()
+
+
+def names_in(archive: Path) -> list[str]:
+    """Return the names of all archive members except folders, without a leading `./`.
+
+    Raises:
+        TargetError: the archive is damaged, or a name in it points outside of the destination.
+    """
+    with _open(archive) as tar, _about(archive):
+        return [safe_name(member.name) for member in tar if not member.isdir()]
+
+
+@contextmanager
+def _open(archive: Path) -> Iterator[tarfile.TarFile]:
+    """Open the archive for reading.
+
+    Raises:
+        TargetError: the archive is damaged.
+        OSError: the system reports an error, such as a full disk.
+    """
+    try:
+        with tarfile.open(archive, "r:*") as tar:
+            yield tar
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise
+        raise _refusal(archive, f"is damaged: {error}") from error
+
+
+@contextmanager
+def _about(archive: Path) -> Iterator[None]:
+    try:
+        yield
+    except Unsafe as error:
+        raise _refusal(archive, f"cannot be unpacked: {error}") from None
+
+
+def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
+    """Write a regular file. A hard link becomes a copy of the file that it links to."""
+    try:
+        source = tar.extractfile(member)
+    except (KeyError, RecursionError):  # a missing member; circular links, which tarfile follows forever
+        source = None
+    if source is None:
+        raise Unsafe(member.name, "is a link to nothing")
+    with source, place.open("wb") as file:
+        shutil.copyfileobj(source, file, _COPY)
+    place.chmod(0o755 if member.mode & 0o100 else 0o644)
+
+
+def _refusal(archive: Path, what: str) -> TargetError:
+    return TargetError(
+        f"the archive `{archive.name}` {what}; no files were unpacked",
+        hint="download the archive and inspect it",
+        code="CT964",
+    )
+
+
+# Download a job's results: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or all of them.
+#
+# The service packs `/opt/ml/model` into `model.tar.gz` and `/opt/ml/output/data` into `output.tar.gz`. With
+# `compress_output: false` it keeps both as files under `output/model/` and `output/data/`.
+
+LOGS = "logs"
+
+
+def download(
+    clients: Clients,
+    places: Places,
+    path: str,
+    destination: Path,
+    lines: Callable[[], Iterable[LogLine]],
+) -> list[Path]:
+    """Download the results under `path` into `destination`, and return the written files. Creates `destination`.
+
+    `path` is a folder, such as `model`, or a file, such as `model/weights.pt`. The content of a folder goes directly
+    into `destination`. If `path` is empty, all results are downloaded, each into a subfolder, such as `model/`. `lines`
+    returns the log lines of the job.
+
+    Raises:
+        UsageError: the run has no location with this name; the hint suggests a similar one.
+        TargetError: the run wrote no files to `path`, or an archive is damaged or unsafe.
+    """
+    wanted = path.strip("/")
+    if not wanted:
+        with landing(destination) as staging:
+            for name in places:
+                _stage(clients, places, name, "", staging, f"{name}/")
+            _stage_logs(lines(), "", staging, f"{LOGS}/")
+            return staging.move()
+    name, rest = _find(wanted, places)
+    with landing(destination) as staging:
+        if name == LOGS:
+            _stage_logs(lines(), rest, staging, "")
+        else:
+            _stage(clients, places, name, rest, staging, "")
+        files = staging.move()
+    if not files:
+        hint = f"a run writes to {', '.join(f'`{known}/`' for known in (*places, LOGS))}"
+        raise TargetError(f"the run wrote nothing to `{wanted}`", hint=hint, code="CT935")
+    return files
+
+
+def _find(wanted: str, places: Places) -> tuple[str, str]:
+    """Split the wanted path into the name of a location, such as `model`, and the path below this location."""
+    known = (*places, LOGS)
+    for name in known:
+        rest = wanted.removeprefix(name)
+        if rest != wanted and rest[:1] in ("", "/") and ".." not in rest.split("/"):
+            return name, rest.strip("/")
+    raise UsageError(f"`{wanted}` is not a result of the run", hint=did_you_mean(wanted, known), code="CT935")
+
+
+def _stage(clients: Clients, places: Places, name: str, rest: str, staging: Staging, prefix: str) -> None:
+    """Write the files of the location `name` into the staging folder.
+
+    If `rest` is not empty, only files under this path in the location are written. `prefix` is put before each file
+    name.
+    """
+    where = places[name]
+    if where.key.endswith(".tar.gz"):
+        _stage_archive(clients, where, rest, staging, prefix, may_hold_more=name == "outputs")
+    else:
+        _stage_folder(clients, where, rest, staging, prefix)
+
+
+def _stage_archive(
+    clients: Clients, where: S3Uri, rest: str, staging: Staging, prefix: str, *, may_hold_more: bool
+) -> None:  # fmt: skip
+    """Download an archive into the staging folder, and unpack the files under the path `rest`.
+
+    `may_hold_more` tells whether the archive may hold the whole `/opt/ml/output` (see `_is_output_folder`). `prefix` is
+    put before each file name.
+    """
+    archive = staging.scratch(Path(where.key).name)
+    try:
+        fetch(clients, where.bucket, where.key, archive)
+    except NotThere:
+        return
+    inner = "data/" if may_hold_more and _is_output_folder(names_in(archive), rest) else ""
+
+    def rename(name: str) -> str | None:
+        below = _below(name, inner, rest)
+        return None if below is None else f"{prefix}{below}"
+
+    stage(archive, staging, rename)
+    archive.unlink()
+
+
+def _is_output_folder(names: list[str], rest: str) -> bool:
+    """Return whether an archive holds the whole folder `/opt/ml/output`, and not only its subfolder `data`.
+
+    The archive then contains files under `data/`, and otherwise only `success` or `failure`. Returns False if `names`
+    contain `rest`, the path that the user wants.
+    """
+    others = {name for name in names if not name.startswith("data/")}
+    named = rest and any(_below(name, "", rest) is not None for name in names)
+    return bool(others) and others <= {"success", "failure"} and len(others) < len(names) and not named
+
+
+def _below(name: str, inner: str, rest: str) -> str | None:
+    """Return the path of the file `name` relative to the folder `inner` and its subfolder `rest`.
+
+    Returns the last part of `name` if `rest` is the file itself, and None if the file is outside of the folder.
+    """
+    if not name.startswith(inner):
+        return None
+    name = name.removeprefix(inner)
+    if not rest:
+        return name
+    if name == rest:
+        return name.rpartition("/")[2]
+    return name.removeprefix(f"{rest}/") if name.startswith(f"{rest}/") else None
+
+
+def _stage_folder(clients: Clients, where: S3Uri, rest: str, staging: Staging, prefix: str) -> None:
+    """Download the objects under the path `rest` in an S3 folder. All names are checked before the first download."""
+    pages = clients.pages(
+        "s3",
+        "list_objects_v2",
+        token="ContinuationToken",
+        next_token="NextContinuationToken",
+        Bucket=where.bucket,
+        Prefix=f"{where.folder}{rest}",
+    )
+    found = []
+    for page in pages:
+        for item in page.get("Contents", ()):
+            name = _below(item["Key"].removeprefix(where.folder), "", rest)
+            if name and not name.endswith("/"):
+                safe_name(name)
+                found.append((item["Key"], staging.place(f"{prefix}{name}")))
+    for key, place in found:
+        fetch(clients, where.bucket, key, place)
+
+
+def fetch(clients: Clients, bucket: str, key: str, target: Path) -> None:
+    """Download one S3 object to the file `target`."""
+
+    def fetch(client: Any) -> None:
+        with target.open("wb") as file:
+            client.download_fileobj(bucket, key, file)
+
+    clients.attempt("s3", "get_object", {"Bucket": f"{bucket}/{key}"}, fetch)
+
+
+def _stage_logs(lines: Iterable[LogLine], rest: str, staging: Staging, prefix: str) -> None:
+    """Write one file for each instance, such as `algo-1.log`, or only the file `rest`.
+
+    A line whose rank is known begins with `[rank N]`.
+    """
+    texts: dict[str, list[str]] = {}
+    for line in lines:
+        tag = f"[rank {line.rank}] " if line.rank is not None else ""
+        texts.setdefault(f"algo-{line.instance + 1}.log", []).append(f"{tag}{line.text}\n")
+    for name in sorted(texts):
+        if rest in ("", name):
+            staging.place(f"{prefix}{name}").write_text("".join(texts[name]), encoding="utf-8")

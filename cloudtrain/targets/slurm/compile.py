@@ -1,0 +1,344 @@
+"""Compile a job to the options of sbatch and the batch script. Pure: no network, no clock, no environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.job.distribution import DeepSpeed, TensorFlow, no_ray
+from cloudtrain.job.model import OVERRIDES, format_duration, value_for
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.plans.plan import CompileContext, Plan, Upload
+from cloudtrain.plans.processes import Processes
+from cloudtrain.targets.common.compiling import Problems, option_problems
+from cloudtrain.targets.slurm.script import NAME, ClusterRun, Launch, batch_script, is_mpi, is_plug_in, launch
+from cloudtrain.targets.slurm.settings import Slurm
+
+if TYPE_CHECKING:
+    from cloudtrain.job.processing import AnyJob
+
+
+# The options of sbatch, by long name. An option without a value has the value True.
+
+Options = dict[str, "str | bool"]
+
+COMMENT = "cloudtrain:"
+"""The beginning of every job's `--comment`. The path of the run's folder follows."""
+
+
+FIXED = frozenset(
+    "array clusters comment error export export-file help job-name nodes open-mode output parsable test-only usage "
+    "version wait wrap".split()
+)
+"""Options of sbatch that cloudtrain relies on, so that neither settings nor jobs may change them. `--wait` would keep a
+submit waiting until the job has ended, and cloudtrain would not find the job on another cluster (`--clusters`)."""
+
+
+def is_fixed(name: str) -> bool:
+    """Return whether an option is one of `FIXED`. sbatch also takes the beginning of a name: `--arr` is `--array`."""
+    return name in FIXED or (len(name) > 1 and any(option.startswith(name) for option in FIXED))
+
+
+def sbatch_options(run: ClusterRun) -> Options:
+    """Return the options of sbatch for the job, by long name."""
+    settings, job = run.settings, run.job
+    options: Options = {
+        "job-name": run.context.run_name,
+        "comment": f"{COMMENT}{run.folder.path}",
+        "nodes": str(run.nodes),
+        **_tasks(run),
+        "output": run.folder.output,
+        "open-mode": "append",
+        "chdir": run.account.shared_dir,
+        "export": "NIL",  # the run does not depend on variables of the submitting shell
+        "signal": f"B:TERM@{settings.grace_period}",
+        ("requeue" if settings.requeue or job.spot else "no-requeue"): True,
+    }
+    given = {
+        "partition": settings.spot_partition if job.spot and settings.spot_partition else settings.partition,
+        "account": settings.account,
+        "qos": settings.qos,
+        "constraint": _constraint(run),
+        "reservation": settings.reservation,
+        "time": time_limit(job.max_runtime) if job.max_runtime else None,
+        "deadline": f"now+{job.spot.max_wait}" if job.spot and job.spot.max_wait else None,
+        "gres": _gres(run),
+    }
+    options |= {name: value for name, value in given.items() if value is not None}
+    options |= {"exclusive": True, "mem": "0"} if settings.exclusive else {}
+    for option in settings.extra_sbatch:
+        name, equals, value = option.removeprefix("--").partition("=")
+        options[name] = value if equals else True
+    return dict(sorted(options.items()))
+
+
+def sbatch_argv(options: Mapping[str, object], script: str) -> list[str]:
+    """Return the sbatch command line that submits the batch script at the path `script`."""
+    words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value]
+    return ["sbatch", "--parsable", *words, script]
+
+
+def time_limit(seconds: int) -> str:
+    """Format a duration as `DAYS-HOURS:MINUTES:SECONDS`."""
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{days}-{hours:02}:{minutes:02}:{seconds:02}"
+
+
+def _tasks(run: ClusterRun) -> Options:
+    """Return the options for the tasks per node and the CPUs per task. For MPI and TensorFlow, a node has
+    one task per rank; otherwise it has a single task."""
+    alone = isinstance(run.job.distribution, TensorFlow) or is_mpi(run.job)
+    tasks, cpus = run.processes if alone else 1, run.settings.cpus_per_instance
+    share = {"cpus-per-task": str(max(1, cpus // tasks))} if cpus and not run.settings.exclusive else {}
+    return {"ntasks-per-node": str(tasks), **share}
+
+
+def _constraint(run: ClusterRun) -> str | None:
+    """Return the features that nodes must have: `constraint` of the settings and the job's instance type. Return None
+    if neither is set."""
+    named = run.job.resources.instance_type
+    words = [word for word in (run.settings.constraint, value_for(named, NAME) if named is not None else None) if word]
+    return (
+        "&".join(f"({word})" if "|" in word else word for word in words) if len(words) > 1 else "".join(words) or None
+    )
+
+
+def _gres(run: ClusterRun) -> str | None:
+    kind = f":{run.settings.gpu_type}" if run.settings.gpu_type else ""
+    return f"gpu{kind}:{run.gpus}" if run.gpus else None
+
+
+# Find the fields of a job that a Slurm cluster does not support. Each problem's hint names an alternative.
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def job_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
+    """Yield each problem that prevents the job from running on a Slurm cluster."""
+    yield from option_problems(job)
+    if job.entry_point is None and job.command is None:
+        message = "the job runs its image's own entry point, but a Slurm cluster needs a script or command"
+        yield Problem(("entry_point",), message, "add `entry_point: train.py`", code="CT036")
+    yield from _distribution_problems(job)
+    yield from _container_problems(job, settings)
+    yield from _place_problems(job)
+    for name in job.environment.variables:
+        if not _VARIABLE.fullmatch(name):
+            message = f"`{name}` cannot be the name of an environment variable in a batch script"
+            hint = "use letters, digits and `_`, and do not begin with a digit"
+            yield Problem(("environment", "variables", name), message, hint, code="CT031")
+    if job.resources.instance_groups:
+        message = "`instance_groups` works only on SageMaker; all nodes of a Slurm job are of the same type"
+        yield Problem(("resources", "instance_groups"), message, "use `instance_count`", code="CT031")
+
+
+def _distribution_problems(job: TrainingJob) -> Iterator[Problem]:
+    yield from no_ray(job.distribution, "on a Slurm cluster")
+    kind = job.distribution.type
+    if kind in ("smddp", "smp"):
+        hint = "use `distribution: {type: torch}`, which runs everywhere"
+        if kind == "smp":
+            hint += ": `cloudtrain scripts copy pipeline_gpt` is a pipeline, `gpt_fsdp` shards with FSDP2"
+        message = f"`{kind}` is SageMaker's own library and does not exist on a Slurm cluster"
+        yield Problem(("distribution", "type"), message, hint, code="CT030")
+    if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "launcher":
+        message = "the `deepspeed` command starts ranks through ssh, but a Slurm job must start them through `srun`"
+        yield Problem(("distribution", "launch"), message, "use `launch: torch` or `launch: mpi`", code="CT030")
+
+
+def _container_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
+    image = job.environment.image
+    named = value_for(image, NAME) if image is not None else None
+    if named is not None and settings.container is None:
+        message = f"the job names the image `{named}`, but `[slurm]` has no `container` to run it"
+        hint = 'set `container` to `"pyxis"` or `"apptainer"` in `[slurm]` of `cloudtrain.toml`, or remove the image'
+        yield Problem(("environment", "image"), message, hint, code="CT034")
+    elif named is not None and is_mpi(job) and not is_plug_in(settings.mpi):
+        message = f"`mpirun` would start the ranks outside the container `{named}`"
+        hint = 'set `mpi = "pmix"` in `[slurm]`, so that `srun` starts them; `srun --mpi=list` shows the choices'
+        yield Problem(("environment", "image"), message, hint, code="CT031")
+
+
+def _place_problems(job: TrainingJob) -> Iterator[Problem]:
+    for field, items in (("inputs", job.inputs), ("outputs", job.outputs)):
+        for name, item in items.items():
+            place = value_for(item, NAME)
+            if place is None and field == "inputs":
+                message, hint = (
+                    f"input `{name}` has no path on the cluster",
+                    f"add `slurm: /PATH` under `inputs.{name}`",
+                )
+                yield Problem((field, name), message, hint, code="CT032")
+            yield from _path_problems((field, name, NAME), place)
+    if job.checkpoint is not None:
+        yield from _path_problems(("checkpoint", NAME), value_for(job.checkpoint, NAME))
+    for name, item in job.inputs.items():
+        if item.shard:
+            message = "`shard` has no effect on a Slurm cluster: every node sees the whole input"
+            yield Problem(
+                ("inputs", name, "shard"),
+                message,
+                "remove `shard`, and let the script choose its part by its rank",
+                code="CT031",
+            )
+
+
+def _path_problems(path: tuple[str, ...], place: str | None) -> Iterator[Problem]:
+    if place is not None and not place.startswith("/"):
+        message = f"`{place}` is not an absolute path of the cluster's file system"
+        yield Problem(path, message, "write for example `/data/train`, a path that every node sees", code="CT031")
+
+
+# The plan of a job on a Slurm cluster. `--format sbatch` prints it as a file for sbatch.
+
+
+class SlurmPlan(Plan):
+    """The compiled job. `request` holds the command line of sbatch and the batch script."""
+
+    @classmethod
+    def of(cls, plan: Plan) -> SlurmPlan:
+        """Convert a plan to a Slurm plan."""
+        return cls(**{field.name: getattr(plan, field.name) for field in fields(Plan)})
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """Map `model`, `checkpoint` and `outputs/NAME` to the folders on the cluster that the run writes to."""
+        return dict(self.request["outputs"])
+
+    def to_sbatch(self) -> str:
+        """Return the batch script with the options as `#SBATCH` lines, for `sbatch FILE`. The job needs the bundle on
+        the cluster: `cloudtrain submit --upload-only` uploads it."""
+        first, newline, rest = str(self.request["script"]).partition("\n")
+        words = self.request["argv"][1:-1]  # without `sbatch`, and without the script, which this text replaces
+        lines = [f"#SBATCH {_quote(word)}" for word in words if word != "--parsable"]
+        return "\n".join([first, *lines]) + newline + rest
+
+    def forms(self) -> dict[str, Callable[[], str]]:
+        """Return a function for each format of `--format` that only Slurm has: `sbatch` returns a file for sbatch."""
+        return {"sbatch": self.to_sbatch}
+
+
+def _quote(word: str) -> str:
+    """Quote an option for an `#SBATCH` line. sbatch splits the line as a shell does, and `#` begins a comment."""
+    name, equals, value = word.partition("=")
+    if not set(value) & set(" \"'\\#"):
+        return word
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{name}{equals}"{escaped}"'
+
+
+# Compile a job, settings and context to a plan.
+
+
+def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> SlurmPlan:
+    """Return the plan of a job on a Slurm cluster. `context.account` must be a `SlurmAccount`. The plan's `request` has
+
+        argv        the command line of sbatch
+        script      the text of the batch script; the last word of `argv` is its path
+        options     the options in `argv`, by name
+        folder      the run's folder
+        outputs     the folders that the run writes to, by name
+
+    Raises:
+        JobError: the job asks for something that a Slurm cluster does not have; the hint names an alternative.
+    """
+    view = job if isinstance(job, TrainingJob) else job.as_training()
+    problems = Problems(job_problems(view, settings))
+    unfit = any(problem.code in ("CT030", "CT036", "CT018") for problem in problems)
+    plan = None if unfit else problems.value(lambda: _plan(ClusterRun(view, settings, context)), None)
+    problems.refuse(plan)
+    assert plan is not None, "without a plan there are problems"
+    return plan if isinstance(job, TrainingJob) else _as_processing(plan)
+
+
+def _as_processing(plan: SlurmPlan) -> SlurmPlan:
+    """Return the plan without the model and the checkpoint, which a processing job does not have."""
+    outputs = {name: path for name, path in plan.request["outputs"].items() if name.startswith("outputs/")}
+    summary = tuple(pair for pair in plan.summary if pair[0] not in ("distribution", "checkpoint"))
+    return replace(plan, request=plan.request | {"outputs": outputs}, summary=summary)
+
+
+def _plan(run: ClusterRun) -> SlurmPlan:
+    job, context, folder = run.job, run.context, run.folder
+    started = launch(run)
+    options = _apply_overrides(sbatch_options(run), getattr(job, NAME + OVERRIDES, {}))
+    request = {
+        "argv": sbatch_argv(options, folder.script),
+        "folder": folder.path,
+        "options": options,
+        "outputs": {_output_name(name): path for name, path in run.paths.items() if not name.startswith("inputs.")},
+        "script": batch_script(run, started),
+    }
+    bundle = context.bundle
+    first = started.started
+    return SlurmPlan.of(
+        Plan(
+            target=NAME,
+            run_name=context.run_name,
+            job_name=job.name,
+            request=request,
+            uploads=(Upload("code", bundle.sha256, run.bundle, bundle.size, bundle.file_count),),
+            processes=Processes(
+                (*(Processes.of(first).groups if isinstance(first, tuple) else (first,)), *started.ranks)
+            ),
+            summary=tuple(_summary(run, started, options)),
+            place=context.account.place,
+        )
+    )
+
+
+def _apply_overrides(options: Options, overrides: Mapping[str, Any]) -> Options:
+    """Return `options` with the job's `slurm_overrides` applied. A null removes an option.
+
+    Raises:
+        JobError: an override is not a text, a number or `true`, or changes an option by which cloudtrain finds the run.
+    """
+    problems = []
+    for name, value in overrides.items():
+        if is_fixed(name):
+            message = f"cloudtrain sets `{name}` itself, so you cannot change it"
+            problems.append(Problem((NAME + OVERRIDES, name), message, "remove it from the overrides", code="CT035"))
+        elif not (value is None or isinstance(value, str | int | bool)):
+            message = f"`{name}` must be a single value for the option `--{name}`"
+            problems.append(
+                Problem((NAME + OVERRIDES, name), message, "write a text, a number or `true`", code="CT035")
+            )
+    if problems:
+        raise JobError(problems)
+    words = {
+        name: value if isinstance(value, bool) else str(value) for name, value in overrides.items() if value is not None
+    }
+    kept = {name: value for name, value in options.items() if name not in overrides}
+    return dict(sorted((kept | words).items()))
+
+
+def _output_name(reference: str) -> str:
+    """Convert a reference to an output name: `outputs.scores` to `outputs/scores`, `outputs.model` to `model`."""
+    return {"outputs.model": "model"}.get(reference, reference.replace(".", "/", 1))
+
+
+def _summary(run: ClusterRun, started: Launch, options: Options) -> list[tuple[str, str]]:
+    job, world = run.job, run.nodes * run.processes
+    where = [str(options[name]) for name in ("partition", "constraint", "gres") if name in options]
+    nodes = f"{run.nodes} node{'s' if run.nodes > 1 else ''}" + (f" ({', '.join(where)})" if where else "")
+    pairs = [
+        ("target", f"slurm ({run.account.host or 'this machine'})"),
+        ("instances", nodes),
+        ("processes", f"{world}" + (f" ({run.nodes} x {run.processes})" if run.nodes > 1 else "")),
+        ("distribution", f"{job.distribution.type} through {started.title}"),
+        ("script", job.entry_point or job.command or ""),
+        ("checkpoint", run.paths["checkpoint"]),
+        ("run folder", run.folder.path),
+    ]
+    if run.image is not None:
+        pairs.insert(2, ("image", f"{run.image} ({run.settings.container})"))
+    if job.spot:
+        pairs.append(("spot", "starts again after it loses its nodes"))
+    if job.max_runtime:
+        pairs.append(("max runtime", format_duration(job.max_runtime)))
+    return pairs

@@ -1,0 +1,269 @@
+"""Rules that need an answer from the cluster. `SlurmService.check` applies them.
+
+This module declares only their codes, levels and explanations, for `explain` and `--ignore`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.errors import TargetError, did_you_mean
+from cloudtrain.job.model import format_duration
+from cloudtrain.machines.table import NodeKind
+from cloudtrain.plans.plan import Finding, Level, Plan
+from cloudtrain.rules.engine import declare, level_of
+from cloudtrain.targets.slurm.runner import Runner, find_errors
+from cloudtrain.targets.slurm.scripts import LOOK, NODES
+
+declare(
+    "SL901",
+    Level.ERROR,
+    """Slurm would refuse the job.
+
+    `sbatch --test-only` refused the request that a submit would send. The message is Slurm's own.
+    """,
+)
+
+declare(
+    "SL902",
+    Level.WARNING,
+    """cloudtrain could not check the job with the cluster.
+
+    The login node or Slurm's controller does not answer, or the login node lacks Slurm's commands. The job may still be
+    valid, so you can submit it.
+    """,
+)
+
+declare(
+    "SL903",
+    Level.ERROR,
+    """The job's partition does not exist or is down.
+
+    sbatch refuses such a job, or the job waits for ever. `sinfo` lists the partitions and their states.
+    """,
+)
+
+declare(
+    "SL904",
+    Level.NOTICE,
+    """The time at which Slurm expects to start the job.
+
+    `sbatch --test-only` reports this time. It changes when other jobs end early, or when jobs with a higher priority
+    arrive.
+    """,
+)
+
+declare(
+    "SL905",
+    Level.ERROR,
+    """The job asks for more than its partition allows.
+
+    Slurm accepts such a job, but never starts it (`PartitionTimeLimit`, `PartitionNodeLimit`).
+    """,
+)
+
+declare(
+    "SL906",
+    Level.ERROR,
+    """The shared folder does not exist, or you may not write to it.
+
+    cloudtrain stores the bundle and the outputs in this folder. The login node must see the folder at the same path as
+    the nodes.
+    """,
+)
+
+declare(
+    "SL907",
+    Level.ERROR,
+    """No node of the partition has the GPUs that the job asks for.
+
+    `sinfo -o '%P %G'` shows the GPUs of each partition: for `gpu:a100:8`, set `gpu_type = "a100"` and
+    `gpus_per_instance: 8` or less.
+    """,
+)
+
+
+# Checks that ask the cluster and change nothing. A failed query becomes a warning.
+
+_STARTS = re.compile(r"to start at (?P<time>\S+)")
+_GRES = re.compile(r"(?P<name>[^:]+)(?::(?P<kind>[^:]*[^:\d][^:]*|[^:]+(?=:)))?(?::(?P<count>\d+))?")
+"""`gpu`, `gpu:4`, `gpu:a100`, `gpu:a100:4`. A type can begin with a digit or be a number: `gpu:2080ti:4`, `gpu:3090:4`.
+"""
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One line of `sinfo`: a partition, and one type of its nodes."""
+
+    name: str
+    is_default: bool
+    state: str
+    """`up`, `down`, `drain` or `inact`."""
+    longest: int | None
+    """The time limit of a job in seconds; None without a limit."""
+    nodes: int
+    gres: str
+
+
+def check(runner: Runner, plan: Plan) -> list[Finding]:
+    """Return the findings of the online rules (SL9..) about a plan."""
+    shared_dir = str(plan.request["folder"]).rpartition("/runs/")[0]
+    argv = [word for word in plan.request["argv"][:-1] if word != "--parsable"]
+    script = str(plan.request["script"]).encode()
+    try:
+        answer = runner.run(LOOK, shared_dir, *argv, stdin=script).decode("utf-8", "replace")
+    except TargetError as error:
+        return [_finding("SL902", error.message, error.hint)]
+    return list(_judge(answer.splitlines(), plan.request["options"], shared_dir))
+
+
+def _judge(lines: Sequence[str], options: Mapping[str, Any], shared_dir: str) -> Iterator[Finding]:
+    said = {word: rest for word, _, rest in (line.partition(" ") for line in lines)}
+    partitions = [parse_partition(line.removeprefix("@partition ")) for line in lines if line.startswith("@partition ")]
+    if said.get("@folder") != "yes":
+        message = f"`{shared_dir}` does not exist, or you may not write to it"
+        yield _finding("SL906", message, "create the folder, or set another `shared_dir` in `[slurm]`")
+    found = list(_partition_findings(partitions, options))
+    yield from found
+    answer = "\n".join(line.removeprefix("@test ") for line in lines if line.startswith("@test "))
+    start = _STARTS.search(answer)
+    if start is not None:
+        yield _finding("SL904", f"the job would start at {start['time'].replace('T', ' ')}", None)
+    elif not found and said.get("@code") != "0":
+        message = find_errors(answer).replace("allocation failure: ", "")
+        hint = "look at `[slurm]` in `cloudtrain.toml`; `sinfo` and `sacctmgr show assoc user=$USER` show what exists"
+        if "node configuration" in message:
+            hint = "ask for less, or wait for nodes that are down: `sinfo -R` says why they are"
+        yield _finding("SL901", f"Slurm would refuse the job: {message}", hint)
+
+
+def _partition_findings(partitions: Sequence[Partition], options: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield what is wrong with the job's partitions. A job can name several: it starts in the first that has room, and
+    a limit counts only if none of them allows the job."""
+    names = [name for name in str(options.get("partition", "")).split(",") if name]
+    for name in names:
+        if name not in {one.name for one in partitions}:
+            hint = did_you_mean(name, [one.name for one in partitions]) or "see `sinfo --all`"
+            yield _finding("SL903", f"the cluster has no partition `{name}`", hint)
+    groups = [[one for one in partitions if one.name == name] for name in names]
+    groups = [group for group in groups if group] if names else [[one for one in partitions if one.is_default]]
+    if not names and not groups[0]:
+        yield _finding("SL903", "the cluster has no default partition", "set `partition` in `[slurm]`: see `sinfo`")
+    if not groups or not groups[0]:
+        return
+    closed = {group[0].name: group[0].state for group in groups if group[0].state != "up"}
+    if len(closed) == len(groups):
+        what = " and ".join(f"`{name}` is {_STATES.get(state, state)}" for name, state in closed.items())
+        yield _finding("SL903", f"the partition {what}", "choose another one: `sinfo` lists them")
+    limits = [list(_limit_findings(group, options)) for group in groups]
+    if all(limits):
+        yield from limits[0]
+
+
+_STATES = {"drain": "drained and takes no new jobs", "inact": "inactive: it takes no jobs"}
+
+
+def _limit_findings(mine: Sequence[Partition], options: Mapping[str, Any]) -> Iterator[Finding]:
+    nodes, longest = sum(one.nodes for one in mine), mine[0].longest
+    if int(options.get("nodes", 1)) > nodes:
+        message = f"the job asks for {options['nodes']} nodes, but the partition `{mine[0].name}` has {nodes}"
+        yield _finding("SL905", message, f"write `instance_count: {nodes}` or less", ("resources", "instance_count"))
+    asked = parse_time(str(options["time"])) if "time" in options else None
+    if asked is not None and longest is not None and asked > longest:
+        message = f"the job may run {format_duration(asked)}, but `{mine[0].name}` allows {format_duration(longest)}"
+        yield _finding("SL905", message, f"write `max_runtime: {longest // 60}m` or less", ("max_runtime",))
+    yield from _gpu_findings(mine, options)
+
+
+def _gpu_findings(mine: Sequence[Partition], options: Mapping[str, Any]) -> Iterator[Finding]:
+    wanted = parse_gres(str(options.get("gres", "")))
+    if not wanted:
+        return
+    name, kind, count = wanted[0]
+    offers = [offer for one in mine for offer in parse_gres(one.gres)]
+    fitting = [offer for offer in offers if offer[0] == name and (not kind or offer[1] == kind) and offer[2] >= count]
+    if not fitting:
+        there = sorted({one.gres for one in mine if parse_gres(one.gres)})
+        has = f"its nodes have {', '.join(f'`{gres}`' for gres in there)}" if there else "its nodes have none"
+        message = f"no node of `{mine[0].name}` has `{options['gres']}`: {has}"
+        yield _finding("SL907", message, "choose another `partition`, `gpu_type` or `gpus_per_instance`")
+
+
+def parse_partition(line: str) -> Partition:
+    """Parse a line of `sinfo -o '%P|%a|%l|%D|%G'`."""
+    name, state, longest, nodes, gres = line.split("|", 4)
+    return Partition(name.rstrip("*"), name.endswith("*"), state, parse_time(longest), int(nodes), gres)
+
+
+def parse_time(text: str) -> int | None:
+    """Convert a time limit of Slurm to seconds: `DAYS-HOURS:MINUTES:SECONDS`, `HOURS:MINUTES:SECONDS`,
+    `MINUTES:SECONDS` or `MINUTES`. Return None for any other text, such as `infinite`."""
+    days, dash, rest = text.rpartition("-")
+    parts = rest.split(":")
+    if not all(part.isdecimal() for part in parts) or (dash and not days.isdecimal()):
+        return None
+    numbers = [int(part) for part in parts]
+    if dash:
+        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+    else:
+        hours, minutes, seconds = ((0, *numbers, 0) if len(numbers) == 1 else (*([0] * (3 - len(numbers))), *numbers))[
+            :3
+        ]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def parse_gres(text: str) -> list[tuple[str, str, int]]:
+    """Parse generic resources, such as `gpu:a100:8(S:0-1),shard:4`. Return name, type and number of each."""
+    found = []
+    for part in re.sub(r"\([^)]*\)", "", text).split(","):
+        match = _GRES.fullmatch(part.strip())
+        if match is not None and match["name"] not in ("null", "N/A"):
+            found.append((match["name"], match["kind"] or "", int(match["count"] or 1)))
+    return found
+
+
+def _finding(code: str, message: str, hint: str | None, path: tuple[str, ...] = ()) -> Finding:
+    return Finding(code, level_of(code), message, hint, path)
+
+
+# The nodes of a cluster, as `sinfo` reports them now.
+
+_IDLE = ("idle", "idle~", "idle#")
+"""States of idle nodes. `~` and `#` mark nodes of a cloud that are off or starting."""
+
+
+def list_nodes(runner: Runner) -> list[NodeKind]:
+    """Return the types of nodes in the cluster, sorted by number of GPUs, highest first."""
+    found = parse_nodes(runner.run(NODES).decode("utf-8", "replace").splitlines())
+    return sorted(found, key=lambda kind: (-kind.gpus, -kind.cpus, -kind.memory))
+
+
+def parse_nodes(lines: Iterable[str]) -> list[NodeKind]:
+    """Parse the lines of `sinfo -N -o '%N|%R|%T|%c|%m|%G|%f'`: one for each node and partition."""
+    kinds: dict[tuple[object, ...], NodeKind] = {}
+    seen: set[str] = set()
+    for line in sorted(lines):  # sinfo asks for all partitions at the same time, so its lines have no order
+        name, partition, state, cpus, memory, gres, features = line.split("|", 6)
+        gpus = [(kind, count) for what, kind, count in parse_gres(gres) if what == "gpu"]
+        named = () if features == "(null)" else tuple(features.split(","))
+        key = (cpus, memory, gres, named)
+        kind = kinds.setdefault(
+            key,
+            NodeKind(
+                int(cpus.rstrip("+")),
+                int(memory.rstrip("+")) * 2**20,
+                sum(count for _, count in gpus),
+                ",".join(kind for kind, _ in gpus if kind),
+                named,
+            ),
+        )
+        if partition not in kind.partitions:
+            kind.partitions.append(partition)
+        if name not in seen:
+            seen.add(name)
+            kind.nodes += 1
+            kind.idle += state.rstrip("*") in _IDLE
+    return list(kinds.values())

@@ -1,1 +1,0 @@
-"""Rules about Slurm jobs, with codes such as `SL101`."""

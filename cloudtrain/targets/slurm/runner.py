@@ -1,0 +1,271 @@
+"""Run shell scripts on the machine that has Slurm's commands: this machine, or a login node through the system's
+`ssh`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import gettempdir
+from threading import Thread
+from typing import IO
+
+from cloudtrain.errors import TargetError, TargetUnavailable, TargetUnreachable
+from cloudtrain.system.private import make_private_folder, require_own
+from cloudtrain.targets.common.tracebacks import shorten_line
+
+# The command line of the system's ssh. All commands within a few minutes share one connection, so that ssh logs in
+# only once.
+
+_LONGEST = 100
+"""Maximum length of a socket's path in bytes. ssh appends 17 bytes while it opens the socket."""
+
+_NAME = 40 + 17 + 1
+
+
+def ssh_argv(state_dir: Path) -> list[str]:
+    """Return the beginning of the ssh command line. ssh asks no questions; keys, host names and jump hosts come from
+    the user's own configuration.
+
+    Raises:
+        OSError: the folder for ssh's sockets belongs to another user.
+    """
+    options = {
+        "BatchMode": "yes",
+        "ConnectTimeout": "20",
+        "ServerAliveInterval": "15",
+        "ControlMaster": "auto",
+        "ControlPath": f"{_socket_folder(state_dir)}/%C",
+        "ControlPersist": "120",
+    }
+    return ["ssh", "-T", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
+
+
+_DECODE = 'for word; do printf -v word %b "$word"; shift; set -- "$@" "$word"; done; script=$1; shift; eval "$script"'
+"""Decodes the words that `_encode` has encoded, and runs the first of them with the others as its arguments."""
+
+
+def remote_command(script: str, arguments: Sequence[str]) -> str:
+    """Return the command line that runs a script of bash on the login node, whatever the user's login shell is.
+
+    csh, tcsh and fish do not take all quotes of a POSIX shell: csh ends a quoted text at the end of its line. The bash
+    is a login shell, because modules and profiles put Slurm's commands on the PATH.
+    """
+    words = ["bash", "-lc", _DECODE, "cloudtrain", *map(_encode, (script, *arguments))]
+    return " ".join(f"'{word}'" for word in words)
+
+
+def _encode(word: str) -> str:
+    """Return a word for `printf %b` without line ends, quotes, backslashes and `!`."""
+    return "".join(f"\\0{ord(letter):03o}" if letter in "'\\!" or letter < " " else letter for letter in word)
+
+
+def _socket_folder(state_dir: Path) -> Path:
+    """Return a private folder for ssh's sockets: a subfolder of `state_dir`, or of the system's temporary folder if the
+    path of a socket in `state_dir` would be too long."""
+    folder = state_dir / "ssh"
+    if len(os.fsencode(folder)) + _NAME > _LONGEST:
+        folder = Path(gettempdir(), f"cloudtrain-{os.getuid()}")
+    make_private_folder(folder)
+    require_own(folder)
+    return folder
+
+
+_MARK = b"\x01cloudtrain\x01\n"
+"""The text that a script prints first, to separate its output from a greeting of the login shell."""
+
+_PREFIX = "printf '\\001cloudtrain\\001\\n'\n"
+
+TIMEOUT = 180.0
+"""Time limit in seconds for a script that transfers no file."""
+
+_UNREACHABLE = (
+    "Unable to contact slurm controller",
+    "Connection refused",
+    "Connection timed out",
+    "Socket timed out",
+    "Zero Bytes were transmitted",
+    "Transport endpoint is not connected",
+    "Problem talking to the database",
+    "temporarily unable to accept job",
+    "Slurm temporarily unable",
+    "Resource temporarily unavailable",
+    "slurm_load_jobs error: Unable",
+)
+"""Parts of error messages of Slurm's commands that mean that the cluster does not answer at the moment."""
+
+_OF_FILES = (
+    "No such file or directory",
+    "Not a directory",
+    "Permission denied",
+    "Read-only file system",
+    "No space left on device",
+    "Disk quota exceeded",
+    "Input/output error",
+    "Stale file handle",
+)
+"""Parts of error messages that are about the shared folder and not about Slurm."""
+
+_COMMAND = re.compile(r"^(?:\w+: )?error: ")
+"""The prefix of a message: `sbatch: error: `."""
+
+_SSH_FAILED, _NOT_FOUND = 255, 127
+
+
+class CommandFailed(TargetError):
+    """A script ended with a nonzero exit code."""
+
+    def __init__(self, code: int, said: str, *, hint: str) -> None:
+        super().__init__(said or f"a command of Slurm ended with exit code {code}", hint=hint)
+        self.exit_status = code
+
+
+class Runner:
+    """Runs scripts on `host`, a name that ssh knows, or on this machine (`host` is None)."""
+
+    def __init__(self, host: str | None, environ: Mapping[str, str], state_dir: Path) -> None:
+        self.host = host
+        self._environ = {name: value for name, value in environ.items() if not _is_of_a_job(name)}
+        self._state_dir = state_dir
+
+    def run(self, script: str, *arguments: str, stdin: bytes = b"", timeout: float = TIMEOUT) -> bytes:
+        """Run a script and return its output. The script reads `arguments` as `$1`, `$2` and so on.
+
+        Raises:
+            TargetUnreachable: the login node or the cluster does not answer.
+            TargetUnavailable: the machine lacks a command, such as ssh or sbatch.
+            CommandFailed: the script ended with a nonzero exit code; the message is its error output.
+        """
+        argv = self._argv(script, arguments)
+        try:
+            done = subprocess.run(
+                argv, input=stdin, capture_output=True, timeout=timeout, env=self._environ, check=False
+            )
+        except subprocess.TimeoutExpired:
+            message = f"{self._where} did not answer within {timeout:.0f} s"
+            raise TargetUnreachable(message, hint=self._hint) from None
+        except OSError as error:
+            raise self._unavailable(f"`{argv[0]}` cannot be started: {error.strerror}") from None
+        self._judge(done.returncode, done.stderr)
+        return self._answer(done.stdout)
+
+    def send(self, script: str, *arguments: str, chunks: Iterable[bytes], on_sent: Callable[[int], None]) -> bytes:
+        """Run a script that reads `chunks` from stdin, and return its output. Call `on_sent` with the number of bytes
+        of each sent chunk."""
+        with self._open(script, arguments, subprocess.PIPE) as process:
+            assert process.stdin is not None, "it is a pipe"
+            said, errors = _drain(process.stdout), _drain(process.stderr)
+            with suppress(BrokenPipeError):
+                for chunk in chunks:
+                    process.stdin.write(chunk)
+                    on_sent(len(chunk))
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+            code = process.wait()
+            answer, error = said(), errors()
+        self._judge(code, error)
+        return self._answer(answer)
+
+    def read(self, script: str, *arguments: str, take: Callable[[IO[bytes]], None]) -> None:
+        """Run a script and call `take` with the stream of its output, while the script is running."""
+        with self._open(script, arguments, subprocess.DEVNULL) as process:
+            assert process.stdout is not None, "it is a pipe"
+            errors = _drain(process.stderr)
+            for line in process.stdout:
+                if line.endswith(_MARK):
+                    break
+            try:
+                take(process.stdout)
+            except BaseException:
+                process.kill()
+                raise
+            process.stdout.read()
+            code, error = process.wait(), errors()
+        self._judge(code, error)
+
+    def _open(self, script: str, arguments: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
+        argv = self._argv(script, arguments)
+        try:
+            return subprocess.Popen(
+                argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self._environ
+            )
+        except OSError as error:
+            raise self._unavailable(f"`{argv[0]}` cannot be started: {error.strerror}") from None
+
+    def _argv(self, script: str, arguments: Sequence[str]) -> list[str]:
+        if self.host is None:
+            return ["bash", "-c", _PREFIX + script, "cloudtrain", *arguments]
+        return [*ssh_argv(self._state_dir), "--", self.host, remote_command(_PREFIX + script, arguments)]
+
+    def _answer(self, output: bytes) -> bytes:
+        _, mark, answer = output.partition(_MARK)
+        if not mark:
+            raise TargetUnreachable(f"{self._where} did not answer", hint=self._hint)
+        return answer
+
+    def _judge(self, code: int, errors: bytes) -> None:
+        if code == 0:
+            return
+        said = find_errors(errors.decode("utf-8", "replace"))
+        if self.host is not None and code == _SSH_FAILED:
+            raise TargetUnreachable(f"{self._where} cannot be reached: {said or 'ssh gave no reason'}", hint=self._hint)
+        if any(word in said for word in _UNREACHABLE):
+            raise TargetUnreachable(f"the Slurm cluster does not answer: {said}", hint="try again in a minute")
+        if code == _NOT_FOUND or "command not found" in said:
+            raise self._unavailable(said or "a command is missing")
+        hint = "this message comes from Slurm; run `sinfo` or `scontrol` on the cluster for details"
+        if any(word in said for word in _OF_FILES):
+            where = f"on `{self.host}`" if self.host else "on this machine"
+            hint = f"look at `shared_dir` of `[slurm]` {where}: it must exist, be yours to write to, and have room"
+        raise CommandFailed(code, said, hint=hint)
+
+    @property
+    def _where(self) -> str:
+        return f"the login node `{self.host}`" if self.host else "this machine's Slurm"
+
+    @property
+    def _hint(self) -> str:
+        if self.host is None:
+            return "`sinfo` shows whether the cluster answers"
+        return (
+            f"`ssh {self.host} sinfo` must work without a password prompt: set up keys, and a host name that ssh knows"
+        )
+
+    def _unavailable(self, message: str) -> TargetUnavailable:
+        hint = "set `host` in `[slurm]` of `cloudtrain.toml` to the login node of your cluster"
+        if self.host is not None:
+            hint = f"`ssh {self.host} sinfo` must find Slurm's commands"
+        return TargetUnavailable(f"{self._where} cannot be used: {message}", hint=hint)
+
+
+def _is_of_a_job(name: str) -> bool:
+    """Return whether an environment variable is an option for a Slurm command, or describes a Slurm job in which
+    cloudtrain itself runs. The scripts run without these variables. They keep those that name and open the cluster: its
+    configuration, and the user's token (`auth/jwt`)."""
+    return name not in ("SLURM_CONF", "SLURM_JWT") and name.startswith(
+        ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_")
+    )
+
+
+def find_errors(text: str) -> str:
+    """Return the errors in the output of Slurm's commands, joined to one line. Without errors, return the last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [_COMMAND.sub("", line) for line in lines if "error" in line or "failure" in line]
+    return shorten_line("; ".join(dict.fromkeys(errors or lines[-1:])))
+
+
+def _drain(stream: IO[bytes] | None) -> Callable[[], bytes]:
+    """Read a stream in a thread. The returned function waits for the stream's end and returns its content."""
+    parts: list[bytes] = []
+    assert stream is not None, "it is a pipe"
+    thread = Thread(target=lambda: parts.append(stream.read()), daemon=True)
+    thread.start()
+
+    def collect() -> bytes:
+        thread.join()
+        return b"".join(parts)
+
+    return collect

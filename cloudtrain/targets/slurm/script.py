@@ -1,0 +1,539 @@
+"""The paths of a run's files, and the command and environment of its processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from shlex import quote
+
+from cloudtrain.job.distribution import MPI, Horovod, TensorFlow
+from cloudtrain.job.model import value_for
+from cloudtrain.job.training import TrainingJob
+from cloudtrain.plans.plan import CompileContext
+from cloudtrain.plans.processes import Alike, Process
+from cloudtrain.runtime.mpi_options import mpirun_options
+from cloudtrain.runtime.torchrun_words import misread
+from cloudtrain.targets.common import launchers
+from cloudtrain.targets.common.compiling import arguments_of, resolve_text
+from cloudtrain.targets.slurm.settings import RunFolder, Slurm, SlurmAccount, bundle_path
+
+NAME = "slurm"
+
+
+def is_mpi(job: TrainingJob) -> bool:
+    """Return whether MPI starts the ranks."""
+    return job.distribution.type in ("mpi", "horovod") or getattr(job.distribution, "launch", "") == "mpi"
+
+
+def is_plug_in(mpi: str) -> bool:
+    """Return whether the setting `mpi` names a plug-in of `srun --mpi`, not an `mpirun` program."""
+    return "mpirun" not in mpi and "mpiexec" not in mpi and "/" not in mpi
+
+
+@dataclass(frozen=True)
+class ClusterRun:
+    """One run on the cluster. Its paths, command and variables follow from the job, the settings and the context."""
+
+    job: TrainingJob
+    settings: Slurm
+    context: CompileContext
+
+    @property
+    def account(self) -> SlurmAccount:
+        """Return the login node and the shared folder."""
+        found: SlurmAccount = self.context.account
+        return found
+
+    @cached_property
+    def folder(self) -> RunFolder:
+        """Return the folder of the run."""
+        return RunFolder.of(self.account.shared_dir, self.context.run_name)
+
+    @property
+    def bundle(self) -> str:
+        """Return the path of the archive with the user's code."""
+        return bundle_path(self.account.shared_dir, self.context.bundle.sha256)
+
+    @cached_property
+    def paths(self) -> dict[str, str]:
+        """Map references such as `inputs.train`, `outputs.model` and `checkpoint` to paths on the cluster."""
+        job, run = self.job, self.folder.path
+        found = {f"inputs.{name}": value_for(item, NAME) or f"{run}/inputs/{name}" for name, item in job.inputs.items()}
+        found["outputs.model"] = f"{run}/model"
+        for name, item in job.outputs.items():
+            own = f"{run}/model" if name == "model" else f"{run}/outputs/{name}"
+            found[f"outputs.{name}"] = value_for(item, NAME) or own
+        given = value_for(job.checkpoint, NAME) if job.checkpoint else None
+        found["checkpoint"] = given or f"{run}/checkpoint"
+        return found
+
+    @property
+    def output_folders(self) -> list[str]:
+        """Return the folders that the run writes to."""
+        return sorted({path for name, path in self.paths.items() if not name.startswith("inputs.")})
+
+    @property
+    def image(self) -> str | None:
+        """Return the container image; None if the script runs directly on the nodes."""
+        image = self.job.environment.image
+        return value_for(image, NAME) if image is not None and self.settings.container is not None else None
+
+    @property
+    def nodes(self) -> int:
+        """Return the job's number of instances."""
+        return self.job.resources.instance_count
+
+    @property
+    def gpus(self) -> int:
+        """Return the number of GPUs of each instance."""
+        return self.job.resources.gpus_per_instance or 0
+
+    @property
+    def processes(self) -> int:
+        """Return the number of ranks on each instance. Default: one per GPU."""
+        distribution = self.job.distribution
+        if isinstance(distribution, TensorFlow):
+            return -(-sum(self.tasks) // self.nodes)
+        if distribution.type == "none":
+            return 1
+        return getattr(distribution, "processes_per_instance", None) or self.gpus or 1
+
+    @property
+    def tasks(self) -> tuple[int, int]:
+        """Return a TensorFlow job's number of workers (with the chief) and number of parameter servers."""
+        distribution = self.job.distribution
+        assert isinstance(distribution, TensorFlow), "only such jobs have tasks"
+        workers = distribution.workers or self.nodes
+        if distribution.strategy != "parameter_server":
+            return workers, 0
+        return max(workers, 2), distribution.parameter_servers or 1  # the chief only coordinates
+
+    @property
+    def program(self) -> list[str]:
+        """Return the command of a rank: interpreter or shell, script and arguments."""
+        if self.job.command is not None:
+            return ["bash", "-c", resolve_text(self.job.command, self.paths)]
+        script = self.job.entry_point or ""
+        words = [script, *arguments_of(self.job, self.paths)]
+        if script.endswith(".py"):
+            return [self.settings.python, "-u", *words]
+        return ["bash", *words] if script.endswith(".sh") else words
+
+    @cached_property
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables that cloudtrain and the job set for every process."""
+        variables = self.job.environment.variables
+        given = {name: resolve_text(text, self.paths) for name, text in variables.items()}
+        found = {
+            "CLOUDTRAIN_CHECKPOINT_DIR": self.paths["checkpoint"],
+            "CLOUDTRAIN_MODEL_DIR": self.paths["outputs.model"],
+            "CLOUDTRAIN_RUN_DIR": self.folder.path,
+            "CLOUDTRAIN_RUN_NAME": self.context.run_name,
+            "PYTHONUNBUFFERED": "1",
+        }
+        if self.job.checkpoint:
+            found["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(self.job.checkpoint.keep)
+        for reference, path in self.paths.items():
+            kind, _, name = reference.partition(".")
+            if name:
+                found[f"CLOUDTRAIN_{kind[:-1].upper()}_{name.upper()}"] = path
+        return dict(sorted((found | given).items()))
+
+
+# Bash scripts that launchers start on the nodes. Each script runs the user's program as `"$0" "$@"`.
+#
+# Every rank writes to its own output files, so that no launcher mixes the lines of several ranks.
+
+
+def quote_word(text: str) -> str:
+    """Quote a user's text for the batch script. sbatch refuses a script with line ends of Windows, so a carriage return
+    is written as `$'\\r'`."""
+    return quote(text).replace("\r", "'$'\\r''")
+
+
+def _to_files(name: str) -> str:
+    """Return the shell redirection of a process's stdout and stderr to output files with `name` in their names."""
+    file = f"$CLOUDTRAIN_LOGS/node_${{SLURM_NODEID:-0}}.{name}"
+    return f'>>"{file}.stdout.log" 2>>"{file}.stderr.log"'
+
+
+_SNIPPETS_BEGIN = """\
+trap : TERM
+[ ! -e "$CLOUDTRAIN_LOGS/stopping" ] || exit 0"""
+"""The beginning of each script. It exits at once if the job was asked to stop before the script had started."""
+
+_WAIT = """
+wait $!
+status=$?
+while kill -0 $! 2>/dev/null; do wait $!; status=$?; done"""
+"""Waits for the program to exit. A SIGTERM interrupts bash's `wait`, so it is repeated while the program saves."""
+
+_LEAVE = """
+[ ! -e "$CLOUDTRAIN_LOGS/stopping" ] || status=0
+[ $status = 0 ] || (set -C; echo $status >"$CLOUDTRAIN_LOGS/failed") 2>/dev/null
+exit $status"""
+"""The end of each script. A task that was asked to stop exits with 0, because srun kills all tasks when one task fails,
+and other tasks may still be saving. The script writes the first failure's exit code to a file, because srun returns the
+highest exit code, which is the one of a killed task."""
+
+AGENT = f"""\
+{_SNIPPETS_BEGIN}
+"$0" -m torch.distributed.run --node-rank "$SLURM_NODEID" "$@" {_to_files("launcher")} &{_WAIT}{_LEAVE}"""
+"""The script for `bash -c` on each node: torchrun with the node's number. `$0` is the interpreter."""
+
+TORCH_RANK = f'exec "$0" "$@" {_to_files("rank_$RANK")}'
+"""The script for `bash -c` that torchrun starts as a rank."""
+
+ALONE = f"""\
+{_SNIPPETS_BEGIN}
+number=$SLURM_PROCID
+export CLOUDTRAIN_INSTANCE=$SLURM_NODEID CLOUDTRAIN_INSTANCE_COUNT=$SLURM_NNODES
+unset SLURM_PROCID SLURM_LOCALID
+"$0" "$@" {_to_files("rank_$number")} &{_WAIT}{_LEAVE}"""
+"""The script for `bash -c` on each node: a process that runs independently of the other nodes."""
+
+MPI_RANK = f"""\
+{_SNIPPETS_BEGIN}
+"$0" "$@" {_to_files("rank_${OMPI_COMM_WORLD_RANK:-$SLURM_PROCID}")} &
+while kill -0 $! 2>/dev/null; do
+  if [ -e "$CLOUDTRAIN_LOGS/stopping" ]; then kill -TERM $!; break; fi
+  sleep 1
+done{_WAIT}{_LEAVE}"""
+"""The script for `bash -c` as an MPI rank. mpirun would kill its ranks one second after a SIGTERM, so each rank checks
+the file `stopping` itself."""
+
+TASK = f"""\
+{_SNIPPETS_BEGIN}
+number=$SLURM_PROCID rank=$SLURM_PROCID
+unset SLURM_PROCID SLURM_LOCALID
+if [ "$CLOUDTRAIN_SERVERS" = 0 ]; then kind=worker
+elif [ "$number" = 0 ]; then kind=chief
+elif [ "$number" -lt "$CLOUDTRAIN_WORKERS" ]; then kind=worker number=$((number - 1))
+else kind=ps number=$((number - CLOUDTRAIN_WORKERS)); fi
+task="{{\\"index\\":$number,\\"type\\":\\"$kind\\"}}"
+export TF_CONFIG="{{\\"cluster\\":$CLOUDTRAIN_CLUSTER,\\"environment\\":\\"cloud\\",\\"task\\":$task}}"
+"$0" "$@" {_to_files("rank_$rank")} &
+while [ $kind != chief ] && [ "$CLOUDTRAIN_SERVERS" != 0 ] && kill -0 $! 2>/dev/null; do
+  if [ -e "$CLOUDTRAIN_LOGS/chief_ended" ]; then kill -TERM $!; wait $!; exit 0; fi
+  sleep 1
+done{_WAIT}
+[ $kind != chief ] || touch "$CLOUDTRAIN_LOGS/chief_ended"{_LEAVE}"""
+"""The script for `bash -c` as a TensorFlow task. Parameter servers never exit, so the script stops them when the chief
+has ended."""
+
+
+# For each distribution, the command that starts a job's ranks, and the processes that a plan shows for the command.
+#
+# The commands use two variables of the batch script: `$head` is the host of the first node, and `$port` is a port.
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The command that starts the ranks.
+
+    Attributes:
+        title: the launcher's name in the plan, such as `torchrun`.
+        before: lines of the batch script that prepare the command.
+        command: the command line in the batch script.
+        started: the processes that the command starts on the nodes.
+        ranks: the ranks, if a launcher such as torchrun starts them; otherwise empty.
+    """
+
+    title: str
+    command: str
+    started: tuple[Process, ...] | Alike
+    before: tuple[str, ...] = ()
+    ranks: tuple[Alike, ...] = ()
+
+
+def launch(run: ClusterRun) -> Launch:
+    """Return the command that starts the job's ranks."""
+    if is_mpi(run.job):
+        return _mpi(run)
+    return _LAUNCHERS[run.job.distribution.type](run)
+
+
+def _torch(run: ClusterRun) -> Launch:
+    program, python = run.program, run.settings.python
+    options = ["--nnodes", str(run.nodes), "--nproc-per-node", str(run.processes), "--rdzv-id", run.context.run_name]
+    dashes = ["--"] if misread(program) else []
+    meeting = ["--master-addr", "$head", "--master-port", "$port"]
+    words = [
+        *_srun(run, tasks=run.nodes, per_node=1),
+        *("bash", "-c", '"$agent"', quote(python)),
+        *map(quote, options),
+        *("--master-addr", '"$head"', "--master-port", '"$port"'),
+        *("--no-python", *dashes, "bash", "-c", '"$rank"', *map(quote_word, program)),
+    ]
+
+    def agent(node: int) -> Process:
+        shown = (python, "-m", "torch.distributed.run", "--node-rank", str(node), *options, *meeting)
+        return Process(node, "torchrun", (*shown, "--no-python", *dashes, *program), run.variables)
+
+    ranks = launchers.torchrun_ranks(
+        program, python=python, instance_count=run.nodes, processes_per_instance=run.processes, env=run.variables
+    )
+    started = Alike("torchrun", tuple((node, 1) for node in range(run.nodes)), agent)
+    before = (f"agent={quote(AGENT)}", f"rank={quote(TORCH_RANK)}")
+    return Launch("torchrun", " ".join(words), started, before, (ranks,))
+
+
+def _mpi(run: ClusterRun) -> Launch:
+    world, program, settings = run.nodes * run.processes, run.program, run.settings
+    before = (f"rank={quote(MPI_RANK)}",)
+    rank_argv = ["bash", "-c", '"$rank"', *map(quote_word, program)]
+    if is_plug_in(settings.mpi):
+        line = _srun(run, f"--mpi={settings.mpi}", tasks=world, per_node=run.processes)
+        return Launch(f"srun --mpi={settings.mpi}", " ".join([*line, *rank_argv]), _ranks(run, program), before)
+    given = run.job.distribution
+    options = mpirun_options(world, given.options if isinstance(given, MPI | Horovod) else "")
+    words = [settings.mpi, *options]
+    started = (Process(0, "mpirun", (*words, *program), run.variables),)
+    return Launch("mpirun", " ".join([*map(quote, words), *rank_argv]), started, before, (_mpi_ranks(run, program),))
+
+
+def _mpi_ranks(run: ClusterRun, program: Sequence[str]) -> Alike:
+    made = launchers.mpirun_ranks(program, processes=run.nodes * run.processes).make
+
+    def rank(number: int) -> Process:
+        node, local = divmod(number, run.processes)
+        env = made(number).env | {
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(local),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(run.processes),
+        }
+        return Process(node, "rank", tuple(program), run.variables | env, number, local)
+
+    return Alike("rank", tuple((node, run.processes) for node in range(run.nodes)), rank)
+
+
+def _ranks(run: ClusterRun, program: Sequence[str]) -> Alike:
+    """Return the ranks of an MPI job that srun starts directly."""
+
+    def rank(number: int) -> Process:
+        node, local = divmod(number, run.processes)
+        env = {"SLURM_LOCALID": str(local), "SLURM_NODEID": str(node), "SLURM_PROCID": str(number)}
+        return Process(node, "rank", tuple(program), run.variables | env, number, local)
+
+    return Alike("rank", tuple((node, run.processes) for node in range(run.nodes)), rank)
+
+
+def _tensorflow(run: ClusterRun) -> Launch:
+    (workers, servers), per_node, program = run.tasks, run.processes, run.program
+    count = workers + servers
+    kinds = [("chief", 1), ("worker", workers - 1), ("ps", servers)] if servers else [("worker", workers)]
+    before = [
+        "mapfile -t hosts < <(hosts_of_job)",
+        f'address() {{ printf \'"%s:%s"\' "${{hosts[$1 / {per_node}]}}" "$((port + $1))"; }}',
+    ]
+    first, parts = 0, []
+    for kind, number in kinds:
+        addresses = ",".join(f"$(address {index})" for index in range(first, first + number))
+        parts.append(f'\\"{kind}\\":[{addresses}]')
+        first += number
+    before += [
+        f'export CLOUDTRAIN_CLUSTER="{{{",".join(parts)}}}"',
+        f"export CLOUDTRAIN_WORKERS={workers} CLOUDTRAIN_SERVERS={servers}",
+        f"task={quote(TASK)}",
+    ]
+    srun = _srun(run, f"--distribution=plane={per_node}", tasks=count, per_node=per_node)
+    line = " ".join([*srun, "bash", "-c", '"$task"', *map(quote_word, program)])
+    order = [(kind, index) for kind, number in kinds for index in range(number)]
+
+    def task(number: int) -> Process:
+        kind, index = order[number]
+        env = {"TF_CONFIG": f'{{"cluster":$CLOUDTRAIN_CLUSTER,"task":{{"index":{index},"type":"{kind}"}}}}'}
+        return Process(number // per_node, kind, tuple(program), run.variables | env, number, number % per_node)
+
+    return Launch("srun", line, tuple(map(task, range(count))), tuple(before))
+
+
+def _none(run: ClusterRun) -> Launch:
+    program = run.program
+    line = [*_srun(run, tasks=run.nodes, per_node=1), "bash", "-c", '"$alone"', *map(quote_word, program)]
+
+    def process(node: int) -> Process:
+        env = {"CLOUDTRAIN_INSTANCE": str(node), "CLOUDTRAIN_INSTANCE_COUNT": str(run.nodes)}
+        return Process(node, "process", tuple(program), run.variables | env, node, 0)
+
+    started = Alike("process", tuple((node, 1) for node in range(run.nodes)), process)
+    return Launch("srun", " ".join(line), started, (f"alone={quote(ALONE)}",))
+
+
+_LAUNCHERS: dict[str, Callable[[ClusterRun], Launch]] = {
+    "torch": _torch,
+    "deepspeed": _torch,
+    "tensorflow": _tensorflow,
+    "none": _none,
+}
+
+
+def _srun(run: ClusterRun, *options: str, tasks: int, per_node: int) -> list[str]:
+    """Return the srun command for `tasks` tasks, `per_node` on each node, as quoted shell words. `options` are further
+    options of srun. If the setting `exclusive` is true, every task may use all CPUs of its node."""
+    settings = run.settings
+    words = ["srun", f"--nodes={run.nodes}", f"--ntasks={tasks}", f"--ntasks-per-node={per_node}"]
+    words += ["--kill-on-bad-exit=1", "--input=none", *map(quote, options)]
+    if settings.cpus_per_instance and not settings.exclusive:
+        words.append(f"--cpus-per-task={max(1, settings.cpus_per_instance // per_node)}")
+    if run.image is None:
+        return words
+    mounts = [run.account.shared_dir, *settings.mounts]
+    if settings.container == "pyxis":
+        pairs = ",".join(mount if ":" in mount else f"{mount}:{mount}" for mount in mounts)
+        container = [f"--container-image={run.image}", f"--container-mounts={pairs}"]
+        return [*words, *map(quote, container), '--container-workdir="$code"']
+    binds = [word for mount in mounts for word in ("--bind", mount)]
+    nv = ["--nv"] if run.gpus else []
+    return [*words, "apptainer", "exec", *nv, *map(quote, binds), "--pwd", '"$code"', quote(run.image)]
+
+
+# The batch script, which runs on the first node of the job.
+#
+# The script is self-contained, so you can also save it to a file and submit it with `sbatch FILE`. A restarted job
+# runs the script again with a higher restart count. Its processes continue from their checkpoint.
+
+_BEGIN = """\
+#!/bin/bash -l
+# {name}: a run of cloudtrain. It needs {bundle}
+
+run={run}
+code="$run/code"
+logs="$run/logs/${{SLURM_RESTART_COUNT:-0}}"
+note() {{ printf '%s %s %s\\n' "$(date +%s.%N)" "$SLURM_JOB_ID" "$*" >>"$run/journal"; }}
+hosts_of_job() {{ {hosts}; }}
+
+# One job has the run: the first one to take this link.
+mkdir -p "$run" "$logs" || exit 1
+ln -sn "$SLURM_JOB_ID" "$run/job" 2>/dev/null
+if [ "$(readlink "$run/job")" != "$SLURM_JOB_ID" ]; then
+  echo "cloudtrain: another job has this run, or it was withdrawn: $(readlink "$run/job")" >&2
+  exit 1
+fi
+if [ -e "$run/stop" ]; then note stopped; exit 143; fi
+# SIGTERM is for the processes: they save and leave, and those that stay are killed.
+told=
+kill_steps() {{
+  for step in $(squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format=%i); do
+    [[ $step != *.[0-9]* ]] || scancel --signal=KILL "$step"
+  done
+}}
+end_processes() {{
+  [ -z "$told" ] || return 0
+  told=interrupted
+  [[ $(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%L) =~ ^([0-9]+):[0-9]+$ ]] &&
+    [ "${{BASH_REMATCH[1]}}" -le {minutes} ] && told=timeout
+  [ ! -e "$run/stop" ] || told=stopping
+  note "$told"
+  touch "$logs/stopping"
+{signal}  {{ read -r -t {grace} <> <(:); note killed; kill_steps; }} >/dev/null 2>&1 &
+  watchdog=$!
+}}
+trap end_processes TERM
+
+note started "${{SLURM_RESTART_COUNT:-0}}"
+
+if [ ! -d "$code" ]; then
+  new=$(mktemp -d "$run/code.XXXXXX") && tar -xzf {bundle} -C "$new" && mv "$new" "$code" ||
+    {{ note broken code; exit 1; }}
+fi
+mkdir -p {written} && cd "$code" || {{ note broken folders; exit 1; }}
+"""
+
+_SETUP = """
+# The settings' own lines. If one of them ends the script, no rank has run, and that is no success.
+trap 'note broken setup; exit 1' EXIT
+{lines}
+set +eu
+[[ "$(trap -p EXIT)" != *"note broken setup"* ]] || trap - EXIT
+cd "$code" || exit 1
+"""
+
+_VARIABLES = """
+{exports}
+export CLOUDTRAIN_LOGS="$logs"
+export PYTHONPATH="$code${{PYTHONPATH:+:$PYTHONPATH}}"
+share=$((SLURM_CPUS_ON_NODE / {processes}))
+export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-$((share > 1 ? share : 1))}}"
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT={grace}
+export SLURM_EXPORT_ENV=ALL SLURM_CPU_BIND=none
+mapfile -t all < <(hosts_of_job)
+head=${{all[0]}}
+port=$((20000 + (SLURM_JOB_ID * 7) % 10000))
+"""
+
+_SECRETS = """
+# The values of the job's secrets are read here, and stand in no file.
+secrets=$({python} -m cloudtrain.runtime.secret_values 2>"$logs/secrets") ||
+  {{ note broken "$(sed -n 's/^error: //p' "$logs/secrets")"; cat "$logs/secrets" >&2; exit 1; }}
+eval "$secrets"
+unset secrets
+rm -f "$logs/secrets"
+"""
+
+_END = """
+status=143
+if [ -z "$told" ]; then
+  {command} &
+  ranks=$!
+  [ ! -e "$run/stop" ] || end_processes
+  wait "$ranks"
+  status=$?
+  while [ -n "$told" ] && kill -0 "$ranks" 2>/dev/null; do wait "$ranks"; status=$?; done
+  [ "$status" = 0 ] || [ ! -s "$logs/failed" ] || status=$(cat "$logs/failed")
+fi
+
+trap '' TERM
+[ -z "$told" ] || kill -KILL "$watchdog" 2>/dev/null
+{again}case "$told" in
+  "") note "ended $status"; exit "$status" ;;
+  stopping) note stopped; trap - TERM; scancel "$SLURM_JOB_ID"; sleep 60 ;;  # so that Slurm calls it cancelled
+  *) note "left $status" ;;
+esac
+exit 143
+"""
+
+_AGAIN = """\
+# Ranks notice that a node is lost before Slurm does: then the job starts again, as it would if Slurm had noticed.
+every_node_answers() {
+  timeout 60 srun --overlap --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --input=none true >/dev/null 2>&1
+}
+if [ -z "$told" ] && [ "$status" != 0 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 5 ] && ! every_node_answers; then
+  note "left $status"
+  trap - TERM
+  scontrol requeue "$SLURM_JOB_ID" && sleep 60
+fi
+"""
+
+_SIGNAL = '  scancel --signal=TERM "$SLURM_JOB_ID"\n'
+"""The command that sends SIGTERM to every process of the job except the batch script."""
+
+
+def batch_script(run: ClusterRun, launch: Launch) -> str:
+    """Return the text of the batch script."""
+    settings, grace = run.settings, run.settings.grace_period
+    text = _BEGIN.format(
+        name=run.context.run_name,
+        run=quote(run.folder.path),
+        bundle=quote(run.bundle),
+        hosts=_hosts(settings.rendezvous_host),
+        signal="" if is_mpi(run.job) else _SIGNAL,
+        grace=grace,
+        minutes=grace // 60 + 1,
+        written=" ".join(map(quote, run.output_folders)),
+    )
+    if settings.setup:
+        text += _SETUP.format(lines="\n".join(settings.setup).replace("\r", ""))
+    exports = "\n".join(f"export {name}={quote_word(value)}" for name, value in run.variables.items())
+    text += _VARIABLES.format(exports=exports, processes=run.processes, grace=grace)
+    if run.job.environment.secrets:
+        text += _SECRETS.format(python="python3" if run.image else quote(settings.python))
+    text += "".join(f"{line}\n" for line in launch.before)
+    again = _AGAIN if settings.requeue or run.job.spot else ""
+    return text + _END.format(command=launch.command, again=again)
+
+
+def _hosts(override: str | None) -> str:
+    """Return a shell command that prints a line for each node of the job: its host name, or `override` if not None."""
+    command = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
+    return command if override is None else f"{command} | while read -r _; do echo {quote(override)}; done"

@@ -1,0 +1,493 @@
+"""Talks to the cluster through shell scripts that run on this machine, or on the login node through ssh."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from cloudtrain.errors import NameTaken, RunNotFound, TargetError, TargetUnreachable
+from cloudtrain.machines.table import NodeKind
+from cloudtrain.plans.plan import Plan
+from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus
+from cloudtrain.targets.common.services import Pace, follow
+from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
+from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
+from cloudtrain.targets.slurm import scripts
+from cloudtrain.targets.slurm.online import list_nodes
+from cloudtrain.targets.slurm.runner import CommandFailed, Runner
+from cloudtrain.targets.slurm.scripts import Record, parse_records
+from cloudtrain.targets.slurm.settings import RunFolder, SlurmAccount
+from cloudtrain.targets.slurm.transfer import RunLog, download, upload
+
+if TYPE_CHECKING:
+    from cloudtrain.job.training import TrainingJob
+    from cloudtrain.plans.plan import Finding, Upload
+    from cloudtrain.targets.slurm.settings import Slurm
+
+
+# Submit exactly one job for each run, although Slurm accepts any number of jobs of one name.
+#
+# Each run has a folder with a lock, which sbatch itself holds while a request is in transit. Under the lock, a request
+# is sent only if the run has no job: the link `job` is missing, and neither `squeue` nor `sacct` has a job with the
+# run's name and comment. Each submission first creates a file for its own token in the run's folder. Withdrawing the
+# run removes these files, and a request whose file is missing is never sent, however late it arrives. If two jobs
+# exist nevertheless, the batch script lets only one of them run.
+
+
+def send(runner: Runner, plan: Plan, *, again: bool) -> None:
+    """Submit the run's job, unless the run already has a job.
+
+    `again` tells whether an earlier process may have submitted the run.
+
+    Raises:
+        NameTaken: the run already has a job and `again` is false, or the run belongs to another user.
+        TargetError: sbatch refused the job.
+        TargetUnreachable: the cluster did not answer, or another process submits or withdrew the run.
+    """
+    folder, token = str(plan.request["folder"]), secrets.token_hex(16)
+    found = _call(runner, scripts.OPEN, folder, plan.run_name, token)
+    if not found:
+        found = _send(runner, plan, folder, token)
+    if found and not again:
+        raise NameTaken(f"a run `{plan.run_name}` already exists: job {found}", hint="give the job another name")
+
+
+def _send(runner: Runner, plan: Plan, folder: str, token: str) -> str:
+    """Send the request and return an empty text. If the run already has a job, send nothing and return its number."""
+    outputs = json.dumps(plan.request["outputs"])
+    script = str(plan.request["script"]).encode()
+    argv = plan.request["argv"]
+    answer = _call(runner, scripts.SEND, folder, plan.run_name, token, outputs, *argv, stdin=script)
+    word, _, job = answer.partition(" ")
+    return job if word == "found" else ""
+
+
+def find(runner: Runner, folder: RunFolder, ref: RunRef) -> str:
+    """Return the number of the run's job; empty if the run has none.
+
+    Raises:
+        NameTaken: the run belongs to another user.
+    """
+    return _call(runner, scripts.FIND, folder.path, ref.name)
+
+
+def withdraw(runner: Runner, folder: RunFolder, ref: RunRef) -> bool:
+    """Make sure that no request of the run is sent from now on. Return False if the run already has a job."""
+    return not _call(runner, scripts.WITHDRAW, folder.path, ref.name)
+
+
+def _call(runner: Runner, script: str, folder: str, name: str, *arguments: str, stdin: bytes = b"") -> str:
+    try:
+        return runner.run(script, folder, name, *arguments, stdin=stdin).decode().strip()
+    except CommandFailed as error:
+        raise _explain(error, name) from None
+
+
+def _explain(error: CommandFailed, name: str) -> TargetError:
+    if error.exit_status == scripts.FOREIGN:
+        return NameTaken(f"the run `{name}` belongs to another user", hint="give the job another name")
+    if error.exit_status == scripts.BUSY:
+        return TargetUnreachable(f"another command submits `{name}`", hint="run the same command again in a minute")
+    if error.exit_status == scripts.NO_LOCKS:
+        hint = (
+            "ask for a mount with locks (Lustre: the option `flock`), or set `shared_dir` in `[slurm]` to a folder on "
+            "another file system"
+        )
+        return TargetError(f"the file system of `shared_dir` cannot lock files: {error.message}", hint=hint)
+    if error.exit_status == scripts.WITHDRAWN:
+        return TargetUnreachable(f"another command withdrew `{name}`", hint="run the same command again")
+    if error.exit_status == scripts.REFUSED:
+        return TargetError(
+            f"Slurm refused the job: {error.message}", hint="run `cloudtrain check` to see what the cluster accepts"
+        )
+    return error
+
+
+# Slurm's job states, and the run states that they mean.
+#
+# The job states are those of `squeue(1)`, JOB STATE CODES, in Slurm 22.05 to 25.05.
+
+
+class Meaning(NamedTuple):
+    """The run state for a job state of Slurm, and the reason if the cluster ended the job."""
+
+    state: RunState
+    reason: str | None = None
+
+
+_PENDING, _PREPARING, _RUNNING = Meaning(RunState.PENDING), Meaning(RunState.PREPARING), Meaning(RunState.RUNNING)
+
+MEANINGS: dict[str, Meaning] = {
+    "BOOT_FAIL": Meaning(RunState.FAILED, "a node did not boot"),
+    "CANCELLED": Meaning(RunState.STOPPED, "the job was cancelled"),
+    "COMPLETED": Meaning(RunState.SUCCEEDED),
+    "COMPLETING": _RUNNING,
+    "CONFIGURING": _PREPARING,
+    "DEADLINE": Meaning(RunState.FAILED, "the job's deadline has passed"),
+    "EXPEDITING": _PENDING,
+    "FAILED": Meaning(RunState.FAILED),
+    "LAUNCH_FAILED": Meaning(RunState.FAILED, "the job could not be launched on its nodes"),
+    "NODE_FAIL": Meaning(RunState.FAILED, "a node of the job was lost"),
+    "OUT_OF_MEMORY": Meaning(RunState.FAILED, "a process used more memory than the job has"),
+    "PENDING": _PENDING,
+    "POWER_UP_NODE": _PREPARING,
+    "PREEMPTED": Meaning(RunState.FAILED, "another job took the nodes"),
+    "RECONFIG_FAIL": Meaning(RunState.FAILED, "the nodes could not be configured"),
+    "REQUEUED": _PENDING,
+    "REQUEUE_FED": _PENDING,
+    "REQUEUE_HOLD": _PENDING,
+    "RESIZING": _RUNNING,
+    "RESV_DEL_HOLD": _PENDING,
+    "REVOKED": Meaning(RunState.LOST, "another cluster of the federation has the job"),
+    "RUNNING": _RUNNING,
+    "SIGNALING": _RUNNING,
+    "SPECIAL_EXIT": _PENDING,
+    "STAGE_OUT": _RUNNING,
+    "STOPPED": _RUNNING,
+    "SUSPENDED": _RUNNING,
+    "TIMEOUT": Meaning(RunState.FAILED, "the time limit was reached"),
+    "UPDATE_DB": _RUNNING,
+}
+"""The meaning of each state. `STOPPED` and `SUSPENDED` jobs keep their nodes and continue later."""
+
+
+def meaning_of(word: str) -> Meaning:
+    """Return the meaning of a Slurm state, also for forms such as `CANCELLED by 0` and `CANCELLED+`. An unknown state
+    counts as running."""
+    parts = word.split()
+    return MEANINGS.get(parts[0].rstrip("+") if parts else "", _RUNNING)
+
+
+_ADVICE = {
+    "JobHeld": "`scontrol release {job}` releases it, if you or an administrator held it",
+    "job requeued in held state": "`scontrol release {job}` releases it",
+    "launch failed requeued held": "its nodes could not start it; `scontrol release {job}` tries again",
+    "BeginTime": "Slurm starts it again soon; `scontrol show job {job}` says when",
+    "Dependency": "`scontrol show job {job}` says for which job",
+    "DependencyNeverSatisfied": "the job that it depends on failed; stop the run and submit it without that",
+    "Partition": "`scontrol show partition` says whether it is up and what it allows",
+    "Assoc": "a limit of your account; `sacctmgr show assoc user=$USER` shows it",
+    "QOS": "a limit of the QOS; `sacctmgr show qos` shows it",
+    "Invalid": "stop the run and correct `account`, `qos` or `reservation` in `[slurm]`",
+    "ReqNodeNotAvail": "nodes that it needs are down or reserved; `sinfo -R` says why",
+    "Nodes required": "nodes that it needs are down or reserved; `sinfo -R` says why",
+    "BadConstraints": "no node fits; stop the run and correct `constraint` in `[slurm]`",
+}
+"""What a user can do about a reason why a job waits, by the beginning of the reason. Others, such as `Resources` and
+`Priority`, need only time."""
+
+
+def advice_for(reason: str) -> str | None:
+    """Return what a user can do about Slurm's reason why a job waits; None if the job only needs time.
+
+    `{job}` in the text stands for the job's number."""
+    words = [word for word in _ADVICE if reason.startswith(word)]
+    return _ADVICE[max(words, key=len)] if words else None
+
+
+# Derive the status of a run, and the reason of its failure, from its record.
+
+_BROKEN = {
+    "setup": "the lines of `setup` in `[slurm]` ended the batch script",
+    "code": "the first node could not unpack the bundle",
+    "folders": "the first node could not create the run's folders",
+}
+_EARLY = "the batch script ended early"
+_RANK = re.compile(r"node_\d+\.rank_(\d+)\.stderr\.log")
+_DETAILS = 12
+"""Maximum number of output lines in the explanation of a failure."""
+
+
+def status_of(record: Record, tails: Callable[[], str]) -> RunStatus:
+    """Return the status of a run. `tails` returns the last lines of the error output; called only for a failed run.
+
+    Times and the exit code come from the journal if possible, so that they do not change when Slurm forgets the job.
+    """
+    state, reason = _judge(record)
+    starts, ended = record.starts, record.last("ended", "stopped", "left", "broken")
+    code = _exit_code(record)
+    over = state.is_final
+    status = RunStatus(
+        state=state,
+        reason=reason,
+        created=record.sent or record.created,
+        started=starts[0].time if starts else None,
+        ended=(ended.time if ended and _is_of_last_start(record) else record.ended) if over else None,
+        restarts=max(0, len(starts) - 1),
+        exit_code=code if over else None,
+    )
+    return _with_cause(status, tails()) if state is RunState.FAILED and starts else status
+
+
+def _judge(record: Record) -> Meaning:
+    """Return the run's state and its reason, from Slurm's state and the journal."""
+    if record.state is None:
+        return _judge_by_journal(record)
+    found, last = meaning_of(record.state), record.last("ended", "stopped", "left", "broken")
+    if not found.state.is_final:
+        if record.stop_asked or record.last("stopping") is not None:
+            return Meaning(RunState.STOPPING)
+        if found.state is RunState.RUNNING and (not record.starts or _is_left(record)):
+            return Meaning(RunState.PREPARING)  # the job has its nodes, and the batch script is about to start
+        return Meaning(found.state, _waiting(record) if found.state is RunState.PENDING else _halted(record))
+    if last is not None and last.word == "stopped":
+        return Meaning(RunState.STOPPED, "it was asked to stop")
+    if found.state is RunState.STOPPED:
+        return Meaning(RunState.STOPPED, "it was asked to stop" if record.stop_asked else found.reason)
+    if found.state is RunState.FAILED and found.reason is None:
+        return Meaning(RunState.FAILED, _reason_of_journal(record) or _EARLY)
+    return found
+
+
+def _judge_by_journal(record: Record) -> Meaning:
+    """Return the state of a run whose job Slurm has forgotten, and the reason. If the batch script was killed, the
+    journal lacks the job's end, but it may contain an earlier event that tells the reason, such as `timeout`."""
+    last = record.last("started", "stopping", "interrupted", "timeout", "ended", "stopped", "left", "broken")
+    if last is None and record.stop_asked:
+        return Meaning(RunState.STOPPED, "it was asked to stop before it started")
+    if (last is None or last.word == "started") and record.silence is not None:
+        reason = f"nobody knows how job {record.job} ended until Slurm's accounting answers: {record.silence}"
+        return Meaning(RunState.RUNNING, reason)
+    if last is None or last.word == "started":
+        return Meaning(RunState.LOST, f"Slurm no longer lists the job {record.job}, and the job recorded no end")
+    if last.word in ("stopped", "stopping"):
+        return Meaning(RunState.STOPPED, "it was asked to stop")
+    if last.word == "ended" and last.rest == "0":
+        return Meaning(RunState.SUCCEEDED)
+    if last.word == "interrupted" or (last.word == "left" and record.last("timeout") is None):
+        return Meaning(RunState.STOPPED, "the job was cancelled, or its nodes were taken away")
+    return Meaning(RunState.FAILED, _reason_of_journal(record))
+
+
+def _is_of_last_start(record: Record) -> bool:
+    """Return whether the journal records the end of the job's last start. A requeued job starts several times."""
+    last = record.last("started", "ended", "stopped", "left", "broken")
+    return last is not None and last.word != "started"
+
+
+def _is_left(record: Record) -> bool:
+    """Return whether the job lost its nodes after its last start, according to the journal."""
+    last = record.last("started", "left")
+    return last is not None and last.word == "left"
+
+
+def _reason_of_journal(record: Record) -> str | None:
+    last = record.last("ended", "left", "broken", "timeout")
+    if last is None:
+        return None
+    if last.word == "broken":
+        return _BROKEN.get(last.rest, last.rest)
+    if last.word == "timeout" or (last.word == "left" and record.last("timeout") is not None):
+        return "the time limit was reached"
+    return "a signal from outside ended it" if last.word == "left" else f"exit code {last.rest}"
+
+
+def _exit_code(record: Record) -> int | None:
+    last = record.last("ended", "left")
+    return int(last.rest) if last is not None and last.word == "ended" and last.rest.isdecimal() else None
+
+
+def _waiting(record: Record) -> str | None:
+    """Return Slurm's reason why the job waits, and what helps; None if Slurm gives no reason."""
+    if not record.why or record.why == "None":
+        return None
+    advice = advice_for(record.why)
+    return f"it waits: {record.why}" + (f" ({advice.format(job=record.job)})" if advice is not None else "")
+
+
+def _halted(record: Record) -> str | None:
+    """Return why a job that has nodes does not run now; None if it runs."""
+    halted = str(record.state).split()[0] in ("SUSPENDED", "STOPPED")
+    return f"it is suspended (`scontrol resume {record.job}` lets it continue)" if halted else None
+
+
+def _with_cause(status: RunStatus, tails: str) -> RunStatus:
+    """Add to the status the error that made the run fail, and the failed rank if it is known. `tails` are the last
+    lines of the error output. An error that only says that a rank lost contact with another rank is used only
+    if there is no other error."""
+    found = []
+    for file, lines in _files(tails):
+        error, match = error_in(lines), _RANK.fullmatch(file)
+        if error is not None:
+            found.append((bool(PEER_LOST.search(error)), match is None, int(match[1]) if match else 0, error, lines))
+    if not found:
+        return _with_last_words(status, tails)
+    is_consequence, is_nameless, number, error, lines = min(found, key=lambda item: item[:3])
+    rank = None if is_nameless or is_consequence else number
+    who = f"rank {rank}: " if rank is not None else ""
+    code = f" ({status.reason})" if status.reason else ""
+    details = tuple(lines[-_DETAILS:])
+    return replace(status, reason=f"{who}{shorten_line(error)}{code}", failed_rank=rank, details=details)
+
+
+def _with_last_words(status: RunStatus, tails: str) -> RunStatus:
+    """Add to the status what the batch script printed last, if the script recorded no reason."""
+    lines = [line for name, lines in _files(tails) if name == "slurm.out" for line in lines if line.strip()]
+    if status.reason not in (_EARLY, _BROKEN["setup"]) or not lines:
+        return status
+    reason = f"{status.reason}: {shorten_line(lines[-1])}"
+    return replace(status, reason=reason, details=tuple(lines[-_DETAILS:]))
+
+
+def _files(tails: str) -> list[tuple[str, list[str]]]:
+    found: list[tuple[str, list[str]]] = []
+    for line in tails.splitlines():
+        if line.startswith("@file "):
+            found.append((line.removeprefix("@file "), []))
+        elif found:
+            found[-1][1].append(line.removeprefix(" "))
+    return found
+
+
+# The service of Slurm clusters. It runs shell scripts on the machine that has Slurm's commands.
+
+PACE = Pace(every=2.0, per_stream=0.0, settle=4.0)
+
+_AT_ONCE = 50
+"""Maximum number of runs in one status command."""
+
+
+class SlurmService(Service):
+    """Submits and manages runs on Slurm clusters. A run's reference holds its login node and its shared folder."""
+
+    in_flight = 0.0
+    """Seconds for which a sent request may still be in transit: 0, because sbatch holds the run's lock for that time;
+    see `submission`."""
+    names_are_unique = False
+
+    def __init__(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace = PACE) -> None:
+        self._environ = environ
+        self._state_dir = state_dir
+        self._pace = pace
+
+    def check(self, job: TrainingJob, settings: Slurm, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the request says it
+        """Check the request on the cluster: run `sbatch --test-only`, and check partition and shared folder."""
+        from cloudtrain.targets.slurm.online import check
+
+        return check(self._runner(SlurmAccount.parse(plan.place)), plan)
+
+    def can_check(self, settings: Slurm) -> bool:
+        """Return whether the settings have a shared folder, which a check needs."""
+        return settings.shared_dir is not None
+
+    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
+        """Upload the bundle to the shared folder. Return False if the cluster already has it."""
+        return upload(self._runner(SlurmAccount.parse(plan.place)), plan, bundle, on_bytes)
+
+    def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
+        """Submit the batch script with sbatch. If the run already has a job, submit nothing.
+
+        Raises:
+            NameTaken: the run already has a job, and `again` is false.
+        """
+        send(self._runner(SlurmAccount.parse(plan.place)), plan, again=again)
+        return plan.ref
+
+    def has(self, ref: RunRef) -> bool:
+        """Return whether the run has a job."""
+        return bool(find(*self._at(ref), ref))
+
+    def withdraw(self, ref: RunRef) -> bool:
+        """Make sure that the run never gets a job. Return False if it already has a job."""
+        return withdraw(*self._at(ref), ref)
+
+    def status(self, ref: RunRef) -> RunStatus:
+        """Return the status of the run."""
+        runner, folder = self._at(ref)
+        record = self._record(runner, folder, ref)
+        return status_of(record, lambda: runner.run(scripts.TAILS, folder.path).decode("utf-8", "replace"))
+
+    def logs(
+        self,
+        ref: RunRef,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        instance: int | None = None,
+        on_status: Callable[[RunStatus], None] | None = None,
+    ) -> Iterator[LogLine]:
+        """Yield the output of the run's processes, or of one `rank` or `instance`, over all restarts. With `follow`,
+        continue until the run ends."""
+        runner, folder = self._at(ref)
+        self._record(runner, folder, ref)
+        return self._lines(ref, RunLog(runner, folder.path, rank, instance), is_followed=follow, on_status=on_status)
+
+    def _lines(
+        self, ref: RunRef, log: RunLog, *, is_followed: bool, on_status: Callable[[RunStatus], None] | None
+    ) -> Iterator[LogLine]:
+        if is_followed:
+            yield from follow(log, lambda: self.status(ref), on_status, self._pace)
+            yield from log.rest()
+            return
+        status = self.status(ref)  # before the log, which is complete when the status is final
+        if on_status is not None:
+            on_status(status)
+        yield from log.new_lines()
+        if status.state.is_final:
+            yield from log.rest()
+
+    def stop(self, ref: RunRef) -> None:
+        """Send SIGTERM to the batch script. The script sends SIGTERM to its processes, and kills those that still run
+        after the grace period."""
+        if not self.status(ref).state.is_final:
+            runner, folder = self._at(ref)
+            runner.run(scripts.STOP, folder.path)
+
+    def runs(self, place: str) -> Iterator[ListedRun]:
+        """Yield the runs of the shared folder, newest first. Only `status` reports the error of a failed rank."""
+        account = SlurmAccount.parse(place)
+        runner = self._runner(account)
+        names = runner.run(scripts.LIST, account.shared_dir).decode().split()
+        for start in range(0, len(names), _AT_ONCE):
+            answer = runner.run(scripts.STATUS, f"{account.shared_dir}/runs", *names[start : start + _AT_ONCE])
+            for record in parse_records(answer):
+                yield ListedRun(RunRef("slurm", place, record.name), status_of(record, lambda: ""))
+
+    def instances(self, place: str) -> list[NodeKind]:
+        """Return the types of nodes in the cluster: GPUs, memory, partitions, and how many nodes are idle now."""
+        return list_nodes(self._runner(SlurmAccount.parse(place)))
+
+    def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
+        """Yield the folder with the unpacked bundle; nothing if the bundle is missing on the cluster or damaged."""
+        from cloudtrain.targets.common.archives import unpacked
+        from cloudtrain.targets.slurm.transfer import fetch
+
+        runner, _ = self._at(ref)
+        archive = scratch / "sourcedir.tar.gz"
+        if fetch(runner, upload.destination, archive):
+            yield from unpacked(archive, upload.sha256, scratch)
+
+    def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
+        """Copy the run's output `path` into `destination`. With an empty path, copy all outputs."""
+        runner, folder = self._at(ref)
+        self._record(runner, folder, ref)
+        return download(runner, folder, path, destination)
+
+    def _record(self, runner: Runner, folder: RunFolder, ref: RunRef) -> Record:
+        """Return the run's record: its journal and Slurm's data about its job.
+
+        Raises:
+            RunNotFound: the run has no job.
+        """
+        runs = folder.path.rpartition("/")[0]
+        for _ in range(2):
+            found = next(parse_records(runner.run(scripts.STATUS, runs, ref.name)), Record(ref.name))
+            if found.job:
+                return found
+            if not find(runner, folder, ref):  # the sender may have died before it recorded the job
+                break
+        raise RunNotFound(f"there is no run `{ref.name}` at `{ref.place}`", hint="`cloudtrain ps` lists the runs")
+
+    def _at(self, ref: RunRef) -> tuple[Runner, RunFolder]:
+        account = SlurmAccount.parse(ref.place)
+        if not ref.name or "/" in ref.name or ref.name in (".", ".."):
+            raise RunNotFound(f"there is no run `{ref.name}`", hint="`cloudtrain ps` lists the runs")
+        return self._runner(account), RunFolder.of(account.shared_dir, ref.name)
+
+    def _runner(self, account: SlurmAccount) -> Runner:
+        return Runner(account.host, self._environ, self._state_dir)

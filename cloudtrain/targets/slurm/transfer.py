@@ -1,0 +1,268 @@
+"""Copy the outputs of a run as one tar stream."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO
+
+from cloudtrain.errors import TargetError, TargetUnreachable, UsageError, did_you_mean
+from cloudtrain.plans.plan import Plan
+from cloudtrain.plans.states import LogLine
+from cloudtrain.system.staging import Staging
+from cloudtrain.targets.common.archives import landing
+from cloudtrain.targets.contract import BundleWriter, ByteProgress
+from cloudtrain.targets.slurm import scripts
+from cloudtrain.targets.slurm.runner import CommandFailed, Runner
+from cloudtrain.targets.slurm.settings import RunFolder
+
+_NOTHING = 3
+"""The script's exit code for a missing file or folder."""
+
+
+def download(runner: Runner, folder: RunFolder, path: str, destination: Path) -> list[Path]:
+    """Copy an output, such as `model`, or a part of it, such as `model/weights.pt`, into `destination`. With an empty
+    `path`, copy each output to its own folder.
+
+    Raises:
+        UsageError: the run has no such output; the hint names its outputs.
+        TargetError: the run wrote no files to the output.
+    """
+    known = {**_outputs(runner, folder), "logs": f"{folder.path}/logs"}
+    wanted = path.strip("/")
+    with landing(destination, odd_names=True) as staging:
+        if wanted:
+            source = _find(wanted, known)
+            if not _copy(runner, source, staging, ""):
+                hint = f"the run's outputs: {', '.join(f'`{name}/`' for name in known)}"
+                raise TargetError(f"the run wrote nothing to `{wanted}`", hint=hint)
+        for name, source in known.items() if not wanted else ():
+            _copy(runner, source, staging, f"{name}/")
+        return staging.move()
+
+
+def fetch(runner: Runner, source: str, target: Path) -> bool:
+    """Copy the file `source` of the cluster to `target`. Return False if the file does not exist."""
+    with landing(target.parent, odd_names=True) as staging:
+        found = _copy(runner, source, staging, "")
+        staging.move()
+    return found and target.exists()
+
+
+def _outputs(runner: Runner, folder: RunFolder) -> dict[str, str]:
+    """Return the folders that the run writes to, by name. A run of `--format sbatch` has no list of them: then they are
+    those in the run's own folder."""
+    answer = runner.run(scripts.OUTPUTS, folder.path).decode("utf-8", "surrogateescape")
+    if answer.startswith("{"):
+        found: dict[str, str] = json.loads(answer)
+        return found
+    return {name: f"{folder.path}/{name}" for name in answer.splitlines()}
+
+
+def _find(wanted: str, known: Mapping[str, str]) -> str:
+    parts = wanted.split("/")
+    for length in (2, 1):  # an output's name can have two parts, as `outputs/scores`
+        name, rest = "/".join(parts[:length]), parts[length:]
+        if name in known and ".." not in rest:
+            return "/".join([known[name], *rest])
+    if wanted == "outputs":
+        names = [name for name in known if name.startswith("outputs/")]
+        raise UsageError(
+            "`outputs` is not the name of an output", hint=f"name one: {', '.join(names) or '`model`'}", code="CT935"
+        )
+    raise UsageError(f"`{wanted}` is not a result of the run", hint=did_you_mean(wanted, known), code="CT935")
+
+
+def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
+    """Copy the file or folder `source` of the cluster to `staging`. Return False if it does not exist. The name of
+    each copied file begins with `below`.
+
+    Raises:
+        TargetUnreachable: the stream ended in the middle of the archive.
+    """
+    broken: list[str] = []
+
+    def take(stream: IO[bytes]) -> None:
+        try:
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                for member in archive:
+                    content = archive.extractfile(member) if member.isfile() else None
+                    if content is not None:
+                        with staging.place(below + member.name.removeprefix("./")).open("wb") as file:
+                            shutil.copyfileobj(content, file)
+        except tarfile.ReadError as error:  # the script's exit code may say why
+            broken.append(str(error))
+
+    try:
+        runner.read(scripts.TAR, source, take=take)
+    except CommandFailed as error:
+        if error.exit_status == _NOTHING:
+            return False
+        raise
+    if broken:
+        raise TargetUnreachable(f"the download of `{source}` was interrupted: {broken[0]}", hint="download it again")
+    return True
+
+
+# Upload the bundle to the shared folder.
+
+_CHUNK = 2**20
+
+
+def upload(runner: Runner, plan: Plan, bundle: BundleWriter, on_bytes: ByteProgress | None) -> bool:
+    """Upload the archive to the path in the plan, in one atomic step. Return False if the path already exists."""
+    place = plan.uploads[0].destination
+    if runner.run(scripts.EXISTS, place).strip():
+        return False
+    with TemporaryDirectory(prefix="cloudtrain-") as folder:
+        archive = Path(folder, "sourcedir.tar.gz")
+        bundle.write(archive)
+        size, sent = archive.stat().st_size, 0
+
+        def count(length: int) -> None:
+            nonlocal sent
+            sent += length
+            if on_bytes is not None:
+                on_bytes(sent, size)
+
+        runner.send(scripts.UPLOAD, place, str(size), chunks=_chunks(archive), on_sent=count)
+    return True
+
+
+def _chunks(archive: Path) -> Iterator[bytes]:
+    with archive.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk
+
+
+# The output of a run's processes over all restarts. Each call of `RunLog.new_lines` yields only new lines.
+
+_FILE = re.compile(
+    r"(?P<restart>\d+)/node_(?P<node>\d+)\.(?:rank_(?P<rank>\d+)|launcher)\.(?P<stream>stdout|stderr)\.log"
+)
+
+_MOST = 4 * 2**20
+"""Maximum number of bytes read from one file in one step."""
+
+_AT_ONCE = 16 * 2**20
+"""Maximum number of bytes read from all files in one step."""
+
+_MOST_FILES = 400
+"""Maximum number of files in one command line."""
+
+_LONGEST = 32 * 1024
+"""Maximum length of a line in bytes. A longer line is split."""
+
+
+@dataclass
+class _File:
+    """One log file, and how many of its bytes were read."""
+
+    name: str
+    restart: int
+    node: int
+    rank: int | None
+    stream: str
+    read: int = 0
+    pending: bytes = b""
+
+    @property
+    def order(self) -> tuple[int, int, int, str]:
+        """Return the sort key, which orders files by restart, then by node, then by rank."""
+        return (self.restart, self.node, -1 if self.rank is None else self.rank, self.stream)
+
+
+@dataclass
+class RunLog:
+    """The log of one run. The time of a line is the modification time of its file."""
+
+    runner: Runner
+    folder: str
+    rank: int | None = None
+    instance: int | None = None
+    streams: dict[str, _File] = field(default_factory=dict)
+
+    def new_lines(self) -> Iterator[LogLine]:
+        """Yield the lines written since the last call. No line is lost or repeated, even after an error."""
+        while True:
+            grown = self._grown()
+            wanted = [(file, min(size - file.read, _MOST), time) for file, size, time in grown]
+            wanted = wanted[: max(1, _AT_ONCE // max((length for _, length, _ in wanted), default=1))][:_MOST_FILES]
+            if not wanted:
+                return
+            pieces = self._read([(file.name, file.read, length) for file, length, _ in wanted])
+            for (file, length, time), piece in zip(wanted, pieces, strict=True):
+                lines = _take_lines(file, piece)
+                file.read += length
+                yield from (_line(file, text, time) for text in lines)
+
+    def rest(self) -> Iterator[LogLine]:
+        """Yield the last line of each file whose last line has no newline. Call this after the run has ended."""
+        for file in sorted(self.streams.values(), key=lambda one: one.order):
+            if file.pending:
+                text, file.pending = _text(file.pending), b""
+                yield _line(file, text, self._times.get(file.name, 0.0))
+
+    def __post_init__(self) -> None:
+        self._times: dict[str, float] = {}
+
+    def _grown(self) -> list[tuple[_File, int, float]]:
+        """Return the files with unread bytes, each with its size and modification time."""
+        found = []
+        for line in self.runner.run(scripts.SIZES, self.folder).decode("utf-8", "replace").splitlines():
+            size, time, name = line.split(" ", 2)
+            match = _FILE.fullmatch(name)
+            if match is None or not self._is_wanted(match):
+                continue
+            rank = match["rank"]
+            file = self.streams.setdefault(
+                name,
+                _File(name, int(match["restart"]), int(match["node"]), int(rank) if rank else None, match["stream"]),
+            )
+            self._times[name] = float(time)
+            if int(size) > file.read:
+                found.append((file, int(size), float(time)))
+        return sorted(found, key=lambda item: item[0].order)
+
+    def _is_wanted(self, match: re.Match[str]) -> bool:
+        if self.instance is not None and int(match["node"]) != self.instance:
+            return False
+        return self.rank is None or match["rank"] == str(self.rank)
+
+    def _read(self, pieces: list[tuple[str, int, int]]) -> list[bytes]:
+        words = [str(word) for piece in pieces for word in piece]
+        answer = self.runner.run(scripts.READ, self.folder, *words)
+        found, start = [], 0
+        for _, _, length in pieces:
+            found.append(answer[start : start + length])
+            start += length
+        if start != len(answer):
+            raise TargetError(
+                "a log file became shorter while it was read",
+                hint="run `cloudtrain logs` again to read it from the beginning",
+            )
+        return found
+
+
+def _take_lines(file: _File, piece: bytes) -> list[str]:
+    *whole, file.pending = (file.pending + piece).split(b"\n")
+    lines = [_text(line) for line in whole]
+    while len(file.pending) > _LONGEST:
+        lines.append(_text(file.pending[:_LONGEST]))
+        file.pending = file.pending[_LONGEST:]
+    return lines
+
+
+def _text(line: bytes) -> str:
+    """Decode a line. If a progress bar overwrote the line, return only the last state."""
+    return line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
+
+
+def _line(file: _File, text: str, time: float) -> LogLine:
+    return LogLine(time, file.node, file.rank, file.stream, text)
