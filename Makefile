@@ -81,6 +81,7 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typing
 	$(BIN)/python tools/docs.py --check
+	$(BIN)/python tools/house.py
 
 # On a machine with a GPU, with the PyTorch that is there; under 9 minutes. Nothing is installed or downloaded.
 gpu:
