@@ -67,7 +67,7 @@ fuzz: $(VENV)/.dev
 
 # 100,000 random histories of submissions against a model of what a user may be told.
 histories: $(VENV)/.dev
-	$(BIN)/python -m tests.submission.histories $(HISTORIES)
+	$(BIN)/python -m tests.lifecycle.submission.histories $(HISTORIES)
 
 # What test-parity, test-scripts and test-torch need; CI makes it while tests wait.
 environments: $(VENV)/.dev

@@ -21,8 +21,8 @@ from cloudtrain.targets.settings import load_settings
 from tests.cli.conftest import Cli
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.job import Job
+from tests.lifecycle.submission.test_exactly_once_azureml import POINTS
 from tests.parity.azureml_jobs import CASES
-from tests.submission.test_exactly_once_azureml import POINTS
 
 pytestmark = pytest.mark.lifecycle
 

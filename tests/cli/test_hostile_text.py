@@ -18,7 +18,7 @@ from cloudtrain.plans.states import LogLine
 from tests.cli.conftest import Cli, Result
 from tests.cli.test_completion import complete
 from tests.cli.test_terminal import terminal  # noqa: F401 - a fixture
-from tests.render.test_escape import OURS, TEXT, unseen_in
+from tests.plans.test_escape import OURS, TEXT, unseen_in
 
 EVIL = "a\x1b[2J\x1b]0;t\x07\x9b1m\r\u202eb\u2066c\u200bd\ufeff\u2028e\U000e0041f\x7fg\nerror: forged\th"
 """Clears the screen, sets the title, turns text around, hides, and begins a line."""

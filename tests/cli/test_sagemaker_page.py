@@ -21,8 +21,8 @@ from tests.fakes.sagemaker.identity import TRUST
 from tests.fakes.sagemaker.jobs import Job
 from tests.fakes.sagemaker.runner import packed
 from tests.fakes.sagemaker.server import FakeAws
+from tests.lifecycle.submission.test_exactly_once_sagemaker import POINTS
 from tests.parity.jobs import CASES
-from tests.submission.test_exactly_once_sagemaker import POINTS
 
 pytestmark = pytest.mark.lifecycle
 

@@ -86,7 +86,7 @@ def _golden(kind: str, name: str, job: Data, target: Mapping[str, Any]) -> Seed:
 
 
 def _golden_local() -> Iterator[Seed]:
-    from tests.compile.test_local import CASES
+    from tests.targets.local.test_compile import CASES
 
     for name, (fields, target, _) in CASES.items():
         job = {"name": "job", "entry_point": "train.py"} | fields
@@ -94,7 +94,7 @@ def _golden_local() -> Iterator[Seed]:
 
 
 def _golden_azureml() -> Iterator[Seed]:
-    from tests.compile.test_azureml_golden import CASES, CLUSTER, JOB
+    from tests.targets.azureml.test_compile_golden import CASES, CLUSTER, JOB
 
     account = {"subscription_id": "11112222-3333-4444-5555-666677778888", "resource_group": "r", "workspace": "vision"}
     for name, case in CASES.items():
@@ -102,7 +102,7 @@ def _golden_azureml() -> Iterator[Seed]:
 
 
 def _golden_sagemaker() -> Iterator[Seed]:
-    from tests.compile.sdk_cases import SAME
+    from tests.targets.sagemaker.sdk_cases import SAME
 
     account = {"region": "us-west-2", "role": "arn:aws:iam::111122223333:role/SageMakerTraining"}
     for case in SAME:

@@ -19,7 +19,7 @@ from cloudtrain.targets.common.launch import LocalAccount
 from cloudtrain.targets.local.compile import compile_local
 from cloudtrain.targets.registry import all_rules, check_plan, rule_named
 from cloudtrain.targets.registry import subject_of as make_subject
-from tests.bundle.credential_files import Maker
+from tests.code.credential_files import Maker
 
 SOURCE = {"train.py": "print(1)\n", "lib/model.py": "x = 1\n"}
 
@@ -171,7 +171,7 @@ CASES: dict[str, tuple[Case, Case, str]] = {
 }  # fmt: skip
 
 OF_PROCESSING = {"CT521", "CT522", "CT531"}
-"""Rules with cases in tests/processing, because they look at another kind of job, or at earlier runs."""
+"""Rules with cases in tests of processing jobs, because they look at another kind of job, or at earlier runs."""
 
 ELSEWHERE = {"LO207", "CT208", "CT403", "CT302", "CT303", "CT306", "LO103"}
 """Rules with tests of their own below, because a case needs more than a job."""

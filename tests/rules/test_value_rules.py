@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import cloudtrain as ct
 from cloudtrain.errors import PreflightError
 from cloudtrain.plans.plan import HIDDEN, Finding, Plan, hide
-from tests.bundle.credential_files import BASE64, HEX, Maker
+from tests.code.credential_files import BASE64, HEX, Maker
 
 M = Maker(77)
 HF, GITLAB, WANDB = M.letters(34, before="hf_"), M.of(HEX, 20, before="glpat-"), M.of(HEX, 40)

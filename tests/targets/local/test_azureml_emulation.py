@@ -18,8 +18,8 @@ from cloudtrain.plans.states import RunState
 from cloudtrain.targets.azureml.launch import processes, service_layout
 from cloudtrain.targets.azureml.request import Body
 from cloudtrain.targets.common.launchers import loopback_variables
-from tests.compile.test_azureml_emulation import OWN, WORKSPACE, azureml_request
 from tests.deadlines import GRACE
+from tests.targets.azureml.test_emulate import OWN, WORKSPACE, azureml_request
 from tests.targets.places import Place, Run, digits_that_wait, eventually
 
 pytestmark = pytest.mark.lifecycle

@@ -13,9 +13,9 @@ from cloudtrain.code.tree import scan
 from cloudtrain.plans.plan import CompileContext
 from cloudtrain.plans.states import RunState
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
-from tests.compile.test_emulation import OWN, sagemaker_request
 from tests.deadlines import GRACE
 from tests.targets.places import Place, Run, digits_that_wait
+from tests.targets.sagemaker.test_emulate import OWN, sagemaker_request
 
 pytestmark = pytest.mark.lifecycle
 

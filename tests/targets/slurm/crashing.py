@@ -1,4 +1,4 @@
-"""Submits jobs to a cluster in forks that die; see `tests/submission/forking.py`.
+"""Submits jobs to a cluster in forks that die; see `tests/lifecycle/submission/forking.py`.
 
 Points are before and after each step of the store and of the service, before and after the user is told, and before and
 after every script that talks to the cluster.
@@ -17,7 +17,7 @@ from cloudtrain.lifecycle.store import Store
 from cloudtrain.targets.slurm.runner import Runner
 from cloudtrain.targets.slurm.service import SlurmService
 from cloudtrain.targets.slurm.settings import Slurm
-from tests.submission.forking import around, put_points, serve
+from tests.lifecycle.submission.forking import around, put_points, serve
 
 
 @around

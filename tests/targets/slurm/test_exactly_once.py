@@ -15,8 +15,8 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.lifecycle.schema import read_store
 from cloudtrain.targets.slurm.settings import Slurm
-from tests.submission.forking import Submitter, start_submitter
-from tests.submission.kill_points import kill_points
+from tests.lifecycle.submission.forking import Submitter, start_submitter
+from tests.lifecycle.submission.kill_points import kill_points
 from tests.targets.slurm.site import REPOSITORY, Site, command
 
 pytestmark = [pytest.mark.lifecycle, pytest.mark.slurm]
