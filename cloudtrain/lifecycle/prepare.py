@@ -252,7 +252,7 @@ class PreparedJob:
         if not self.where.is_paid:
             return None
         subject = self._subject(plan)
-        price = subject.view.machines(subject).price
+        price = subject.reading.machines.price
         return price.hourly if price is not None and price.exact else None
 
     def rate_and_limit(self, plan: Plan | None = None) -> tuple[float | None, int | None]:
@@ -263,7 +263,7 @@ class PreparedJob:
             return None, None
         plan = plan or self._compile(_NAMELESS)
         subject = self._subject(plan)
-        return self.hourly_price(plan), subject.view.longest_run(subject)
+        return self.hourly_price(plan), subject.reading.longest_run
 
     def check_online(self, plan: Plan, *, ask: bool = True, may_wait: bool = False) -> Plan:
         """Return the plan with findings of the target about the plan and about the runs that the job reads from. With

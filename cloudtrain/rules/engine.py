@@ -29,7 +29,7 @@ from cloudtrain.job.distribution import (
     Torch,
 )
 from cloudtrain.job.model import OVERRIDES, merged, overrides_of
-from cloudtrain.job.training import Environment, TrainingJob
+from cloudtrain.job.training import Resources, Spot, TrainingJob
 from cloudtrain.machines.choose import MachineGroup, Machines, known_type
 from cloudtrain.plans.plan import Finding, Level, Plan
 from cloudtrain.rules.facts import DataPlace, declared_places
@@ -67,11 +67,6 @@ def keys_named(*keys: str) -> KeysOf:
     return lambda rest: [(*keys, *map(str, rest[:1]))]
 
 
-# The object that rules check: a job for one target, with a `RequestView` that reads values from its request.
-#
-# Each target has its own `RequestView`, because each service has its own request format. The base class in this module
-# takes all values from the job, which suits targets without overrides.
-
 IMAGE: ValuePath = ("environment", "image")
 
 
@@ -91,106 +86,153 @@ class Where(Protocol):
         ...
 
 
-class RequestView:
-    """Reads the values that rules check from one target's requests."""
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """The finished request of one plan, with the user's overrides, in the words of the job.
 
-    distribution_key = "distribution"
+    Each service has its own request format, so each target with overrides has its own subclass. This class reads
+    everything from the job. Overrides can put anything into a request: values of a wrong type count as missing, because
+    other rules report them. If the job cannot be compiled, there is no request, and the job's own values are returned.
+    """
+
+    distribution_key: ClassVar[str] = "distribution"
     """The key of the overrides that determines how the processes start."""
-    overridden_by: Mapping[ValuePath, KeysOf] = {}
+    paths: ClassVar[Mapping[ValuePath, KeysOf]] = {}
     """Maps the beginning of a path in the job to the positions in the overrides that write the same part of the
     request."""
 
-    def __init__(self, target: str) -> None:
-        self.target = target
+    target: str
+    job: TrainingJob
+    """The job as the user wrote it; of a processing job, the part that it shares with a training job."""
+    account: Any
+    plan: Plan
+    processing: ProcessingJob | None = None
 
     @property
     def service(self) -> str:
         """The name of the service whose overrides apply: the target itself, or for a local run the emulated service."""
         return self.target
 
-    def overrides(self, subject: Subject) -> Mapping[str, Any]:
-        """Return the user's overrides of the request."""
-        return overrides_of(subject.job, self.service)
+    @property
+    def request(self) -> Mapping[str, Any]:
+        return self.plan.request
 
-    def change(self, subject: Subject) -> dict[str, Any]:
-        """Return the fields of the job that the overrides change, with their values in the finished request.
+    @cached_property
+    def overrides(self) -> Mapping[str, Any]:
+        """The user's overrides of the request."""
+        return overrides_of(self.job, self.service)
 
-        Overrides can put anything into a request. Values of a wrong type are left out, because other rules report
-        them.
-        """
-        return {}
+    def changes(self, *keys: str) -> bool:
+        """Return whether the overrides set or remove the value at `keys` of the request."""
+        return bool(self.request) and is_written(self.overrides, *keys)
 
-    def change_script(self, subject: Subject) -> dict[str, Any]:
-        """Return the part of `change` that affects the script on every target: variables and hyperparameters."""
-        return {}
+    @property
+    def distribution(self) -> Distribution:
+        return self.job.distribution
 
-    def places(self, subject: Subject) -> Iterator[DataPlace]:
-        """Yield the locations that the job reads and writes, as addresses that can be compared."""
-        return declared_places(subject.job, self.target)
+    @property
+    def resources(self) -> Resources:
+        return self.job.resources
 
-    def machines(self, subject: Subject) -> Machines:
-        """Return the machines in the request. Their hardware comes from the target's table of instance types, with the
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The script's hyperparameters, without those for launchers."""
+        return self.job.hyperparameters
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The environment variables that the job sets."""
+        return self.job.environment.variables
+
+    @property
+    def max_runtime(self) -> int | None:
+        """The time limit in seconds that the job sets; None without one."""
+        return self.job.max_runtime
+
+    @property
+    def longest_run(self) -> int | None:
+        """The maximum duration of a run in seconds, as limited by the job or service; None without a limit."""
+        return self.max_runtime
+
+    @property
+    def spot(self) -> Spot | None:
+        return self.job.spot
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        return self.job.checkpoint
+
+    @property
+    def metrics(self) -> Mapping[str, str]:
+        return self.job.metrics
+
+    @cached_property
+    def machines(self) -> Machines:
+        """The machines in the request. Their hardware comes from the target's table of instance types, with the
         corrections in the account's `overlay`.
         """
-        resources = subject.effective.resources
+        resources = self.resources
         name = (resources.instance_type.of(self.target) if resources.instance_type is not None else None) or ""
-        row = known_type(self.target, name, getattr(subject.account, "overlay", None))
+        row = known_type(self.target, name, getattr(self.account, "overlay", None))
         return Machines((MachineGroup(name, resources.instance_count, row, path=("resources", "instance_type")),))
 
-    def longest_run(self, subject: Subject) -> int | None:
-        """Return the maximum duration of a run in seconds, as limited by the job or service; None without a limit."""
-        return subject.effective.max_runtime
+    @property
+    def framework(self) -> str | None:
+        """The framework of the request's image; None if unknown."""
+        return self.job.environment.framework
 
-    def framework(self, subject: Subject) -> str | None:
-        """Return the framework of the request's image; None if unknown."""
-        return subject.job.environment.framework
+    @cached_property
+    def images(self) -> Sequence[tuple[str, ValuePath]]:
+        """Every image that the user names, with its path. Images from the catalogue are left out."""
+        image = self.job.environment.image
+        name = image.of(self.target) if image is not None else None
+        return [] if name is None else [(name, IMAGE)]
 
-    def images(self, subject: Subject) -> Iterator[tuple[str, ValuePath]]:
-        """Yield every image that the user names, with its path. Images from the catalogue are left out."""
-        given = subject.job.environment.image
-        name = given.of(self.target) if given is not None else None
-        if name is not None:
-            yield name, IMAGE
+    @cached_property
+    def places(self) -> Sequence[DataPlace]:
+        """The locations that the job reads and writes, as addresses that can be compared."""
+        return list(declared_places(self.job, self.target))
 
-    def locate(self, subject: Subject, path: ValuePath) -> ValuePath:
+    def locate(self, path: ValuePath) -> ValuePath:
         """Return the path at which a value of the request is set: its path in the overrides if they set it, otherwise
         `path`, its path in the job.
         """
-        written = self.overrides(subject) if path else {}
-        if not written:
+        if not path or not self.overrides:
             return path
-        for start, keys_of in self.overridden_by.items():
+        for start, keys_of in self.paths.items():
             if path[: len(start)] == start:
                 for keys in keys_of(path[len(start) :]):
-                    if is_written(written, *keys):
+                    if is_written(self.overrides, *keys):
                         return (self.service + OVERRIDES, *keys)
         return path
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The object that rules check: the job, the target with its account settings, the plan, and the user's files."""
+    """The object that rules check: the reading of a plan, the target with its settings, and the user's files."""
 
-    job: TrainingJob
+    reading: Reading
     where: Where
     target: Any
     """The settings of `where`."""
-    view: RequestView
-    account: Any
-    plan: Plan
     tree: Tree
-    processing: ProcessingJob | None = None
-    """The original job if it is a processing job; `job` is the part that it shares with a training job."""
 
-    @cached_property
-    def effective(self) -> TrainingJob:
-        """The job with the user's overrides applied, as the request contains it. Rules check counts, types, variables
-        and the distribution of this job. If the job cannot be compiled, there is no request, and the overrides are not
-        applied.
-        """
-        if not self.view.overrides(self) or not self.plan.request:
-            return self.job
-        return self.job.model_copy(update=self.view.change(self))
+    @property
+    def job(self) -> TrainingJob:
+        return self.reading.job
+
+    @property
+    def account(self) -> Any:
+        return self.reading.account
+
+    @property
+    def plan(self) -> Plan:
+        return self.reading.plan
+
+    @property
+    def processing(self) -> ProcessingJob | None:
+        """The original job if it is a processing job; `job` is the part that it shares with a training job."""
+        return self.reading.processing
 
 
 # The class of a rule, and the registry of all rules.
@@ -244,7 +286,7 @@ class Rule(NamedTuple):
     def findings(self, subject: Subject) -> Iterator[Finding]:
         """Yield the rule's findings for a job; none if the rule has no check."""
         for fault in self.check(subject) if self.check is not None else ():
-            path, hint = subject.view.locate(subject, fault.path), fault.hint
+            path, hint = subject.reading.locate(fault.path), fault.hint
             if path != fault.path and not re.match(_IN_PLACE, hint or ""):
                 told = f"remove `{'.'.join(map(str, path[1:]))}` from `{path[0]}`"
                 hint = told if hint is None or hint.startswith("remove ") else f"{told}, and {hint}"
@@ -360,18 +402,17 @@ def join_names(names: Sequence[str], most: int = 6) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-# Helpers that apply overrides to parts of a job, shared by the request views of several targets.
+# Helpers that apply overrides to parts of a job, shared by the readings of several targets.
 
 
-def changed_variables(job: TrainingJob, written: Any) -> Environment:
-    """Return the job's environment with its variables changed by `written`, the overrides of the variables. A null in
-    `written` removes a variable.
+def changed_variables(job: TrainingJob, written: Any) -> dict[str, str]:
+    """Return the job's environment variables changed by `written`, the overrides of the variables. A null in `written`
+    removes a variable.
     """
     variables = merged(job.environment.variables, written if isinstance(written, Mapping) else {})
-    texts = {
+    return {
         name: value if isinstance(value, str) else str(value) for name, value in variables.items() if value is not None
     }
-    return job.environment.model_copy(update={"variables": texts})
 
 
 def checkpoint_at(target: str, place: Any) -> Checkpoint | None:
@@ -381,7 +422,7 @@ def checkpoint_at(target: str, place: Any) -> Checkpoint | None:
     return Checkpoint.model_construct().model_copy(update={target: place}) if isinstance(place, str) else None
 
 
-# Helpers that read the distribution from a finished request, shared by the request views of all targets.
+# Helpers that read the distribution from a finished request, shared by the readings of all targets.
 
 
 def tensorflow_with(serves: bool, servers: int | None, workers: int | None) -> TensorFlow:

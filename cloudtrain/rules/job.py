@@ -33,7 +33,7 @@ def parameter_name(subject: Subject) -> Iterator[Fault]:
     Hyperparameters reach the script as `--name value`. A name that is empty, starts with a dash, or contains white
     space or `=` arrives as a different option. Write the name without dashes: `learning_rate`, not `--learning_rate`.
     """
-    for name in subject.effective.hyperparameters:
+    for name in subject.reading.parameters:
         if not _PARAMETER_NAME.fullmatch(name):
             better = re.sub(r"[\s=]+", "_", name.lstrip("-")) or "name"
             yield Fault(f"`{name}` cannot be the name of an option", f"write `{better}`", ("hyperparameters", name))
@@ -47,7 +47,7 @@ def nested_parameter(subject: Subject) -> Iterator[Fault]:
     list arrives as Python text, which few scripts can parse. Put nested configuration into a file in `source_dir` and
     pass its name.
     """
-    for name, value in subject.effective.hyperparameters.items():
+    for name, value in subject.reading.parameters.items():
         inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
         if any(isinstance(item, Mapping | list) for item in inner):
             yield Fault(
@@ -94,7 +94,7 @@ def metric_pattern(subject: Subject) -> Iterator[Fault]:
     group or several groups records. Hugging Face's published pattern has two groups, with the number in the first.
     `(?:...)` does not count as a group. The job trains in any case; only the metric may be missing.
     """
-    for name, pattern in subject.effective.metrics.items():
+    for name, pattern in subject.reading.metrics.items():
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # `[[` may have another meaning in future versions of Python
@@ -220,7 +220,7 @@ def spot_without_checkpoint(subject: Subject) -> Iterator[Fault]:
     Spot instances can be reclaimed at any time. Without a checkpoint, an interrupted job starts again from the
     beginning, and you pay for the same hours twice.
     """
-    if subject.effective.spot is not None and subject.effective.checkpoint is None:
+    if subject.reading.spot is not None and subject.reading.checkpoint is None:
         yield Fault(
             "the job runs on spot capacity and has no checkpoint, so an interruption loses everything",
             "add `checkpoint: {sagemaker: s3://..., azureml: azureml://...}`",
@@ -235,12 +235,11 @@ def wait_shorter_than_run(subject: Subject) -> Iterator[Fault]:
     `spot.max_wait` is the limit for waiting and running together, so it must be at least `max_runtime`. SageMaker
     refuses a job with a shorter wait.
     """
-    job = subject.effective
-    if job.spot and job.spot.max_wait and job.max_runtime and job.spot.max_wait < job.max_runtime:
-        run = exact_duration(job.max_runtime)
-        yield Fault(
-            short_wait(job.spot.max_wait, run), f"set `spot.max_wait` to at least `{run}`", ("spot", "max_wait")
-        )
+    wait = subject.reading.spot.max_wait if subject.reading.spot else None
+    limit = subject.reading.max_runtime
+    if wait and limit and wait < limit:
+        run = exact_duration(limit)
+        yield Fault(short_wait(wait, run), f"set `spot.max_wait` to at least `{run}`", ("spot", "max_wait"))
 
 
 def short_wait(wait: int, run: str) -> str:
@@ -253,7 +252,7 @@ def instance_count(subject: Subject) -> int:
     job with instance groups, because each group has its own purpose.
     """
     simulated: int | None = getattr(subject.target, "instance_count", None)
-    resources = subject.effective.resources
+    resources = subject.reading.resources
     return simulated or (1 if resources.instance_groups else resources.instance_count)
 
 
@@ -266,12 +265,12 @@ def instances_without_distribution(subject: Subject) -> Iterator[Fault]:
     (`kind: processing`), but is a mistake for training. Jobs without a script are not checked, because the program of
     an image, such as a built-in algorithm, connects its instances itself.
     """
-    count, distribution = instance_count(subject), subject.effective.distribution
+    count, distribution = instance_count(subject), subject.reading.distribution
     alone = subject.job.entry_point is None and subject.job.command is None  # the image's own program, as an algorithm
     if subject.processing is None and distribution.type == "none" and count > 1 and not alone:
         message = f"each of the {count} instances would run the whole script alone"
         if subject.job.distribution.type != "none":
-            section, key = subject.view.service + OVERRIDES, subject.view.distribution_key
+            section, key = subject.reading.service + OVERRIDES, subject.reading.distribution_key
             yield Fault(message, f"remove `{key}` from `{section}`", (section, key))
             return
         kind = "tensorflow" if subject.job.environment.framework == "tensorflow" else "torch"
@@ -289,10 +288,10 @@ def idle_gpus(subject: Subject) -> Iterator[Fault]:
     One process uses one GPU, unless the script itself uses more, as with TensorFlow's MirroredStrategy. With
     `distribution: {type: none}`, or fewer processes than GPUs, you pay for idle GPUs.
     """
-    job, gpus = subject.effective, subject.effective.resources.gpus_per_instance or 0
-    if job.distribution.type == "none" and job.environment.framework == "tensorflow":
+    distribution, gpus = subject.reading.distribution, subject.reading.resources.gpus_per_instance or 0
+    if distribution.type == "none" and subject.job.environment.framework == "tensorflow":
         return
-    processes = 1 if job.distribution.type == "none" else getattr(job.distribution, "processes_per_instance", None)
+    processes = 1 if distribution.type == "none" else getattr(distribution, "processes_per_instance", None)
     if gpus > 1 and processes is not None and processes < gpus:
         path = ("distribution", "processes_per_instance") if processes > 1 else ("distribution",)
         yield Fault(
@@ -308,8 +307,8 @@ def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
 
     If two ranks share a GPU, NCCL fails at start ("Duplicate GPU detected"), when you already pay for the machines.
     """
-    gpus = subject.effective.resources.gpus_per_instance
-    processes = getattr(subject.effective.distribution, "processes_per_instance", None)
+    gpus = subject.reading.resources.gpus_per_instance
+    processes = getattr(subject.reading.distribution, "processes_per_instance", None)
     if gpus and processes and processes > gpus:
         yield Fault(
             f"{processes} processes on an instance with {gpus} GPU{'s' if gpus > 1 else ''}",
@@ -325,7 +324,7 @@ def parameter_servers_need_workers(subject: Subject) -> Iterator[Fault]:
     With `strategy: parameter_server` the chief counts as a worker but only coordinates, so training needs at least one
     more worker.
     """
-    distribution = subject.effective.distribution
+    distribution = subject.reading.distribution
     if (
         isinstance(distribution, TensorFlow)
         and distribution.strategy == "parameter_server"

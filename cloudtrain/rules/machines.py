@@ -1,7 +1,7 @@
 """Rules that several targets share. Each target registers them under its own code:
 `rule("FO301", Level.ERROR)(more_ranks_than_gpus)`.
 
-The rules check the machines and the time limit that the target's `RequestView` reads from the request. If the
+The rules check the machines and the time limit that the target's `Reading` finds in the request. If the
 documentation of a rule must state facts about one service, that target defines its own rule with its own docstring,
 which calls the shared rule.
 """
@@ -33,7 +33,7 @@ _SHORTEST = 60
 
 def run_too_long(subject: Subject, most: int, what: str = "a job") -> Iterator[Fault]:
     """The job may run longer than the service allows: `most` seconds for a job of the kind `what`."""
-    run = subject.effective.max_runtime or 0
+    run = subject.reading.max_runtime or 0
     if run > most:
         message = f"`max_runtime` is {format_duration(run)}, and {subject.where.title} ends {what} after "
         hint = f"set `max_runtime` to at most `{format_duration(most)}`, and resume from a `checkpoint`"
@@ -44,8 +44,8 @@ def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
     """An expensive job has no time limit of its own. `ends_it` names the limit that then applies, such as SageMaker's
     default.
     """
-    machines, run = subject.view.machines(subject), subject.view.longest_run(subject)
-    if run is None or subject.effective.max_runtime is not None:
+    machines, run = subject.reading.machines, subject.reading.longest_run
+    if run is None or subject.reading.max_runtime is not None:
         return
     price, cost = machines.price, ""
     if price is not None:
@@ -61,8 +61,8 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
 
     The rule compares `max_cost` with the list price of all instances for the whole `max_runtime`.
     """
-    budget, run = _budget(subject), subject.view.longest_run(subject)
-    price = subject.view.machines(subject).price
+    budget, run = _budget(subject), subject.reading.longest_run
+    price = subject.reading.machines.price
     if budget is None or price is None or run is None or price.over(run) <= budget:
         return
     affordable = int(budget / price.hourly * 3600)
@@ -79,7 +79,7 @@ def budget_without_price(subject: Subject) -> Iterator[Fault]:
 
     The catalogue has no price for the instance type. Write the price that you pay into `instances.toml`.
     """
-    budget, machines, run = _budget(subject), subject.view.machines(subject), subject.view.longest_run(subject)
+    budget, machines, run = _budget(subject), subject.reading.machines, subject.reading.longest_run
     price = machines.price
     if budget is None or (price is not None and (price.exact or price.over(run or 0) > budget)):
         return
@@ -102,7 +102,7 @@ def _budget(subject: Subject) -> float | None:
 
 def _limit(subject: Subject) -> ValuePath:
     """Return the path of `max_runtime` if the job or its overrides set a time limit, otherwise an empty path."""
-    return ("max_runtime",) if subject.job.max_runtime or subject.effective.max_runtime else ()
+    return ("max_runtime",) if subject.job.max_runtime or subject.reading.max_runtime else ()
 
 
 def cost_text(price: Price, seconds: int) -> str:
@@ -125,7 +125,7 @@ def type_is_not_as_described(subject: Subject) -> Iterator[Fault]:
     """
     resources = subject.job.resources
     asked = None if resources.instance_groups else resources.gpus_per_instance
-    for known in (group.known for group in subject.view.machines(subject).spanned):
+    for known in (group.known for group in subject.reading.machines.spanned):
         if known is None:
             continue
         if asked is not None and asked != known.gpus:
@@ -143,7 +143,7 @@ def retired_type(subject: Subject, *, after: str = "", until: str = "9999") -> I
 
     Checks only types whose last day is later than `after` and not later than `until` (ISO dates).
     """
-    for group in subject.view.machines(subject).groups:
+    for group in subject.reading.machines.groups:
         last = last_day(group.known) or ""
         if group.known and after < last <= until:
             told = "is retired: it has not been offered since" if last <= str(date.today()) else "will be retired on"
@@ -156,7 +156,7 @@ def retired_type(subject: Subject, *, after: str = "", until: str = "9999") -> I
 
 def over_ethernet(subject: Subject, code: str) -> Iterator[Fault]:
     """Several instances with GPUs work together without the target's fast network. `code` is the code of the rule."""
-    machines = subject.view.machines(subject)
+    machines = subject.reading.machines
     for group in machines.spanned if needs_network(subject) else ():
         known = group.known
         if known is not None and group.accelerators and not known.fabric:
@@ -169,8 +169,8 @@ def instead(subject: Subject, known: InstanceType, code: str) -> str:
     """Return the hint to use a better network or a single instance in place of instances of the type `known`. If the
     overrides set the instance count, a hint to use a single instance also says to remove that override.
     """
-    count, field = subject.view.machines(subject).spanned_count, ("resources", "instance_count")
-    hint, path = better_network(known, count, code), subject.view.locate(subject, field)
+    count, field = subject.reading.machines.spanned_count, ("resources", "instance_count")
+    hint, path = better_network(known, count, code), subject.reading.locate(field)
     if hint.startswith("use one ") and path != field:
         return f"remove `{'.'.join(map(str, path[1:]))}` from `{path[0]}`, and {hint}"
     return hint
@@ -180,14 +180,14 @@ def needs_network(subject: Subject) -> bool:
     """Return whether several instances work together and the job does not accept Ethernet."""
     if subject.job.resources.interconnect == "ethernet":
         return False
-    return subject.view.machines(subject).spanned_count > 1 and works_together(subject)
+    return subject.reading.machines.spanned_count > 1 and works_together(subject)
 
 
 def works_together(subject: Subject) -> bool:
     """Return whether the speed of the network matters to the job's processes. It does not matter for processing jobs,
     for jobs without a distribution, and for parameter servers, which always use TCP.
     """
-    distribution = subject.effective.distribution
+    distribution = subject.reading.distribution
     if isinstance(distribution, TensorFlow) and distribution.strategy == "parameter_server":
         return False
     return subject.processing is None and not isinstance(distribution, NoDistribution)
@@ -203,9 +203,9 @@ def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
 
     One process uses one GPU, unless the script itself uses more. You would pay for the idle GPUs.
     """
-    kind = subject.effective.distribution.type
-    takes_all = kind == "tensorflow" or (kind == "none" and subject.view.framework(subject) == "tensorflow")
-    starts_more = getattr(subject.effective.distribution, "launch", None) == "launcher"
+    kind = subject.reading.distribution.type
+    takes_all = kind == "tensorflow" or (kind == "none" and subject.reading.framework == "tensorflow")
+    starts_more = getattr(subject.reading.distribution, "launch", None) == "launcher"
     if takes_all or starts_more or subject.processing is not None or subject.job.resources.gpus_per_instance:
         return  # CT502 compares the two numbers in the job
     for group, count in _ranks_by_group(subject):
@@ -218,7 +218,7 @@ def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
 
     If two ranks share a GPU, NCCL fails at start ("Duplicate GPU detected"), when you already pay for the machines.
     """
-    if subject.effective.distribution.type != "mpi":
+    if subject.reading.distribution.type != "mpi":
         yield from _too_many(subject)
 
 
@@ -228,7 +228,7 @@ def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
     With more ranks than GPUs, some ranks would share a GPU, which NCCL refuses. Ranks that use only the CPU are not
     limited.
     """
-    if subject.effective.distribution.type == "mpi":
+    if subject.reading.distribution.type == "mpi":
         yield from _too_many(subject)
 
 
@@ -237,7 +237,7 @@ def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
 
     With one process on one instance, the job is not distributed.
     """
-    machines, distribution = subject.view.machines(subject), subject.effective.distribution
+    machines, distribution = subject.reading.machines, subject.reading.distribution
     if launcher_of(distribution) != "mpirun" or machines.spanned_count != 1:
         return
     group, asked = machines.first, _requested_processes(subject)
@@ -257,7 +257,7 @@ def _too_many(subject: Subject) -> Iterator[Fault]:
     asked = _requested_processes(subject)
     if asked is None or subject.job.resources.gpus_per_instance:
         return  # CT503 compares the two numbers in the job
-    for group in subject.view.machines(subject).spanned:
+    for group in subject.reading.machines.spanned:
         most = group.accelerators
         if most and asked > most:
             yield Fault(
@@ -271,10 +271,10 @@ def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
     """
     found = Processes.of(subject.plan.processes)
     ranks, alone = found.ranks, found.started
-    machines, first = subject.view.machines(subject), 0
+    machines, first = subject.reading.machines, 0
     for group in machines.groups:
         started = ranks[first] or min(alone[first], 1)
-        if started and (group in machines.spanned or subject.effective.distribution.type == "none"):
+        if started and (group in machines.spanned or subject.reading.distribution.type == "none"):
             yield group, started
         if machines.kind == "preferences":
             return
@@ -285,18 +285,18 @@ def _more(subject: Subject, accelerators: int) -> tuple[str, ValuePath]:
     """Return the hint to start more processes, up to `accelerators` per instance, and the path of the value to change.
     The path is in the overrides if they set the number of processes, otherwise in the job.
     """
-    if subject.effective.distribution.type == "none" and subject.job.distribution.type == "none":
+    if subject.reading.distribution.type == "none" and subject.job.distribution.type == "none":
         hint = "use `distribution: {type: torch}` for one process on each, or an instance type with fewer of them"
         return hint, ("distribution",)
-    key = subject.view.distribution_key
-    if _requested_processes(subject) is None and is_written(subject.view.overrides(subject), key):
-        section = subject.view.service + OVERRIDES
+    key = subject.reading.distribution_key
+    if _requested_processes(subject) is None and is_written(subject.reading.overrides, key):
+        section = subject.reading.service + OVERRIDES
         return f"remove `{key}` from `{section}`", (section, key)
     return f"set `distribution.processes_per_instance` to {accelerators}, or leave it out", _COUNT
 
 
 def _requested_processes(subject: Subject) -> int | None:
-    asked: int | None = getattr(subject.effective.distribution, "processes_per_instance", None)
+    asked: int | None = getattr(subject.reading.distribution, "processes_per_instance", None)
     return asked
 
 

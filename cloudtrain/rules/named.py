@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from shlex import split
 from typing import Literal, NamedTuple
@@ -27,11 +27,11 @@ _DEVICES: dict[Device, re.Pattern[str]] = {
 }
 
 
-def written_images(subject: Subject) -> Iterator[tuple[str, ValuePath]]:
-    """Yield each image that the user names for the target, or in a local run for any target, with its path in the job.
+def written_images(subject: Subject) -> Sequence[tuple[str, ValuePath]]:
+    """Return each image that the user names for the target, or in a local run for any target, with its path in the job.
     Images from the catalogue are left out.
     """
-    return subject.view.images(subject)
+    return subject.reading.images
 
 
 def framework_of(name: str) -> Framework | None:
@@ -50,7 +50,7 @@ def wanted_frameworks(subject: Subject) -> tuple[Framework, ...]:
     """Return the frameworks that the job needs, PyTorch or TensorFlow: the one of its distribution, and the one in
     `environment.framework`.
     """
-    distribution, framework = subject.effective.distribution.type, subject.job.environment.framework
+    distribution, framework = subject.reading.distribution.type, subject.job.environment.framework
     wanted: list[Framework] = []
     if distribution in ("torch", "deepspeed"):
         wanted.append("pytorch")
@@ -104,11 +104,11 @@ def variables(subject: Subject) -> Iterator[Variable]:
     """Yield all variables that the user sets. For a variable in the overrides, `path` is the path of the corresponding
     field of the job.
     """
-    for name, value in subject.effective.environment.variables.items():
+    for name, value in subject.reading.variables.items():
         if name == SECRETS and subject.job.environment.secrets:
             continue  # cloudtrain's own variables
         yield Variable(name, value, ("environment", "variables", name))
-    distribution = subject.effective.distribution
+    distribution = subject.reading.distribution
     for field in ("options", "mpi_options"):
         for name, value in exported_variables(getattr(distribution, field, "")):
             yield Variable(name, value, ("distribution", field))

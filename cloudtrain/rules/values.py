@@ -467,7 +467,7 @@ def places_nested(subject: Subject) -> Iterator[Fault]:
 
 def _valid_places(subject: Subject) -> list[DataPlace]:
     """Return the locations with valid addresses. Other rules report invalid addresses."""
-    return [place for place in subject.view.places(subject) if len(place.parts) > 1] if subject.plan.request else []
+    return [place for place in subject.reading.places if len(place.parts) > 1] if subject.plan.request else []
 
 
 def _same(first: DataPlace, second: DataPlace) -> str:

@@ -15,13 +15,13 @@ from cloudtrain.errors import UsageError
 from cloudtrain.plans.states import ListedRun, LogLine, QueuedRun, RunRef, RunStatus
 
 if TYPE_CHECKING:
-    from cloudtrain.job.processing import AnyJob
+    from cloudtrain.job.processing import AnyJob, ProcessingJob
     from cloudtrain.job.sweep import Objective, Sweep
     from cloudtrain.job.training import TrainingJob
     from cloudtrain.machines.table import InstanceTable
     from cloudtrain.plans.plan import CompileContext, Finding, Plan, Upload
     from cloudtrain.plans.states import Trial
-    from cloudtrain.rules.engine import RequestView
+    from cloudtrain.rules.engine import Reading
     from cloudtrain.targets.adoption import Adopter, BatchSettings, Draft, Original, StaticCall
     from cloudtrain.targets.common.launch import LocalPlan
     from cloudtrain.targets.settings import TargetSettings
@@ -389,11 +389,13 @@ class Target(ABC):
         """Return the table of the target's instance types; None if the target has none, like the local target."""
         return None
 
-    def request_view(self, settings: Any) -> RequestView:
-        """Return the view through which the rules for all targets read a request."""
-        from cloudtrain.rules.engine import RequestView
+    def read(
+        self, job: TrainingJob, settings: Any, account: Any, plan: Plan, processing: ProcessingJob | None = None
+    ) -> Reading:
+        """Return what the finished request of `plan` says, for rules. The default reads everything from the job."""
+        from cloudtrain.rules.engine import Reading
 
-        return RequestView(self.name)
+        return Reading(self.name, job, account, plan, processing)
 
     def refuse_path(self, path: str) -> str | None:
         """Return why the target does not accept the file `path` in a bundle, as a clause such as

@@ -135,7 +135,8 @@ def subject_of(
 ) -> Subject:
     """Return the subject of the rules: the job, its target and settings, its plan and its files."""
     where = target_of(settings.type)
-    return Subject(job, where, settings, where.request_view(settings), account, plan, tree, processing)
+    reading = where.read(job, settings, account, plan, processing)
+    return Subject(reading, where, settings, tree)
 
 
 def check_plan(subject: Subject, *, ignore: Sequence[str] = (), portable: bool = False) -> tuple[Finding, ...]:

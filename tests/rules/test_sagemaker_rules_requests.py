@@ -34,6 +34,10 @@ def subject_of(make_source: MakeSource, target: dict[str, Any] | None = None, **
     return make_subject(job, model, ACCOUNT, plan, tree)
 
 
+def with_plan(subject: Subject, plan: Plan) -> Subject:
+    return replace(subject, reading=replace(subject.reading, plan=plan))
+
+
 def codes(findings: tuple[Finding, ...], level: str = "error") -> set[str]:
     return {finding.code for finding in findings if finding.level.value == level}
 
@@ -96,14 +100,14 @@ def test_no_rule_stumbles_over_an_odd_request(value: Any, make_source: MakeSourc
         changed = json.loads(json.dumps(request))
         around = changed if len(place) == 1 else changed[place[0]]
         around[place[-1]] = value
-        assert isinstance(check_plan(replace(subject, plan=replace(subject.plan, request=changed))), tuple)
+        assert isinstance(check_plan(with_plan(subject, replace(subject.plan, request=changed))), tuple)
 
 
 def test_a_wrong_type_is_an_error(make_source: MakeSource) -> None:
     """What the rules pass over because it has the wrong type, SM110 names."""
     subject = subject_of(make_source)
     changed = subject.plan.request | {"ResourceConfig": "ml.g5.xlarge"}
-    found = check_plan(replace(subject, plan=replace(subject.plan, request=changed)))
+    found = check_plan(with_plan(subject, replace(subject.plan, request=changed)))
     assert codes(found) == {"SM110"}
 
 
@@ -200,9 +204,11 @@ def test_a_processing_job_meets_only_the_rules_that_fit(make_source: MakeSource)
         "Tags": [{"Key": "cloudtrain:run", "Value": subject.plan.run_name}],
     }
     plan = replace(subject.plan, request=request, processes=())
-    subject = replace(subject, processing=ct.ProcessingJob(name="job", entry_point="train.py"))
-    assert codes(check_plan(replace(subject, plan=plan))) == set()
+    subject = replace(
+        subject, reading=replace(subject.reading, processing=ct.ProcessingJob(name="job", entry_point="train.py"))
+    )
+    assert codes(check_plan(with_plan(subject, plan))) == set()
     wrong = replace(
         plan, request=request | {"ProcessingResources": {"ClusterConfig": cluster | {"InstanceType": "ml.x"}}}
     )
-    assert codes(check_plan(replace(subject, plan=wrong))) == {"SM110"}
+    assert codes(check_plan(with_plan(subject, wrong))) == {"SM110"}

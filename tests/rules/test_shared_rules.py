@@ -16,7 +16,7 @@ from cloudtrain.rules import machines
 from cloudtrain.rules import machines as cost
 from cloudtrain.rules import machines as network
 from cloudtrain.rules import machines as processes
-from cloudtrain.rules.engine import Fault, RequestView, Subject
+from cloudtrain.rules.engine import Fault, Reading, Subject
 from cloudtrain.targets.registry import check_plan, subject_of
 from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
 from tests.rules.sagemaker_rule_cases import Case, job, on, retired
@@ -70,6 +70,6 @@ def test_the_table_is_enough(name: str, make_source: Callable[..., Path]) -> Non
     plan = compile_sagemaker(written, target, CompileContext("job-1a2b3c4d-1", tree.identity, case.account))
     subject = subject_of(written, target, case.account, plan, tree)
     own = [(found.message, found.hint, found.path) for found in check_plan(subject) if found.code == code]
-    bare: Any = replace(subject, view=RequestView("sagemaker"))
+    bare: Any = replace(subject, reading=Reading("sagemaker", written, case.account, plan))
     assert own
     assert [(fault.message, fault.hint, fault.path) for fault in check(bare)] == own

@@ -12,12 +12,12 @@ from cloudtrain.targets.azureml.settings import AzureML
 from cloudtrain.targets.contract import Target
 
 if TYPE_CHECKING:
-    from cloudtrain.job.processing import AnyJob
+    from cloudtrain.job.processing import AnyJob, ProcessingJob
     from cloudtrain.job.sweep import Sweep
     from cloudtrain.job.training import TrainingJob
     from cloudtrain.machines.table import InstanceTable
     from cloudtrain.plans.plan import CompileContext, Plan
-    from cloudtrain.rules.engine import RequestView
+    from cloudtrain.rules.engine import Reading
     from cloudtrain.targets.adoption import Adopter, Draft, Original, StaticCall
     from cloudtrain.targets.azureml.service.service import AzureMLService
     from cloudtrain.targets.azureml.service.sweeps import AzureMLTuner
@@ -109,11 +109,13 @@ class AzureMLTarget(Target):
 
         return TABLE
 
-    def request_view(self, settings: Any) -> RequestView:
-        """Return the view that reads bodies of command jobs for rules."""
-        from cloudtrain.targets.azureml.rules.view import AzureMLView
+    def read(
+        self, job: TrainingJob, settings: Any, account: Any, plan: Plan, processing: ProcessingJob | None = None
+    ) -> Reading:
+        """Return what the body of a command job says."""
+        from cloudtrain.targets.azureml.rules.view import AzureMLReading
 
-        return AzureMLView(self.name)
+        return AzureMLReading(self.name, job, account, plan, processing)
 
     def refuse_path(self, path: str) -> str | None:
         """Explain why a file cannot be part of a bundle; None if it can. Every file must have a valid blob name."""

@@ -52,11 +52,9 @@ def without_literals(job: AnyJob) -> AnyJob:
     return job.model_copy(update=update)
 
 
-def resolve_hyperparameters(job: TrainingJob, paths: Mapping[str, str]) -> dict[str, Any]:
+def resolve_hyperparameters(hyperparameters: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:
     """Return the hyperparameters with `${{...}}` replaced by the target's paths."""
-    return {
-        key: _fill_texts(value, lambda text: resolve_text(text, paths)) for key, value in job.hyperparameters.items()
-    }
+    return {key: _fill_texts(value, lambda text: resolve_text(text, paths)) for key, value in hyperparameters.items()}
 
 
 def has_bare_flags(job: TrainingJob) -> bool:
@@ -66,7 +64,7 @@ def has_bare_flags(job: TrainingJob) -> bool:
 
 def arguments_of(job: TrainingJob, paths: Mapping[str, str]) -> list[str]:
     """Return the script's command-line arguments, made from the job's hyperparameters."""
-    return argv_of(resolve_hyperparameters(job, paths), bare_flags=job.bare_flags)
+    return argv_of(resolve_hyperparameters(job.hyperparameters, paths), bare_flags=job.bare_flags)
 
 
 def resolve_text(text: str, paths: Mapping[str, str]) -> str:

@@ -9,7 +9,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +20,7 @@ from cloudtrain.code.tree import Tree
 from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
-from cloudtrain.rules.engine import IMAGE, Fault, RequestView, Subject, ValuePath, rule
+from cloudtrain.rules.engine import IMAGE, Fault, KeysOf, Reading, Subject, ValuePath, rule
 from cloudtrain.rules.facts import DataPlace, declared_places
 from cloudtrain.system.files import why_missing
 from cloudtrain.system.plugins import target_names
@@ -31,39 +33,54 @@ from cloudtrain.targets.registry import target_of
 # How rules read the launch specification of a run on this machine.
 
 
-class LocalView(RequestView):
-    """Lets rules read a launch specification.
+@dataclass(frozen=True, eq=False)
+class LocalReading(Reading):
+    """A launch specification.
 
-    With `emulate`, the job's overrides for the emulated service apply, except those that name machines: the emulated
-    job, too, runs on this machine.
+    With `emulate`, the overrides of the emulated service change the job's variables and hyperparameters. Those that
+    name machines have no effect: the emulated job, too, runs on this machine.
     """
 
-    def __init__(self, target: str, emulated: str | None) -> None:
-        super().__init__(target)
-        self._emulated = target_of(emulated).request_view(None) if emulated is not None else None
-        self.distribution_key = self._emulated.distribution_key if self._emulated is not None else "distribution"
-        self.overridden_by = self._emulated.overridden_by if self._emulated is not None else {}
+    emulate: str | None = None
+
+    @cached_property
+    def _emulated(self) -> Reading | None:
+        if self.emulate is None:
+            return None
+        return target_of(self.emulate).read(self.job, None, self.account, self.plan, self.processing)
 
     @property
     def service(self) -> str:
-        """Return the name of the emulated service; without emulation, the target's name."""
-        return self._emulated.service if self._emulated is not None else self.target
+        return self.emulate or self.target
 
-    def change(self, subject: Subject) -> dict[str, Any]:
-        """Return the variables and hyperparameters that the emulated service's overrides change, with their final
-        values. Return an empty dict without emulation."""
-        return self._emulated.change_script(subject) if self._emulated is not None else {}
+    @property
+    def distribution_key(self) -> str:  # type: ignore[override]  # of the emulated service
+        return self._emulated.distribution_key if self._emulated is not None else "distribution"
 
-    def places(self, subject: Subject) -> Iterator[DataPlace]:
-        """Yield the paths of the job's data on this machine, such as `inputs.NAME.local`. With emulation, outputs are
-        left out, because they are written to the run's own folder."""
-        return declared_places(subject.job, self.target, outputs=self._emulated is None)
+    @property
+    def paths(self) -> Mapping[ValuePath, KeysOf]:  # type: ignore[override]  # of the emulated service
+        return self._emulated.paths if self._emulated is not None else {}
 
-    def images(self, subject: Subject) -> Iterator[tuple[str, ValuePath]]:
-        """Yield the images that the job names for any target, with their path in the job. A local run uses no image."""
-        given = subject.job.environment.image
-        names = [] if given is None else [name for target in target_names() if (name := given.of(target)) is not None]
-        yield from ((name, IMAGE) for name in dict.fromkeys(names))
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return self._emulated.parameters if self._emulated is not None else self.job.hyperparameters
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        return self._emulated.variables if self._emulated is not None else self.job.environment.variables
+
+    @cached_property
+    def places(self) -> Sequence[DataPlace]:
+        """The paths of the job's data on this machine, such as `inputs.NAME.local`. With emulation, outputs are left
+        out, because they are written to the run's own folder."""
+        return list(declared_places(self.job, self.target, outputs=self.emulate is None))
+
+    @cached_property
+    def images(self) -> Sequence[tuple[str, ValuePath]]:
+        """The images that the job names for any target. A local run uses no image."""
+        image = self.job.environment.image
+        names = [] if image is None else [name for target in target_names() if (name := image.of(target)) is not None]
+        return [(name, IMAGE) for name in dict.fromkeys(names)]
 
 
 # Find which requirements in a file an interpreter lacks, without network access.

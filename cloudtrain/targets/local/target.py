@@ -14,9 +14,9 @@ from cloudtrain.targets.contract import Target
 from cloudtrain.targets.local.settings import Local
 
 if TYPE_CHECKING:
-    from cloudtrain.job.processing import AnyJob
-    from cloudtrain.plans.plan import CompileContext
-    from cloudtrain.rules.engine import RequestView
+    from cloudtrain.job.processing import AnyJob, ProcessingJob
+    from cloudtrain.plans.plan import CompileContext, Plan
+    from cloudtrain.rules.engine import Reading
     from cloudtrain.targets.common.launch import LocalAccount, LocalPlan
     from cloudtrain.targets.local.service import LocalService
 
@@ -108,12 +108,18 @@ class LocalTarget(Target):
 
         return LocalService(state_dir, environ=environ)
 
-    def request_view(self, settings: Local) -> RequestView:
-        """Return the object through which rules read a launch specification. With `emulate`, the overrides of the
-        emulated service apply."""
-        from cloudtrain.targets.local.rules import LocalView
+    def read(
+        self,
+        job: TrainingJob,
+        settings: Local,
+        account: LocalAccount,
+        plan: Plan,
+        processing: ProcessingJob | None = None,
+    ) -> Reading:
+        """Return what a launch specification says. With `emulate`, the overrides of the emulated service apply."""
+        from cloudtrain.targets.local.rules import LocalReading
 
-        return LocalView(self.name, settings.emulate)
+        return LocalReading(self.name, job, account, plan, processing, emulate=settings.emulate)
 
     def run_folder(self, run_name: str, state_dir: Path) -> Path:
         """Return the folder of a run, `STATE/runs/NAME`."""

@@ -12,11 +12,11 @@ from cloudtrain.targets.contract import Target
 from cloudtrain.targets.sagemaker.settings import SageMaker
 
 if TYPE_CHECKING:
-    from cloudtrain.job.processing import AnyJob
+    from cloudtrain.job.processing import AnyJob, ProcessingJob
     from cloudtrain.job.sweep import Sweep
     from cloudtrain.machines.table import InstanceTable
     from cloudtrain.plans.plan import CompileContext, Plan
-    from cloudtrain.rules.engine import RequestView
+    from cloudtrain.rules.engine import Reading
     from cloudtrain.targets.adoption import Adopter, Draft, Original, StaticCall
     from cloudtrain.targets.common.launch import LocalPlan
     from cloudtrain.targets.common.services import Pace
@@ -122,11 +122,13 @@ class SageMakerTarget(Target):
 
         return TABLE
 
-    def request_view(self, settings: Any) -> RequestView:
-        """Return the reader of CreateTrainingJob and CreateProcessingJob requests."""
-        from cloudtrain.targets.sagemaker.rules.view import SageMakerView
+    def read(
+        self, job: TrainingJob, settings: Any, account: Any, plan: Plan, processing: ProcessingJob | None = None
+    ) -> Reading:
+        """Return what a CreateTrainingJob or CreateProcessingJob request says."""
+        from cloudtrain.targets.sagemaker.rules.view import SageMakerReading
 
-        return SageMakerView(self.name)
+        return SageMakerReading(self.name, job, account, plan, processing)
 
     def emulate(self, job: TrainingJob, settings: Any, context: CompileContext) -> LocalPlan:
         """Return a local plan that runs the job as in SageMaker's containers: paths, files, variables and argv."""

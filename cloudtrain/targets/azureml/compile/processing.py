@@ -71,7 +71,7 @@ def _command(job: ProcessingJob, view: TrainingJob) -> str | None:
         program = ["bash", "-c", resolve_text(job.command, texts)]
     elif job.entry_point is not None:
         script = resolve_text(job.entry_point, texts)
-        arguments = hyperparameter_argv(resolve_hyperparameters(view, texts))
+        arguments = hyperparameter_argv(resolve_hyperparameters(view.hyperparameters, texts))
         program = ["python" if script.endswith(".py") else "bash", script, *arguments]
     else:
         return None

@@ -137,7 +137,7 @@ def autotuning_over_instances(subject: Subject) -> Iterator[Fault]:
     Autotuning starts its experiments on other instances through ssh, but the instances of a job cannot log in to each
     other. Run autotuning on one instance; its result is also valid for several instances of the same type.
     """
-    distribution, count = subject.effective.distribution, body(subject).instances
+    distribution, count = subject.reading.distribution, body(subject).instances
     if count == 1 or not isinstance(distribution, DeepSpeed) or not is_launcher(subject.job):
         return
     if any(word.partition("=")[0] == "--autotuning" for word in shlex.split(distribution.launcher_options)):
@@ -156,7 +156,7 @@ def deepspeed_without_gpu(subject: Subject) -> Iterator[Fault]:
     cheaper than the additional time.
     """
     found = machines(subject)
-    if subject.effective.distribution.type == "deepspeed" and found.known and not found.known.gpus:
+    if subject.reading.distribution.type == "deepspeed" and found.known and not found.known.gpus:
         yield Fault(
             f"`{found.known.name}` has no GPU, and the job uses DeepSpeed",
             "`cloudtrain instances --target azureml --gpu A100` lists types with one",

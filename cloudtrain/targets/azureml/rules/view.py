@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
+from cloudtrain.job.data import Checkpoint
 from cloudtrain.job.distribution import MPI, Distribution, NoDistribution, Torch
 from cloudtrain.job.model import overrides_of
-from cloudtrain.job.training import Spot
+from cloudtrain.job.training import Resources, Spot
 from cloudtrain.machines.choose import MachineGroup, Machines, known_type
 from cloudtrain.rules.engine import (
     KeysOf,
-    RequestView,
+    Reading,
     Subject,
     as_written,
     changed_variables,
@@ -44,35 +46,35 @@ _LIFETIME, _SPOT_LIFETIME = 21 * 86_400, 7 * 86_400
 """Seconds (Azure ML documentation, quotas: job lifetime, and job lifetime on a low-priority node)."""
 
 
-def properties(subject: Subject) -> Mapping[str, Any]:
+def properties(subject: Subject | Reading) -> Mapping[str, Any]:
     """Return the body's `properties`, which describe the job."""
     found: Mapping[str, Any] = subject.plan.request["properties"]
     return found
 
 
-def mapping(subject: Subject, *keys: str) -> Mapping[str, Any]:
+def mapping(subject: Subject | Reading, *keys: str) -> Mapping[str, Any]:
     """Return the mapping at `keys` in the body's properties; empty if it is missing."""
     return mapping_at(properties(subject), *keys)
 
 
-def text(subject: Subject, *keys: str) -> str:
+def text(subject: Subject | Reading, *keys: str) -> str:
     """Return the text at `keys` in the body's properties; empty if it is missing."""
     return text_at(properties(subject), *keys)
 
 
-def body(subject: Subject) -> Body:
+def body(subject: Subject | Reading) -> Body:
     """Return the body as a `Body`, whose properties read single fields."""
     return Body(subject.plan.request)
 
 
-def overridden(subject: Subject, *keys: str) -> ValuePath | None:
+def overridden(subject: Subject | Reading, *keys: str) -> ValuePath | None:
     """Return the path of the override that sets or removes the field `keys` of the body; None without such an
     override.
     """
     return (OVERRIDES, *keys) if is_written(overrides_of(subject.job, "azureml"), *keys) else None
 
 
-def place(subject: Subject, keys: tuple[str, ...], field: ValuePath = ()) -> ValuePath:
+def place(subject: Subject | Reading, keys: tuple[str, ...], field: ValuePath = ()) -> ValuePath:
     """Return the path of the setting that determines the body's field `keys`: an override, or else the job's `field`.
 
     `field` is empty for settings of the target, which are not part of the job.
@@ -80,7 +82,7 @@ def place(subject: Subject, keys: tuple[str, ...], field: ValuePath = ()) -> Val
     return overridden(subject, *keys) or field
 
 
-def machines(subject: Subject) -> MachineGroup:
+def machines(subject: Subject | Reading) -> MachineGroup:
     """Return the job's machines. On a cluster, the body has no instance type, so the type comes from the job."""
     found = MachineGroup(text(subject, "resources", "instanceType"), body(subject).instances, None)
     if found.instance_type:
@@ -92,7 +94,7 @@ def machines(subject: Subject) -> MachineGroup:
     return replace(found, path=place(subject, ("resources", "instanceType"), asked))
 
 
-def is_on_cluster(subject: Subject) -> bool:
+def is_on_cluster(subject: Subject | Reading) -> bool:
     """Return whether the job runs on a cluster with its own machines; otherwise it is serverless."""
     return text(subject, "computeId").rpartition("/")[2] not in ("", SERVERLESS)
 
@@ -102,12 +104,12 @@ def is_on_virtual_cluster(subject: Subject) -> bool:
     return is_virtual_cluster(text(subject, "computeId"))
 
 
-def is_spot(subject: Subject) -> bool:
+def is_spot(subject: Subject | Reading) -> bool:
     """Return whether the job runs on spot capacity."""
     return text(subject, "queueSettings", "jobTier").casefold() == "spot"
 
 
-def lifetime(subject: Subject) -> int:
+def lifetime(subject: Subject | Reading) -> int:
     """Return the seconds after which the service ends every job, even without a time limit."""
     return _SPOT_LIFETIME if is_spot(subject) else _LIFETIME
 
@@ -117,7 +119,7 @@ def count_path(subject: Subject) -> ValuePath:
     return place(subject, ("resources", "instanceCount"), ("resources", "instance_count"))
 
 
-def image(subject: Subject) -> str:
+def image(subject: Subject | Reading) -> str:
     """Return the image that the job's environment is made of; empty for a named environment."""
     for upload in subject.plan.uploads:
         if upload.kind == "environment" and upload.content and upload.destination == text(subject, "environmentId"):
@@ -125,7 +127,7 @@ def image(subject: Subject) -> str:
     return ""
 
 
-def environment_name(subject: Subject) -> str:
+def environment_name(subject: Subject | Reading) -> str:
     """Return the environment's name for messages: its image, or else the name in its id, such as
     `acpt-pytorch-2.8-cuda12.6`.
     """
@@ -182,58 +184,78 @@ _OVERRIDDEN: dict[ValuePath, KeysOf] = {
 }
 
 
-class AzureMLView(RequestView):
-    """Reads the bodies of Azure ML's command jobs."""
+class AzureMLReading(Reading):
+    """The body of a command job."""
 
-    overridden_by = _OVERRIDDEN
+    paths = _OVERRIDDEN
 
-    def change_script(self, subject: Subject) -> dict[str, Any]:
-        """Return a change of the job for the rules about scripts: `{"environment": ...}`, the job's environment with
-        the variables that the overrides set."""
-        return {"environment": changed_variables(subject.job, self.overrides(subject).get("environmentVariables"))}
+    @property
+    def _properties(self) -> Mapping[str, Any]:
+        return mapping_at(self.request, "properties")
 
-    def change(self, subject: Subject) -> dict[str, Any]:
-        """Return the job's fields that the overrides change, with their new values."""
-        body, written = Body(subject.plan.request), self.overrides(subject)
-        properties = mapping_at(subject.plan.request, "properties")
-        found: dict[str, Any] = self.change_script(subject) | {"max_runtime": max_runtime(properties)}
-        if is_written(written, "resources"):
-            found["resources"] = subject.job.resources.model_copy(update={"instance_count": body.instances})
-        if is_written(written, "distribution") and subject.processing is None:
-            found["distribution"] = distribution_in(subject.job.distribution, body)
-        if is_written(written, "queueSettings"):
-            is_spot = str(mapping_at(properties, "queueSettings").get("jobTier", "")).casefold() == "spot"
-            found["spot"] = (subject.job.spot or Spot()) if is_spot else None
-        if is_written(written, "outputs", "checkpoint"):
-            found["checkpoint"] = checkpoint_at(self.target, body.outputs.get("checkpoint", {}).get("uri"))
-        return found
+    @property
+    def variables(self) -> Mapping[str, str]:
+        return changed_variables(self.job, self.overrides.get("environmentVariables") if self.request else None)
 
-    def machines(self, subject: Subject) -> Machines:
-        """Return the machines in the body; on a cluster, the machines that the job names."""
-        return Machines((machines(subject),))
+    @property
+    def max_runtime(self) -> int | None:
+        return max_runtime(self._properties) if self.request and self.overrides else self.job.max_runtime
 
-    def longest_run(self, subject: Subject) -> int:
-        """Return the body's time limit in seconds, or else the service's own limit."""
-        return max_runtime(properties(subject)) or lifetime(subject)
+    @cached_property
+    def resources(self) -> Resources:
+        if not self.changes("resources"):
+            return self.job.resources
+        return self.job.resources.model_copy(update={"instance_count": Body(self.request).instances})
 
-    def framework(self, subject: Subject) -> str | None:
-        """Return the framework in the environment's name; None if the name contains none."""
-        return framework_of(environment_name(subject))
+    @cached_property
+    def distribution(self) -> Distribution:
+        if not self.changes("distribution") or self.processing is not None:
+            return self.job.distribution
+        return distribution_in(self.job.distribution, Body(self.request))
 
-    def places(self, subject: Subject) -> Iterator[DataPlace]:
-        """Yield the locations that the request reads and writes."""
-        body = Body(subject.plan.request)
+    @property
+    def spot(self) -> Spot | None:
+        if not self.changes("queueSettings"):
+            return self.job.spot
+        is_spot = str(mapping_at(self._properties, "queueSettings").get("jobTier", "")).casefold() == "spot"
+        return (self.job.spot or Spot()) if is_spot else None
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        if not self.changes("outputs", "checkpoint"):
+            return self.job.checkpoint
+        return checkpoint_at(self.target, Body(self.request).outputs.get("checkpoint", {}).get("uri"))
+
+    @cached_property
+    def machines(self) -> Machines:
+        """The machines in the body; on a cluster, the machines that the job names."""
+        return Machines((machines(self),))
+
+    @property
+    def longest_run(self) -> int:
+        """The body's time limit in seconds, or else the service's own limit."""
+        return max_runtime(properties(self)) or lifetime(self)
+
+    @property
+    def framework(self) -> str | None:
+        """The framework in the environment's name; None if the name contains none."""
+        return framework_of(environment_name(self))
+
+    @cached_property
+    def places(self) -> Sequence[DataPlace]:
+        return list(self._places())
+
+    def _places(self) -> Iterator[DataPlace]:
+        body = Body(self.request)
         for kind, named in (("input", body.inputs), ("output", body.outputs)):
             for name, item in named.items():
                 uri = item.get("uri")
                 if not isinstance(uri, str) or item.get("jobInputType") == "literal" or uri.startswith("/"):
                     continue
-                if kind == "output" and name == "checkpoint" and subject.job.checkpoint is not None:
-                    yield data_place(
-                        "checkpoint", name, uri, split_azure_uri(uri, subject), ("checkpoint", self.target)
-                    )
+                if kind == "output" and name == "checkpoint" and self.job.checkpoint is not None:
+                    yield data_place("checkpoint", name, uri, split_azure_uri(uri, self), ("checkpoint", self.target))
                 else:
-                    yield data_place(kind, name, uri, split_azure_uri(uri, subject), (f"{kind}s", name, self.target))
+                    yield data_place(kind, name, uri, split_azure_uri(uri, self), (f"{kind}s", name, self.target))
 
 
 _DATASTORE = re.compile(
@@ -247,7 +269,7 @@ _BLOB = re.compile(
 _CONTAINER = re.compile(r"(?:wasbs?|abfss?)://(?P<container>[^@/]+)@(?P<account>[^./]+)\.[^/]+(?P<below>/.*)?")
 
 
-def split_azure_uri(uri: str, subject: Subject) -> tuple[str, ...]:
+def split_azure_uri(uri: str, subject: Subject | Reading) -> tuple[str, ...]:
     """Split an address into parts, which are the same for every address of the same data.
 
     For example, a datastore's address may or may not include the job's workspace, and a container has `https:`,

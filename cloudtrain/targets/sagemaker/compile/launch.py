@@ -151,7 +151,7 @@ def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -
         yield "the toolkit starts only Python scripts with torchrun"
     if under_torchrun and package:
         yield "the toolkit treats code with a `setup.py` as a package, which it cannot start with torchrun"
-    parameters = resolve_hyperparameters(job, paths_of(job))
+    parameters = resolve_hyperparameters(job.hyperparameters, paths_of(job))
     if under_torchrun and (words := misread(hyperparameter_argv(parameters))):
         yield f"the toolkit's torchrun would take `{words[0]}` for its own option"
     for name, value in parameters.items():

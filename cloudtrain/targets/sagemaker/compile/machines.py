@@ -7,7 +7,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from cloudtrain.errors import JobError, Problem
-from cloudtrain.job.distribution import SMDDP, SMP
+from cloudtrain.job.distribution import SMDDP, SMP, Distribution
 from cloudtrain.job.model import MAX_COUNT, merged
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.choose import MachineGroup, Machines, known_type
@@ -203,14 +203,14 @@ def contents_of(image: Image | None, derived_from: Framework | None = None) -> C
     )
 
 
-def base_framework(job: TrainingJob) -> Framework | None:
+def base_framework(distribution: Distribution, framework: str | None) -> Framework | None:
     """Return the framework of the AWS base image that a user's own image needs for SMDDP or SMP.
 
-    Returns None if the job uses neither library.
+    Returns None if the distribution is neither. `framework` is the job's.
     """
-    if not isinstance(job.distribution, SMDDP | SMP):
+    if not isinstance(distribution, SMDDP | SMP):
         return None
-    return "tensorflow" if job.environment.framework == "tensorflow" else "pytorch"
+    return "tensorflow" if framework == "tensorflow" else "pytorch"
 
 
 _NEWEST_TOOLKIT = "5.1.4"

@@ -145,7 +145,7 @@ class _Parts:
     @property
     def arguments(self) -> list[str]:
         """Return the script's arguments."""
-        return hyperparameter_argv(resolve_hyperparameters(self.view, self.paths))
+        return hyperparameter_argv(resolve_hyperparameters(self.view.hyperparameters, self.paths))
 
 
 def _request(parts: _Parts) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _word_problems(job: ProcessingJob) -> Iterator[Problem]:
     if job.command is not None:
         line = resolve_text(job.command, paths)
         yield from _word_problem(line, ("command",), "put it into a script: `entry_point: run.sh`")
-    for name, value in resolve_hyperparameters(job.as_training(), paths).items():
+    for name, value in resolve_hyperparameters(job.as_training().hyperparameters, paths).items():
         text = hyperparameter_argv({name: value})[-1]
         hint = "write it to a file in the source folder, and give the file's name"
         yield from _word_problem(text, ("hyperparameters", name), hint)

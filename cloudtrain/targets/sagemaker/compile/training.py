@@ -190,7 +190,7 @@ def _hyperparameters(parts: Parts) -> dict[str, str]:
 
     The SDK's generic estimator writes plain text, too.
     """
-    own = resolve_hyperparameters(parts.job, parts.paths)
+    own = resolve_hyperparameters(parts.job.hyperparameters, parts.paths)
     if parts.launch.mode == "image":
         return {name: str(value) for name, value in own.items()}
     if parts.launch.mode == "entrypoint":
@@ -500,5 +500,5 @@ def _processes(parts: Parts, machines: Machines, request: dict[str, Any], *, pac
     image = request["AlgorithmSpecification"].get("TrainingImage")
     known = parts.image.known if image == parts.image.uri else image_of_uri(image or "")
     rows = {group.instance_type: group.known for group in machines.groups}
-    inside = contents_of(known, base_framework(parts.job))
+    inside = contents_of(known, base_framework(parts.job.distribution, parts.job.environment.framework))
     return container.view(request, inside, devices.__getitem__, package=package, known=rows.get)

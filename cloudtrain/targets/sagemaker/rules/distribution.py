@@ -58,7 +58,7 @@ def multi_worker_too_new(subject: Subject) -> Iterator[Fault]:
     The toolkit sets TF_CONFIG for workers in images of TensorFlow 2.9 and later. In older images TF_CONFIG is missing,
     and every instance trains alone.
     """
-    found, distribution = image(subject), subject.effective.distribution
+    found, distribution = image(subject), subject.reading.distribution
     if mode(subject) != "toolkit" or not isinstance(distribution, TensorFlow) or found is None:
         return
     framework, version = found.engine
@@ -78,7 +78,7 @@ def not_on_trainium(subject: Subject) -> Iterator[Fault]:
     Trainium needs torchrun and torch-neuronx. SMDDP, SMP, DeepSpeed, Horovod, MPI and TensorFlow's strategies only run
     on GPUs and CPUs. On Trainium the SageMaker SDK accepts only `torch_distributed`.
     """
-    distribution = subject.effective.distribution.type
+    distribution = subject.reading.distribution.type
     if distribution in ("torch", "none"):
         return
     hint, path = "write `distribution: {type: torch}`", ("distribution", "type")
@@ -97,7 +97,7 @@ def server_counts_ignored(subject: Subject) -> Iterator[Fault]:
     It runs one parameter server on every instance, a master on the first instance, and a worker on each other instance
     (sagemaker-tensorflow-training 20.5.0).
     """
-    distribution, count = subject.effective.distribution, cluster(subject).spanned_count
+    distribution, count = subject.reading.distribution, cluster(subject).spanned_count
     if mode(subject) != "toolkit" or not isinstance(distribution, TensorFlow) or toolkit(subject) != "tensorflow":
         return
     what = "servers" if distribution.strategy == "parameter_server" else "workers"
@@ -118,7 +118,7 @@ def idle_instances(subject: Subject) -> Iterator[Fault]:
     cloudtrain's launcher assigns the workers to the instances in turn, and likewise the parameter servers. If both
     counts are smaller than the number of instances, you pay for idle instances.
     """
-    distribution, count = subject.effective.distribution, cluster(subject).spanned_count
+    distribution, count = subject.reading.distribution, cluster(subject).spanned_count
     if mode(subject) != "entrypoint" or not isinstance(distribution, TensorFlow):
         return
     workers = distribution.workers or count
@@ -139,7 +139,7 @@ def strategy_on_one_instance(subject: Subject) -> Iterator[Fault]:
     The toolkit starts parameter servers only with two or more instances. On one instance it starts a plain script.
     There, MultiWorkerMirroredStrategy does the same as MirroredStrategy.
     """
-    distribution = subject.effective.distribution
+    distribution = subject.reading.distribution
     if isinstance(distribution, TensorFlow) and mode(subject) == "toolkit" and cluster(subject).spanned_count == 1:
         yield Fault(
             f"`{distribution.strategy}` has no other instance to share with",
@@ -156,7 +156,7 @@ def torch_without_gpu(subject: Subject) -> Iterator[Fault]:
     on each instance, unless `processes_per_instance` asks for more. The SageMaker SDK refuses such a job.
     """
     machines = cluster(subject)
-    if subject.effective.distribution.type == "torch" and {group.device for group in machines.spanned} == {"cpu"}:
+    if subject.reading.distribution.type == "torch" and {group.device for group in machines.spanned} == {"cpu"}:
         name = machines.spanned[0].instance_type
         yield Fault(
             f"`{name}` has no GPU, so `torch` trains on the CPU, with gloo",
@@ -172,7 +172,7 @@ def smp_arguments(subject: Subject) -> Iterator[Fault]:
     The toolkit passes `--mp_parameters KEY=VALUE,...` to the script along with the hyperparameters. If the script's
     argument parser does not accept this option, the script ends with an error.
     """
-    distribution = subject.effective.distribution
+    distribution = subject.reading.distribution
     if isinstance(distribution, SMP) and distribution.parameters:
         yield Fault(
             "the script gets `--mp_parameters` beside its own hyperparameters",
@@ -204,7 +204,7 @@ def image_without_smddp(subject: Subject) -> Iterator[Fault]:
     SageMaker SDK does not check images that are given by their address (tried with 2.257.7).
     """
     found = image(subject)
-    if subject.effective.distribution.type == "smddp" and found is not None and not found.smddp:
+    if subject.reading.distribution.type == "smddp" and found is not None and not found.smddp:
         yield Fault(
             f"the image of {image_name(found)} does not have `smddp`; {_images_with_smddp(found.engine[0])}",
             _instead_of_smddp(subject),
@@ -220,7 +220,7 @@ def type_without_smddp(subject: Subject) -> Iterator[Fault]:
     p3dn. The SageMaker SDK has a list of types but never reads it. It accepts `ml.g5` and `ml.p5en`, and sometimes
     refuses `ml.p5.48xlarge` (2.257.7).
     """
-    if subject.effective.distribution.type != "smddp":
+    if subject.reading.distribution.type != "smddp":
         return
     found, hint = image(subject), _instead_of_smddp(subject)
     supported = [row.name for row in instance_types("sagemaker") if row.smddp]
@@ -243,7 +243,7 @@ def distribution_ignored(subject: Subject) -> Iterator[Fault]:
     argument `distribution`.
     """
     yield from _no_script(subject)
-    kind, distribution = toolkit(subject), subject.effective.distribution.type
+    kind, distribution = toolkit(subject), subject.reading.distribution.type
     if mode(subject) != "toolkit" or not {(kind, launcher(subject)), (kind, distribution)} & _IGNORED:
         return
     count = cluster(subject).spanned_count
@@ -264,7 +264,7 @@ def image_without_smp(subject: Subject) -> Iterator[Fault]:
     cloudtrain selects by framework and version. In other images, `import smdistributed.modelparallel` or
     `torch.sagemaker` fails.
     """
-    distribution, found = subject.effective.distribution, image(subject)
+    distribution, found = subject.reading.distribution, image(subject)
     if not isinstance(distribution, SMP) or found is None or found.smp == distribution.version:
         return
     message = f"the image of {image_name(found)} does not have version {distribution.version} of `smp`"
@@ -318,7 +318,7 @@ def _image_with_smp(version: int) -> str:
 
 
 def _how_to_start(subject: Subject, kind: str) -> str:
-    distribution = subject.effective.distribution.type
+    distribution = subject.reading.distribution.type
     if kind == "pytorch":
         return add_entrypoint_hint(subject, "write `environment: {framework: tensorflow}`")
     if kind == "tensorflow":
@@ -429,7 +429,7 @@ def image_unpatched(subject: Subject) -> Iterator[Fault]:
         message = f"the image of {image_name(found)} is no longer patched: support up to {last} ended on {date}"
         newer = next((one for one in versions(framework, found.device) if numbers(one)[:2] > numbers(last)), "")
         hint = f"use version `{newer}` or newer, if the script allows"
-        if subject.effective.distribution.type in ("horovod", "smddp", "smp"):  # newer images lack these
+        if subject.reading.distribution.type in ("horovod", "smddp", "smp"):  # newer images lack these
             hint = f"write `distribution: {{type: torch}}`, and {hint}"
         yield Fault(message, hint, image_path(subject))
 
@@ -446,7 +446,7 @@ def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
     if mode(subject) == "toolkit" and (found is None or found.toolkit is None):
         if TRAINING_MODULE in mapping(subject, "Environment"):
             return
-        library = subject.effective.distribution.type
+        library = subject.reading.distribution.type
         hint = add_entrypoint_hint(subject, "install sagemaker-training in the image")
         if library in ("smddp", "smp"):
             hint = f"begin its Dockerfile with `FROM` and the address of an image of AWS that has `{library}`"
@@ -465,7 +465,7 @@ def image_without_horovod(subject: Subject) -> Iterator[Fault]:
     aws/deep-learning-containers), so `import horovod` fails on every rank.
     """
     found = image(subject)
-    if subject.effective.distribution.type != "horovod" or found is None or subject.job.environment.requirements:
+    if subject.reading.distribution.type != "horovod" or found is None or subject.job.environment.requirements:
         return
     framework, version = found.engine
     if framework in _HOROVOD_ENDS and numbers(version) >= _HOROVOD_ENDS[framework]:

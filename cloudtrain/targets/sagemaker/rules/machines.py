@@ -198,7 +198,7 @@ def _is_set(subject: Subject, name: str) -> bool:
 
 def _how_to_set(subject: Subject, missing: list[str]) -> str:
     """Return a hint on how to set the variables. mpirun needs `-x` options to pass them to the ranks."""
-    distribution = subject.effective.distribution
+    distribution = subject.reading.distribution
     if launcher(subject) == "mpirun":
         field = "options" if distribution.type in ("mpi", "horovod") else "mpi_options"
         return f'write `{field}: "{" ".join(f"-x {variable}" for variable in missing)}"` under `distribution`'
@@ -217,7 +217,7 @@ def group_names_repeat(subject: Subject) -> Iterator[Fault]:
 
     Inputs, the distribution and the script identify groups by name, and the API refuses equal names.
     """
-    groups = subject.effective.resources.instance_groups
+    groups = subject.reading.resources.instance_groups
     names = [group.name for group in groups]
     for index, name in enumerate(names):
         if name in names[:index]:
@@ -232,7 +232,7 @@ def unknown_group(subject: Subject) -> Iterator[Fault]:
     `resources.distribution_groups` and `inputs.NAME.instance_groups` refer to names in `resources.instance_groups`. If
     the group does not exist, the distribution starts nothing, and no instance receives the input.
     """
-    known = [group.name for group in subject.effective.resources.instance_groups]
+    known = [group.name for group in subject.reading.resources.instance_groups]
     named: list[tuple[ValuePath, tuple[str, ...]]] = [
         (("resources", "distribution_groups"), subject.job.resources.distribution_groups)
     ]
@@ -259,7 +259,7 @@ def group_without_gpu(subject: Subject) -> Iterator[Fault]:
     for group in machines.spanned:
         if group.device == "cpu" and with_gpu:
             yield Fault(
-                f"the group `{group.name}` has no GPU, and `{subject.effective.distribution.type}` spans it",
+                f"the group `{group.name}` has no GPU, and `{subject.reading.distribution.type}` spans it",
                 f"write `distribution_groups: [{', '.join(with_gpu)}]` under `resources`",
                 group.path,
             )
@@ -293,7 +293,7 @@ def library_over_groups(subject: Subject) -> Iterator[Fault]:
     Both libraries need equal instances, because the toolkit starts them for a homogeneous cluster with one instance
     type (`SMDATAPARALLEL_USE_HOMOGENEOUS`, sagemaker-training 5.1.4).
     """
-    machines, distribution = cluster(subject), subject.effective.distribution.type
+    machines, distribution = cluster(subject), subject.reading.distribution.type
     if distribution not in ("smddp", "smp") or machines.kind != "groups" or len(machines.spanned) < 2:
         return
     first = machines.spanned[0].name
@@ -440,7 +440,7 @@ def address_without_network(subject: Subject) -> Iterator[Fault]:
     """
     if not subject.plan.request.get("EnableNetworkIsolation"):
         return
-    for name, value in subject.effective.hyperparameters.items():
+    for name, value in subject.reading.parameters.items():
         if isinstance(value, str) and value.startswith(("s3://", "http://", "https://")):
             yield Fault(
                 f"the container has no network, and cannot reach `{value}`",

@@ -383,7 +383,7 @@ def warm_pool_costs(subject: Subject) -> Iterator[Fault]:
     Instances that wait for the next job cost as much as instances that train. You pay until another job uses them or
     `keep_alive` ends.
     """
-    keep, price = seconds(subject, "KeepAlivePeriodInSeconds"), subject.view.machines(subject).price
+    keep, price = seconds(subject, "KeepAlivePeriodInSeconds"), subject.reading.machines.price
     if keep and price is not None:
         yield Fault(
             f"after the job, the warm pool costs {shared.cost_text(price, keep)} in {format_duration(keep)}",

@@ -187,7 +187,7 @@ def broken_by_shell(subject: Subject) -> Iterator[Fault]:
     found = image(subject)
     if mode(subject) != "toolkit" or found is None or found.toolkit is None:
         return
-    parameters = resolve_hyperparameters(subject.effective, paths_of(subject.job))
+    parameters = resolve_hyperparameters(subject.reading.parameters, paths_of(subject.job))
     for name, value in parameters.items():
         if not arrives_intact(value, found.toolkit, script=subject.job.entry_point or "train.py"):
             yield Fault(
@@ -212,7 +212,7 @@ def taken_by_torchrun(subject: Subject) -> Iterator[Fault]:
         return
     found = image(subject)
     dashes = found is None or found.engine[0] != "pytorch" or numbers(found.engine[1]) >= (2,)
-    for name, value in resolve_hyperparameters(subject.effective, paths_of(subject.job)).items():
+    for name, value in resolve_hyperparameters(subject.reading.parameters, paths_of(subject.job)).items():
         for word in misread(hyperparameter_argv({name: value}), dashes=dashes):
             better = f"call it `{name}_value`" if word == f"--{name}" else f"write another value for `{name}`"
             message = f"torchrun takes `{word.removeprefix('--')}` for its own option, and stops"
@@ -227,7 +227,7 @@ def options_broken_by_shell(subject: Subject) -> Iterator[Fault]:
     command line to `/bin/sh`, which executes text after a `;` and in `$(...)`. Newer toolkits and cloudtrain's own
     launcher start mpirun without a shell, so that mpirun would run `;` as the program.
     """
-    distribution = subject.effective.distribution
+    distribution = subject.reading.distribution
     field = "mpi_options" if distribution.type in ("smddp", "smp") else "options"
     options = getattr(distribution, field, "")
     if launcher(subject) != "mpirun" or not options or mode(subject) == "image":
@@ -264,11 +264,11 @@ def reserved_parameter(subject: Subject) -> Iterator[Fault]:
     The toolkit and cloudtrain's launcher read hyperparameters that begin with `sagemaker_` and `cloudtrain_`, and do
     not pass them to the script. Some would change how the job starts. `mp_parameters` is reserved for `smp`.
     """
-    for name in subject.effective.hyperparameters:
+    for name in subject.reading.parameters:
         if name.startswith(("sagemaker_", "cloudtrain_")):
             better = name.partition("_")[2] or "value"
             yield Fault(f"`{name}` does not reach the script", f"call it `{better}`", ("hyperparameters", name))
-        elif name == "mp_parameters" and isinstance(subject.effective.distribution, SMP):
+        elif name == "mp_parameters" and isinstance(subject.reading.distribution, SMP):
             message = "`mp_parameters` are overwritten by `distribution.parameters`"
             yield Fault(message, "write them under `distribution.parameters`", ("hyperparameters", name))
 

@@ -5,11 +5,12 @@ Overrides may contain any value. These functions ignore values of a wrong type, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
+from cloudtrain.job.data import Checkpoint
 from cloudtrain.job.distribution import (
     MPI,
     SMDDP,
@@ -22,12 +23,12 @@ from cloudtrain.job.distribution import (
     launcher_of,
 )
 from cloudtrain.job.model import merged, overrides_of
-from cloudtrain.job.training import InstanceGroup, Spot
+from cloudtrain.job.training import InstanceGroup, Resources, Spot
 from cloudtrain.machines.choose import Machines
 from cloudtrain.rules.engine import (
     IMAGE,
     KeysOf,
-    RequestView,
+    Reading,
     Subject,
     as_written,
     changed_variables,
@@ -62,22 +63,22 @@ TRAINING_MODULE = "SAGEMAKER_TRAINING_MODULE"
 """The variable that makes the generic toolkit start a framework's toolkit."""
 
 
-def mapping(subject: Subject, *keys: str) -> Mapping[str, Any]:
+def mapping(subject: Subject | Reading, *keys: str) -> Mapping[str, Any]:
     """Return the mapping at `keys` in the request; empty if it is missing."""
     return mapping_at(subject.plan.request, *keys)
 
 
-def mappings(subject: Subject, *keys: str) -> list[Mapping[str, Any]]:
+def mappings(subject: Subject | Reading, *keys: str) -> list[Mapping[str, Any]]:
     """Return the list of mappings at `keys` in the request; empty if it is missing."""
     return rows_at(subject.plan.request, *keys)
 
 
-def text(subject: Subject, *keys: str) -> str:
+def text(subject: Subject | Reading, *keys: str) -> str:
     """Return the text at `keys` in the request; empty if it is missing."""
     return text_at(subject.plan.request, *keys)
 
 
-def seconds(subject: Subject, name: str) -> int | None:
+def seconds(subject: Subject | Reading, name: str) -> int | None:
     """Return the duration `name` from `StoppingCondition` or `ResourceConfig`; None if both lack it."""
     for section in ("StoppingCondition", "ResourceConfig"):
         value = value_at(subject.plan.request, section, name)
@@ -86,19 +87,19 @@ def seconds(subject: Subject, name: str) -> int | None:
     return None
 
 
-def overridden(subject: Subject, *keys: str) -> ValuePath | None:
+def overridden(subject: Subject | Reading, *keys: str) -> ValuePath | None:
     """Return the path under `sagemaker_overrides` that sets the request's field at `keys`; None if no override does."""
     return ("sagemaker_overrides", *keys) if is_written(overrides_of(subject.job, "sagemaker"), *keys) else None
 
 
-def cluster(subject: Subject) -> Machines:
+def cluster(subject: Subject | Reading) -> Machines:
     """Return the machines of the request, each with the path of its field in the job."""
     found = machines_in(mapping(subject, *_config(subject)), subject.account)
     groups = tuple(replace(group, path=_type_path(subject, found.kind, at)) for at, group in enumerate(found.groups))
     return replace(found, groups=groups, spans=_spans(subject) if found.kind == "groups" else ())
 
 
-def _spans(subject: Subject) -> tuple[str, ...]:
+def _spans(subject: Subject | Reading) -> tuple[str, ...]:
     """Return the names of the instance groups that the request's launcher spans; empty if the request lists none.
 
     If the image's own entry point runs, there is no launcher. The result is then the job's `distribution_groups`.
@@ -110,12 +111,12 @@ def _spans(subject: Subject) -> tuple[str, ...]:
     return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
 
 
-def _config(subject: Subject) -> tuple[str, ...]:
+def _config(subject: Subject | Reading) -> tuple[str, ...]:
     """Return the path of the machines in the request of a training job or processing job."""
     return ("ResourceConfig",) if subject.processing is None else ("ProcessingResources", "ClusterConfig")
 
 
-def _type_path(subject: Subject, kind: str, index: int) -> ValuePath:
+def _type_path(subject: Subject | Reading, kind: str, index: int) -> ValuePath:
     """Return the path of the job field with an instance type.
 
     `kind` is `type`, `groups` or `preferences`, and `index` is the index of the group or preference.
@@ -131,12 +132,12 @@ def _type_path(subject: Subject, kind: str, index: int) -> ValuePath:
     return ("resources", "instance_preferences", index)
 
 
-def input_named(subject: Subject, channel: object) -> str | None:
+def input_named(subject: Subject | Reading, channel: object) -> str | None:
     """Return the name of the job's input for a channel; None if the channel is not from an input."""
     return next((name for name, item in subject.job.inputs.items() if (item.channel or name) == channel), None)
 
 
-def mode(subject: Subject) -> Mode:
+def mode(subject: Subject | Reading) -> Mode:
     """Return the launch mode of the request (see `cloudtrain.targets.sagemaker.compile.launch`)."""
     entrypoint = value_at(subject.plan.request, "AlgorithmSpecification", "ContainerEntrypoint")
     parameters = mapping(subject, "HyperParameters")
@@ -145,7 +146,7 @@ def mode(subject: Subject) -> Mode:
     return "toolkit" if entrypoint is None and PROGRAM in parameters else "image"
 
 
-def image(subject: Subject) -> Image | None:
+def image(subject: Subject | Reading) -> Image | None:
     """Return the image's entry in the catalogue; None for a user's own image."""
     return _image_of(text(subject, "AlgorithmSpecification", "TrainingImage"))
 
@@ -179,7 +180,7 @@ def toolkit(subject: Subject) -> Toolkit:
         return "pytorch" if "pytorch" in module else "tensorflow" if "tensorflow" in module else "generic"
     found = image(subject)
     if found is None:
-        return base_framework(subject.effective) or "generic"
+        return base_framework(subject.reading.distribution, subject.job.environment.framework) or "generic"
     if found.engine[0] not in ("pytorch", "tensorflow"):
         return "generic"
     return "pytorch" if found.engine[0] == "pytorch" else "tensorflow"
@@ -187,7 +188,7 @@ def toolkit(subject: Subject) -> Toolkit:
 
 def launcher(subject: Subject) -> Launcher:
     """Return the launcher that the job's distribution needs."""
-    return launcher_of(subject.effective.distribution)
+    return launcher_of(subject.reading.distribution)
 
 
 def add_entrypoint_hint(subject: Subject, hint: str) -> str:
@@ -196,7 +197,7 @@ def add_entrypoint_hint(subject: Subject, hint: str) -> str:
     Returns `hint` unchanged if the job needs the toolkit: for SMDDP, SMP, MPI on several instances, or an image whose
     Python is too old for cloudtrain's launcher.
     """
-    bound = subject.effective.distribution.type in ("smddp", "smp") or python_too_old(image(subject)) is not None
+    bound = subject.reading.distribution.type in ("smddp", "smp") or python_too_old(image(subject)) is not None
     if bound or (launcher(subject) == "mpirun" and cluster(subject).spanned_count > 1):
         return hint
     return f'{hint}; or write `launch = "entrypoint"` under `[sagemaker]`, and cloudtrain starts the script itself'
@@ -275,112 +276,129 @@ _OVERRIDDEN: dict[ValuePath, KeysOf] = {
 }
 
 
-class SageMakerView(RequestView):
-    """Reads SageMaker's requests, for the rules that all targets share."""
+class SageMakerReading(Reading):
+    """A CreateTrainingJob or CreateProcessingJob request."""
 
     distribution_key = "HyperParameters"
-    overridden_by = _OVERRIDDEN
+    paths = _OVERRIDDEN
 
-    def change_script(self, subject: Subject) -> dict[str, Any]:
-        """Return the job's environment and hyperparameters with the overrides applied."""
-        environment = changed_variables(subject.job, self.overrides(subject).get("Environment"))
-        return {"hyperparameters": self.parameters(subject), "environment": environment}
+    @property
+    def variables(self) -> Mapping[str, str]:
+        return changed_variables(self.job, self.overrides.get("Environment") if self.request else None)
 
-    def parameters(self, subject: Subject) -> dict[str, Any]:
-        """Return the script's hyperparameters with the overrides applied, without those for launchers."""
-        written = self.overrides(subject).get("HyperParameters")
-        if not isinstance(written, Mapping):
-            return subject.job.hyperparameters
+    @cached_property
+    def parameters(self) -> Mapping[str, Any]:
+        written = self.overrides.get("HyperParameters")
+        if not self.request or not isinstance(written, Mapping):
+            return self.job.hyperparameters
         own = {name: text for name, text in written.items() if not name.startswith(RESERVED_PREFIXES)}
         given = decode_hyperparameters({name: str(text) for name, text in own.items() if text is not None})
-        return merged(subject.job.hyperparameters, {**own, **given})
+        return merged(self.job.hyperparameters, {**own, **given})
 
-    def change(self, subject: Subject) -> dict[str, Any]:
-        """Return the job's fields that overrides change, with their new values."""
-        request, written = subject.plan.request, self.overrides(subject)
-        found = self.change_script(subject)
-        config = mapping_at(request, "ResourceConfig") or mapping_at(request, "ProcessingResources", "ClusterConfig")
-        if is_written(written, "ResourceConfig") or is_written(written, "ProcessingResources"):
-            count, groups = _count_of(config), tuple(_groups_of(config))
-            machines = {"instance_groups": groups} | ({} if count is None else {"instance_count": count})
-            found["resources"] = subject.job.resources.model_copy(update=machines)
-        if is_written(written, "HyperParameters"):
-            found["distribution"] = distribution_in(
-                subject.job.distribution, decode_hyperparameters(mapping_at(request, "HyperParameters"))
-            )
-        if is_written(written, "StoppingCondition", "MaxRuntimeInSeconds"):
-            found["max_runtime"] = positive_count(mapping_at(request, "StoppingCondition").get("MaxRuntimeInSeconds"))
-        if is_written(written, "EnableManagedSpotTraining") or is_written(written, "StoppingCondition"):
-            wait = positive_count(mapping_at(request, "StoppingCondition").get("MaxWaitTimeInSeconds"))
-            found["spot"] = (
-                Spot.model_construct(max_wait=wait) if request.get("EnableManagedSpotTraining") is True else None
-            )
-        if is_written(written, "CheckpointConfig"):
-            found["checkpoint"] = checkpoint_at(self.target, mapping_at(request, "CheckpointConfig").get("S3Uri"))
-        if is_written(written, "AlgorithmSpecification", "MetricDefinitions"):
-            rows = mapping_at(request, "AlgorithmSpecification").get("MetricDefinitions")
-            pairs = (
-                (row.get("Name"), row.get("Regex"))
-                for row in (rows if isinstance(rows, list) else [])
-                if _is_mapping(row)
-            )
-            found["metrics"] = {str(name): pattern for name, pattern in pairs if isinstance(pattern, str)}
-        return found
+    @cached_property
+    def resources(self) -> Resources:
+        if not self.changes("ResourceConfig") and not self.changes("ProcessingResources"):
+            return self.job.resources
+        config = mapping_at(self.request, "ResourceConfig") or mapping_at(self.request, *_CLUSTER)
+        count, groups = _count_of(config), tuple(_groups_of(config))
+        update = {"instance_groups": groups} | ({} if count is None else {"instance_count": count})
+        return self.job.resources.model_copy(update=update)
 
-    def machines(self, subject: Subject) -> Machines:
-        """Return the machines of the request; no machines for a serverless job."""
-        return Machines(()) if "ServerlessJobConfig" in subject.plan.request else cluster(subject)
+    @cached_property
+    def distribution(self) -> Distribution:
+        if not self.changes("HyperParameters"):
+            return self.job.distribution
+        return distribution_in(
+            self.job.distribution, decode_hyperparameters(mapping_at(self.request, "HyperParameters"))
+        )
 
-    def longest_run(self, subject: Subject) -> int:
-        """Return the job's time limit in seconds: `MaxRuntimeInSeconds`, or the service's default."""
-        return seconds(subject, "MaxRuntimeInSeconds") or DEFAULT_MAX_RUNTIME
+    @property
+    def max_runtime(self) -> int | None:
+        if not self.changes("StoppingCondition", "MaxRuntimeInSeconds"):
+            return self.job.max_runtime
+        return positive_count(mapping_at(self.request, "StoppingCondition").get("MaxRuntimeInSeconds"))
 
-    def framework(self, subject: Subject) -> str | None:
-        """Return the framework of the image, or for a user's own image the framework in its name; None if unknown."""
-        found = image(subject)
-        return found.engine[0] if found else framework_of(text(subject, "AlgorithmSpecification", "TrainingImage"))
+    @property
+    def longest_run(self) -> int:
+        return seconds(self, "MaxRuntimeInSeconds") or DEFAULT_MAX_RUNTIME
 
-    def places(self, subject: Subject) -> Iterator[DataPlace]:
-        """Yield the locations that the request reads and writes."""
-        request = subject.plan.request
-        for item in rows_at(request, "InputDataConfig") if subject.processing is None else ():
-            name = input_named(subject, item.get("ChannelName"))
+    @property
+    def spot(self) -> Spot | None:
+        if not self.changes("EnableManagedSpotTraining") and not self.changes("StoppingCondition"):
+            return self.job.spot
+        if self.request.get("EnableManagedSpotTraining") is not True:
+            return None
+        wait = mapping_at(self.request, "StoppingCondition").get("MaxWaitTimeInSeconds")
+        return Spot.model_construct(max_wait=positive_count(wait))
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        if not self.changes("CheckpointConfig"):
+            return self.job.checkpoint
+        return checkpoint_at(self.target, mapping_at(self.request, "CheckpointConfig").get("S3Uri"))
+
+    @property
+    def metrics(self) -> Mapping[str, str]:
+        if not self.changes("AlgorithmSpecification", "MetricDefinitions"):
+            return self.job.metrics
+        rows = rows_at(self.request, "AlgorithmSpecification", "MetricDefinitions")
+        pairs = ((row.get("Name"), row.get("Regex")) for row in rows)
+        return {str(name): pattern for name, pattern in pairs if isinstance(pattern, str)}
+
+    @cached_property
+    def machines(self) -> Machines:
+        """The machines of the request; no machines for a serverless job."""
+        return Machines(()) if "ServerlessJobConfig" in self.request else cluster(self)
+
+    @property
+    def framework(self) -> str | None:
+        """The framework of the image, or for a user's own image the framework in its name; None if unknown."""
+        found = image(self)
+        return found.engine[0] if found else framework_of(text(self, "AlgorithmSpecification", "TrainingImage"))
+
+    @cached_property
+    def places(self) -> Sequence[DataPlace]:
+        return list(self._places())
+
+    def _places(self) -> Iterator[DataPlace]:
+        request = self.request
+        for item in rows_at(request, "InputDataConfig") if self.processing is None else ():
+            name = input_named(self, item.get("ChannelName"))
             source = item.get("DataSource")
             uri = value_at(source, "S3DataSource", "S3Uri")
             if name is not None and isinstance(uri, str):
                 yield data_place("input", name, uri, split_uri(uri), ("inputs", name, self.target))
         for item in rows_at(request, "ProcessingInputs"):
             name, uri = str(item.get("InputName")), value_at(item, "S3Input", "S3Uri")
-            if name in subject.job.inputs and isinstance(uri, str):
+            if name in self.job.inputs and isinstance(uri, str):
                 yield data_place("input", name, uri, split_uri(uri), ("inputs", name, self.target))
         for item in rows_at(request, "ProcessingOutputConfig", "Outputs"):
             name, uri = str(item.get("OutputName")), value_at(item, "S3Output", "S3Uri")
             if isinstance(uri, str):
                 yield data_place("output", name, uri, split_uri(uri), ("outputs", name, self.target))
-        kept, output = (
-            value_at(request, "CheckpointConfig", "S3Uri"),
-            value_at(request, "OutputDataConfig", "S3OutputPath"),
-        )
-        if isinstance(kept, str):
-            yield data_place("checkpoint", "checkpoint", kept, split_uri(kept), ("checkpoint", self.target))
+        checkpoint = value_at(request, "CheckpointConfig", "S3Uri")
+        if isinstance(checkpoint, str):
+            yield data_place("checkpoint", "checkpoint", checkpoint, split_uri(checkpoint), ("checkpoint", self.target))
+        output = value_at(request, "OutputDataConfig", "S3OutputPath")
         if isinstance(output, str):  # the service makes a folder for each job
-            model = subject.job.outputs.get("model")
+            model = self.job.outputs.get("model")
             path = ("outputs", "model", self.target) if model and model.of(self.target) else ()
-            whole = f"{output.rstrip('/')}/{subject.plan.run_name}/output"
+            whole = f"{output.rstrip('/')}/{self.plan.run_name}/output"
             yield data_place("output", "model", whole, split_uri(whole), path)
 
-    def images(self, subject: Subject) -> Iterator[tuple[str, ValuePath]]:
-        """Yield the request's image and the path of its job field, if the job or the overrides name the image."""
-        given = subject.job.environment.image
-        algorithm = subject.plan.request.get("AlgorithmSpecification", subject.plan.request.get("AppSpecification"))
-        found = algorithm if isinstance(algorithm, dict) else {}
-        reference = found.get("TrainingImage", found.get("ImageUri"))
+    @cached_property
+    def images(self) -> Sequence[tuple[str, ValuePath]]:
+        """The request's image and the path of its job field, if the job or the overrides name the image."""
+        image = self.job.environment.image
+        trains = "AlgorithmSpecification" in self.request
+        algorithm = mapping_at(self.request, "AlgorithmSpecification" if trains else "AppSpecification")
+        reference = algorithm.get("TrainingImage", algorithm.get("ImageUri"))
         by_overrides = any(
-            isinstance(part, dict) and {"TrainingImage", "ImageUri"} & part.keys()
-            for part in self.overrides(subject).values()
+            isinstance(part, dict) and {"TrainingImage", "ImageUri"} & part.keys() for part in self.overrides.values()
         )
-        if isinstance(reference, str) and ((given is not None and given.of(self.target)) or by_overrides):
-            yield reference, IMAGE
+        if isinstance(reference, str) and ((image is not None and image.of(self.target)) or by_overrides):
+            return [(reference, IMAGE)]
+        return []
 
 
 def _count_of(config: Mapping[str, Any]) -> int | None:
