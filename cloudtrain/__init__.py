@@ -65,8 +65,7 @@ if TYPE_CHECKING:
     from cloudtrain.targets.local.settings import Local as Local
     from cloudtrain.targets.sagemaker.settings import SageMaker as SageMaker
     from cloudtrain.targets.slurm.settings import Slurm as Slurm
-
-__version__ = "0.1.0"
+    from cloudtrain.version import __version__ as __version__
 
 _HOME = {
     "Run": "lifecycle.run",
@@ -127,9 +126,10 @@ _HOME = {
     "AzureML": "targets.azureml.settings",
     "Local": "targets.local.settings",
     "SageMaker": "targets.sagemaker.settings",
+    "__version__": "version",
 }
 
-__all__ = sorted(_HOME)
+__all__ = sorted(_HOME.keys() - {"__version__"})
 
 
 if not TYPE_CHECKING:  # with this function a type checker would accept every misspelt name
@@ -156,4 +156,4 @@ if not TYPE_CHECKING:  # with this function a type checker would accept every mi
 
 
 def __dir__() -> "list[str]":  # a string annotation, for Python 3.7 and 3.8 in old containers
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOME})

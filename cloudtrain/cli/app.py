@@ -264,7 +264,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from cloudtrain import __version__
+        from cloudtrain.version import __version__
 
         typer.echo(f"{PROGRAM} {__version__}")
         raise typer.Exit

@@ -52,7 +52,7 @@ def examine() -> list[Diagnosis]:
 
 
 def _version() -> Diagnosis:
-    from cloudtrain import __version__
+    from cloudtrain.version import __version__
 
     return Diagnosis("cloudtrain", "ok", f"{__version__} in {Path(__file__).parents[1]}")
 

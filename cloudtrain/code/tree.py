@@ -260,10 +260,8 @@ def _scan(
 def runtime_files() -> dict[str, Path]:
     """Return the files of `cloudtrain.runtime`, which are added to every bundle so that scripts can import them. The
     keys are the paths in the bundle, the values are the paths on disk."""
-    import cloudtrain
-
-    package = Path(cloudtrain.__file__).parent
-    files = [package / "__init__.py", *(package / "runtime").rglob("*.py")]
+    package = Path(__file__).parents[1]
+    files = [package / "__init__.py", package / "version.py", *(package / "runtime").rglob("*.py")]
     return {f"cloudtrain/{file.relative_to(package).as_posix()}": file for file in files}
 
 

@@ -33,6 +33,7 @@ from cloudtrain.targets.common.compiling import run_name, submission_key
 from cloudtrain.targets.contract import ByteProgress, Service
 from cloudtrain.targets.registry import service_of
 from cloudtrain.targets.settings import Settings
+from cloudtrain.version import __version__
 
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
@@ -199,11 +200,9 @@ class Again:
         service = service_of(self.row.target, self.settings)
 
         def sent(plan: Plan) -> Kept:
-            import cloudtrain
-
             content = {"run_name": plan.run_name, "job_name": plan.job_name, "request": plan.request}
             fields = {**kept.plan} | content | {"sha256": plan.sha256, "findings": []}
-            return replace(kept, plan=fields, version=cloudtrain.__version__, rerun_of=self.row.name)
+            return replace(kept, plan=fields, version=__version__, rerun_of=self.row.name)
 
         with open_store(self.settings.state_dir) as store:
             outputs = store.outputs_of(self.row.name)

@@ -21,6 +21,7 @@ from cloudtrain.plans.states import RunRef
 from cloudtrain.system.git import Commit, Differences, commit_of, git_timeout
 from cloudtrain.targets.registry import target_of
 from cloudtrain.targets.settings import TargetSettings
+from cloudtrain.version import __version__
 
 if TYPE_CHECKING:
     from cloudtrain.job.file import JobFile
@@ -74,7 +75,6 @@ def keep_plan(
     """Return the record of the plan of a job or sweep. For a sweep, `prepared` is its first trial. The trial's fields
     and hourly price are left out, because each trial has its own record.
     """
-    import cloudtrain
     from cloudtrain.rules.values import named_secrets
 
     fields, compiled, kind = fields_of(job), fields_of(prepared.job), kind_of_job(job)
@@ -88,7 +88,7 @@ def keep_plan(
         tuple(named_secrets(prepared.view)),
     )
     return Kept(
-        version=cloudtrain.__version__,
+        version=__version__,
         job=secrets.hidden(fields),
         prepared=secrets.hidden(compiled) if compiled != fields and kind != SWEEP else None,
         kind=kind,

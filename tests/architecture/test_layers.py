@@ -19,7 +19,7 @@ PACKAGE = Path(cloudtrain.__file__).parent
 LAYERS = {
     name: layer
     for layer, name in enumerate(
-        "errors runtime system documents job plans code machines rules targets lifecycle adoption lookup api cli __main__".split()
+        "errors version runtime system documents job plans code machines rules targets lifecycle adoption lookup api cli __main__".split()
     )
 }
 """Module or package to layer: each has its own."""

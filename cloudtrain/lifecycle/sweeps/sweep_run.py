@@ -30,6 +30,7 @@ from cloudtrain.targets.common.compiling import run_name, submission_key
 from cloudtrain.targets.contract import Tuner
 from cloudtrain.targets.registry import target_of
 from cloudtrain.targets.settings import Settings
+from cloudtrain.version import __version__
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -309,11 +310,9 @@ def continue_sweep(
         )
 
     def sent(plan: Plan) -> Kept:
-        import cloudtrain
-
         fields = {**kept.plan, "run_name": plan.run_name, "request": plan.request, "sha256": plan.sha256}
         job = {**kept.job, "trials": trials}
-        return replace(kept, job=job, plan=fields, version=cloudtrain.__version__, rerun_of=row.name)
+        return replace(kept, job=job, plan=fields, version=__version__, rerun_of=row.name)
 
     key = TUNER + submission_key(plan_as(_NAMELESS))
     with open_store(settings.state_dir) as store:

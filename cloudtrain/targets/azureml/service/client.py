@@ -16,7 +16,6 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-import cloudtrain
 from cloudtrain.errors import SettingsError, TargetError, TargetUnreachable, UsageError, did_you_mean
 from cloudtrain.plans.plan import canonical_json
 from cloudtrain.system.plugins import require
@@ -24,6 +23,7 @@ from cloudtrain.targets.azureml.compile.parts import MODELS, Labelled, asset_id,
 from cloudtrain.targets.azureml.service.provider_errors import Call, refusal_error, translate_error
 from cloudtrain.targets.azureml.settings import AccountRef, az_folder, az_subscriptions
 from cloudtrain.targets.common.services import Expired, NotThere
+from cloudtrain.version import __version__
 
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
@@ -482,7 +482,7 @@ class Client:
         logging.getLogger("azure").addHandler(logging.NullHandler())
         steps = [
             policies.RequestIdPolicy(),
-            policies.UserAgentPolicy(f"cloudtrain/{cloudtrain.__version__}"),
+            policies.UserAgentPolicy(f"cloudtrain/{__version__}"),
             policies.RetryPolicy(
                 retry_total=RETRIES,
                 retry_status=RETRIES,

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-import cloudtrain
 from cloudtrain.errors import NameTaken, RunNotFound, SettingsError, TargetError, TargetUnreachable
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
 from cloudtrain.targets.sagemaker.settings import AccountRef
+from cloudtrain.version import __version__
 
 # Translate AWS's errors into cloudtrain's: `CODES` for AWS's error codes, `EXCEPTIONS` for exceptions of botocore.
 
@@ -389,7 +389,7 @@ class Clients:
             },
             connect_timeout=_CONNECT_TIMEOUT,
             read_timeout=_READ_TIMEOUT,
-            user_agent_extra=f"cloudtrain/{cloudtrain.__version__}",
+            user_agent_extra=f"cloudtrain/{__version__}",
         )
 
 
