@@ -46,7 +46,7 @@ class Number(NamedTuple):
 NUMBERS = (
     Number("files", "Python files that hold something", 290),
     Number("lines", "lines of Python", 70_000, 76_100),
-    Number("entries", "entries of cloudtrain/", 17),
+    Number("entries", "entries of cloudtrain/", 17, 18),
     Number("long-files", f"files over {LONG_FILE} lines", 0, 6),
     Number("folder-circles", "circles of folders, imports in functions and for types included", 0, 3),
     Number("file-circles", "files in circles, imports in functions and for types included", 0, 32),
