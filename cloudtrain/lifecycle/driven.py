@@ -25,7 +25,7 @@ from cloudtrain.targets.contract import Service
 
 # The folder of a run that a detached process drives. For a sweep, it is `sweeps/NAME` in the state folder.
 #
-# sweep.json     the specification, exactly as planned
+# sweep.json     the specification, exactly as planned, and the data beside it
 # code.tar.gz    the code, for trials whose target has lost it
 # driver.lock    locked by the driver as long as it lives
 # continue.lock  locked by `continue` and `rerun` until the driver has taken over
@@ -156,7 +156,7 @@ class DrivenService(Service):
         folder = self.folder(plan.run_name)
         try:
             make_private_folder(folder.path)
-            if self._write_once(folder, self.content(plan).encode(), again=again) or folder.read_status() is None:
+            if self._write_once(folder, plan, again=again) or folder.read_status() is None:
                 self._start(folder)
         except OSError as error:
             raise self._unwritable(error) from error
@@ -220,15 +220,19 @@ class DrivenService(Service):
             message = f"the driver did not start: {last_line(folder.log) or 'it wrote no message'}"
             raise TargetError(message, hint=f"read its log: `{folder.log}`", code="CT951")
 
-    def _write_once(self, folder: DrivenFolder, content: bytes, *, again: bool) -> bool:
+    def is_written(self, content: bytes, plan: Plan) -> bool:
+        """Return whether `content` is the specification of this plan."""
+        return content == self.content(plan).encode()
+
+    def _write_once(self, folder: DrivenFolder, plan: Plan, *, again: bool) -> bool:
         """Write the specification atomically. With `again`, return False if an interrupted attempt has already written
         the same specification.
 
         Raises:
             NameTaken: another submission has written a specification.
         """
-        is_written = write_once(folder.specification, content, sync=True)
-        if not is_written and not (again and folder.specification.read_bytes() == content):
+        is_written = write_once(folder.specification, self.content(plan).encode(), sync=True)
+        if not is_written and not (again and self.is_written(folder.specification.read_bytes(), plan)):
             hint = f"give the {self.what} another name"
             raise NameTaken(f"a {self.what} named `{folder.name}` exists already", hint=hint)
         return is_written

@@ -70,8 +70,8 @@ def drive(folder: SweepFolder, ready: Callable[[], None], moment: Moment = lambd
     ready()
     from cloudtrain.targets.settings import load_settings
 
-    settings = load_settings()
     try:
+        settings = load_settings()
         specification = Specification.from_json(json.loads(folder.specification.read_bytes()))
         Driver(folder, specification, settings, started, since, moment).drive(wake)
     except OSError as error:

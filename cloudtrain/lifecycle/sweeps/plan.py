@@ -18,7 +18,7 @@ from cloudtrain.lifecycle.prepare import PlaceOf, PreparedJob, prepare_job
 from cloudtrain.lifecycle.sweeps.service import Specification, trial_name
 from cloudtrain.lifecycle.sweeps.study import needs_optuna, propose, require_optuna
 from cloudtrain.machines.table import over
-from cloudtrain.plans.plan import Finding, Plan
+from cloudtrain.plans.plan import CompileContext, Finding, Plan
 from cloudtrain.plans.states import SWEEP, TUNER
 from cloudtrain.targets.common.compiling import run_name, submission_key
 from cloudtrain.targets.contract import Service
@@ -184,7 +184,8 @@ class PreparedSweep:
         if self.is_driven:
             from cloudtrain.lifecycle.sweeps.service import SweepService
 
-            return SweepService(self.settings.environ, self.settings.state_dir)
+            specification = self._specification(self.prepared.context(_NAMELESS))
+            return SweepService(self.settings.environ, self.settings.state_dir, specification=specification)
         return self.prepared.where.tuner(environ=self.settings.environ, state_dir=self.settings.state_dir)
 
     @property
@@ -236,7 +237,7 @@ class PreparedSweep:
         context = self.prepared.context(name)
         if not self.is_driven:
             return self.prepared.where.compile_sweep(self.sweep, self.prepared.target, context)
-        specification = Specification.of(self.sweep, self.prepared.target, context)
+        specification = self._specification(context)
         numbers = range(1, min(_SHOWN, self.sweep.trial_count) + 1)
         values = {number: propose(self.sweep, number) for number in numbers}
         trials = {number: specification.trial_plan(context.account, number, values[number]) for number in numbers}
@@ -251,6 +252,9 @@ class PreparedSweep:
             place=trials[1].place,
             notes=tuple(_trial_note(self.sweep, name, number, values[number]) for number in numbers),
         )
+
+    def _specification(self, context: CompileContext) -> Specification:
+        return Specification.of(self.sweep, self.prepared.target, context, self.settings.cwd)
 
     def _cost(self, first: Plan) -> float | None:
         """Return the most US dollars that all trials can cost; None if a price or the time limit is not known."""

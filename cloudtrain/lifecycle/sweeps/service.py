@@ -15,7 +15,7 @@ from cloudtrain.job.sweep import MAX_TRIALS, Objective, Sweep
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.lifecycle.driven import GLANCE, DrivenService, SweepFolder
 from cloudtrain.lifecycle.sweeps.study import Journal, lines_of, read_events, read_study
-from cloudtrain.plans.plan import Bundle, CompileContext, Plan, Upload
+from cloudtrain.plans.plan import Bundle, CompileContext, Plan, Upload, canonical_json
 from cloudtrain.plans.states import (
     AFTER,
     SWEEP,
@@ -72,6 +72,10 @@ def number_of(key: str) -> int:
 # user's files change meanwhile.
 
 
+_BESIDE = ("requirements", "cwd")
+"""The keys of `Specification.beside`."""
+
+
 @dataclass(frozen=True)
 class Specification:
     """A sweep under its run name, with everything that the plans of its trials need."""
@@ -83,33 +87,55 @@ class Specification:
     conda: str | None = None
     build: str | None = None
     package: bool = False
+    emulated: TargetSettings | None = None
+    """The settings of the emulated target; None without emulation."""
+    requirements: str | None = None
+    cwd: Path | None = None
+    """The folder in which the sweep was planned, where the account's files are found. None: the working directory."""
 
     @classmethod
-    def of(cls, sweep: Sweep, target: TargetSettings, context: CompileContext) -> Specification:
+    def of(cls, sweep: Sweep, target: TargetSettings, context: CompileContext, cwd: Path) -> Specification:
         """Return the specification of a sweep for this target and context."""
-        rest = {name: getattr(context, name) for name in ("conda", "build", "package")}
-        return cls(context.run_name, sweep, target, context.bundle, **rest)
+        rest = {name: getattr(context, name) for name in ("conda", "build", "package", "requirements")}
+        emulated = getattr(context.account, "emulated", None)
+        return cls(context.run_name, sweep, target, context.bundle, **rest, emulated=emulated, cwd=cwd)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Specification:
-        """Return the specification from the JSON data that `to_json` has returned."""
-        settings = target_of(data["target"]["type"]).settings_model(**data["target"])
+        """Return the specification from the JSON data that `to_json` has returned, with or without `beside`."""
         rest = {name: data[name] for name in ("conda", "build", "package")}
-        return cls(data["name"], _sweep_of(data["sweep"]), settings, Bundle(**data["bundle"]), **rest)
+        return cls(
+            data["name"],
+            _sweep_of(data["sweep"]),
+            _settings_from(data["target"]),
+            Bundle(**data["bundle"]),
+            **rest,
+            emulated=_settings_from(data["emulated"]) if "emulated" in data else None,
+            requirements=data.get("requirements"),
+            cwd=Path(data["cwd"]) if "cwd" in data else None,
+        )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the specification as JSON data."""
+        """Return the specification as JSON data: the request of the sweep's plan, without `beside`."""
+        emulated = self.emulated
         sweep = self.sweep.model_dump(mode="json", exclude_unset=True, exclude={"job"})
         job = self.sweep.job.model_dump(mode="json", exclude_unset=True)
         return {
             "name": self.name,
             "sweep": {**sweep, "kind": "sweep", "job": job},
-            "target": {**self.settings.model_dump(mode="json", exclude_unset=True), "type": self.settings.type},
+            "target": _settings_json(self.settings),
             "bundle": self.bundle._asdict(),
             "conda": self.conda,
             "build": self.build,
             "package": self.package,
+            **({"emulated": _settings_json(emulated)} if emulated is not None and emulated.model_fields_set else {}),
         }
+
+    @property
+    def beside(self) -> dict[str, Any]:
+        """The data that the driver needs, and that the request leaves out: the hash of the requirements, which follows
+        from the bundle, and this machine's folder. So the name of a sweep does not depend on them."""
+        return dict(zip(_BESIDE, (self.requirements, str(self.cwd or Path.cwd())), strict=True))
 
     @property
     def where(self) -> Target:
@@ -118,7 +144,9 @@ class Specification:
 
     def account(self, environ: Mapping[str, str], state_dir: Path) -> Any:
         """Return the facts about the target's account that this machine knows."""
-        return self.where.account(self.settings, environ=environ, state_dir=state_dir, cwd=Path.cwd())
+        cwd = self.cwd or Path.cwd()
+        account: Any = self.where.account(self.settings, environ=environ, state_dir=state_dir, cwd=cwd)
+        return account if self.emulated is None else account._replace(emulated=self.emulated)
 
     def trial_job(self, number: int, values: Mapping[str, Any], counter: int = 1) -> TrainingJob:
         """Return the job of one trial, with its own storage paths for checkpoints and outputs."""
@@ -137,7 +165,15 @@ class Specification:
             JobError: the target does not support these values.
         """
         name = trial_name(self.name, number, counter)
-        context = CompileContext(name, self.bundle, account, conda=self.conda, build=self.build, package=self.package)
+        context = CompileContext(
+            name,
+            self.bundle,
+            account,
+            conda=self.conda,
+            build=self.build,
+            requirements=self.requirements,
+            package=self.package,
+        )
         return self.where.compile(self.trial_job(number, values, counter), self.settings, context)
 
     def _own(self, place: Checkpoint | Output, name: str) -> Checkpoint | Output:
@@ -147,6 +183,15 @@ class Specification:
         if given is None:
             return place
         return place.model_copy(update={self.where.name: f"{given.rstrip('/')}/{name}"})
+
+
+def _settings_json(settings: TargetSettings) -> dict[str, Any]:
+    return {**settings.model_dump(mode="json", exclude_unset=True), "type": settings.type}
+
+
+def _settings_from(data: Mapping[str, Any]) -> TargetSettings:
+    settings: TargetSettings = target_of(data["type"]).settings_model(**data)
+    return settings
 
 
 def _sweep_of(data: Mapping[str, Any]) -> Sweep:
@@ -172,6 +217,21 @@ class SweepService(DrivenService, Tuner):
     driver = "cloudtrain.lifecycle.sweeps.driver"
     what = "sweep"
 
+    def __init__(
+        self, environ: Mapping[str, str], state_dir: Path, *, specification: Specification | None = None
+    ) -> None:
+        super().__init__(environ, state_dir)
+        self._beside = {} if specification is None else specification.beside
+
+    def content(self, plan: Plan) -> str:
+        """Return the request, and the data beside it, for the driver."""
+        return canonical_json({**plan.request, **self._beside})
+
+    def is_written(self, content: bytes, plan: Plan) -> bool:
+        """Return whether the file holds the request. An interrupted command may have written other data beside it."""
+        data = json.loads(content)
+        return canonical_json({name: data[name] for name in data if name not in _BESIDE}) == plan.request_json
+
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
         """Store the code in the sweep's folder, and upload the code to the target for the trials. Return False if the
         target already has the code.
@@ -187,7 +247,7 @@ class SweepService(DrivenService, Tuner):
                 bundle.write(folder.archive)
         except OSError as error:
             raise self._unwritable(error) from error
-        specification = Specification.from_json(plan.request)
+        specification = Specification.from_json({**plan.request, **self._beside})
         account = specification.account(self.environ, self.state_dir)
         from cloudtrain.lifecycle.sweeps.study import propose
 
