@@ -132,7 +132,7 @@ class Specification:
         }
 
     @property
-    def beside(self) -> dict[str, Any]:
+    def beside(self) -> dict[str, str | None]:
         """The data that the driver needs, and that the request leaves out: the hash of the requirements, which follows
         from the bundle, and this machine's folder. So the name of a sweep does not depend on them."""
         return dict(zip(_BESIDE, (self.requirements, str(self.cwd or Path.cwd())), strict=True))
@@ -185,7 +185,7 @@ class Specification:
         return place.model_copy(update={self.where.name: f"{given.rstrip('/')}/{name}"})
 
 
-def _settings_json(settings: TargetSettings) -> dict[str, Any]:
+def _settings_json(settings: TargetSettings) -> dict[str, object]:
     return {**settings.model_dump(mode="json", exclude_unset=True), "type": settings.type}
 
 
