@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from cloudtrain.cli.failures import EXIT_INTERRUPTED
-from cloudtrain.cli.inputs import EVERY_LINE, Selection
 from cloudtrain.cli.live import LineFormat
+from cloudtrain.cli.runs import EVERY_LINE, Selection
 from cloudtrain.cli.terminal import OutputError, print_json, say, show, typed
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.plans.states import RunState

@@ -33,11 +33,11 @@ def show_command(
       cloudtrain show digits-ddp-3f9a --job > again.yaml
       cloudtrain show last --json | jq .git.commit
     """
-    from cloudtrain.cli import inputs
+    from cloudtrain.cli.runs import run_named
     from cloudtrain.cli.terminal import print_json, show
     from cloudtrain.plans.document import visible
 
-    sent = inputs.run(name).show()
+    sent = run_named(name).show()
     if job:
         text = sent.to_job_file()
         sys.stdout.write(visible(text) if sys.stdout.isatty() else text)  # a file gets every byte
@@ -127,7 +127,7 @@ def cost_command(
       cloudtrain cost --target sagemaker --since 2026-11-01 --json
     """
     from cloudtrain.api import costs
-    from cloudtrain.cli.inputs import moment_of
+    from cloudtrain.cli.runs import moment_of
     from cloudtrain.cli.terminal import print_csv, print_json
     from cloudtrain.errors import UsageError, did_you_mean
     from cloudtrain.lifecycle.past import Sum, grouping, sums, together
@@ -202,10 +202,10 @@ def code_command(
       cloudtrain code last old-code
       cloudtrain code digits-ddp-3f9a /tmp/code
     """
-    from cloudtrain.cli import inputs
+    from cloudtrain.cli.runs import run_named
     from cloudtrain.cli.terminal import print_json, print_lines
 
-    paths = [str(folder / path) for path in inputs.run(name).save_code(folder)]
+    paths = [str(folder / path) for path in run_named(name).save_code(folder)]
     if json:
         print_json(paths)
     else:
@@ -232,7 +232,7 @@ def trials_command(
       cloudtrain trials last --csv > trials.csv
       cloudtrain trials last --json | jq ".[0].reason"
     """
-    from cloudtrain.cli import inputs
+    from cloudtrain.cli.runs import run_named
     from cloudtrain.cli.tables import ranked, trials_table
     from cloudtrain.cli.terminal import print_csv, print_json, say, show
     from cloudtrain.errors import UsageError
@@ -241,7 +241,7 @@ def trials_command(
 
     if csv and json:
         raise UsageError("`--csv` and `--json` cannot be combined", hint="remove one of them", code="CT902")
-    sweep = sweep_of(inputs.run(name))
+    sweep = sweep_of(run_named(name))
     trials, objective = sweep.trials(), sweep.objective
     if best is not None:
         trials = ranked(trials, objective)[:best]

@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from cloudtrain.cli import options
+from cloudtrain.cli.job_options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, with_submit_options
 
 if TYPE_CHECKING:
     from cloudtrain.plans.plan import Plan
 
 
+@with_submit_options(OF_THE_JOB, OF_THE_RUN)
 def plan_command(
-    job: options.Job,
-    arguments: options.ScriptArguments = None,
-    target: options.TargetName = None,
-    profile: options.Profile = None,
-    set_: options.Set = None,
-    ignore: options.Ignore = None,
-    pin: options.Pin = False,
+    given: SubmitOptions,
     form: Annotated[
         str,
         typer.Option(
@@ -37,20 +33,6 @@ def plan_command(
     short: Annotated[
         bool, typer.Option("--short", help="Print only the summary and the findings, without processes and request.")
     ] = False,
-    instances: options.Instances = None,
-    processes_per_instance: options.ProcessesPerInstance = None,
-    max_restarts: options.MaxRestarts = None,
-    launcher: options.Launcher = None,
-    python: options.Python = None,
-    build_environment: options.BuildEnvironment = None,
-    grace_period: options.GracePeriod = None,
-    emulate: options.Emulate = None,
-    queue: options.Queue = None,
-    priority: options.Priority = None,
-    gpu: options.Gpu = None,
-    save_job: options.SaveJob = None,
-    each: options.Each = None,
-    parallel: options.Parallel = None,
 ) -> None:
     """Show exactly what `submit` would send, without sending it.
 
@@ -67,39 +49,15 @@ def plan_command(
     """
     from cloudtrain.cli import inputs
 
-    where = inputs.target(
-        options.submit_target(emulate, target),
-        profile,
-        job=job,
-        instance_count=instances,
-        processes_per_instance=processes_per_instance,
-        max_restarts=max_restarts,
-        launcher=launcher,
-        python=python,
-        build_environment=build_environment,
-        grace_period=grace_period,
-        emulate=emulate,
-        queue=queue,
-        priority=priority,
-    )
-    form = "json" if json else _known_format(form, where.type)
-    file = inputs.job_or_script(
-        job,
-        set_,
-        arguments,
-        instances=instances,
-        processes_per_instance=processes_per_instance,
-        gpu=gpu,
-        save_job=save_job,
-    )
-    file = inputs.as_array(file, each, parallel)
-    if pin:
-        file = inputs.pinned(file, where)
-    plan = inputs.plan_of(file, where, profile=profile, ignore=ignore)
+    target = inputs.target_of(given)
+    form = "json" if json else _known_format(form, target.type)
+    file = inputs.job_of(given)
+    if given.pin:
+        file = inputs.pinned(file, target)
+    plan = inputs.plan_of(file, target, given)
     print_plan(plan, form, whole=not short)
     if form not in ("text", "json", "request") and plan.uploads:
-        changes = [word for value in set_ or () for word in ("--set", value)]
-        _say_upload(plan, *(("--profile", profile) if profile else ()), *changes, job, *(arguments or ()))
+        _say_upload(plan, given)
 
 
 def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
@@ -128,11 +86,13 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
         raise typer.Exit(2)
 
 
-def _say_upload(plan: Plan, *words: str) -> None:
-    """Print the command that uploads the code to the path in the request. `words` are the command's further
-    arguments."""
+def _say_upload(plan: Plan, given: SubmitOptions) -> None:
+    """Print the command that uploads the code to the path in the request."""
     from cloudtrain.cli.terminal import say, typed
 
+    words = ["--profile", given.profile] if given.profile else []
+    words += [word for value in given.set_ or () for word in ("--set", value)]
+    words += [given.job, *(given.arguments or ())]
     command = typed("cloudtrain", "submit", "--upload-only", "--target", plan.target, *words)
     sys.stdout.flush()
     say(f"the code has to be uploaded first: {command}")
@@ -187,14 +147,12 @@ _FILE_WIDTH = 100
 """The width if stdout is not a terminal. Long command lines are easier to read and compare if they are wrapped."""
 
 
+_OF_A_CHECK = ("instances", "processes_per_instance", "python", "build_environment", "emulate", "gpu", "save_job")
+
+
+@with_submit_options(OF_THE_JOB, _OF_A_CHECK)
 def check_command(
-    job: options.Job,
-    arguments: options.ScriptArguments = None,
-    target: options.TargetName = None,
-    profile: options.Profile = None,
-    set_: options.Set = None,
-    ignore: options.Ignore = None,
-    pin: options.Pin = False,
+    given: SubmitOptions,
     online: Annotated[
         bool | None,
         typer.Option(
@@ -204,13 +162,6 @@ def check_command(
         ),
     ] = None,
     json: options.Json = False,
-    instances: options.Instances = None,
-    processes_per_instance: options.ProcessesPerInstance = None,
-    python: options.Python = None,
-    build_environment: options.BuildEnvironment = None,
-    emulate: options.Emulate = None,
-    gpu: options.Gpu = None,
-    save_job: options.SaveJob = None,
 ) -> None:
     """Check a job for mistakes before it costs money.
 
@@ -230,28 +181,11 @@ def check_command(
     from cloudtrain.plans.document import Document
 
     try:
-        file = inputs.job_or_script(
-            job,
-            set_,
-            arguments,
-            instances=instances,
-            processes_per_instance=processes_per_instance,
-            gpu=gpu,
-            save_job=save_job,
-        )
-        where = inputs.target(
-            options.submit_target(emulate, target),
-            profile,
-            job=job,
-            instance_count=instances,
-            processes_per_instance=processes_per_instance,
-            python=python,
-            build_environment=build_environment,
-            emulate=emulate,
-        )
-        if pin:
-            file = inputs.pinned(file, where, offline=online is False)
-        plan = inputs.checked(file, where, profile=profile, ignore=ignore, online=online)
+        file = inputs.job_of(given)
+        target = inputs.target_of(given)
+        if given.pin:
+            file = inputs.pinned(file, target, offline=online is False)
+        plan = inputs.checked_plan_of(file, target, given, online=online)
     except CloudtrainError as error:
         if not json:
             raise
@@ -262,7 +196,7 @@ def check_command(
     elif plan.findings:
         show(Document([finding.notice() for finding in plan.findings]), sys.stdout)
     else:
-        say(f"{job}: no problems found for {plan.target}")
+        say(f"{given.job}: no problems found for {plan.target}")
     if plan.errors:
         raise typer.Exit(2)
 

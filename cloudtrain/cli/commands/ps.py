@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cloudtrain.cli import options
-from cloudtrain.cli.inputs import LogLevel
+from cloudtrain.cli.runs import LogLevel
 
 
 def ps_command(
@@ -167,12 +167,12 @@ def status_command(name: options.RunName, json: options.Json = False) -> None:
       cloudtrain status digits-ddp-3f9a
       cloudtrain status last --json | jq -r .state
     """
-    from cloudtrain.cli import inputs
     from cloudtrain.cli.follow import status_json
+    from cloudtrain.cli.runs import run_named
     from cloudtrain.cli.terminal import print_json, show
     from cloudtrain.plans.layout import run_document
 
-    run = inputs.run(name)
+    run = run_named(name)
     status = run.status()
     if run.is_sweep:
         from cloudtrain.cli.tables import sweep_document
@@ -213,12 +213,12 @@ def wait_command(
       cloudtrain wait last && cloudtrain download last model/
       cloudtrain wait digits-ddp-3f9a --timeout 2h
     """
-    from cloudtrain.cli import inputs
     from cloudtrain.cli.follow import exit_code, goes_on, report_end, status_json
+    from cloudtrain.cli.runs import run_named, seconds_of
     from cloudtrain.cli.terminal import print_json
 
-    limit = None if timeout is None else inputs.seconds(timeout)
-    run = inputs.run(name)
+    limit = None if timeout is None else seconds_of(timeout)
+    run = run_named(name)
     try:
         status = run.wait(limit)
     except KeyboardInterrupt:
@@ -253,13 +253,13 @@ def stop_command(
       cloudtrain stop last
       cloudtrain stop digits-ddp-3f9a --wait
     """
-    from cloudtrain.cli import inputs
+    from cloudtrain.cli.runs import require_consent, run_named
     from cloudtrain.cli.terminal import say
 
-    runs = [inputs.run(name) for name in names]
+    runs = [run_named(name) for name in names]
     for run in runs:
         if run.can_stop:
-            inputs.may("stop", run)
+            require_consent("stop", run)
     for run in runs:
         if run.can_stop:
             run.stop()
@@ -342,16 +342,15 @@ def logs_command(
       cloudtrain logs last --no-prefix > run.log
     """
     from cloudtrain.cli import follow as following
-    from cloudtrain.cli import inputs
-    from cloudtrain.cli.inputs import Selection, moment_of, pattern_of
     from cloudtrain.cli.live import LineFormat
+    from cloudtrain.cli.runs import Selection, instance_number, moment_of, pattern_of, run_named
     from cloudtrain.cli.terminal import has_color
 
     selection = Selection(
         None if grep is None else pattern_of(grep), None if since is None else moment_of(since), level
     )
-    only = None if instance is None else inputs.instance_number(instance)
-    run = inputs.run(name)
+    only = None if instance is None else instance_number(instance)
+    run = run_named(name)
     if trial is not None:
         from cloudtrain.lifecycle.sweeps.sweep_run import sweep_of
 
@@ -398,11 +397,11 @@ def download_command(
       cloudtrain download last work/
       cloudtrain download digits-ddp-3f9a --to results
     """
-    from cloudtrain.cli import inputs
+    from cloudtrain.cli.runs import run_named
     from cloudtrain.cli.terminal import print_json, print_lines, say, typed
     from cloudtrain.lifecycle.run import bundled, is_new, leave_out, source_of
 
-    run = inputs.run(name)
+    run = run_named(name)
     folder = to if to is not None else Path(run.name)
     source, new = source_of(run), is_new(folder)
     try:

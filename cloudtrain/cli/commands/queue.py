@@ -97,7 +97,7 @@ def move(
       cloudtrain queue move digits-ddp-3f9a --first
       cloudtrain queue move digits-ddp-3f9a --before digits-ddp-7c21
     """
-    from cloudtrain.cli import inputs
+    from cloudtrain.cli.runs import run_named
     from cloudtrain.cli.terminal import say
     from cloudtrain.errors import UsageError
 
@@ -105,8 +105,8 @@ def move(
         raise UsageError(
             "the new position is missing", hint="add `--first`, `--last` or `--before OTHER`", code="CT902"
         )
-    run = inputs.run(name)
-    other = None if before is None else inputs.run(before)
+    run = run_named(name)
+    other = None if before is None else run_named(before)
     if other is not None and other.target != run.target:
         message = f"`{run.name}` and `{other.name}` are in the queues of different targets"
         raise UsageError(message, hint="name a run of the same target; `cloudtrain queue` lists the runs", code="CT902")
@@ -133,12 +133,12 @@ def drop(
     Example:
       cloudtrain queue drop digits-ddp-3f9a
     """
-    from cloudtrain.cli import inputs
+    from cloudtrain.cli.runs import require_consent, run_named
     from cloudtrain.cli.terminal import say
 
-    runs = [inputs.run(name) for name in names]
+    runs = [run_named(name) for name in names]
     for run in runs:
-        inputs.may("queue drop", run)
+        require_consent("queue drop", run)
     for run in runs:
         _queue_of(run).drop(run.ref)
         say(f"`{run.name}` was dropped before it started")
@@ -213,7 +213,7 @@ def prune_command(
       cloudtrain prune --job digits-ddp --keep 3 --by test_accuracy --dry-run
     """
     import cloudtrain as ct
-    from cloudtrain.cli import inputs
+    from cloudtrain.cli.runs import confirm, seconds_of
     from cloudtrain.cli.terminal import print_lines, say
     from cloudtrain.errors import UsageError
     from cloudtrain.lifecycle.cleaning import clean
@@ -230,7 +230,7 @@ def prune_command(
     ended = [run for run in ct.runs(limit=None, states=_states(state), job=job) if run.last_status.state.is_final]
     found = ended if keep is None else _beyond(ended, keep, by)
     if older_than is not None:
-        before = time.time() - inputs.seconds(older_than)
+        before = time.time() - seconds_of(older_than)
         found = [run for run in found if (run.last_status.ended or run.created) < before]
     if larger_than is not None:
         least = _size(larger_than)
@@ -240,7 +240,7 @@ def prune_command(
         if not found:
             say("no run matches; nothing would be removed")
         return
-    if found and not (yes or inputs.confirmed(f"remove {_count(found)}?")):
+    if found and not (yes or confirm(f"remove {_count(found)}?")):
         raise UsageError(
             f"{_count(found)} would be removed; nothing was removed",
             hint="add `--yes` to remove, or `--dry-run` to list",
@@ -329,12 +329,12 @@ def rm_command(
       cloudtrain rm digits-ddp-3f9a
       cloudtrain rm last
     """
-    from cloudtrain.cli import inputs
+    from cloudtrain.cli.runs import require_consent, run_named
     from cloudtrain.cli.terminal import print_lines
 
-    runs = {run.name: run for run in map(inputs.run, names)}
+    runs = {run.name: run for run in map(run_named, names)}
     for run in runs.values():
-        inputs.may("rm", run)
+        require_consent("rm", run)
     for run in runs.values():
         run.remove()
         print_lines([run.name])

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cloudtrain.cli import options
+from cloudtrain.cli.job_options import SubmitOptions, with_submit_options
 from cloudtrain.system.plugins import DEFAULT_TARGET
 
 if TYPE_CHECKING:
@@ -14,7 +16,14 @@ if TYPE_CHECKING:
     from cloudtrain.lifecycle.run import Run
 
 
+_OF_THE_RUN = (
+    "instances", "processes_per_instance", "launcher", "python", "build_environment", "grace_period", "emulate",
+)  # fmt: skip
+
+
+@with_submit_options((), ("profile", "set_", "ignore", *_OF_THE_RUN))
 def rehearse_command(
+    given: SubmitOptions,
     what: Annotated[
         str,
         typer.Argument(
@@ -42,16 +51,6 @@ def rehearse_command(
         ),
     ] = None,
     json: options.Json = False,
-    profile: options.Profile = None,
-    set_: options.Set = None,
-    ignore: options.Ignore = None,
-    instances: options.Instances = None,
-    processes_per_instance: options.ProcessesPerInstance = None,
-    launcher: options.Launcher = None,
-    python: options.Python = None,
-    build_environment: options.BuildEnvironment = None,
-    grace_period: options.GracePeriod = None,
-    emulate: options.Emulate = None,
 ) -> None:
     """Rehearse a preemption locally: interrupt, resume, compare.
 
@@ -69,16 +68,7 @@ def rehearse_command(
     from cloudtrain.lifecycle.curves import TOLERANCE
     from cloudtrain.lifecycle.rehearse import RehearsalOptions, rehearse
 
-    flags = {
-        "instance_count": instances,
-        "processes_per_instance": processes_per_instance,
-        "launcher": launcher,
-        "python": python,
-        "build_environment": build_environment,
-        "grace_period": grace_period,
-        "emulate": emulate,
-    }
-    whole = _whole(what, flags, profile=profile, set_=set_, ignore=ignore)
+    whole = _whole(given._replace(job=what, target=DEFAULT_TARGET))
     chosen = RehearsalOptions(at_step, tuple(metric or ()), TOLERANCE if tolerance is None else tolerance)
     result = rehearse(whole, chosen, on_stage=_say_stage)
     if json:
@@ -88,9 +78,8 @@ def rehearse_command(
     raise typer.Exit(0 if result.verdict.survives else 1)
 
 
-def _whole(what: str, flags: dict[str, Any], *, profile: str | None, set_: Any, ignore: Any) -> Run:
-    """Return the uninterrupted run of the rehearsal. If `what` names a run, return this run; if it names a job, run
-    it."""
+def _whole(given: SubmitOptions) -> Run:
+    """Return the uninterrupted run of the rehearsal. If the user names a run, return this run; for a job, run it."""
     import cloudtrain as ct
     from cloudtrain.cli import inputs
     from cloudtrain.cli.terminal import say
@@ -98,30 +87,34 @@ def _whole(what: str, flags: dict[str, Any], *, profile: str | None, set_: Any, 
     from cloudtrain.lifecycle.rehearse import run_whole
     from cloudtrain.system.processes import listening
 
+    what = given.job
     if not _is_job(what):
-        given = next((name for name, value in (flags | {"set": set_}).items() if value is not None), None)
-        if given is not None:
-            flag = "--" + given.replace("instance_count", "instances").replace("_", "-")
+        option = next((name for name in (*_OF_THE_RUN, "set_") if getattr(given, name) is not None), None)
+        if option is not None:
+            flag = "--" + option.rstrip("_").replace("_", "-")
             raise UsageError(
                 f"`{flag}` works only with a job file, but `{what}` is a run",
                 hint="name the job file instead",
                 code="CT905",
             )
         return ct.run(what)
-    file = inputs.job_file(what, set_)
-    where = inputs.target(DEFAULT_TARGET, profile, job=what, **flags)
+    file = inputs.job_file(what, given.set_)
+    target = inputs.target_of(given)
     if file.sweep is not None or not isinstance(file.job, ct.TrainingJob):
         raise UsageError(
             f"`{what}` is not a training job, so it has no losses to compare",
             hint="rehearse a training job",
             code="CT905",
         )
+    submit = partial(
+        ct.submit,
+        target=target,
+        profile=given.profile,
+        ignore=list(given.ignore or ()),
+        place_of=file.place_of,
+    )
     with listening(say):
-        return run_whole(
-            file.job,
-            lambda job: ct.submit(job, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of),
-            on_stage=_say_stage,
-        )
+        return run_whole(file.job, submit, on_stage=_say_stage)
 
 
 def _is_job(what: str) -> bool:

@@ -3,11 +3,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cloudtrain.cli import options
+from cloudtrain.cli.job_options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, with_submit_options
 
 if TYPE_CHECKING:
     from cloudtrain.job.file import JobFile
@@ -15,16 +16,12 @@ if TYPE_CHECKING:
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.lifecycle.submit import Recovered
     from cloudtrain.plans.plan import Plan
+    from cloudtrain.targets.settings import TargetSettings
 
 
+@with_submit_options(OF_THE_JOB, OF_THE_RUN)
 def submit_command(
-    job: options.Job,
-    arguments: options.ScriptArguments = None,
-    target: options.TargetName = None,
-    profile: options.Profile = None,
-    set_: options.Set = None,
-    ignore: options.Ignore = None,
-    pin: options.Pin = False,
+    given: SubmitOptions,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the whole plan on stdout, without sending or writing anything.")
     ] = False,
@@ -45,20 +42,6 @@ def submit_command(
         bool, typer.Option("--quiet", "-q", help="Do not show what changed since the job's last run.")
     ] = False,
     json: options.Json = False,
-    instances: options.Instances = None,
-    processes_per_instance: options.ProcessesPerInstance = None,
-    max_restarts: options.MaxRestarts = None,
-    launcher: options.Launcher = None,
-    python: options.Python = None,
-    build_environment: options.BuildEnvironment = None,
-    grace_period: options.GracePeriod = None,
-    emulate: options.Emulate = None,
-    queue: options.Queue = None,
-    priority: options.Priority = None,
-    gpu: options.Gpu = None,
-    save_job: options.SaveJob = None,
-    each: options.Each = None,
-    parallel: options.Parallel = None,
 ) -> None:
     """Check a job, send it, and follow its run.
 
@@ -82,51 +65,21 @@ def submit_command(
     from cloudtrain.cli import inputs
 
     if upload_only:
-        _alone("--upload-only", {"--dry-run": dry_run, "--detach": detach, "--queue": queue is not None})
-    file = inputs.job_or_script(
-        job,
-        set_,
-        arguments,
-        instances=instances,
-        processes_per_instance=processes_per_instance,
-        gpu=gpu,
-        save_job=save_job,
-    )
-    file = inputs.as_array(file, each, parallel)
-    where = inputs.target(
-        options.submit_target(emulate, target),
-        profile,
-        job=job,
-        instance_count=instances,
-        processes_per_instance=processes_per_instance,
-        max_restarts=max_restarts,
-        launcher=launcher,
-        python=python,
-        build_environment=build_environment,
-        grace_period=grace_period,
-        emulate=emulate,
-        queue=queue,
-        priority=priority,
-    )
-    if pin:
-        file = inputs.pinned(file, where, offline=offline)
+        _alone("--upload-only", {"--dry-run": dry_run, "--detach": detach, "--queue": given.queue is not None})
+    file = inputs.job_of(given)
+    target = inputs.target_of(given)
+    if given.pin:
+        file = inputs.pinned(file, target, offline=offline)
     if dry_run:
         from cloudtrain.cli.commands.plan import print_plan
 
-        print_plan(inputs.plan_of(file, where, profile=profile, ignore=ignore), "json" if json else "text")
+        print_plan(inputs.plan_of(file, target, given), "json" if json else "text")
         return
     if upload_only:
-        _upload(file, where, profile, ignore, as_json=json)
+        _upload(file, target, given, as_json=json)
         return
-    run = _send(
-        file,
-        where,
-        profile,
-        ignore,
-        print_detached(json) if detach else print_followed,
-        online=not offline,
-        quiet=quiet,
-    )
+    on_run = print_detached(json) if detach else print_followed
+    run = _send(file, target, given, on_run, online=not offline, quiet=quiet)
     if detach:
         return
     from cloudtrain.cli.follow import follow
@@ -136,13 +89,12 @@ def submit_command(
 
 def _send(
     file: JobFile,
-    where: Any,
-    profile: str | None,
-    ignore: list[str] | None,
+    target: TargetSettings,
+    given: SubmitOptions,
     on_run: Callable[[Run], None],
     *,
-    online: bool = True,
-    quiet: bool = False,
+    online: bool,
+    quiet: bool,
 ) -> Run:
     import cloudtrain as ct
     from cloudtrain.cli.live import upload_progress
@@ -153,9 +105,9 @@ def _send(
         with listening(say):
             return ct.submit(
                 file.work,
-                where,
-                profile=profile,
-                ignore=list(ignore or ()),
+                target,
+                profile=given.profile,
+                ignore=list(given.ignore or ()),
                 place_of=file.place_of,
                 online=online,
                 file=file,
@@ -177,7 +129,7 @@ def _alone(option: str, others: dict[str, bool]) -> None:
         raise UsageError(message, hint=f"remove `{other}`", code="CT902")
 
 
-def _upload(file: JobFile, where: Any, profile: str | None, ignore: list[str] | None, *, as_json: bool) -> None:
+def _upload(file: JobFile, target: TargetSettings, given: SubmitOptions, *, as_json: bool) -> None:
     """Upload code and data, and print their destinations on stdout."""
     import cloudtrain as ct
     from cloudtrain.cli.live import upload_progress
@@ -186,7 +138,7 @@ def _upload(file: JobFile, where: Any, profile: str | None, ignore: list[str] | 
 
     with listening(say):
         plan = ct.upload(
-            file.work, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of,
+            file.work, target, profile=given.profile, ignore=list(given.ignore or ()), place_of=file.place_of,
             on_bytes=upload_progress(),
         )  # fmt: skip
     if as_json:
@@ -311,13 +263,13 @@ def rerun_command(
       cloudtrain rerun digits-ddp-3f9a --name digits-again --detach
       cloudtrain rerun digits-lr-3f9a
     """
-    from cloudtrain.cli import inputs
     from cloudtrain.cli.follow import follow, lines_so_far
     from cloudtrain.cli.live import upload_progress
+    from cloudtrain.cli.runs import require_consent, run_named
     from cloudtrain.cli.terminal import say
 
-    found = inputs.run(run)
-    inputs.may("rerun", found)
+    found = run_named(run)
+    require_consent("rerun", found)
     skip = 0 if detach else lines_so_far(found)
     try:
         sent = found.rerun(
@@ -363,14 +315,14 @@ def continue_command(
       cloudtrain continue digits-lr-3f9a --trials 20
       cloudtrain continue last
     """
-    from cloudtrain.cli import inputs
     from cloudtrain.cli.follow import follow, lines_so_far
+    from cloudtrain.cli.runs import require_consent, run_named
     from cloudtrain.cli.terminal import say
     from cloudtrain.lifecycle.sweeps.sweep_run import sweep_of
     from cloudtrain.lifecycle.waiting_run import ChainedRun
 
-    run = inputs.run(name)
-    inputs.may("continue", run)
+    run = run_named(name)
+    require_consent("continue", run)
     skip = 0 if detach else lines_so_far(run)  # a new tuning job lists these lines first
 
     def tell(sweep: Run) -> None:

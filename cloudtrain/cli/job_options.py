@@ -1,0 +1,182 @@
+"""The arguments and options that `submit`, `plan`, `check` and `rehearse` share."""
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from cloudtrain.cli import options
+
+_Function = Callable[..., None]
+
+
+class SubmitOptions(NamedTuple):
+    """The job, where it runs and how, as the user typed it. The fields declare arguments and options of commands."""
+
+    job: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB",
+            help="A job file (YAML, TOML or JSON), `bundled:NAME`, or a Python script.",
+            autocompletion=options.jobs,
+            show_default=False,
+        ),
+    ]
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ARGS]...", help="With a script: its arguments and options.", show_default=False),
+    ] = None
+    target: options.TargetName = None
+    profile: options.Profile = None
+    set_: options.Set = None
+    ignore: options.Ignore = None
+    pin: Annotated[
+        bool,
+        typer.Option(
+            "--pin", help="Ask the target for the current version of each `NAME@latest`, and write it into the job."
+        ),
+    ] = False
+    instances: Annotated[
+        int | None,
+        typer.Option(
+            "--instances",
+            "--nnodes",
+            min=1,
+            metavar="N",
+            help="Local target: simulate N instances. Other targets, with a script: use N instances.",
+            show_default=False,
+        ),
+    ] = None
+    processes_per_instance: Annotated[
+        int | None,
+        typer.Option(
+            "--processes-per-instance",
+            "--nproc",
+            min=1,
+            metavar="N",
+            help="Start N processes on each instance. For the local target, or with a script instead of a job file.",
+        ),
+    ] = None
+    max_restarts: Annotated[
+        int | None,
+        typer.Option(
+            "--max-restarts", min=0, metavar="N", help="Local: after a failure, restart all ranks up to N times."
+        ),
+    ] = None
+    launcher: Annotated[
+        str | None,
+        typer.Option(
+            "--launcher",
+            metavar="NAME",
+            help="Local: `torchrun`, or `fork`, which imports torch only once and starts CPU ranks faster.",
+            autocompletion=lambda: ["torchrun", "fork"],
+            show_default=False,
+        ),
+    ] = None
+    python: Annotated[
+        str | None,
+        typer.Option(
+            "--python",
+            metavar="PATH",
+            help="Local: the Python interpreter for the script: a path, `conda:NAME` or `uv`.",
+        ),
+    ] = None
+    build_environment: Annotated[
+        bool | None,
+        typer.Option(
+            "--build-environment",
+            help="Local: install the job's requirements into a separate environment, built once.",
+            show_default=False,
+        ),
+    ] = None
+    grace_period: Annotated[
+        str | None,
+        typer.Option(
+            "--grace-period", metavar="TIME", help="Local: time from SIGTERM to SIGKILL, for example 30s or 2m."
+        ),
+    ] = None
+    emulate: Annotated[
+        str | None,
+        typer.Option(
+            "--emulate",
+            metavar="SERVICE",
+            help="Run a local job with the paths, files and command lines of SERVICE, such as `sagemaker`.",
+            autocompletion=options.emulated,
+            show_default=False,
+        ),
+    ] = None
+    queue: Annotated[
+        bool | None,
+        typer.Option(
+            "--queue/--no-queue",
+            help="Local: wait until enough GPUs or CPU slots are free (--queue), or start at once.",
+            show_default=False,
+        ),
+    ] = None
+    priority: Annotated[
+        int | None,
+        typer.Option(
+            "--priority", metavar="N", help="Local, with --queue: runs with a higher number start first. Default: 0."
+        ),
+    ] = None
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu",
+            metavar="MODEL[:N]",
+            help="With a script: the GPU model and the GPUs per instance, for example H100:8.",
+        ),
+    ] = None
+    save_job: Annotated[
+        Path | None, typer.Option("--save-job", metavar="FILE", help="With a script: also write the job to this file.")
+    ] = None
+    each: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--each",
+            metavar="FIELD=VALUES",
+            help="Run the job once for each value, for example hyperparameters.seed=1,2,3. Repeat the option to run "
+            "every combination.",
+            show_default=False,
+        ),
+    ] = None
+    parallel: Annotated[
+        int | None,
+        typer.Option("--parallel", min=1, metavar="N", help="With --each: N runs at a time. Default: 1."),
+    ] = None
+
+
+OF_THE_JOB = ("job", "arguments", "target", "profile", "set_", "ignore", "pin")
+OF_THE_RUN = SubmitOptions._fields[len(OF_THE_JOB) :]
+
+
+def with_submit_options(
+    before: Sequence[str], after: Sequence[str]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a command take a `SubmitOptions` as its first parameter.
+
+    The command line gets the fields `before` and `after` of `SubmitOptions`. The help shows them in this order, before
+    and after the command's own options.
+    """
+
+    def expand(command: _Function) -> _Function:
+        @wraps(command)
+        def expanded(**values: Any) -> None:
+            shared = {name: values.pop(name) for name in (*before, *after)}
+            command(SubmitOptions(**({"job": ""} | shared)), **values)
+
+        own = list(signature(command, eval_str=True).parameters.values())[1:]
+        every = [*map(_parameter, before), *own, *map(_parameter, after)]
+        expanded.__signature__ = Signature([item.replace(kind=Parameter.KEYWORD_ONLY) for item in every])  # type: ignore[attr-defined]  # read by Typer
+        expanded.__annotations__ = {}
+        return expanded
+
+    return expand
+
+
+def _parameter(name: str) -> Parameter:
+    default = SubmitOptions._field_defaults.get(name, Parameter.empty)
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=SubmitOptions.__annotations__[name])
