@@ -15,7 +15,7 @@ import cloudtrain as ct
 from cloudtrain.machines.overlay import load_overlays
 from cloudtrain.machines.table import instance_named, instance_types
 from cloudtrain.targets.azureml.compile.job import INFINIBAND
-from cloudtrain.targets.azureml.service.service import STATES
+from cloudtrain.targets.azureml.service.status import STATES
 from cloudtrain.targets.registry import all_rules
 from cloudtrain.targets.settings import load_settings
 from tests.cli.conftest import Cli

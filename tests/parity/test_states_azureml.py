@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloudtrain.targets.azureml.service.service import STATES
+from cloudtrain.targets.azureml.service.status import STATES
 
 pytestmark = pytest.mark.parity("azureml")
 

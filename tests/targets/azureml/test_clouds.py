@@ -67,7 +67,7 @@ def test_a_cloud_that_is_described_elsewhere(variables: dict[str, str]) -> None:
     assert cloud.resource_manager == "https://management.local.azurestack.external"
     assert cloud.login == "https://login.stack.example"
     assert cloud.studio == "https://ml.azure.stack.example"
-    assert not cloud.is_built_in
+    assert cloud.name not in BUILT_IN
     assert known_cloud(None, {**variables, "ARM_CLOUD_METADATA_URL": URL}) is None
 
 

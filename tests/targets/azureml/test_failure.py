@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.targets.azureml.service.service import AzureMLService, reason_of
+from cloudtrain.targets.azureml.service.service import AzureMLService
+from cloudtrain.targets.azureml.service.status import reason_of
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.files import ARTIFACTS, artifact
 from tests.fakes.azureml.job import Job

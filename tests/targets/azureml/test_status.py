@@ -10,7 +10,8 @@ import pytest
 from cloudtrain.errors import RunNotFound, TargetError
 from cloudtrain.machines.table import instance_named
 from cloudtrain.plans.states import RunRef, RunState
-from cloudtrain.targets.azureml.service.service import STATES, AzureMLService, seconds, state_of
+from cloudtrain.targets.azureml.service.service import AzureMLService
+from cloudtrain.targets.azureml.service.status import STATES, seconds, state_of
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.job import STATES as SERVICE
 from tests.fakes.azureml.job import Job

@@ -50,7 +50,7 @@ class DatastorePlace:
 
     @property
     def home(self) -> DatastorePlace:
-        """Return the datastore itself."""
+        """The datastore itself."""
         return replace(self, path="")
 
 
@@ -65,7 +65,7 @@ class BlobPlace:
 
     @property
     def home(self) -> BlobPlace:
-        """Return the container itself."""
+        """The container itself."""
         return replace(self, path="")
 
 
@@ -80,8 +80,8 @@ def place_of(uri: str, workspace: str) -> Where:
     """
     match = _DATASTORE.fullmatch(uri)
     if match:
-        named = match["workspace"]
-        return DatastorePlace(_arm_id(named) if named else workspace, match["name"], match["path"] or "")
+        other = match["workspace"]
+        return DatastorePlace(_arm_id(other) if other else workspace, match["name"], match["path"] or "")
     match = _HADOOP.fullmatch(uri)
     if match:
         return BlobPlace(f"https://{_blob_host(match['host'])}", match["container"], match["path"] or "")
@@ -135,14 +135,14 @@ _REFUSED = (Denied, Expired)
 class Piece:
     """A part of a blob.
 
-    `size` is the size of the whole blob, `made` the time of the blob's creation, `changed` the time of its last change
-    (seconds since the epoch).
+    `size` is the size of the whole blob, `created` the time of the blob's creation, `changed` the time of its last
+    change (seconds since the epoch).
     """
 
     data: bytes
     size: int
     etag: str
-    made: datetime | None
+    created: datetime | None
     changed: float
 
 
@@ -163,9 +163,10 @@ class Blobs:
         home = where.home
         with self._lock:
             if home not in self._containers:
-                self._containers[home] = (
-                    self._of_datastore(home) if isinstance(home, DatastorePlace) else self._bare(home)
-                )
+                if isinstance(home, DatastorePlace):
+                    self._containers[home] = self._of_datastore(home)
+                else:
+                    self._containers[home] = self._bare(home)
             return self._containers[home]
 
     def beside(self, container_url: str) -> Container:
@@ -183,7 +184,7 @@ class Blobs:
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """Return the options that all clients of azure-storage-blob get."""
+        """The options that all clients of azure-storage-blob get."""
         transport = require("azure.core.pipeline.transport", extra="azureml")
         # Azure's warnings are shown only if the user has set up logging.
         logging.getLogger("azure").addHandler(logging.NullHandler())
@@ -205,20 +206,20 @@ class Blobs:
 
     def _of_datastore(self, where: DatastorePlace) -> Container:
         path = f"{where.workspace}/datastores/{where.name}"
-        found = self.client.get(path, api_version=DATASTORE)["properties"]
-        kind = found.get("datastoreType")
-        container = found.get("containerName") or found.get("filesystem")
+        store = self.client.get(path, api_version=DATASTORE)["properties"]
+        kind = store.get("datastoreType")
+        container = store.get("containerName") or store.get("filesystem")
         if kind not in ("AzureBlob", "AzureDataLakeGen2") or not container:
             hint = (
                 "copy the files with that storage's own tools; "
                 f"`az ml datastore show --name {where.name}` prints the location"
             )
-            raise TargetError(
-                f"cloudtrain cannot read the datastore `{where.name}` of type `{kind}`", hint=hint, code="CT936"
-            )
-        suffix = found.get("endpoint") or self.client.cloud.storage
-        url = f"{found.get('protocol') or 'https'}://{found['accountName']}.blob.{suffix}"
-        keys: list[Key] = [] if _credentials(found) == "None" else [lambda: self._secret(path)]
+            message = f"cloudtrain cannot read the datastore `{where.name}` of type `{kind}`"
+            raise TargetError(message, hint=hint, code="CT936")
+        suffix = store.get("endpoint") or self.client.cloud.storage
+        url = f"{store.get('protocol') or 'https'}://{store['accountName']}.blob.{suffix}"
+        has_secret = (store.get("credentials") or {}).get("credentialsType") != "None"
+        keys: list[Key] = [lambda: self._secret(path)] if has_secret else []
         return Container(self, url, container, [*keys, lambda: self.client.credential])
 
     def _bare(self, where: BlobPlace) -> Container:
@@ -232,16 +233,12 @@ class Blobs:
             Denied: the datastore has another type of secret, which cannot open blobs.
         """
         body = {"expirableSecret": True, "expireAfterHours": 1}
-        found = self.client.post(f"{path}/listSecrets", body, api_version=DATASTORE)
-        secret: str | None = found.get("sasToken") or found.get("key")
+        answer = self.client.post(f"{path}/listSecrets", body, api_version=DATASTORE)
+        secret: str | None = answer.get("sasToken") or answer.get("key")
         if not secret:
             hint = "ask for the role `Storage Blob Data Contributor` on the storage account, which needs no secrets"
-            raise Denied(f"the secrets of `{path}` are of type `{found.get('secretsType')}`", hint=hint)
+            raise Denied(f"the secrets of `{path}` are of type `{answer.get('secretsType')}`", hint=hint)
         return secret
-
-
-def _credentials(properties: dict[str, Any]) -> str:
-    return str((properties.get("credentials") or {}).get("credentialsType"))
 
 
 class Container:
@@ -252,7 +249,7 @@ class Container:
         self._account_url = account_url
         self._name = name
         self._keys = list(keys)
-        self._made: Any = None
+        self._client: Any = None
         self._lock = RLock()
 
     def use(self, about: str, operation: Callable[[Any], Result]) -> Result:
@@ -261,33 +258,33 @@ class Container:
         Raises:
             TargetError: see `provider_errors`. If storage accepts none of the keys, this is the error for the last key.
         """
-        made = self._made
-        if made is not None:
+        client = self._client
+        if client is not None:
             try:
-                return self._try(about, operation, made)
+                return self._try(about, operation, client)
             except _REFUSED:
                 pass  # the key worked before, so it may have expired
         with self._lock:
-            if self._made is made:
+            if self._client is client:
                 return self._first_that_fits(about, operation)
-            made = self._made  # another thread has renewed it already
-        return self._try(about, operation, made)
+            client = self._client  # another thread has renewed it already
+        return self._try(about, operation, client)
 
     def names(self, prefix: str) -> list[str]:
         """Return the names of the blobs that begin with `prefix`, without Data Lake's folders."""
-
         return list(self.sizes(prefix))
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """Map the names of the blobs that begin with `prefix` to their sizes, without Data Lake's folders."""
 
         def list_sizes(container: Any) -> dict[str, int]:
-            found = container.list_blobs(name_starts_with=prefix, include=["metadata"])
-            return {blob.name: blob.size for blob in found if not _is_folder(blob)}
+            blobs = container.list_blobs(name_starts_with=prefix, include=["metadata"])
+            return {blob.name: blob.size for blob in blobs if not _is_folder(blob)}
 
         return self.use(prefix, list_sizes)
 
     def _first_that_fits(self, about: str, operation: Callable[[Any], Result]) -> Result:
+        storage = require("azure.storage.blob", extra="azureml")
         refusals: list[TargetError] = []
         for key in self._keys:
             try:
@@ -297,23 +294,20 @@ class Container:
             except TargetError as error:  # the secret is unavailable; the next key may fit
                 refusals.append(error)
                 continue
-            made = self._client(credential)
+            options = self._blobs.options
+            client = storage.ContainerClient(self._account_url, self._name, credential=credential, **options)
             try:
-                found = self._try(about, operation, made)
+                result = self._try(about, operation, client)
             except _REFUSED as error:
                 refusals.append(error)
                 continue
-            self._made = made
-            return found
+            self._client = client
+            return result
         raise refusals[-1]
 
-    def _client(self, credential: Any) -> Any:
-        storage = require("azure.storage.blob", extra="azureml")
-        return storage.ContainerClient(self._account_url, self._name, credential=credential, **self._blobs.options)
-
-    def _try(self, about: str, operation: Callable[[Any], Result], made: Any) -> Result:
+    def _try(self, about: str, operation: Callable[[Any], Result], client: Any) -> Result:
         with self._blobs.translating(about):
-            return operation(made)
+            return operation(client)
 
 
 def read(
@@ -334,9 +328,9 @@ def read(
     match = core.MatchConditions.IfModified if unless else core.MatchConditions.IfNotModified
     condition = {"etag": unless or only, "match_condition": match} if unless or only else {}
     try:
-        found = blob.download_blob(offset=offset, length=length, **condition)
-        size = int(found.properties.content_range.rpartition("/")[2])
-        return _piece(found.readall(), size, found.properties)
+        download = blob.download_blob(offset=offset, length=length, **condition)
+        size = int(download.properties.content_range.rpartition("/")[2])
+        return _piece(download.readall(), size, download.properties)
     except exceptions.HttpResponseError as error:
         if error.status_code in (_UNCHANGED, _ANOTHER):
             return None
@@ -367,14 +361,12 @@ def resolved_place(client: Client, run_name: str, output: str) -> str | None:
         TargetError: see `provider_errors`.
     """
     services, workspace = client.service("api"), client.place.workspace_id
-    asked = {"runId": run_name, "selectRunMetadata": True}
-    run = (
-        client.post(f"{services}/history/v1.0{workspace}/rundata", asked, api_version=_HISTORY).get("runMetadata") or {}
-    )
+    query, path = {"runId": run_name, "selectRunMetadata": True}, f"{services}/history/v1.0{workspace}/rundata"
+    run = client.post(path, query, api_version=_HISTORY).get("runMetadata") or {}
     asset = ((run.get("outputs") or {}).get(output) or {}).get("assetId")
     if not asset:
         return None
     path = f"{services}/data/v1.0{workspace}/dataversion/batchGetResolvedUris"
-    found = client.post(path, {"values": [asset]}, api_version=_RESOLVE).get("values") or {}
-    uri: str | None = (found.get(asset) or {}).get("uri")
+    values = client.post(path, {"values": [asset]}, api_version=_RESOLVE).get("values") or {}
+    uri: str | None = (values.get(asset) or {}).get("uri")
     return uri

@@ -52,18 +52,13 @@ class Cloud:
 
     @property
     def scope(self) -> str:
-        """Return the scope of tokens for requests to the resource manager."""
+        """The scope of tokens for requests to the resource manager."""
         return f"{self.resource_manager}/.default"
 
     @property
     def job_scope(self) -> str:
-        """Return the scope of the token with which a job accesses data as its user."""
+        """The scope of the token with which a job accesses data as its user."""
         return f"{self.studio}/.default"
-
-    @property
-    def is_built_in(self) -> bool:
-        """Return whether the cloud is built into cloudtrain: public, US government or China."""
-        return self.name in BUILT_IN
 
 
 BUILT_IN = {
@@ -99,10 +94,10 @@ def known_cloud(name: str | None, environ: Mapping[str, str]) -> Cloud | None:
 
     `name`: see `cloud_of`.
     """
-    wanted = name or environ.get(CURRENT)
-    if wanted is None:
+    name = name or environ.get(CURRENT)
+    if name is None:
         return None if environ.get(METADATA_URL) else BUILT_IN["AzureCloud"]
-    return BUILT_IN.get(wanted)
+    return BUILT_IN.get(name)
 
 
 def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str], Any]) -> Cloud:
@@ -116,33 +111,26 @@ def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str]
     Raises:
         SettingsError: the cloud is unknown.
     """
-    known = known_cloud(name, environ)
-    if known is not None:
-        return known
-    wanted, url = name or environ.get(CURRENT), environ.get(METADATA_URL)
+    built_in = known_cloud(name, environ)
+    if built_in is not None:
+        return built_in
+    name, url = name or environ.get(CURRENT), environ.get(METADATA_URL)
     if not url:
-        hint = did_you_mean(wanted or "", BUILT_IN)
-        raise SettingsError(
-            f"`{wanted}` is not an Azure cloud", hint=f"{hint} For another cloud, set {METADATA_URL}", code="CT917"
-        )
-    described = list(_read_clouds(fetch(url)))
-    found = [cloud for cloud in described if _is_meant(cloud, wanted, url)]
-    if found:
-        return found[0]
-    if wanted is None:
-        return BUILT_IN["AzureCloud"]
-    names = [cloud.name for cloud in described]
+        hint = f"{did_you_mean(name or '', BUILT_IN)} For another cloud, set {METADATA_URL}"
+        raise SettingsError(f"`{name}` is not an Azure cloud", hint=hint, code="CT917")
+    clouds = list(_read_clouds(fetch(url)))
+    if name is None:
+        host = urlsplit(url).netloc
+        matches = (cloud for cloud in clouds if urlsplit(cloud.resource_manager).netloc == host)
+        return next(matches, BUILT_IN["AzureCloud"])
+    for cloud in clouds:
+        if cloud.name == name:
+            return cloud
     raise SettingsError(
-        f"the metadata at `{url}` describes no cloud `{wanted}`",
-        hint=did_you_mean(wanted, [*BUILT_IN, *names]),
+        f"the metadata at `{url}` describes no cloud `{name}`",
+        hint=did_you_mean(name, [*BUILT_IN, *(cloud.name for cloud in clouds)]),
         code="CT917",
     )
-
-
-def _is_meant(cloud: Cloud, wanted: str | None, url: str) -> bool:
-    if wanted is not None:
-        return cloud.name == wanted
-    return urlsplit(cloud.resource_manager).netloc == urlsplit(url).netloc
 
 
 def _read_clouds(answer: Any) -> Iterator[Cloud]:
@@ -153,7 +141,7 @@ def _read_clouds(answer: Any) -> Iterator[Cloud]:
                 name=item["name"],
                 resource_manager=item["resourceManager"].rstrip("/"),
                 login=item["authentication"]["loginEndpoint"].rstrip("/"),
-                studio=_studio(item["portal"]),
+                studio=_studio(urlsplit(item["portal"]).netloc),
                 storage=item["suffixes"]["storage"],
             )
         except (KeyError, TypeError, AttributeError) as error:
@@ -162,13 +150,8 @@ def _read_clouds(answer: Any) -> Iterator[Cloud]:
 
 
 def _studio(portal: str) -> str:
-    """Return the studio's address, `ml.azure.DOMAIN`, for a portal at `portal.azure.DOMAIN`.
-
-    Azure does not document this rule.
-    """
-    parts = urlsplit(portal)
-    host = parts.netloc
-    return f"https://ml.{host.removeprefix('portal.')}" if host.startswith("portal.") else f"https://{host}"
+    """Return the studio's address: `ml.azure.DOMAIN` for a portal at `portal.azure.DOMAIN`, a rule without a source."""
+    return f"https://ml.{portal.removeprefix('portal.')}" if portal.startswith("portal.") else f"https://{portal}"
 
 
 # Get credentials through azure-identity: the first that works, or only the kind in the target's setting `credential`.
@@ -235,31 +218,24 @@ def credential_of(name: str | None, cloud: Cloud, environ: Mapping[str, str]) ->
     options: dict[str, Any] = {}
     if kind.takes_authority:
         options["authority"] = cloud.login
-        if not cloud.is_built_in:
+        if cloud.name not in BUILT_IN:
             options["disable_instance_discovery"] = True  # it would ask the public cloud, which does not know this one
     if kind.takes_client_id and environ.get("AZURE_CLIENT_ID"):
         options["client_id"] = environ["AZURE_CLIENT_ID"]
     try:
         return getattr(identity, kind.name)(**options)
     except ValueError as error:
-        raise SettingsError(f"{' '.join(str(error).split()).rstrip('.')}", hint=kind.login, code="CT916") from error
+        raise SettingsError(" ".join(str(error).split()).rstrip("."), hint=kind.login, code="CT916") from error
     except OSError as error:  # from reading a certificate's file
-        raise SettingsError(
-            f"`{error.filename}` cannot be read: {error.strerror}", hint=kind.login, code="CT916"
-        ) from error
+        message = f"`{error.filename}` cannot be read: {error.strerror}"
+        raise SettingsError(message, hint=kind.login, code="CT916") from error
 
 
-_SIGNS = (
-    "AZURE_CLIENT_ID",
-    "AZURE_USERNAME",
-    "AZURE_FEDERATED_TOKEN_FILE",
-    "IDENTITY_ENDPOINT",
-    "MSI_ENDPOINT",
-)
+_SIGNS = ("AZURE_CLIENT_ID", "AZURE_USERNAME", "AZURE_FEDERATED_TOKEN_FILE", "IDENTITY_ENDPOINT", "MSI_ENDPOINT")
 
 
 def credentials_in_sight(environ: Mapping[str, str]) -> bool:
-    """Return whether this machine seems to have credentials, without using the network.
+    """Return whether this machine seems to have credentials.
 
     A virtual machine gets credentials from its metadata service over the network; cloudtrain asks that service only
     with `--online`.
@@ -375,12 +351,12 @@ class Client:
         """
         parameters = {**(query or {}), **({"api-version": api_version} if api_version else {})}
         kind = {"Content-Type": "application/json"} if content else {}
-        given = {"Accept": "application/json", **kind, **(headers or {})}
+        every_header = {"Accept": "application/json", **kind, **(headers or {})}
         rest = require("azure.core.rest", extra="azureml")
         url, call = self._url(path) if signed else path, self._call(method, path)
 
         def request() -> Any:
-            return rest.HttpRequest(method, url, params=parameters, headers=given, content=content)
+            return rest.HttpRequest(method, url, params=parameters, headers=every_header, content=content)
 
         try:
             return self._answer(request(), signed, call)
@@ -424,14 +400,14 @@ class Client:
     @cached_property
     def workspace(self) -> dict[str, Any]:
         """Return the resource manager's description of the workspace. Raises: see `send`."""
-        found: dict[str, Any] = self.get("", api_version=WORKSPACE)
-        return found
+        workspace: dict[str, Any] = self.get("", api_version=WORKSPACE)
+        return workspace
 
     @cached_property
     def _services(self) -> dict[str, str]:
         """Map services of the workspace to their addresses, from a public document (`discoveryUrl`)."""
-        found: dict[str, str] = self.send("GET", self.workspace["properties"]["discoveryUrl"], signed=False)
-        return found
+        services: dict[str, str] = self.send("GET", self.workspace["properties"]["discoveryUrl"], signed=False)
+        return services
 
     def _answer(self, request: Any, signed: bool, call: Call) -> Any:
         exceptions = require("azure.core.exceptions", extra="azureml")
@@ -525,7 +501,7 @@ class Labels:
     """
 
     def __init__(self) -> None:
-        self._said: dict[str, str] = {}
+        self._versions: dict[str, str] = {}
 
     def ask(self, client: Client, label: Labelled) -> str:
         """Ask the workspace for the current version of a labelled asset, and return it.
@@ -542,7 +518,7 @@ class Labels:
             version = (container.get("properties") or {}).get("latestVersion")
         if not version:
             raise NotThere(f"`{label.name}` has no version", hint="register a version, or name another asset")
-        self._said[label.thing] = str(version)
+        self._versions[label.thing] = str(version)
         return str(version)
 
     def body(self, client: Client, request: Mapping[str, Any], text: str) -> str:
@@ -552,10 +528,12 @@ class Labels:
             TargetError: a labelled asset has no version, or the user may not read it.
         """
         properties = dict(request["properties"])
-        found = dict(_labels(properties))
-        if not found:
+        inputs = (properties.get("inputs") or {}).values()
+        uris = [item.get("uri") for item in inputs if isinstance(item, Mapping)]
+        places = [place for place in (properties.get("environmentId"), *uris) if isinstance(place, str)]
+        ids = {place: self._id(client, label) for place in places if (label := parse_label(place))}
+        if not ids:
             return text
-        ids = {written: self._id(client, label) for written, label in found.items()}
         if properties.get("environmentId") in ids:
             properties["environmentId"] = ids[properties["environmentId"]]
         properties["inputs"] = {
@@ -571,49 +549,36 @@ class Labels:
             TargetError: a labelled asset has no version, or the user may not read it.
             UsageError: a label belongs to a registry, in which cloudtrain does not look up labels.
         """
-        environment = self._version_of(client, job.environment.of("azureml"), "environments")
-        inputs = {
-            name: self._version_of(client, item.of("azureml"), "models" if item.type in MODELS else "data")
-            for name, item in job.inputs.items()
-        }
         changes: dict[str, Any] = {}
+        environment = self._version_of(client, job.environment.of("azureml"), "environments")
         if environment is not None:
             changes["environment"] = job.environment.model_copy(update={"azureml": environment})
-        if any(inputs.values()):
-            changes["inputs"] = {
-                name: item.model_copy(update={"azureml": inputs[name]}) if inputs[name] else item
-                for name, item in job.inputs.items()
-            }
+        inputs = {}
+        for name, item in job.inputs.items():
+            place = self._version_of(client, item.of("azureml"), "models" if item.type in MODELS else "data")
+            inputs[name] = item.model_copy(update={"azureml": place}) if place else item
+        if any(inputs[name] is not item for name, item in job.inputs.items()):
+            changes["inputs"] = inputs
         return job.model_copy(update=changes) if changes else job
 
-    def _version_of(self, client: Client, written: Any, kind: str) -> str | None:
-        """Return a reference to the current version of a labelled asset; None if `written` has no label."""
-        if not isinstance(written, str):
+    def _version_of(self, client: Client, place: str | None, kind: str) -> str | None:
+        """Return a reference to the current version of a labelled asset; None if `place` has no label."""
+        if place is None:
             return None
-        found = asset_id(client.place.workspace_id, written, kind) or written
-        label = parse_label(found)
+        asset = asset_id(client.place.workspace_id, place, kind) or place
+        label = parse_label(asset)
         if label is not None:
-            whole = self._id(client, label)
-            return whole if "/" in written else f"azureml:{label.name}:{whole.rpartition('/')[2]}"
-        if found.endswith(("@latest", "/labels/latest")):
+            version_id = self._id(client, label)
+            return version_id if "/" in place else f"azureml:{label.name}:{version_id.rpartition('/')[2]}"
+        if asset.endswith(("@latest", "/labels/latest")):
             hint = "write a version instead; the registry's page in the studio lists the versions"
-            raise UsageError(f"cloudtrain cannot look up `{written}`, a label in a registry", hint=hint, code="CT987")
+            raise UsageError(f"cloudtrain cannot look up `{place}`, a label in a registry", hint=hint, code="CT987")
         return None
 
     def _id(self, client: Client, label: Labelled) -> str:
         try:
-            version = self._said.get(label.thing) or self.ask(client, label)
+            version = self._versions.get(label.thing) or self.ask(client, label)
         except NotThere as error:
-            hint = f"name a version: `azureml:{label.name}:1`"
-            raise TargetError(
-                f"the workspace has no `{label.name}`, so `latest` means no version", hint=hint
-            ) from error
+            message, hint = f"the workspace has no `{label.name}`", f"name a version: `azureml:{label.name}:1`"
+            raise TargetError(f"{message}, so `latest` means no version", hint=hint) from error
         return f"{label.thing}/versions/{version}"
-
-
-def _labels(properties: Mapping[str, Any]) -> Iterator[tuple[str, Labelled]]:
-    inputs = (properties.get("inputs") or {}).values()
-    uris = (item.get("uri") for item in inputs if isinstance(item, Mapping))
-    for written in (properties.get("environmentId"), *uris):
-        if isinstance(written, str) and (label := parse_label(written)):
-            yield written, label

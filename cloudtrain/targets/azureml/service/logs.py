@@ -72,7 +72,7 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """Return the number of ranks."""
+        """The number of ranks."""
         if self.body.kind == "TensorFlow":
             return self.body.workers + self.body.parameter_servers
         return self.body.instances * self.body.processes_per_instance
@@ -167,7 +167,7 @@ class LogFile:
         self.writer = writer
         self.offset = 0
         self._etag: str | None = None
-        self._made: datetime | None = None
+        self._created: datetime | None = None
         self._changed = 0.0
         self._last = b""
         self._cutter = Cutter()
@@ -182,7 +182,7 @@ class LogFile:
             self._keep(self._cutter.rest())
             self.offset, self._etag, self._last = 0, None, b""
             return True
-        self._made, self._changed = piece.made, piece.changed
+        self._created, self._changed = piece.created, piece.changed
         self.offset += len(piece.data)
         self._last = (self._last + piece.data)[-_OVERLAP:]
         self._keep(self._cutter.feed(piece.data))
@@ -204,7 +204,7 @@ class LogFile:
         """Return whether the file was replaced: it is shorter, or it was created again with different content."""
         if piece.size < self.offset:
             return True
-        if not self.offset or piece.made == self._made:
+        if not self.offset or piece.created == self._created:
             return False
         before = read(blob, self.offset - len(self._last), length=len(self._last))
         return before is None or before.data != self._last
@@ -240,17 +240,21 @@ class RunLog:
 
     @property
     def streams(self) -> list[LogFile]:
-        """Return the log files found so far, in the order of their ranks."""
-        return sorted(self._files.values(), key=_order)
+        """The log files found so far, in the order of their ranks, with the launchers' at the end."""
+
+        def order(file: LogFile) -> tuple[bool, int, str]:
+            return file.writer.rank is None, file.writer.rank or file.writer.instance, file.name
+
+        return sorted(self._files.values(), key=order)
 
     @property
     def names(self) -> list[str]:
-        """Return the names of all files that the run history lists, including the service's own."""
+        """The names of all files that the run history lists, including the service's own."""
         return sorted(self._addresses)
 
     @property
     def system_files(self) -> list[LogFile]:
-        """Return the service's own logs, such as those of the image build and the start of the job."""
+        """The service's own logs, such as those of the image build and the start of the job."""
         return [self._system[name] for name in sorted(self._system)]
 
     def new_lines(self) -> Iterator[LogLine]:
@@ -285,7 +289,7 @@ class RunLog:
         for name, address in self._list_files().items():
             writer = self._layout.writer(name)
             self._addresses[name] = address
-            if writer is not None and self._is_wanted(writer):
+            if writer is not None and self._selects(writer):
                 self._files.setdefault(name, LogFile(name, writer))
             elif name.startswith(_SYSTEM):
                 self._system.setdefault(name, LogFile(name, Writer(0, None)))
@@ -330,7 +334,7 @@ class RunLog:
         container = self._blobs.container(where)
         return container.use(name, lambda opened: operation(opened.get_blob_client(where.path)))
 
-    def _is_wanted(self, writer: Writer) -> bool:
+    def _selects(self, writer: Writer) -> bool:
         return self._rank in (None, writer.rank) and self._instance in (None, writer.instance)
 
     def _list_files(self) -> Mapping[str, str]:
@@ -373,7 +377,3 @@ class RunLog:
             if self._addresses[name] == address:
                 self.discover()
             return self._addresses[name]
-
-
-def _order(file: LogFile) -> tuple[bool, int, str]:
-    return file.writer.rank is None, file.writer.rank or file.writer.instance, file.name

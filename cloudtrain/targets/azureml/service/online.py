@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from cloudtrain.errors import CloudtrainError, MissingExtra, TargetError, TargetUnreachable, did_you_mean
 from cloudtrain.machines.overlay import Refreshed, write_refreshed
@@ -29,50 +29,20 @@ _ALL, _ALL_SPARE = "TotalDedicatedCores", "TotalLowPriorityCores"
 _ASK = "ask for more in the studio, under Quota: https://ml.azure.com/quota"
 
 
-class CapacityFault(NamedTuple):
-    """A problem with capacity: the code of the rule, and the finding's texts and path."""
-
-    code: str
-    message: str
-    hint: str
-    path: tuple[str, ...]
-
-
 _TYPE, _COUNT = ("resources", "instance_type"), ("resources", "instance_count")
 
 
-def serverless_faults(
-    client: Client, size: str, count: int, locations: Sequence[str], *, is_spot: bool
-) -> list[CapacityFault]:  # fmt: skip
-    """Return the capacity problems of a job that needs `count` machines of a size.
-
-    If the job may run in several regions, the region with the fewest problems counts.
-
-    Raises:
-        TargetError: see `provider_errors`.
-    """
-    found = [list(_faults(client, size, count, location, is_spot)) for location in locations]
-    return min(found, key=_badness, default=[])
-
-
-def _badness(faults: Sequence[CapacityFault]) -> tuple[int, int]:
-    """Return a sort key for a region's problems: the number of errors, then the number of all problems.
-
-    Errors count more than warnings, because an error means that the service refuses the job.
-    """
-    return sum(level_of(fault.code) is Level.ERROR for fault in faults), len(faults)
-
-
-def _faults(client: Client, size: str, count: int, location: str, is_spot: bool) -> Iterator[CapacityFault]:
+def _capacity(client: Client, size: str, count: int, location: str, is_spot: bool) -> Iterator[Finding]:
+    """Yield the capacity problems of a job that needs `count` machines of a size in one region."""
     sizes = _list_entries(client, location, "vmSizes")
     offered = next((item for item in sizes if item["name"].lower() == size.lower()), None)
     if offered is None:
         hint = did_you_mean(size, [item["name"] for item in sizes if item.get("gpus")]) or "name another region"
-        yield CapacityFault("AZ909", f"Azure ML offers no {size} in {location}", hint, _TYPE)
+        yield _finding("AZ909", f"Azure ML offers no {size} in {location}", hint, _TYPE)
         return
     if is_spot and offered.get("lowPriorityCapable") is False:
         message = f"{size} is not sold as spot capacity in {location}"
-        yield CapacityFault("AZ909", message, "remove `spot`, or name another type", _TYPE)
+        yield _finding("AZ909", message, "remove `spot`, or name another type", _TYPE)
         return
     needed, usages = int(offered["vCPUs"]) * count, _list_entries(client, location, "usages")
     names = [_ALL_SPARE] if is_spot else [str(offered["family"]), _ALL]
@@ -80,19 +50,19 @@ def _faults(client: Client, size: str, count: int, location: str, is_spot: bool)
         entries = [usage for usage in usages if _is_of(usage, name)]
         if not entries and name != _ALL:
             message = f"{location} lists no quota `{name}`, so it is not known whether you may use {needed} vCPUs"
-            yield CapacityFault("AZ902", message, "look in the studio, under Quota: https://ml.azure.com/quota", _COUNT)
+            yield _finding("AZ902", message, "look in the studio, under Quota: https://ml.azure.com/quota", _COUNT)
         for usage in entries:
             yield from _shortage(usage, needed, f"`{name}` in {location}")
 
 
-def _shortage(usage: Mapping[str, Any], needed: int, where: str) -> Iterator[CapacityFault]:
+def _shortage(usage: Mapping[str, Any], needed: int, where: str) -> Iterator[Finding]:
     """Report a quota that is too small, or used up by other jobs. A negative quota means unlimited."""
     limit, used = int(usage["limit"]), int(usage.get("currentValue") or 0)
     if 0 <= limit < needed:
-        yield CapacityFault("AZ910", f"the quota of {where} is {limit} vCPUs, and the job needs {needed}", _ASK, _COUNT)
+        yield _finding("AZ910", f"the quota of {where} is {limit} vCPUs, and the job needs {needed}", _ASK, _COUNT)
     elif 0 <= limit < used + needed:
         message = f"{used} of the {limit} vCPUs of {where} are in use, and the job needs {needed}"
-        yield CapacityFault("AZ911", message, f"it will wait in the queue; or {_ASK}", _COUNT)
+        yield _finding("AZ911", message, f"it will wait in the queue; or {_ASK}", _COUNT)
 
 
 def _is_of(usage: Mapping[str, Any], name: str) -> bool:
@@ -132,7 +102,7 @@ ValuePath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class Asked:
+class _Question:
     """The values that every check uses, such as the plan to check and the client with which to ask the workspace."""
 
     client: Client
@@ -143,9 +113,9 @@ class Asked:
 
     @property
     def body(self) -> Mapping[str, Any]:
-        """Return the request's `properties`, which describe the job."""
-        found: Mapping[str, Any] = self.plan.request["properties"]
-        return found
+        """The request's `properties`, which describe the job."""
+        properties: Mapping[str, Any] = self.plan.request["properties"]
+        return properties
 
     @property
     def resources(self) -> Mapping[str, Any]:
@@ -157,12 +127,12 @@ class Asked:
 
     @property
     def compute(self) -> str | None:
-        """Return the ARM id of the compute; None on serverless compute."""
-        found = str(self.body.get("computeId") or "")
-        return found if found.rpartition("/")[2] not in ("", SERVERLESS) else None
+        """The ARM id of the compute; None on serverless compute."""
+        compute = str(self.body.get("computeId") or "")
+        return compute if compute.rpartition("/")[2] not in ("", SERVERLESS) else None
 
 
-Check = Callable[[Asked], Iterator[Finding]]
+_Check = Callable[[_Question], Iterator[Finding]]
 
 
 def check(client: Client, plan: Plan, expected: str, labels: Labels) -> list[Finding]:
@@ -183,53 +153,48 @@ def check(client: Client, plan: Plan, expected: str, labels: Labels) -> list[Fin
         raise  # `--ignore` cannot help here
     except CloudtrainError as error:
         return [_finding("AZ901", error.message, error.hint)]
-    asked = Asked(client, plan, expected, labels)
+    question = _Question(client, plan, expected, labels)
+    checks = [_environment, *_places(question)]
+    if not is_virtual_cluster(question.compute or ""):  # Azure does not document how to ask for its machines
+        checks.insert(0, _compute if question.compute else _serverless)
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
-        results = list(pool.map(lambda one: _run_check(one, asked), _checks(asked)))
+        results = list(pool.map(lambda check: _answers(check, question), checks))
     return [finding for result in results for finding in result]
 
 
-def _checks(asked: Asked) -> list[Check]:
-    """Return one function for each check, so that all can run concurrently."""
-    machines = _compute if asked.compute else _serverless
-    # Azure does not document how to ask for a virtual cluster's machines.
-    own = () if is_virtual_cluster(asked.compute or "") else (machines,)
-    return [*own, _environment, *_places(asked)]
-
-
-def _run_check(one: Check, asked: Asked) -> list[Finding]:
+def _answers(check: _Check, question: _Question) -> list[Finding]:
     try:
-        return list(one(asked))
+        return list(check(question))
     except (Denied, TargetUnreachable) as error:
         return [_finding("AZ902", f"a check could not be done: {error.message}", error.hint)]
     except TargetError as error:
         return [_finding("AZ902", error.message, error.hint)]
 
 
-def _compute(asked: Asked) -> Iterator[Finding]:
-    assert asked.compute is not None, "the job names one"
-    name = asked.compute.rpartition("/")[2]
+def _compute(question: _Question) -> Iterator[Finding]:
+    assert question.compute is not None, "the job names one"
+    name = question.compute.rpartition("/")[2]
     try:
-        found = asked.client.get(asked.compute, api_version=COMPUTE)
+        compute = question.client.get(question.compute, api_version=COMPUTE)
     except NotThere:
-        known = [item["name"] for page in asked.client.pages("computes", api_version=COMPUTE) for item in page]
-        hint = did_you_mean(name, known) or "make one with `az ml compute create`, or leave `compute` out"
+        names = [item["name"] for page in question.client.pages("computes", api_version=COMPUTE) for item in page]
+        hint = did_you_mean(name, names) or "make one with `az ml compute create`, or leave `compute` out"
         yield _finding("AZ904", f"the workspace has no compute `{name}`", hint)
         return
-    properties = found["properties"]
-    yield from _kind(asked, name, properties)
+    properties = compute["properties"]
+    yield from _kind(question, name, properties)
     yield from _readiness(name, properties)
-    yield from _size(asked, name, properties.get("properties") or {})
-    yield from _identity(asked, f"the compute `{name}`", found.get("identity"))
+    yield from _size(question, name, properties.get("properties") or {})
+    yield from _identity(question, f"the compute `{name}`", compute.get("identity"))
 
 
-def _kind(asked: Asked, name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
+def _kind(question: _Question, name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
     kind = properties.get("computeType")
     hint = "name a cluster, or leave `compute` out to run serverless"
     if kind not in _RUNS_JOBS:
         yield _finding("AZ905", f"`{name}` is of the type {kind}, which runs no jobs", hint)
-    elif kind == _INSTANCE and asked.instances > 1:
-        message = f"`{name}` is a compute instance, which is one machine, and the job needs {asked.instances}"
+    elif kind == _INSTANCE and question.instances > 1:
+        message = f"`{name}` is a compute instance, which is one machine, and the job needs {question.instances}"
         yield _finding("AZ905", message, hint, ("resources", "instance_count"))
 
 
@@ -237,9 +202,9 @@ def _readiness(name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
     state, inner = properties.get("provisioningState"), properties.get("properties") or {}
     if state in _BROKEN:
         errors = [*(properties.get("provisioningErrors") or ()), *(inner.get("errors") or ())]
-        said = next((text for error in errors if (text := _message_of(error))), "")
+        message = next((text for error in errors if (text := _message_of(error))), "")
         hint = f"`az ml compute show --name {name}` shows the reason; create it again, or name another one"
-        yield _finding("AZ906", f"`{name}` is in the state {state}" + (f": {said}" if said else ""), hint)
+        yield _finding("AZ906", f"`{name}` is in the state {state}" + (f": {message}" if message else ""), hint)
     elif properties.get("computeType") == _INSTANCE and inner.get("state") not in (None, "Running"):
         message = f"`{name}` is a compute instance that does not run: {inner['state']}"
         yield _finding("AZ906", message, f"`az ml compute start --name {name}`")
@@ -250,50 +215,47 @@ def _message_of(error: Mapping[str, Any]) -> str:
     return " ".join(str(inner.get("message") or inner.get("code") or "").split())
 
 
-def _size(asked: Asked, name: str, machines: Mapping[str, Any]) -> Iterator[Finding]:
+def _size(question: _Question, name: str, machines: Mapping[str, Any]) -> Iterator[Finding]:
     size, most = machines.get("vmSize"), (machines.get("scaleSettings") or {}).get("maxNodeCount")
-    if size and asked.expected and size.lower() != asked.expected.lower():
-        message = f"the machines of `{name}` are {size}, and the job was planned for {asked.expected}"
-        hint = f"name the cluster's type (`{_catalogue_name(size)}`), or another cluster"
+    if size and question.expected and size.lower() != question.expected.lower():
+        message = f"the machines of `{name}` are {size}, and the job was planned for {question.expected}"
+        known = instance_named("azureml", size)  # the service writes sizes in capitals
+        hint = f"name the cluster's type (`{known.name if known else size}`), or another cluster"
         yield _finding("AZ907", message, hint, ("resources", "instance_type"))
-    if most is not None and asked.instances > most:
-        message = f"`{name}` may have {most} instances, and the job needs {asked.instances}"
-        hint = f"`az ml compute update --name {name} --max-instances {asked.instances}`, or ask for fewer"
+    if most is not None and question.instances > most:
+        message = f"`{name}` may have {most} instances, and the job needs {question.instances}"
+        hint = f"`az ml compute update --name {name} --max-instances {question.instances}`, or ask for fewer"
         yield _finding("AZ908", message, hint, ("resources", "instance_count"))
 
 
-def _catalogue_name(size: str) -> str:
-    """Return a size in the catalogue's spelling, because the service writes sizes in capitals."""
-    from cloudtrain.machines.table import instance_named
-
-    known = instance_named("azureml", size)
-    return known.name if known is not None else size
-
-
-def _serverless(asked: Asked) -> Iterator[Finding]:
-    size, queue = asked.resources.get("instanceType"), asked.body.get("queueSettings") or {}
-    locations = asked.resources.get("locations") or [asked.client.workspace["location"]]
-    yield from _identity(asked, "the workspace", asked.client.workspace.get("identity"))
+def _serverless(question: _Question) -> Iterator[Finding]:
+    size, queue = question.resources.get("instanceType"), question.body.get("queueSettings") or {}
+    locations = question.resources.get("locations") or [question.client.workspace["location"]]
+    yield from _identity(question, "the workspace", question.client.workspace.get("identity"))
     if not size:
         return  # the service will choose a size that the quota allows
     is_spot = str(queue.get("jobTier")).lower() == "spot"
-    for fault in serverless_faults(asked.client, size, asked.instances, locations, is_spot=is_spot):
-        yield _finding(fault.code, fault.message, fault.hint, fault.path)
+    regions = [list(_capacity(question.client, size, question.instances, location, is_spot)) for location in locations]
+    # Errors count more than warnings, because an error means that the service refuses the job.
+    yield from min(regions, key=lambda found: (_errors(found), len(found)), default=[])
 
 
-def _identity(asked: Asked, owner: str, assigned: Any) -> Iterator[Finding]:
+def _errors(findings: list[Finding]) -> int:
+    return sum(finding.level is Level.ERROR for finding in findings)
+
+
+def _identity(question: _Question, owner: str, assigned: Any) -> Iterator[Finding]:
     """Report the job's managed identity if it is not among those `assigned` to `owner`, a cluster or workspace."""
-    wanted = asked.body.get("identity") or {}
-    if wanted.get("identityType") != "Managed":
+    identity = question.body.get("identity") or {}
+    if identity.get("identityType") != "Managed":
         return
-    identity = assigned or {}
-    client, users = wanted.get("clientId"), identity.get("userAssignedIdentities") or {}
-    resource = wanted.get("resourceId")
+    client, users = identity.get("clientId"), (assigned or {}).get("userAssignedIdentities") or {}
+    resource = identity.get("resourceId")
     if client is None and resource is not None:
         has_any = str(resource).lower() in map(str.lower, users)
         message = f"{owner} has no managed identity `{str(resource).rpartition('/')[2]}`"
     elif client is None:
-        has_any = str(identity.get("type") or "None") != "None"
+        has_any = str((assigned or {}).get("type") or "None") != "None"
         message = f"{owner} has no managed identity"
     else:
         has_any = any(str((user or {}).get("clientId")).lower() == client.lower() for user in users.values())
@@ -303,28 +265,28 @@ def _identity(asked: Asked, owner: str, assigned: Any) -> Iterator[Finding]:
         yield _finding("AZ915", message, hint)
 
 
-def _environment(asked: Asked) -> Iterator[Finding]:
-    wanted = str(asked.body.get("environmentId") or "")
-    made = {upload.destination for upload in asked.plan.uploads}
-    if wanted in made or not wanted.startswith("/subscriptions/"):
+def _environment(question: _Question) -> Iterator[Finding]:
+    environment = str(question.body.get("environmentId") or "")
+    uploads = {upload.destination for upload in question.plan.uploads}
+    if environment in uploads or not environment.startswith("/subscriptions/"):
         return  # the submit makes the former; the service checks those in registries
-    if label := parse_label(wanted):
-        yield from _meaning(asked, label, "AZ912", ("environment", "azureml"))
+    if label := parse_label(environment):
+        yield from _meaning(question, label, "AZ912", ("environment", "azureml"))
         return
     try:
-        asked.client.get(wanted, api_version=ENVIRONMENT)
+        question.client.get(environment, api_version=ENVIRONMENT)
     except NotThere:
-        name, _, version = wanted.rpartition("/environments/")[2].partition("/versions/")
+        name, _, version = environment.rpartition("/environments/")[2].partition("/versions/")
         hint = f"`az ml environment list --name {name}` shows its versions"
         message = f"the workspace has no environment `{name}` in the version `{version}`"
         yield _finding("AZ912", message, hint, ("environment", "azureml"))
 
 
-def _meaning(asked: Asked, label: Labelled, code: str, path: ValuePath) -> Iterator[Finding]:
+def _meaning(question: _Question, label: Labelled, code: str, path: ValuePath) -> Iterator[Finding]:
     """Report the current version of a labelled asset as AZ916, or a missing asset as `code`."""
     noun = _NOUNS[label.kind]
     try:
-        version = asked.labels.ask(asked.client, label)
+        version = question.labels.ask(question.client, label)
     except NotThere:
         hint = f"`az ml {noun} list` shows what there is"
         yield _finding(code, f"the workspace has no {noun} `{label.name}`", hint, path)
@@ -333,11 +295,11 @@ def _meaning(asked: Asked, label: Labelled, code: str, path: ValuePath) -> Itera
         yield _finding("AZ916", message, f"write `azureml:{label.name}:{version}` to keep it", path)
 
 
-def _places(asked: Asked) -> Iterator[Check]:
+def _places(question: _Question) -> Iterator[_Check]:
     """Yield a check for each asset and each datastore that inputs and outputs name, without duplicates."""
-    workspace, seen = asked.client.place.workspace_id, set[str]()
+    workspace, seen = question.client.place.workspace_id, set[str]()
     for kind, code in (("inputs", "AZ913"), ("outputs", "AZ914")):
-        for name, item in (asked.body.get(kind) or {}).items():
+        for name, item in (question.body.get(kind) or {}).items():
             uri = str(item.get("uri") or "")
             thing = _thing(uri, workspace)
             if thing is not None and thing not in seen:
@@ -356,14 +318,14 @@ def _thing(uri: str, workspace: str) -> str | None:
     return f"{place.workspace}/datastores/{place.name}" if isinstance(place, DatastorePlace) else None
 
 
-def _exists(thing: str, code: str, path: ValuePath) -> Check:
-    def look(asked: Asked) -> Iterator[Finding]:
+def _exists(thing: str, code: str, path: ValuePath) -> _Check:
+    def look(question: _Question) -> Iterator[Finding]:
         if label := parse_label(thing):
-            yield from _meaning(asked, label, code, path)
+            yield from _meaning(question, label, code, path)
             return
         kind, _, name = thing.partition("/workspaces/")[2].partition("/")[2].partition("/")
         try:
-            asked.client.get(thing, api_version=DATASTORE if kind == "datastores" else _ASSET)
+            question.client.get(thing, api_version=DATASTORE if kind == "datastores" else _ASSET)
         except NotThere:
             noun, shown = _NOUNS.get(kind, kind), name.replace("/versions/", ":")
             command = f"az ml {noun} list" + (f" --name {shown.partition(':')[0]}" if ":" in shown else "")
@@ -388,24 +350,7 @@ It has not been tested against the service.
 """
 
 
-class Reader(Protocol):
-    """The part of `client.Client` that this module needs.
-
-    Paths are inside the workspace (empty for the workspace itself), or begin with `/subscriptions/`.
-    """
-
-    def get(self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None) -> Any:
-        """Return the JSON data at a path."""
-        ...
-
-    def pages(
-        self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None
-    ) -> Iterator[list[Any]]:
-        """Yield the items of a list, page by page."""
-        ...
-
-
-def refresh(reader: Reader, subscription_id: str, *, folder: Path, date: str) -> Refreshed:
+def refresh(client: Client, subscription_id: str, *, folder: Path, date: str) -> Refreshed:
     """Ask Azure about the workspace's region, and write corrections of the catalogue into `folder`.
 
     Data that the credentials may not read (often Microsoft.Compute, sometimes the quota) is left out, with a note.
@@ -418,12 +363,12 @@ def refresh(reader: Reader, subscription_id: str, *, folder: Path, date: str) ->
         TargetError: the workspace or its sizes cannot be read; nothing is written then.
         SettingsError: the file cannot be written.
     """
-    location = str(reader.get("", api_version=WORKSPACE)["location"])
+    location = str(client.get("", api_version=WORKSPACE)["location"])
     provider = f"/subscriptions/{subscription_id}/providers/Microsoft.MachineLearningServices/locations/{location}"
     notes: list[str] = []
 
     def all_of(path: str, api_version: str, query: Mapping[str, str] | None = None) -> list[Any]:
-        return [item for page in reader.pages(path, api_version=api_version, query=query) for item in page]
+        return [item for page in client.pages(path, api_version=api_version, query=query) for item in page]
 
     def if_allowed(ask: Callable[[], list[Any]], without: str) -> list[Any] | None:
         try:

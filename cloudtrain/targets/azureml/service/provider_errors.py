@@ -252,25 +252,24 @@ _ACTION = re.compile(r"perform(?:ing)? (?:the )?action '(?P<action>[^']+)'")
 
 def translate_error(error: Exception, call: Call) -> TargetError | SettingsError:
     """Translate an error of azure-core, azure-identity or azure-storage-blob to cloudtrain's error."""
-    status = getattr(error, "status_code", None)
+    status, text = getattr(error, "status_code", None), str(getattr(error, "message", None) or error)
     if status is not None:
         code = getattr(error, "error_code", None) or ""  # storage's enum, if it knows the code
-        body = {"code": str(getattr(code, "value", code)), "message": _first_line(error)}
+        # Storage adds lines with the request id and the time.
+        body = {"code": str(getattr(code, "value", code)), "message": text.strip().partition("\n")[0]}
         return refusal_error(int(status), body, call)
-    text = str(getattr(error, "message", None) or error)
     logins = (template for pattern, template in _LOGINS if pattern.search(text))
     names = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
-    found = next(logins, None) or next((template for name, template in EXCEPTIONS.items() if name in names), None)
-    assert found is not None, f"{type(error).__name__} is not an error of Azure's packages"
-    return _make_error(found, text, call)
+    template = next(logins, None) or next((item for name, item in EXCEPTIONS.items() if name in names), None)
+    assert template is not None, f"{type(error).__name__} is not an error of Azure's packages"
+    return _make_error(template, text, call)
 
 
 def refusal_error(status: int, body: Any, call: Call) -> TargetError | SettingsError:
     """Translate a refusal to cloudtrain's error. `body` is the answer's JSON data, or None."""
-    error = _error(body)
-    said = str(error.get("message") or error.get("Message") or "")
-    codes = list(_codes(error))
-    return _make_error(_template_of(status, codes, said), said, call)
+    error = error_fields(body)
+    message = str(error.get("message") or error.get("Message") or "")
+    return _make_error(_template_of(status, list(_codes(error)), message), message, call)
 
 
 def not_found(name: str, workspace: str) -> RunNotFound:
@@ -279,24 +278,24 @@ def not_found(name: str, workspace: str) -> RunNotFound:
     return RunNotFound(f"the workspace `{workspace}` has no run `{name}`", hint=hint)
 
 
-def _template_of(status: int, codes: list[str], said: str) -> ErrorTemplate:
+def _template_of(status: int, codes: list[str], message: str) -> ErrorTemplate:
     known = next((code for code in reversed(codes) if code in CODES), None)
     if known is not None and known not in _GENERAL:
         return CODES[known]
-    by_words = next((template for pattern, template in _SAID if pattern.search(said)), None)
-    if by_words is not None:
-        return by_words
+    for pattern, template in _SAID:
+        if pattern.search(message):
+            return template
     if status in STATUSES:
         return STATUSES[status]
     if status >= 500:
         return _BROKEN
     if known is not None:
         return CODES[known]
-    shown = f" ({codes[-1]})" if codes else ""
-    return ErrorTemplate(TargetError, f"Azure refuses `{{action}}`{_plain(shown)}: {{said}}")
+    code = f" ({codes[-1]})".translate(_NO_BRACES) if codes else ""
+    return ErrorTemplate(TargetError, f"Azure refuses `{{action}}`{code}: {{said}}")
 
 
-def _error(body: Any) -> Mapping[str, Any]:
+def error_fields(body: Any) -> Mapping[str, Any]:
     """Return the `error` of an answer, or the answer itself, because some services send the error without this
     field.
     """
@@ -319,10 +318,10 @@ def _codes(error: Any) -> Iterator[str]:
         yield from _codes(error.get(name))
 
 
-def _make_error(template: ErrorTemplate, said: str, call: Call) -> TargetError | SettingsError:
-    action = _ACTION.search(said)
+def _make_error(template: ErrorTemplate, message: str, call: Call) -> TargetError | SettingsError:
+    action, line = _ACTION.search(message), " ".join(message.split()).rstrip(".")
     values = {
-        "said": _one_line(said) or "it gives no reason",
+        "said": (line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}...") or "it gives no reason",
         "action": action["action"] if action else f"{call.method} {call.about}",
         "about": call.about,
         "name": call.about.rpartition("/")[2],
@@ -350,19 +349,7 @@ def _causes(error: BaseException) -> list[BaseException]:
     return seen
 
 
-def _first_line(error: Exception) -> str:
-    """Return the first line of an error's message. Storage adds lines with the request id and the time."""
-    return str(getattr(error, "message", None) or error).strip().partition("\n")[0]
-
-
-def _plain(text: str) -> str:
-    return text.replace("{", "").replace("}", "")
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split()).rstrip(".")
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
-
+_NO_BRACES = str.maketrans("", "", "{}")
 
 _LONGEST = 600
 """Longest shown text: DefaultAzureCredential lists eight kinds of credentials that it has tried."""

@@ -22,7 +22,8 @@ from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.azureml.adopt.requests import originals_in
 from cloudtrain.targets.azureml.service.blobs import Blobs
 from cloudtrain.targets.azureml.service.client import SUBMIT, SWEEP, Client
-from cloudtrain.targets.azureml.service.service import AzureMLService, reason_of, seconds, state_of, status_of
+from cloudtrain.targets.azureml.service.service import AzureMLService
+from cloudtrain.targets.azureml.service.status import reason_of, seconds, state_of, status_of
 from cloudtrain.targets.azureml.service.transfer import fetch_code
 from cloudtrain.targets.azureml.settings import AccountRef
 from cloudtrain.targets.common.services import NotThere, own_value, refuse_rank, trial_lines
@@ -78,29 +79,29 @@ class AzureMLTuner(AzureMLService, Tuner):
 
     def objective(self, ref: RunRef) -> Objective | None:
         """Return the sweep job's objective; None if the job has none."""
-        found: dict[str, Any] = self._job(ref)["properties"].get("objective") or {}
-        word = str(found.get("goal", "maximize")).lower()
-        return Objective.model_construct(**{word: found["primaryMetric"]}) if found else None
+        objective: dict[str, Any] = self._job(ref)["properties"].get("objective") or {}
+        goal = str(objective.get("goal", "maximize")).lower()
+        return Objective.model_construct(**{goal: objective["primaryMetric"]}) if objective else None
 
     def _metrics(self, ref: RunRef, experiments: set[str]) -> dict[str, dict[str, float]]:
         """Map each trial's name to the last values of its metrics."""
         client = self._at(ref.place)
         address = f"{client.service('api')}/mlflow/v2.0{client.place.workspace_id}/api/2.0/mlflow/runs/search"
-        asked: dict[str, Any] = {
+        query: dict[str, Any] = {
             "experiment_ids": sorted(experiments),
             "filter": f"tags.mlflow.parentRunId = '{ref.name}'",
             "max_results": _PAGE,
         }
-        found: dict[str, dict[str, float]] = {}
+        metrics: dict[str, dict[str, float]] = {}
         while experiments:
-            page = client.post(address, asked)
+            page = client.post(address, query)
             for run in page.get("runs") or ():
                 rows = (run.get("data") or {}).get("metrics") or ()
-                found[run["info"]["run_id"]] = {row["key"]: float(row["value"]) for row in rows}
+                metrics[run["info"]["run_id"]] = {row["key"]: float(row["value"]) for row in rows}
             if not page.get("next_page_token"):
                 break
-            asked["page_token"] = page["next_page_token"]
-        return found
+            query["page_token"] = page["next_page_token"]
+        return metrics
 
 
 def _trial(number: int, row: Mapping[str, Any], metrics: Mapping[str, float], objective: Objective | None) -> Trial:
@@ -170,14 +171,15 @@ def fetch_original(client: Client, name: str) -> Original:
         hint = "`cloudtrain ps --target azureml` lists the workspace's jobs"
         message = f"the workspace `{client.place.workspace}` has no job `{name}`"
         raise UsageError(message, hint=hint, code="CT974") from None
-    found = originals_in(document, None)
-    if len(found) != 1:
+    originals = originals_in(document, None)
+    if len(originals) != 1:
         hint = "name one of its steps' own jobs: the job's page in the studio lists them"
         raise UsageError(f"`{name}` is a pipeline, not a single job", hint=hint, code="CT981")
     own = {key: value for key in ("credential", "cloud") if (value := getattr(client.place, key))}
-    code_id = str(found[0].request["properties"].get("codeId") or "").removeprefix("azureml:")
+    (original,) = originals
+    code_id = str(original.request["properties"].get("codeId") or "").removeprefix("azureml:")
     code = _code(client, code_id) if code_id.startswith("/subscriptions/") else None
-    return replace(found[0], kind=f"the job {name}", settings={**found[0].settings, **own}, code=code)
+    return replace(original, kind=f"the job {name}", settings={**original.settings, **own}, code=code)
 
 
 def _code(client: Client, code_id: str) -> bytes | None:

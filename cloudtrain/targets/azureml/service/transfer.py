@@ -69,11 +69,11 @@ def upload_code(client: Client, code_id: str, bundle: BundleWriter, on_bytes: By
     """
     with _unpack(bundle) as source:
         files = list(_files(source))
-        given = client.post(
-            f"{code_id}/startPendingUpload", {"pendingUploadType": "TemporaryBlobReference"}, api_version=CODE
-        )["blobReferenceForConsumption"]
-        _send(_container(client, given), _FOLDER, files, Blobs(client), _counting(files, on_bytes))
-    return f"{given['blobUri'].rstrip('/')}/{_FOLDER}"
+        kind = {"pendingUploadType": "TemporaryBlobReference"}
+        answer = client.post(f"{code_id}/startPendingUpload", kind, api_version=CODE)
+        place = answer["blobReferenceForConsumption"]
+        _send(_container(client, place), _FOLDER, files, Blobs(client), _counting(files, on_bytes))
+    return f"{place['blobUri'].rstrip('/')}/{_FOLDER}"
 
 
 def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter) -> str:
@@ -138,9 +138,8 @@ def _unpack(bundle: BundleWriter) -> Iterator[Path]:
         try:
             unpack(archive, source, bundle.sha256)
         except DamagedBundle as error:
-            raise TargetError(
-                str(error), hint="check the disk that holds temporary files, or set TMPDIR to another folder"
-            ) from None
+            hint = "check the disk that holds temporary files, or set TMPDIR to another folder"
+            raise TargetError(str(error), hint=hint) from None
         yield source
 
 
@@ -175,20 +174,17 @@ def _text(name: str) -> str:
     return name
 
 
-def _container(client: Client, given: dict[str, Any]) -> Any:
-    """Return a client for the container that the service has created for the upload.
+def _container(client: Client, place: dict[str, Any]) -> Any:
+    """Return a client for `place`, the container that the service has created for the upload.
 
-    `given` is the service's answer about the container. If it has a signature, the client uses the signature;
-    otherwise it uses the credentials.
+    If the service's answer has a signature, the client uses the signature; otherwise it uses the credentials.
     """
     storage = require("azure.storage.blob", extra="azureml")
-    signed = (given.get("credential") or {}).get("sasUri")
+    signed = (place.get("credential") or {}).get("sasUri")
     sizes = {"max_single_put_size": _WHOLE, "max_block_size": _BLOCK, "retry_total": _RETRIES}
-    return storage.ContainerClient.from_container_url(
-        signed or given["blobUri"],
-        credential=None if signed else client.credential,
-        **{**Blobs(client).options, **sizes},
-    )
+    credential = None if signed else client.credential
+    options = {**Blobs(client).options, **sizes}
+    return storage.ContainerClient.from_container_url(signed or place["blobUri"], credential=credential, **options)
 
 
 def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, count: Callable[[_File, int], None]) -> None:
@@ -262,15 +258,15 @@ def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path)
         TargetError: the run wrote no files to `path`, or a file's path is not allowed.
     """
     results = Results(blobs, job)
-    wanted = results.check_path(path.strip("/"))
-    found: dict[str, File] = {}
-    for file in results.files(wanted):
-        found.setdefault(_behind(file.name, wanted) or file.name.rpartition("/")[2], file)
-    if not found and wanted:
+    path = results.check_path(path.strip("/"))
+    files: dict[str, File] = {}
+    for file in results.files(path):
+        files.setdefault(_behind(file.name, path) or file.name.rpartition("/")[2], file)
+    if not files and path:
         hint = f"this run can write to {', '.join(f'`{name}/`' for name in results.names)}"
-        raise TargetError(f"the run wrote nothing to `{wanted}`", hint=hint)
+        raise TargetError(f"the run wrote nothing to `{path}`", hint=hint)
     with landing(destination) as staging:
-        places = [(file, staging.place(name)) for name, file in sorted(found.items())]
+        places = [(file, staging.place(name)) for name, file in sorted(files.items())]
         run_concurrently(_FILES, lambda item, check: _fetch(*item, check), places)
         return staging.move()
 
@@ -298,9 +294,9 @@ def code_folder(address: str) -> tuple[str, str]:
 
     The folder of `upload_code` has one level; the SDK's has several.
     """
-    named = re.fullmatch(r"(https://[^/]+\.blob\.[^/]+/[^/]+)/(.+)", address.rstrip("/"))
+    match = re.fullmatch(r"(https://[^/]+\.blob\.[^/]+/[^/]+)/(.+)", address.rstrip("/"))
     container, _, folder = address.rstrip("/").rpartition("/")
-    return (named[1], named[2]) if named else (container, folder)
+    return (match[1], match[2]) if match else (container, folder)
 
 
 class Results:
@@ -315,42 +311,39 @@ class Results:
 
     @property
     def names(self) -> list[str]:
-        """Return the results that a user can download, such as `model` and `logs`."""
+        """The results that a user can download, such as `model` and `logs`."""
         return [*self._places, OUTPUTS, LOGS]
 
-    def check_path(self, wanted: str) -> str:
+    def check_path(self, path: str) -> str:
         """Return the path with the result's standard name: `model` for `outputs/model`.
 
         Raises:
             UsageError: the run has no such result.
         """
         for name in OWN:
-            if name in self._places and _behind(wanted, f"{OUTPUTS}/{name}") is not None:
-                wanted = wanted.removeprefix(f"{OUTPUTS}/")
-        if not any(_overlap(name, wanted) for name in self.names) or ".." in wanted.split("/"):
-            raise UsageError(
-                f"`{wanted}` is not a result of the run", hint=did_you_mean(wanted, self.names), code="CT935"
-            )
-        return wanted
+            if name in self._places and _behind(path, f"{OUTPUTS}/{name}") is not None:
+                path = path.removeprefix(f"{OUTPUTS}/")
+        if not any(_overlap(name, path) for name in self.names) or ".." in path.split("/"):
+            raise UsageError(f"`{path}` is not a result of the run", hint=did_you_mean(path, self.names), code="CT935")
+        return path
 
-    def files(self, wanted: str) -> Iterator[File]:
-        """Yield the files under the path `wanted` in the results. Of two files with the same name, the first counts."""
-        chosen = [name for name in self._places if _overlap(name, wanted)]
-        for name in chosen:
-            yield from self._output(name, _behind(wanted, name) or "")
-        inside_one = any(_behind(wanted, name) is not None for name in chosen)
-        if _overlap(OUTPUTS, wanted) and not inside_one:
+    def files(self, path: str) -> Iterator[File]:
+        """Yield the files under `path` in the results. Of two files with the same name, the first counts."""
+        names = [name for name in self._places if _overlap(name, path)]
+        for name in names:
+            yield from self._output(name, _behind(path, name) or "")
+        is_inside_one = any(_behind(path, name) is not None for name in names)
+        if _overlap(OUTPUTS, path) and not is_inside_one:
             where = artifact_place(self._workspace, self._run, f"{OUTPUTS}/")
-            yield from self._at(OUTPUTS, where, _behind(wanted, OUTPUTS) or "")
-        if _overlap(LOGS, wanted):
-            yield from (file for file in self._logs() if _behind(file.name, wanted) is not None)
+            yield from self._at(OUTPUTS, where, _behind(path, OUTPUTS) or "")
+        if _overlap(LOGS, path):
+            yield from (file for file in self._logs() if _behind(file.name, path) is not None)
 
     def _output(self, name: str, rest: str) -> Iterator[File]:
-        found = list(self._at(name, place_of(self._places[name], self._workspace), rest))
-        if not found:
-            elsewhere = self._resolve(name)
-            found = list(self._at(name, elsewhere, rest)) if elsewhere else []
-        yield from found
+        files = list(self._at(name, place_of(self._places[name], self._workspace), rest))
+        if not files and (elsewhere := self._resolve(name)):
+            files = list(self._at(name, elsewhere, rest))
+        yield from files
 
     def _resolve(self, name: str) -> Where | None:
         """Return the storage location that the service chose for an output.
@@ -399,9 +392,9 @@ def _behind(name: str, folder: str) -> str | None:
     return name[len(folder) + 1 :] if name.startswith(f"{folder}/") else None
 
 
-def _overlap(name: str, wanted: str) -> bool:
+def _overlap(one: str, other: str) -> bool:
     """Return whether one of two paths contains the other."""
-    return _behind(name, wanted) is not None or _behind(wanted, name) is not None
+    return _behind(one, other) is not None or _behind(other, one) is not None
 
 
 def _fetch(file: File, place: Path, check: Check) -> None:
@@ -457,7 +450,12 @@ def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: Byt
     named = item.kind == "environment" and name != UNNAMED
     if not named and _is_there(client, item):
         return False
-    content = item.content if item.content is not None else _code(client, item, bundle, on_bytes)
+    if item.content is not None:
+        content = item.content
+    else:
+        where = upload_code(client, item.destination, bundle, on_bytes)
+        properties = {"codeUri": where, "isAnonymous": True, "properties": {HASH: item.sha256}}
+        content = json.dumps({"properties": properties})
     if item.folder is not None:
         content = content.replace(FOLDER, upload_folder(client, item.folder, item.sha256, bundle))
     try:
@@ -481,18 +479,12 @@ def _is_there(client: Client, item: Upload) -> bool:
         TargetError: the code asset of that name has different content.
     """
     try:
-        found = client.get(item.destination, api_version=_VERSIONS[item.kind])
+        asset = client.get(item.destination, api_version=_VERSIONS[item.kind])
     except NotThere:
         return False
-    said = ((found.get("properties") or {}).get("properties") or {}).get(HASH)
-    if item.kind == "code" and said != item.sha256:
+    sha256 = ((asset.get("properties") or {}).get("properties") or {}).get(HASH)
+    if item.kind == "code" and sha256 != item.sha256:
         name = item.destination.rpartition("/codes/")[2]
         message = f"the code asset `{name}` does not match the hash in its name"
         raise TargetError(message, hint="archive the asset in the workspace, or submit to another workspace")
     return True
-
-
-def _code(client: Client, item: Upload, bundle: BundleWriter, on_bytes: ByteProgress | None) -> str:
-    """Upload the code, and return the body of the request that creates the code asset."""
-    where = upload_code(client, item.destination, bundle, on_bytes)
-    return json.dumps({"properties": {"codeUri": where, "isAnonymous": True, "properties": {HASH: item.sha256}}})

@@ -1,0 +1,336 @@
+"""Turn the service's description of a job into a `RunStatus`: state, reason, times and cost.
+
+The job's body comes from the resource manager. Its state and times come from the workspace's run history, which has
+three times: when the run was created, when it began to run, and when it ended.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from cloudtrain.errors import TargetError
+from cloudtrain.job.model import format_duration
+from cloudtrain.machines.overlay import Overlay, type_named
+from cloudtrain.machines.table import hourly, over
+from cloudtrain.plans.states import RunState, RunStatus, Transition
+from cloudtrain.targets.azureml.compile.job import max_runtime
+from cloudtrain.targets.azureml.service.logs import LogFile, RunLog
+from cloudtrain.targets.azureml.service.provider_errors import error_fields
+from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
+
+# The reason of a failed run, in one line, from the service's message and the failed rank's last output.
+#
+# The service's message is a sentence about an exit code, a whole traceback, or JSON that contains the message (in
+# `NonCompliant` if it may quote the user's output, else in `Compliant`). These forms come from public error reports;
+# not all have been tested. A message in another form is shown unchanged.
+
+_DETAILS, _TAIL, _FILES, _AT_ONCE = 20, 8192, 64, 8
+"""Limits: lines that explain a failure, bytes read from a file's end to find them, files, and files at a time."""
+
+_CEREMONY = re.compile(
+    r"^(?:\s|AzureMLCompute job failed\.?|(?:JobFailed|ExecutionFailed): *|Execution failed\.|Reason: *)+",
+    re.IGNORECASE,
+)
+_SAYS_NOTHING = re.compile(
+    r"(?:Submitted script failed with a non-zero exit code|Job failed with non-zero exit code|"
+    r"(?:User )?process '[^']*' (?:exited|completed) with)",
+    re.IGNORECASE,
+)
+_EXIT_CODE = re.compile(
+    r"exit(?:ed)?(?: with)?(?: status)?[ _]codes?\b[\"':,\s]*(?:\"?value\"?[\"':\s]*)?(-?\d+)", re.IGNORECASE
+)
+_FILE = re.compile(r"user_logs/std_log[\w-]*\.txt")
+_BEFORE_ERROR = re.compile(r"^.*?\b(?:Error|error message):? '?(?=\w+(?:\.\w+)*(?:Error|Exception|Interrupt|Exit)\b)")
+"""The text before an error's name, as in `Error: ValueError: bad` or `... error message 'ValueError: bad`."""
+_PLAIN = ("", "UserError", "ExecutionFailed")
+"""Codes that tell nothing, because every failure of a script has them."""
+_UNKNOWN = "the service gives no reason"
+
+
+class Reason(NamedTuple):
+    """The reason of a failure in one line (`text`), the lines that explain it and, if known, exit code and log file."""
+
+    text: str
+    details: tuple[str, ...] = ()
+    exit_code: int | None = None
+    file: str | None = None
+    """The log file that the reason refers to."""
+
+
+def reason_of(error: Any) -> Reason:
+    """Convert the `error` of a run, in any of its forms, to a reason."""
+    fields = error_fields(error)
+    message = str(fields.get("message") or next(_messages(fields), ""))
+    body = _unpack(message)
+    lines = [line.rstrip() for line in body.splitlines() if line.strip()]
+    code, file = _EXIT_CODE.search(message), _FILE.search(body)
+    named = error_in([_BEFORE_ERROR.sub("", line) for line in lines])
+    text = _CEREMONY.sub("", shorten_line(body))
+    if named or _SAYS_NOTHING.match(text):
+        text = "the script failed" + (f" with exit code {code[1]}" if code else "") + (f": {named}" if named else "")
+    kind = str(fields.get("code") or "")
+    if kind not in _PLAIN and kind not in text:
+        text = f"{kind}: {text}" if text else kind
+    return Reason(
+        text=shorten_line(text) or _UNKNOWN,
+        details=tuple(lines[-_DETAILS:]) if len(lines) > 1 else (),
+        exit_code=int(code[1]) if code else None,
+        file=file[0] if file else None,
+    )
+
+
+def explain(status: RunStatus, log: RunLog) -> RunStatus:
+    """Return a failed run's status with the last output of the rank that failed first. `log` must include all ranks.
+
+    If the logs cannot be read or contain no error, the status is returned unchanged.
+    """
+    try:
+        log.discover()
+        end = _first_failure(log, reason_of(log.details.get("error")).file)
+    except TargetError:
+        return status
+    if end is None:
+        return status
+    reason = status.reason or _UNKNOWN
+    return replace(
+        status,
+        reason=shorten_line(reason if end.error in reason else f"{reason}: {end.error}"),
+        details=tuple(end.lines[-_DETAILS:]),
+        failed_rank=end.file.writer.rank,
+    )
+
+
+class _End(NamedTuple):
+    """The last lines of a log file, and the error in them."""
+
+    file: LogFile
+    changed: float
+    lines: list[str]
+    error: str
+
+
+def _first_failure(log: RunLog, named: str | None) -> _End | None:
+    """Return the end of the log of the rank that failed first; None if no log ends with an error.
+
+    Ranks that only lost their connection to another rank are chosen last, because such an error often appears before
+    the error that caused it. Among the other ranks, the one whose log the service names (`named`) is chosen, or else
+    the one whose log ended first.
+    """
+
+    def suspicion(end: _End) -> tuple[bool, bool, float]:
+        return bool(PEER_LOST.search("\n".join(end.lines[-6:]))), end.file.name != named, end.changed
+
+    ends = list(_ends(log, log.streams[:_FILES])) or list(_ends(log, log.system_files[:_AT_ONCE]))
+    return min(ends, key=suspicion, default=None)
+
+
+def _ends(log: RunLog, files: Sequence[LogFile]) -> Iterator[_End]:
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        for file, (changed, lines) in zip(files, pool.map(lambda file: log.tail(file, _TAIL), files), strict=True):
+            error = error_in(lines)
+            if error is not None:
+                yield _End(file, changed, [line for line in lines if line.strip()], error)
+
+
+def _messages(error: Mapping[str, Any]) -> Iterator[str]:
+    details = error.get("details")
+    for detail in details if isinstance(details, list) else ():
+        if isinstance(detail, Mapping):
+            if detail.get("message"):
+                yield str(detail["message"])
+            yield from _messages(detail)
+
+
+def _unpack(message: str) -> str:
+    """Return the message, taken out of JSON if necessary."""
+    try:
+        data, _ = json.JSONDecoder().raw_decode(message.strip())
+    except ValueError:
+        return message
+    texts = [data.get(name) for name in ("NonCompliant", "Compliant", "message")] if isinstance(data, dict) else []
+    return next((text for text in texts if isinstance(text, str) and text.strip()), message)
+
+
+# State, times, reason and cost.
+
+STATES: dict[str, RunState] = {
+    "NotStarted": RunState.PENDING,
+    "Queued": RunState.PENDING,
+    "Provisioning": RunState.PREPARING,
+    "Preparing": RunState.PREPARING,
+    "Starting": RunState.PREPARING,
+    "Running": RunState.RUNNING,
+    "Finalizing": RunState.RUNNING,
+    "CancelRequested": RunState.STOPPING,
+    "Completed": RunState.SUCCEEDED,
+    "Failed": RunState.FAILED,
+    "Canceled": RunState.STOPPED,
+    "Paused": RunState.PENDING,
+    "NotResponding": RunState.RUNNING,
+}
+"""Maps every state that azure-ai-ml 1.35.2 knows to ours.
+
+The SDK stops waiting for a run that is `Paused` or `NotResponding`, but neither has ended. According to the API's
+documentation, a paused run may continue, and a run that does not respond may return to any state.
+"""
+
+_WHY = {
+    "Paused": "the run was paused; it can be resumed in the studio",
+    "NotResponding": "the run gives no sign of life; it may come back",
+}
+
+_MOMENT = re.compile(r"(?P<seconds>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?P<fraction>\.\d+)?(?P<zone>Z|[+-]\d\d:?\d\d)?")
+
+
+def state_of(status: str) -> RunState:
+    """Return cloudtrain's state for the service's `status`. An unknown status counts as running."""
+    return STATES.get(status, RunState.RUNNING)
+
+
+def is_ending(job: Mapping[str, Any]) -> bool:
+    """Return whether the job has ended or is ending, so that it cannot be cancelled.
+
+    The service also refuses to cancel a job while it saves the job's outputs (`Finalizing`).
+    """
+    word = job["properties"]["status"]
+    state = state_of(word)
+    return state.is_final or state is RunState.STOPPING or word == "Finalizing"
+
+
+def status_of(job: Mapping[str, Any], details: Mapping[str, Any], hourly: float | None, now: float) -> RunStatus:
+    """Return the status of a job.
+
+    Args:
+        job: the resource manager's description of the job.
+        details: the run's details; empty if the run history does not have the run yet.
+        hourly: price of all the job's machines in US dollars per hour; None if unknown.
+        now: the current time in seconds since the epoch, for jobs that have not ended yet.
+    """
+    word = details.get("status") or job["properties"]["status"]
+    state = state_of(word)
+    created = seconds(details.get("createdTimeUtc")) or _created_at(job)
+    started, ended = seconds(details.get("startTimeUtc")), None
+    if state.is_final:
+        ended = seconds(details.get("endTimeUtc") or details.get("lastModifiedUtc"))
+    status = RunStatus(
+        state=state,
+        reason=_WHY.get(word),
+        created=created,
+        started=started,
+        ended=ended,
+        transitions=_transitions(word, created, started, ended),
+        page=_page(job),
+    )
+    status = _with_reason(status, job, details)
+    if started is None:
+        return status
+    # A cluster's idle minutes before and after the job do not count.
+    billable = max(0.0, (ended if ended is not None else now) - started)
+    return replace(status, billable_seconds=billable, cost=None if hourly is None else over(hourly, billable))
+
+
+def listed_status(job: Mapping[str, Any]) -> RunStatus:
+    """Return the status of one job in a list of jobs, which lacks the job's start, end and cost."""
+    word = job["properties"].get("status") or ""
+    return RunStatus(state_of(word), reason=_WHY.get(word), created=_created_at(job), page=_page(job))
+
+
+def seconds(moment: str | None) -> float | None:
+    """Convert a time of the service, with up to seven decimal places, to seconds since the epoch.
+
+    Returns None for a text of another form.
+    """
+    match = _MOMENT.fullmatch(moment or "")
+    if match is None:
+        return None
+    zone = (match["zone"] or "Z").replace("Z", "+00:00")
+    whole = datetime.fromisoformat(match["seconds"] + (zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"))
+    return whole.astimezone(timezone.utc).timestamp() + float(match["fraction"] or 0)
+
+
+def _created_at(job: Mapping[str, Any]) -> float | None:
+    return seconds((job.get("systemData") or {}).get("createdAt"))
+
+
+def _page(job: Mapping[str, Any]) -> str | None:
+    """Return the address of the job's page in the studio; the service lists it among the job's services."""
+    page: str | None = ((job["properties"].get("services") or {}).get("Studio") or {}).get("endpoint")
+    return page
+
+
+def _transitions(
+    word: str, created: float | None, started: float | None, ended: float | None
+) -> tuple[Transition, ...]:  # fmt: skip
+    """Return the phases whose beginning is known: waiting, running and the end."""
+    if created is None:
+        return ()
+    waiting = word if started is None and ended is None else "Queued"
+    phases = [Transition(waiting, created, started if started is not None else ended)]
+    if started is not None:
+        phases.append(Transition("Running" if ended is not None else word, started, ended))
+    if ended is not None:
+        phases.append(Transition(word, ended, ended))
+    return tuple(phases)
+
+
+def _with_reason(status: RunStatus, job: Mapping[str, Any], details: Mapping[str, Any]) -> RunStatus:
+    error = details.get("error")
+    if status.state is RunState.FAILED:
+        reason = reason_of(error)
+        return replace(status, reason=reason.text, details=reason.details, exit_code=reason.exit_code)
+    if status.state is RunState.STOPPED:
+        return replace(status, reason=_limit(status, job) or (reason_of(error).text if error else None))
+    if status.reason is None and status.state in (RunState.PENDING, RunState.PREPARING):
+        # The service's last warning usually explains why a job is waiting.
+        warnings = [item["message"] for item in details.get("warnings") or () if item.get("message")]
+        return replace(status, reason=" ".join(str(warnings[-1]).split()) if warnings else None)
+    return status
+
+
+def _limit(status: RunStatus, job: Mapping[str, Any]) -> str | None:
+    """Return a note if a job reached its time limit, else None."""
+    allowed = max_runtime(job["properties"])
+    if not allowed or status.started is None or status.ended is None or status.ended - status.started < allowed:
+        return None
+    return f"it reached `max_runtime` ({format_duration(allowed)})"
+
+
+# The billed machines of a job, and their cost per hour at list prices or at the user's own prices.
+
+ClusterOf = Callable[[str], Mapping[str, Any] | None]
+"""Returns the resource manager's description of a compute by its id; None if there is none."""
+
+
+def hourly_price(
+    properties: Mapping[str, Any], details: Mapping[str, Any], cluster_of: ClusterOf, overlay: Overlay
+) -> float | None:
+    """Return the price of all instances of a job in US dollars per hour; None if unknown, as it is for spot capacity.
+
+    Args:
+        properties: the job's body.
+        details: the run's details from the run history, which may lack the machines.
+        cluster_of: returns a cluster's description; called only if the other sources lack the machines.
+        overlay: the user's corrections of the instance catalogue.
+    """
+    resources = properties.get("resources") or {}
+    machines = details.get("compute") or {}
+    count = int(machines.get("instanceCount") or resources.get("instanceCount") or 1)
+    priority = machines.get("priority") or (properties.get("queueSettings") or {}).get("jobTier")
+    compute = properties.get("computeId") or ""
+    instance_type = machines.get("vmSize")
+    if not instance_type:
+        if "/computes/" in compute and not compute.endswith("/serverless"):
+            cluster = ((cluster_of(compute) or {}).get("properties") or {}).get("properties") or {}
+            instance_type, priority = cluster.get("vmSize"), cluster.get("vmPriority")
+        else:
+            instance_type = resources.get("instanceType")
+    is_spot = str(priority or "").replace("_", "").lower() in ("spot", "lowpriority")
+    if not instance_type or is_spot:
+        return None
+    return hourly([(type_named("azureml", str(instance_type), overlay), count)])
