@@ -18,6 +18,8 @@ from cloudtrain.plans.processes import TOLD_APART, Alike, Process, Processes, co
 from cloudtrain.plans.states import RunRef
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from cloudtrain.plans.document import Block, Command, Document, Heading, Lines, Notice, Pairs, Text
     from cloudtrain.plans.layout import RichDocument
 
@@ -292,6 +294,10 @@ class Plan(Exports):
         """Return a copy of the plan with `findings` in place of its own."""
         return replace(self, findings=findings)
 
+    def renamed(self, name: str) -> Self:
+        """Return the plan for the run `name`: the plan that compile returns under this name."""
+        return rename(self, self.run_name, name)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the whole plan as JSON data, with secrets hidden. The processes are in the form of
         `processes_data`, which writes common values of many processes only once.
@@ -363,6 +369,45 @@ class Plan(Exports):
         from cloudtrain.plans.layout import RichDocument
 
         return RichDocument(self.document())
+
+
+PlanT = TypeVar("PlanT", bound=Plan)
+
+_NAMED = ("run_name", "request", "uploads", "summary", "notes", "written")
+"""The fields of a plan that may hold the run's name, besides the processes."""
+
+
+def rename(plan: PlanT, old: str, new: str) -> PlanT:
+    """Return the plan with the run name `old` replaced by `new`, wherever it stands. A longer name is unchanged:
+    `job-3f9a1c22-1` is not replaced in `job-3f9a1c22-12`.
+    """
+    name = re.compile(rf"{re.escape(old)}(?![0-9])")
+
+    def change(text: str) -> str:
+        return name.sub(new, text) if old in text else text
+
+    def rename_process(process: Process) -> Process:
+        argv, env = map_texts(process.argv, change), map_texts(process.env, change)
+        return replace(process, argv=argv, env=env)
+
+    values = {field: map_texts(getattr(plan, field), change) for field in _NAMED}
+    own = plan.processes
+    processes = own.mapped(rename_process) if isinstance(own, Processes) else tuple(map(rename_process, own))
+    return replace(plan, **values, processes=processes)
+
+
+def map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a copy of JSON data, or of tuples of such data, in which every text is the result of `change`."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(key): map_texts(inner, change) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [map_texts(inner, change) for inner in value]
+    if isinstance(value, tuple):
+        items = [map_texts(inner, change) for inner in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return value
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any, overload
@@ -105,6 +105,14 @@ class Processes(Sequence[Process]):
             processes, key=lambda each: (each.role, each.rank is None, each.role == "rank" and each.argv)
         )
         return cls(Alike.listed(tuple(group)) for _, group in neighbours)
+
+    def mapped(self, change: Callable[[Process], Process]) -> Processes:
+        """Return the processes, each as the result of `change`, which is called when a process is looked at."""
+
+        def changed(group: Alike) -> Alike:
+            return replace(group, make=lambda number: change(group.make(number)))
+
+        return Processes(map(changed, self.groups))
 
     @property
     def ranks(self) -> Counter[int]:
