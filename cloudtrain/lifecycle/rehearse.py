@@ -29,7 +29,7 @@ from cloudtrain.plans.states import REHEARSAL, Metrics, RunRef, RunState, RunSta
 from cloudtrain.runtime.holding import VARIABLE as HOLD_AT_STEP
 from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.targets.common.compiling import run_name, submission_key
-from cloudtrain.targets.common.launch import LocalPlan
+from cloudtrain.targets.common.launch import local_outputs
 from cloudtrain.targets.common.specification import LaunchSpecification
 from cloudtrain.targets.local.folder import FORCED, RunFolder
 from cloudtrain.targets.registry import service_of
@@ -110,7 +110,15 @@ def send(original: Original, settings: Settings, make: Callable[[str], LaunchSpe
     def plan(name: str) -> Plan:
         spec = make(name)
         upload = Upload("code", spec.code.sha256, spec.code.archive, 0, 0)
-        return LocalPlan(DEFAULT_TARGET, name, original.job_name, spec.to_json(), (upload,), place=original.ref.place)
+        return Plan(
+            target=DEFAULT_TARGET,
+            run_name=name,
+            job_name=original.job_name,
+            request=spec.to_json(),
+            uploads=(upload,),
+            place=original.ref.place,
+            outputs=local_outputs(spec),
+        )
 
     key = submission_key(plan(_NAMELESS))
     with open_store(settings.state_dir) as store:

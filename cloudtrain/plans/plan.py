@@ -71,59 +71,6 @@ def _hide(value: Any, forms: list[str]) -> Any:
     return value
 
 
-# Methods that convert a plan into an object or code of a service's SDK.
-#
-# Every plan has all of these methods, so editors and type checkers find them on the result of `ct.plan`. If the plan's
-# target does not support a method, the method raises an error that names the targets that support it.
-
-
-class Exports:
-    """The export methods. A target's plan overrides the methods that it supports, and `Target.exports` names them."""
-
-    target: str
-
-    def to_estimator(self, session: Any = None) -> Any:
-        """Return an estimator whose `fit(**plan.fit_arguments())` sends the request. `session` is a session of the SDK;
-        None creates one.
-        """
-        raise self._refusal("to_estimator")
-
-    def fit_arguments(self) -> dict[str, Any]:
-        """Return the arguments for the estimator's `fit`."""
-        raise self._refusal("fit_arguments")
-
-    def to_model_trainer(self, session: Any = None) -> Any:
-        """Return a model trainer whose `train(**plan.train_arguments())` sends the request. `session` is a session of
-        the SDK; None creates one.
-        """
-        raise self._refusal("to_model_trainer")
-
-    def train_arguments(self) -> dict[str, Any]:
-        """Return the arguments for the trainer's `train`."""
-        raise self._refusal("train_arguments")
-
-    def to_command(self) -> Any:
-        """Return a command job, which `ml_client.jobs.create_or_update` accepts."""
-        raise self._refusal("to_command")
-
-    def to_python(self, *_: Any, **__: Any) -> str:
-        """Return code that sends the request with the SDK. The options differ by target."""
-        raise self._refusal("to_python")
-
-    def to_yaml(self) -> str:
-        """Return the job as YAML for the service's command line."""
-        raise self._refusal("to_yaml")
-
-    def _refusal(self, method: str) -> UsageError:
-        """Return the error for an unsupported method, which names the targets whose plans support it."""
-        from cloudtrain.system.plugins import all_targets
-
-        names = [target.name for target in all_targets() if method in target.exports]
-        calls = " or ".join(f'`ct.plan(job, "{name}").{method}()`' for name in names)
-        message = f"a plan for `{self.target}` has no `{method}`"
-        return UsageError(message, hint=f"write {calls}" if calls else None, code="CT904")
-
-
 class Level(str, Enum):
     """Severity of a finding. Only errors stop a submit; warnings and notices do not."""
 
@@ -225,7 +172,7 @@ class CompileContext(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan(Exports):
+class Plan:
     """The data that a submit sends: exactly the body in `request`, and the files in `uploads`.
 
     Attributes:
@@ -237,8 +184,8 @@ class Plan(Exports):
         findings: the results of the checks.
         summary: pairs of label and text that introduce the plan to a reader.
         place: the region, workspace or host of the run, which is the middle part of the run's reference.
-        written: maps `model`, `checkpoint` and `outputs/NAME` to the locations on the target that the run will write
-            to. Empty for targets whose request contains these locations; their plan class overrides `outputs`.
+        outputs: maps `model`, `checkpoint` and `outputs/NAME` to the locations on the target that the run will write
+            to.
         settings: the files on this machine, other than the job's, that influenced the plan: `cloudtrain.toml`,
             `instances.toml`, and files of the target's tools.
     """
@@ -254,14 +201,9 @@ class Plan(Exports):
     notes: tuple[str, ...] = ()
     place: str = ""
     settings: tuple[str, ...] = ()
-    written: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    outputs: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     hidden: tuple[str, ...] = field(default=(), repr=False, compare=False)
     """Secrets in the request. Every rendering hides them; the request that is sent contains them."""
-
-    @property
-    def outputs(self) -> dict[str, str]:
-        """Maps `model`, `checkpoint` and `outputs/NAME` to the locations on the target that the run will write to."""
-        return dict(self.written)
 
     @property
     def ref(self) -> RunRef:
@@ -325,7 +267,8 @@ class Plan(Exports):
         """Map each name in `Target.plan_formats` to a function that returns the request in that format. Other tools
         for the target read these formats.
         """
-        return {}
+        forms = getattr(self._exports(), "forms", None)
+        return {} if forms is None else forms()
 
     def document(self, *, whole: bool = True) -> Document:
         """Return the plan as a document: the summary and the findings, errors first. If `whole`, the uploads, the
@@ -369,6 +312,66 @@ class Plan(Exports):
         from cloudtrain.plans.layout import RichDocument
 
         return RichDocument(self.document())
+
+    # Convert the plan into an object or code of the service's own SDK. Every plan has these methods, so that editors
+    # and type checkers find them on the result of `ct.plan`. The target's part `export` does the work.
+
+    def to_estimator(self, session: Any = None) -> Any:
+        """Return an estimator whose `fit(**plan.fit_arguments())` sends the request. `session` is a session of the SDK;
+        None creates one.
+        """
+        return self._export("to_estimator")(session)
+
+    def fit_arguments(self) -> dict[str, Any]:
+        """Return the arguments for the estimator's `fit`."""
+        arguments: dict[str, Any] = self._export("fit_arguments")()
+        return arguments
+
+    def to_model_trainer(self, session: Any = None) -> Any:
+        """Return a model trainer whose `train(**plan.train_arguments())` sends the request. `session` is a session of
+        the SDK; None creates one.
+        """
+        return self._export("to_model_trainer")(session)
+
+    def train_arguments(self) -> dict[str, Any]:
+        """Return the arguments for the trainer's `train`."""
+        arguments: dict[str, Any] = self._export("train_arguments")()
+        return arguments
+
+    def to_command(self) -> Any:
+        """Return a command job, which `ml_client.jobs.create_or_update` accepts."""
+        return self._export("to_command")()
+
+    def to_python(self, *options: Any, **named_options: Any) -> str:
+        """Return code that sends the request with the SDK. The options differ by target."""
+        return str(self._export("to_python")(*options, **named_options))
+
+    def to_yaml(self) -> str:
+        """Return the job as YAML for the service's command line."""
+        return str(self._export("to_yaml")())
+
+    def _exports(self) -> Any:
+        """Return the target's exports of this plan; None if the target has none for this kind of request."""
+        from cloudtrain.system.plugins import find_part
+
+        exports_of = find_part(self.target, "export")
+        return None if exports_of is None else exports_of(self)
+
+    def _export(self, method: str) -> Callable[..., Any]:
+        """Return a method of the target's exports.
+
+        Raises:
+            UsageError: the target does not support the method (CT904). The hint names the targets that support it.
+        """
+        found: Callable[..., Any] | None = getattr(self._exports(), method, None)
+        if found is not None:
+            return found
+        from cloudtrain.system.plugins import all_targets
+
+        names = [target.name for target in all_targets() if method in target.exports]
+        calls = " or ".join(f'`ct.plan(job, "{name}").{method}()`' for name in names)
+        message = f"a plan for `{self.target}` has no `{method}`"
+        raise UsageError(message, hint=f"write {calls}" if calls else None, code="CT904")
 
 
 PlanT = TypeVar("PlanT", bound=Plan)

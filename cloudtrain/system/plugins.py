@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
 from keyword import iskeyword
+from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -60,6 +61,18 @@ def find_usable(name: str) -> Any | None:
         return find_target(name) if name in target_names() else None
     except TargetUnavailable:
         return None
+
+
+def find_part(name: str, part: str) -> Callable[..., Any] | None:
+    """Import and return an optional part of the target `name`, such as `export`; None if the target has no such part,
+    or cannot be used.
+    """
+    place = getattr(find_usable(name), "parts", {}).get(part)
+    if place is None:
+        return None
+    module, _, attribute = place.partition(":")
+    found: Callable[..., Any] = attrgetter(attribute)(import_module(module))
+    return found
 
 
 def all_targets() -> list[Any]:

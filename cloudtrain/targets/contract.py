@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from cloudtrain.plans.states import Trial
     from cloudtrain.rules.engine import Reading
     from cloudtrain.targets.adoption import Adopter, BatchSettings, Draft, Original, StaticCall
-    from cloudtrain.targets.common.launch import LocalPlan
     from cloudtrain.targets.settings import TargetSettings
 
 
@@ -305,7 +304,13 @@ class Target(ABC):
     sweep."""
 
     exports: ClassVar[tuple[str, ...]] = ()
-    """The methods of `core.exports` that the target's plans define."""
+    """The methods of `Plan`, such as `to_yaml`, that the target's part `export` implements."""
+    parts: ClassVar[Mapping[str, str]] = {}
+    """The target's optional parts: maps an ability to `module:function`, which is imported on first use.
+
+    `export`: called with a plan; returns an object with `forms` and the methods in `exports`, or None for a request
+    that other tools cannot send.
+    """
 
     def refuse_name(self, name: str) -> str | None:
         """Return why cloudtrain cannot use this target under `name`, the name of its entry point, as a clause; None if
@@ -404,7 +409,7 @@ class Target(ABC):
 
         return refuse_archive_path(path)
 
-    def emulate(self, job: TrainingJob, settings: Any, context: CompileContext) -> LocalPlan:
+    def emulate(self, job: TrainingJob, settings: Any, context: CompileContext) -> Plan:
         """Return the plan of a local run that emulates this target. `settings` are the settings of the local target.
 
         Raises:

@@ -7,9 +7,8 @@ from typing import Any
 
 from cloudtrain.job.processing import ProcessingJob
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.plans.plan import Bundle, CompileContext
+from cloudtrain.plans.plan import Bundle, CompileContext, Plan
 from cloudtrain.targets.azureml.compile.job import compile_azureml
-from cloudtrain.targets.azureml.plan import AzureMLPlan
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
 
 ACCOUNT = AzureMLAccount("11111111-2222-3333-4444-555555555555", "research", "vision")
@@ -38,12 +37,12 @@ BASE: dict[str, Any] = {
 }
 
 
-def plan_of(case: Case, account: AzureMLAccount = ACCOUNT, run_name: str = RUN) -> AzureMLPlan:
+def plan_of(case: Case, account: AzureMLAccount = ACCOUNT, run_name: str = RUN) -> Plan:
     """The compiled job."""
     conda = CONDA if (case.job.get("environment") or {}).get("conda_file") else None
     context = CompileContext(run_name, Bundle("ab" * 32, 1000, 3), account, conda)
     settings = {name: value for name, value in (BASE | case.job).items() if value is not None}
-    return AzureMLPlan.of(compile_azureml(case.kind(**settings), AzureML(**case.target), context))
+    return compile_azureml(case.kind(**settings), AzureML(**case.target), context)
 
 
 def machine(name: str, count: int = 1, **more: Any) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.plans.plan import Bundle, CompileContext
+from cloudtrain.plans.plan import Bundle, CompileContext, Plan
 from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
-from cloudtrain.targets.sagemaker.plan import SageMakerPlan
 from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 
 ROLE = "arn:aws:iam::123456789012:role/SageMakerRole"
@@ -35,14 +34,13 @@ BASE: dict[str, Any] = {
 }
 
 
-def plan_of(case: Case) -> SageMakerPlan:
+def plan_of(case: Case) -> Plan:
     """The compiled job."""
     account = SageMakerAccount(region=case.region, role=ROLE, bucket="my-bucket")
     context = CompileContext("parity-1a2b3c4d-1", Bundle("ab" * 32, 1000, 3), account)
     settings = {"resources": machine("ml.p4d.24xlarge", 2)} | BASE | case.job
     job = TrainingJob(**settings)
-    compiled = compile_sagemaker(job, SageMaker(**case.target), context)
-    return SageMakerPlan.of(replace(compiled, place=account.place))
+    return compile_sagemaker(job, SageMaker(**case.target), context)
 
 
 def machine(name: str, count: int = 1, **more: Any) -> dict[str, Any]:

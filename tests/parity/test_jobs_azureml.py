@@ -15,8 +15,8 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import TargetError
+from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.azureml.export import INPUT_MODES
-from cloudtrain.targets.azureml.plan import AzureMLPlan
 from cloudtrain.targets.azureml.service.client import SUBMIT
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
 from tests.fakes.azureml import FakeAzure
@@ -158,7 +158,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAzure]:
         yield service
 
 
-def plan_for(fake: FakeAzure, name: str) -> AzureMLPlan:
+def plan_for(fake: FakeAzure, name: str) -> Plan:
     """The case's plan for the fake's workspace, in which its assets stand already."""
     account = AzureMLAccount(fake.subscription_id, fake.resource_group, fake.workspace_name)
     plan = plan_of(CASES[name], account)
@@ -260,7 +260,6 @@ def test_the_yaml_of_the_examples(file: Path, tmp_path: Path) -> None:
 
     target = AzureML(subscription_id=ACCOUNT.subscription_id, resource_group="rg", workspace="team")
     plan = cloudtrain.plan(cloudtrain.load_job(file), target)
-    assert isinstance(plan, AzureMLPlan)
     (tmp_path / "job.yml").write_text(plan.to_yaml(), encoding="utf-8")
     assert compiled(load_job(tmp_path / "job.yml")) == plan.request
     assert compiled(plan.to_command()) == plan.request

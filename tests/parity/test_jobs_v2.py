@@ -22,7 +22,7 @@ def test_there_are_enough_cases() -> None:
 def test_the_sdk_sends_the_plan(name: str, sent: Sent) -> None:
     """The request that reaches CreateTrainingJob is the plan's, field for field."""
     plan = plan_of(CASES[name])
-    session = session_of(plan.region)
+    session = session_of(plan.place)
     assert sent(plan.to_estimator(session), plan.fit_arguments()) == plan.request
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from cloudtrain.errors import TargetError
+from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.sagemaker.export.distributions import KEYS
 from cloudtrain.targets.sagemaker.export.trainer import DIFFERENCES, WITH_DRIVERS
-from cloudtrain.targets.sagemaker.plan import SageMakerPlan
 from tests.parity.conftest import LOOKUPS, session_of
 from tests.parity.jobs import CASES, Case, machine, plan_of
 from tests.parity.wire import Wire
@@ -56,9 +56,9 @@ LAUNCH = {*KEYS, "cloudtrain_launch"} | {
 }
 
 
-def train(plan: SageMakerPlan, wire: Wire) -> dict[str, Any]:
+def train(plan: Plan, wire: Wire) -> dict[str, Any]:
     """Run `train`; the one request that CreateTrainingJob received."""
-    plan.to_model_trainer(session_of(plan.region)).train(**plan.train_arguments(), wait=False, logs=False)
+    plan.to_model_trainer(session_of(plan.place)).train(**plan.train_arguments(), wait=False, logs=False)
     assert wire.calls.count("sagemaker:CreateTrainingJob") == 1
     return wire.training_jobs.pop()
 

@@ -16,9 +16,8 @@ import pytest
 import yaml
 
 from cloudtrain.job.sweep import Sweep
-from cloudtrain.plans.plan import Bundle, CompileContext
+from cloudtrain.plans.plan import Bundle, CompileContext, Plan
 from cloudtrain.targets.azureml.compile.sweep import compile_azureml_sweep
-from cloudtrain.targets.azureml.plan import AzureMLPlan
 from cloudtrain.targets.azureml.settings import AzureML
 from tests.parity.azureml_jobs import ACCOUNT, BASE, RUN, STORE, Case, distribution, machine, plan_of
 from tests.parity.test_jobs_azureml import compiled
@@ -112,7 +111,7 @@ CASES = {
 }  # fmt: skip
 
 
-def trial_of(case: Swept) -> AzureMLPlan:
+def trial_of(case: Swept) -> Plan:
     """The command of one trial, with an input for each hyperparameter of the search, as Azure's tools want it."""
     job = {**BASE, **case.job}
     environment = {**job["environment"]}

@@ -27,7 +27,7 @@ from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.data import Input
 from cloudtrain.job.model import format_duration
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.plans.plan import CompileContext
+from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.plans.processes import Process
 from cloudtrain.targets.azureml.compile.job import compile_azureml
 from cloudtrain.targets.azureml.launch import (
@@ -44,7 +44,7 @@ from cloudtrain.targets.azureml.launch import (
 from cloudtrain.targets.azureml.request import Body
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
 from cloudtrain.targets.common.compiling import Problems
-from cloudtrain.targets.common.launch import LocalAccount, LocalPlan, LocalSettings
+from cloudtrain.targets.common.launch import LocalAccount, LocalSettings, local_plan
 from cloudtrain.targets.common.launchers import loopback_variables
 from cloudtrain.targets.common.scaling import gpu_share, placed_job, scaled_job, without_echoes
 from cloudtrain.targets.common.specification import CodePlace, LaunchSpecification, Link, StartedProcess
@@ -192,7 +192,7 @@ ACCOUNT = AzureMLAccount(
 INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES")
 
 
-def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: CompileContext) -> LocalPlan:
+def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: CompileContext) -> Plan:
     """Return the plan of a job that runs on this machine as on Azure ML. `context.account` must be a `LocalAccount`.
 
     Raises:
@@ -208,7 +208,7 @@ def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: Compile
         process.env.update(_shares(stage, process.instance, len(started)))
         for name, value in loopback_variables(account.loopback).items():
             process.env.setdefault(name, value)
-    return LocalPlan.of(
+    return local_plan(
         specification(stage, context, started, grace_period=target.grace_period),
         job.name,
         context,

@@ -1,7 +1,7 @@
 """Turn a plan's request back into the formats of Azure's own tools.
 
-This code is pure and needs no SDK; `AzureMLPlan` makes the SDK's objects from its results. `tests/parity` runs
-the real SDK and compares its requests.
+Only `AzureMLExports.to_command` needs the SDK; everything else is pure. `tests/parity` runs the real SDK and compares
+its requests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from cloudtrain.errors import TargetError
-from cloudtrain.plans.document import UNSEEN, shell_word, visible_yaml
+from cloudtrain.plans.document import UNSEEN, shell_word, visible, visible_yaml
+from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.azureml.compile.parts import duration_seconds, duration_text, parse_label
 from cloudtrain.targets.azureml.export_words import (
     Convert,
@@ -32,7 +33,7 @@ from cloudtrain.targets.azureml.export_words import (
 )
 from cloudtrain.targets.azureml.service.client import BUILT_IN, kind_of
 from cloudtrain.targets.azureml.settings import AccountRef
-from cloudtrain.targets.common.export import Call, Program, Ref
+from cloudtrain.targets.common.export import Call, Program, Ref, build, python_code
 
 # Convert the body of a command job to the fields that azure-ai-ml's YAML and Python objects share.
 #
@@ -471,3 +472,76 @@ def _scalar(dumper: Any, text: str) -> Any:
     """
     style = '"' if UNSEEN.search(text) else "|" if "\n" in text else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+# The exports of a plan: the SDK's object, code and YAML.
+
+
+class AzureMLExports:
+    """Exports a plan to Azure's own tools. Everything is made from `plan.request`, the body that creates the job.
+
+    Azure's own tools can start the job only when `plan.uploads` are in the workspace, such as the code and any
+    environment made of an image. A `cloudtrain submit` of the same code uploads them.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    @classmethod
+    def of(cls, plan: Plan) -> AzureMLExports | None:
+        """Return the exports of a plan; None if its request is not a command job, such as a sweep."""
+        properties = plan.request.get("properties")
+        return cls(plan) if properties is not None and properties.get("jobType") != "Sweep" else None
+
+    def to_command(self) -> Any:
+        """Return the job as a `command(...)` of azure-ai-ml. The SDK's client sends it as the body `request`:
+
+            ml_client.jobs.create_or_update(plan.to_command())
+
+        The client adds only its own properties about the git repository in the current folder.
+
+        Raises:
+            MissingExtra: the SDK is not installed.
+            TargetError: the SDK cannot express a field of the request; the message names it.
+        """
+        program = command_program(self._job())
+        with quiet():
+            return build(program)[0]
+
+    def to_python(self) -> str:
+        """Return Python code that makes the `command(...)` and sends it with an `MLClient`. Needs no SDK.
+
+        Raises:
+            TargetError: the SDK cannot express a field of the request; the message names it.
+        """
+        title = f"Job `{self._plan.run_name}`, for the SDK of Azure ML: pip install azure-ai-ml azure-identity"
+        if self._plan.uploads:
+            title += f"\n\n{self._needs}\n"
+        return python_code(submit_program(self._job(), self._place), title=title)
+
+    def to_yaml(self) -> str:
+        """Return the job as YAML, from which `az ml job create --file` and `azure.ai.ml.load_job` make `request`.
+
+        Raises:
+            TargetError: the YAML cannot express a field of the request; the message names it.
+        """
+        return yaml_job(self._job(), self._place, remark=self._needs if self._plan.uploads else "")
+
+    def forms(self) -> dict[str, Callable[[], str]]:
+        """Map the names of the export formats to functions that return the plan as a text in the format.
+
+        `az-cli`: YAML for the az command line. `python`: code for azure-ai-ml.
+        """
+        return {"az-cli": self.to_yaml, "python": lambda: visible(self.to_python())}
+
+    @property
+    def _needs(self) -> str:
+        things = " and ".join(f"the {upload.kind}" for upload in self._plan.uploads)
+        return f"Needs what `cloudtrain submit` uploads: {things}."
+
+    @property
+    def _place(self) -> AccountRef:
+        return AccountRef.parse(self._plan.place)
+
+    def _job(self) -> dict[str, Any]:
+        return job_of(self._plan.request, self._plan.run_name)

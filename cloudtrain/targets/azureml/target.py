@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from cloudtrain.targets.azureml.service.service import AzureMLService
     from cloudtrain.targets.azureml.service.sweeps import AzureMLTuner
     from cloudtrain.targets.azureml.settings import AzureMLAccount
-    from cloudtrain.targets.common.launch import LocalPlan
     from cloudtrain.targets.common.services import Pace
 
 
@@ -57,6 +56,7 @@ class AzureMLTarget(Target):
     can_emulate = True
     has_tuner = True
     emulated_places = "azureml://datastores/emulated/paths"
+    parts: ClassVar = {"export": "cloudtrain.targets.azureml.export:AzureMLExports.of"}
     exports = ("to_command", "to_python", "to_yaml")
 
     def account(self, settings: AzureML, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> AzureMLAccount:
@@ -69,9 +69,8 @@ class AzureMLTarget(Target):
     def compile(self, job: AnyJob, settings: AzureML, context: CompileContext) -> Plan:
         """Return the plan of a job on Azure ML, which can also be exported for Azure's SDK and command line."""
         from cloudtrain.targets.azureml.compile.job import compile_azureml
-        from cloudtrain.targets.azureml.plan import AzureMLPlan
 
-        return AzureMLPlan.of(compile_azureml(job, settings, context))
+        return compile_azureml(job, settings, context)
 
     def compile_sweep(self, sweep: Sweep, settings: AzureML, context: CompileContext) -> Plan:
         """Return the plan of a sweep as a sweep job."""
@@ -122,7 +121,7 @@ class AzureMLTarget(Target):
 
         return refuse_blob_name(path)
 
-    def emulate(self, job: TrainingJob, settings: Any, context: CompileContext) -> LocalPlan:
+    def emulate(self, job: TrainingJob, settings: Any, context: CompileContext) -> Plan:
         """Return the plan of a local run with the paths, variables and command lines of Azure ML's instances."""
         from cloudtrain.targets.azureml.emulate import compile_as_azureml
 

@@ -7,7 +7,6 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -83,44 +82,35 @@ class LocalSettings(Protocol):
         ...
 
 
-class LocalPlan(Plan):
-    """A job compiled for this machine. `request` is the launch specification."""
+def local_plan(
+    specification: LaunchSpecification,
+    job_name: str,
+    context: CompileContext,
+    *,
+    processes: Sequence[Process],
+    summary: Iterable[tuple[str, str]],
+    notes: Iterable[str] = (),
+) -> Plan:
+    """Return the plan whose request is this launch specification. `context.account` must be a `LocalAccount`."""
+    bundle, archive = context.bundle, specification.code.archive
+    return Plan(
+        target=DEFAULT_TARGET,
+        run_name=specification.name,
+        job_name=job_name,
+        request=specification.to_json(),
+        uploads=(Upload("code", bundle.sha256, archive, bundle.size, bundle.file_count),),
+        processes=processes,
+        summary=tuple(summary),
+        notes=tuple(notes),
+        place=context.account.place,
+        outputs=local_outputs(specification),
+    )
 
-    @classmethod
-    def of(
-        cls,
-        specification: LaunchSpecification,
-        job_name: str,
-        context: CompileContext,
-        *,
-        processes: Sequence[Process],
-        summary: Iterable[tuple[str, str]],
-        notes: Iterable[str] = (),
-    ) -> LocalPlan:
-        """Return the plan with this launch specification. `context.account` must be a `LocalAccount`."""
-        bundle, archive = context.bundle, specification.code.archive
-        return cls(
-            target=DEFAULT_TARGET,
-            run_name=specification.name,
-            job_name=job_name,
-            request=specification.to_json(),
-            uploads=(Upload("code", bundle.sha256, archive, bundle.size, bundle.file_count),),
-            processes=processes,
-            summary=tuple(summary),
-            notes=tuple(notes),
-            place=context.account.place,
-        )
 
-    @cached_property
-    def specification(self) -> LaunchSpecification:
-        """Return the request as a `LaunchSpecification`."""
-        return LaunchSpecification.from_json(self.request)
-
-    @property
-    def outputs(self) -> dict[str, str]:
-        """Map each output to the folder that the run writes to. If several instances have a folder for the output,
-        return the first instance's folder."""
-        return {name: str(folders[0]) for name, folders in self.specification.downloads().items() if name != "logs"}
+def local_outputs(specification: LaunchSpecification) -> dict[str, str]:
+    """Map each output to the folder that the run writes to. If several instances have a folder for the output, return
+    the first instance's folder."""
+    return {name: str(folders[0]) for name, folders in specification.downloads().items() if name != "logs"}
 
 
 # Find this machine's usable CPUs, GPUs and name, without importing torch.

@@ -9,18 +9,18 @@ from cloudtrain.errors import Problem
 from cloudtrain.job.distribution import MPI, DeepSpeed, Horovod, no_ray
 from cloudtrain.job.model import format_duration
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.plans.plan import CompileContext
+from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.plans.processes import Alike, Process, Processes
 from cloudtrain.targets.common import launchers
 from cloudtrain.targets.common.compiling import Problems, arguments_of, option_problems, resolve_text
-from cloudtrain.targets.common.launch import LocalAccount, LocalPlan
+from cloudtrain.targets.common.launch import LocalAccount, local_plan
 from cloudtrain.targets.common.launchers import OPEN_MPI, loopback_variables
 from cloudtrain.targets.common.scaling import MOST_TASKS, JobSize, gpu_share, local_size, local_tasks
 from cloudtrain.targets.common.specification import CodePlace, LaunchSpecification, StartedProcess
 from cloudtrain.targets.local.settings import Local
 
 
-def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> LocalPlan:
+def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
     """Return the plan of a job on this machine. `context.account` is a `LocalAccount`.
 
     Raises:
@@ -43,7 +43,7 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> L
     return plan
 
 
-def _plan(job: TrainingJob, target: Local, context: CompileContext) -> LocalPlan:
+def _plan(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
     """Return the plan of the job. An input without a `local` path gets the path `inputs/NAME` in the run's folder."""
     run = _RunLayout.of(job, target, context)
     launch = _LAUNCHERS["fork" if target.launcher == "fork" else _launcher_of(job)](run)
@@ -63,7 +63,7 @@ def _plan(job: TrainingJob, target: Local, context: CompileContext) -> LocalPlan
         metrics=dict(job.metrics) or None,
     )
     processes = Processes((*Processes.of(launch.started).groups, *launch.ranks))
-    return LocalPlan.of(specification, job.name, context, processes=processes, summary=_summary(run, launch))
+    return local_plan(specification, job.name, context, processes=processes, summary=_summary(run, launch))
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from cloudtrain.rules.engine import IMAGE, Fault, KeysOf, Reading, Subject, Valu
 from cloudtrain.rules.facts import DataPlace, declared_places
 from cloudtrain.system.files import why_missing
 from cloudtrain.system.plugins import target_names
-from cloudtrain.targets.common.launch import LocalPlan
 from cloudtrain.targets.common.scaling import local_size, requested_size, requested_tasks
 from cloudtrain.targets.common.specification import LaunchSpecification
 from cloudtrain.targets.local import interpreter
@@ -42,6 +41,10 @@ class LocalReading(Reading):
     """
 
     emulate: str | None = None
+
+    @cached_property
+    def specification(self) -> LaunchSpecification:
+        return LaunchSpecification.from_json(self.plan.request)
 
     @cached_property
     def _emulated(self) -> Reading | None:
@@ -220,8 +223,8 @@ _TORCHRUN = ("torch", "smddp", "deepspeed")
 
 
 def _specification(subject: Subject) -> LaunchSpecification:
-    assert isinstance(subject.plan, LocalPlan)
-    return subject.plan.specification
+    assert isinstance(subject.reading, LocalReading)
+    return subject.reading.specification
 
 
 @rule("LO101", Level.ERROR)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob, ProcessingJob
     from cloudtrain.plans.plan import CompileContext, Plan
     from cloudtrain.rules.engine import Reading
-    from cloudtrain.targets.common.launch import LocalAccount, LocalPlan
+    from cloudtrain.targets.common.launch import LocalAccount
     from cloudtrain.targets.local.service import LocalService
 
 
@@ -73,7 +73,7 @@ class LocalTarget(Target):
             interpreter=_interpreter(settings) if settings.build_environment else ("", ""),
         )
 
-    def compile(self, job: AnyJob, settings: Local, context: CompileContext) -> LocalPlan:
+    def compile(self, job: AnyJob, settings: Local, context: CompileContext) -> Plan:
         """Return the plan of a job on this machine."""
         from cloudtrain.targets.local.variants import environment_of, plan_with, settings_in
 
@@ -93,7 +93,7 @@ class LocalTarget(Target):
         return plan
 
     @staticmethod
-    def _compile(job: AnyJob, settings: Local, context: CompileContext) -> LocalPlan:
+    def _compile(job: AnyJob, settings: Local, context: CompileContext) -> Plan:
         if isinstance(job, TrainingJob):
             from cloudtrain.targets.local.compile import compile_local
 

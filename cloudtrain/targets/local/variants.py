@@ -24,7 +24,7 @@ from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.plans.processes import Alike, Process, Processes
 from cloudtrain.targets.common.compiling import Problems
 from cloudtrain.targets.common.gpus import VISIBLE, visible_ids
-from cloudtrain.targets.common.launch import LocalAccount, LocalPlan
+from cloudtrain.targets.common.launch import LocalAccount, local_outputs
 from cloudtrain.targets.common.specification import (
     BuiltEnvironment,
     LaunchSpecification,
@@ -39,7 +39,7 @@ _ONLY_TRAINING = ("distribution", "checkpoint")
 """Lines of the summary that do not apply to a processing job."""
 
 
-def compile_local_processing(job: ProcessingJob, target: Local, context: CompileContext) -> LocalPlan:
+def compile_local_processing(job: ProcessingJob, target: Local, context: CompileContext) -> Plan:
     """Return the plan of a processing job on this machine. `context.account` is a `LocalAccount`.
 
     Raises:
@@ -56,7 +56,7 @@ def compile_local_processing(job: ProcessingJob, target: Local, context: Compile
     whole = problems.value(lambda: compile_local(_mark_shards(view), plain, context), None)
     problems.refuse()
     assert whole is not None
-    specification = whole.specification
+    specification = LaunchSpecification.from_json(whole.request)
     count, run_dir = specification.instances, specification.run_dir
     shares = [{_mark(name): _share(run_dir, instance, name) for name in sharded} for instance in range(count)]
     processes = tuple(_seen(process, shares[process.instance], count) for process in whole.processes)
@@ -72,8 +72,13 @@ def compile_local_processing(job: ProcessingJob, target: Local, context: Compile
         ),
         places={f"outputs/{name}": (env[f"CLOUDTRAIN_OUTPUT_{name.upper()}"],) for name in job.outputs},
     )
-    summary = _summary(whole, sharded, count)
-    return replace(whole, request=specification.to_json(), processes=processes, summary=summary)
+    return replace(
+        whole,
+        request=specification.to_json(),
+        processes=processes,
+        summary=_summary(whole, sharded, count),
+        outputs=local_outputs(specification),
+    )
 
 
 def _share(run_dir: str, instance: int, name: str) -> str:
@@ -121,14 +126,14 @@ _OURS = "CLOUDTRAIN_RUN_DIR"
 """An environment variable that only processes started by the supervisor have; ranks below a launcher lack it."""
 
 
-def queue_plan(plan: LocalPlan, job: AnyJob, settings: Local, account: LocalAccount) -> LocalPlan:
+def queue_plan(plan: Plan, job: AnyJob, settings: Local, account: LocalAccount) -> Plan:
     """Return the plan with the GPUs or CPU slots that the run waits for in the queue. CUDA_VISIBLE_DEVICES gets a
     placeholder, unless the job sets the variable. The supervisor replaces it when the queue gives the run its GPUs.
 
     Raises:
         JobError: the run needs more than the machine has, so it would wait for ever.
     """
-    specification = plan.specification
+    specification = LaunchSpecification.from_json(plan.request)
     given = _own_devices(job)
     need = _need(job, specification, settings, account, given)
     _refuse_too_much(need, specification)
@@ -144,10 +149,11 @@ def queue_plan(plan: LocalPlan, job: AnyJob, settings: Local, account: LocalAcco
     return replace(plan, request=specification.to_json(), processes=processes, summary=summary)
 
 
-def plan_after(plan: LocalPlan, runs: tuple[str, ...]) -> LocalPlan:
+def plan_after(plan: Plan, runs: tuple[str, ...]) -> Plan:
     """Return the plan with `runs` added: runs that must succeed before this run starts."""
     summary = (*plan.summary, ("waits for", ", ".join(runs)))
-    return replace(plan, request=replace(plan.specification, after=runs).to_json(), summary=summary)
+    specification = replace(LaunchSpecification.from_json(plan.request), after=runs)
+    return replace(plan, request=specification.to_json(), summary=summary)
 
 
 def _own_devices(job: AnyJob) -> str | None:
@@ -239,7 +245,7 @@ def settings_in(environment: BuiltEnvironment, settings: Local) -> Local:
     return settings.model_copy(update={"python": f"{environment.folder}/bin/python"})
 
 
-def plan_with(environment: BuiltEnvironment, plan: LocalPlan) -> LocalPlan:
+def plan_with(environment: BuiltEnvironment, plan: Plan) -> Plan:
     """Return the plan with the environment added to its request and to its summary."""
     request: dict[str, Any] = {**plan.request, "environment": environment.to_json()}
     words = f"{environment.folder}\n`{environment.requirements}` on top of what `{environment.python}` has"

@@ -11,7 +11,7 @@ from typing import Any
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.model import format_duration, overrides_of
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.plans.plan import CompileContext
+from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.plans.processes import Process
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.mpi_options import portable
@@ -21,7 +21,7 @@ from cloudtrain.runtime.sagemaker_launcher.network import EMULATION, Network
 from cloudtrain.runtime.sagemaker_launcher.plan import MASTER_PORT, LaunchPlan, launch_plan
 from cloudtrain.targets.common import launchers
 from cloudtrain.targets.common.compiling import Problems
-from cloudtrain.targets.common.launch import LocalAccount, LocalPlan, LocalSettings
+from cloudtrain.targets.common.launch import LocalAccount, LocalSettings, local_plan
 from cloudtrain.targets.common.launchers import OPEN_MPI, redirected, torchrun_ranks
 from cloudtrain.targets.common.scaling import placed_job, scaled_job, without_echoes
 from cloudtrain.targets.common.specification import CodePlace, LaunchSpecification, Link, StartedProcess
@@ -289,7 +289,7 @@ _MACHINES = "ResourceConfig"
 """The request fields that describe machines."""
 
 
-def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: CompileContext) -> LocalPlan:
+def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: CompileContext) -> Plan:
     """Return the plan of a job that runs on this machine as SageMaker would run it.
 
     `context.account` is a `LocalAccount`.
@@ -326,7 +326,7 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
     launches = {host: start(stage, host) for host in stage.hosts}
     started = _assign_ranks(launches)
     specification = _specification(stage, job, context, launches, started)
-    return LocalPlan.of(
+    return local_plan(
         specification,
         job.name,
         context,

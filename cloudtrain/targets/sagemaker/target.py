@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from cloudtrain.plans.plan import CompileContext, Plan
     from cloudtrain.rules.engine import Reading
     from cloudtrain.targets.adoption import Adopter, Draft, Original, StaticCall
-    from cloudtrain.targets.common.launch import LocalPlan
     from cloudtrain.targets.common.services import Pace
     from cloudtrain.targets.sagemaker.service.service import SageMakerService
     from cloudtrain.targets.sagemaker.service.tuning import SageMakerTuner
@@ -59,6 +57,7 @@ class SageMakerTarget(Target):
     can_emulate = True
     has_tuner = True
     emulated_places = "s3://emulated"
+    parts: ClassVar = {"export": "cloudtrain.targets.sagemaker.export.trainer:SageMakerExports.of"}
     exports = ("to_estimator", "fit_arguments", "to_model_trainer", "train_arguments", "to_python")
 
     def account(
@@ -72,24 +71,19 @@ class SageMakerTarget(Target):
 
     def compile(self, job: AnyJob, settings: SageMaker, context: CompileContext) -> Plan:
         """Return the plan of a job on SageMaker, which can also be exported to the SageMaker SDK."""
-        from cloudtrain.targets.sagemaker.plan import SageMakerPlan
-
         if isinstance(job, TrainingJob):
             from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
 
-            compiled = compile_sagemaker(job, settings, context)
-        else:
-            from cloudtrain.targets.sagemaker.compile.processing import compile_processing
+            return compile_sagemaker(job, settings, context)
+        from cloudtrain.targets.sagemaker.compile.processing import compile_processing
 
-            compiled = compile_processing(job, settings, context)
-        return SageMakerPlan.of(replace(compiled, place=context.account.place))
+        return compile_processing(job, settings, context)
 
     def compile_sweep(self, sweep: Sweep, settings: SageMaker, context: CompileContext) -> Plan:
         """Return the plan of a sweep as a tuning job."""
         from cloudtrain.targets.sagemaker.compile.sweep import compile_tuning
-        from cloudtrain.targets.sagemaker.plan import SageMakerPlan
 
-        return SageMakerPlan.of(compile_tuning(sweep, settings, context))
+        return compile_tuning(sweep, settings, context)
 
     def data_place(
         self, settings: SageMaker, account: SageMakerAccount, sha256: str, name: str, *, is_file: bool
@@ -130,7 +124,7 @@ class SageMakerTarget(Target):
 
         return SageMakerReading(self.name, job, account, plan, processing)
 
-    def emulate(self, job: TrainingJob, settings: Any, context: CompileContext) -> LocalPlan:
+    def emulate(self, job: TrainingJob, settings: Any, context: CompileContext) -> Plan:
         """Return a local plan that runs the job as in SageMaker's containers: paths, files, variables and argv."""
         from cloudtrain.targets.sagemaker.emulate import compile_as_sagemaker
 

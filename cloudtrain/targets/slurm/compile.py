@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import JobError, Problem
@@ -197,30 +197,23 @@ def _path_problems(path: tuple[str, ...], place: str | None) -> Iterator[Problem
 # The plan of a job on a Slurm cluster. `--format sbatch` prints it as a file for sbatch.
 
 
-class SlurmPlan(Plan):
-    """The compiled job. `request` holds the command line of sbatch and the batch script."""
+class SlurmExports:
+    """The format of a plan for sbatch itself."""
 
-    @classmethod
-    def of(cls, plan: Plan) -> SlurmPlan:
-        """Convert a plan to a Slurm plan."""
-        return cls(**{field.name: getattr(plan, field.name) for field in fields(Plan)})
-
-    @property
-    def outputs(self) -> dict[str, str]:
-        """Map `model`, `checkpoint` and `outputs/NAME` to the folders on the cluster that the run writes to."""
-        return dict(self.request["outputs"])
-
-    def to_sbatch(self) -> str:
-        """Return the batch script with the options as `#SBATCH` lines, for `sbatch FILE`. The job needs the bundle on
-        the cluster: `cloudtrain submit --upload-only` uploads it."""
-        first, newline, rest = str(self.request["script"]).partition("\n")
-        words = self.request["argv"][1:-1]  # without `sbatch`, and without the script, which this text replaces
-        lines = [f"#SBATCH {_quote(word)}" for word in words if word != "--parsable"]
-        return "\n".join([first, *lines]) + newline + rest
+    def __init__(self, plan: Plan) -> None:
+        self._request = plan.request
 
     def forms(self) -> dict[str, Callable[[], str]]:
         """Return a function for each format of `--format` that only Slurm has: `sbatch` returns a file for sbatch."""
-        return {"sbatch": self.to_sbatch}
+        return {"sbatch": self._sbatch} if "script" in self._request else {}
+
+    def _sbatch(self) -> str:
+        """Return the batch script with the options as `#SBATCH` lines, for `sbatch FILE`. The job needs the bundle on
+        the cluster: `cloudtrain submit --upload-only` uploads it."""
+        first, newline, rest = str(self._request["script"]).partition("\n")
+        words = self._request["argv"][1:-1]  # without `sbatch`, and without the script, which this text replaces
+        lines = [f"#SBATCH {_quote(word)}" for word in words if word != "--parsable"]
+        return "\n".join([first, *lines]) + newline + rest
 
 
 def _quote(word: str) -> str:
@@ -235,7 +228,7 @@ def _quote(word: str) -> str:
 # Compile a job, settings and context to a plan.
 
 
-def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> SlurmPlan:
+def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> Plan:
     """Return the plan of a job on a Slurm cluster. `context.account` must be a `SlurmAccount`. The plan's `request` has
 
         argv        the command line of sbatch
@@ -256,39 +249,37 @@ def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> Slur
     return plan if isinstance(job, TrainingJob) else _as_processing(plan)
 
 
-def _as_processing(plan: SlurmPlan) -> SlurmPlan:
+def _as_processing(plan: Plan) -> Plan:
     """Return the plan without the model and the checkpoint, which a processing job does not have."""
     outputs = {name: path for name, path in plan.request["outputs"].items() if name.startswith("outputs/")}
     summary = tuple(pair for pair in plan.summary if pair[0] not in ("distribution", "checkpoint"))
-    return replace(plan, request=plan.request | {"outputs": outputs}, summary=summary)
+    return replace(plan, request=plan.request | {"outputs": outputs}, summary=summary, outputs=outputs)
 
 
-def _plan(run: ClusterRun) -> SlurmPlan:
+def _plan(run: ClusterRun) -> Plan:
     job, context, folder = run.job, run.context, run.folder
     started = launch(run)
     options = _apply_overrides(sbatch_options(run), getattr(job, NAME + OVERRIDES, {}))
+    outputs = {_output_name(name): path for name, path in run.paths.items() if not name.startswith("inputs.")}
     request = {
         "argv": sbatch_argv(options, folder.script),
         "folder": folder.path,
         "options": options,
-        "outputs": {_output_name(name): path for name, path in run.paths.items() if not name.startswith("inputs.")},
+        "outputs": outputs,
         "script": batch_script(run, started),
     }
     bundle = context.bundle
     first = started.started
-    return SlurmPlan.of(
-        Plan(
-            target=NAME,
-            run_name=context.run_name,
-            job_name=job.name,
-            request=request,
-            uploads=(Upload("code", bundle.sha256, run.bundle, bundle.size, bundle.file_count),),
-            processes=Processes(
-                (*(Processes.of(first).groups if isinstance(first, tuple) else (first,)), *started.ranks)
-            ),
-            summary=tuple(_summary(run, started, options)),
-            place=context.account.place,
-        )
+    return Plan(
+        target=NAME,
+        run_name=context.run_name,
+        job_name=job.name,
+        request=request,
+        uploads=(Upload("code", bundle.sha256, run.bundle, bundle.size, bundle.file_count),),
+        processes=Processes((*(Processes.of(first).groups if isinstance(first, tuple) else (first,)), *started.ranks)),
+        summary=tuple(_summary(run, started, options)),
+        place=context.account.place,
+        outputs=outputs,
     )
 
 

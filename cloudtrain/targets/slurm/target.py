@@ -25,6 +25,7 @@ class SlurmTarget(Target):
     rule_modules = ("cloudtrain.targets.slurm.rules",)
     online_rule_modules = ("cloudtrain.targets.slurm.online",)
     plan_formats = ("sbatch",)
+    parts: ClassVar = {"export": "cloudtrain.targets.slurm.compile:SlurmExports"}
     order = 30
     is_paid = False
     locating_settings = ("shared_dir",)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.errors import TargetError, UsageError
-from cloudtrain.targets.azureml.plan import places_of
+from cloudtrain.targets.azureml.compile.places import places_of
 from cloudtrain.targets.azureml.service.blobs import READ, BlobPlace, DatastorePlace, place_of
 from cloudtrain.targets.azureml.service.service import AzureMLService
 from tests.fakes.azureml import FakeAzure

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import cloudtrain as ct
 from cloudtrain.errors import MissingExtra, TargetError
-from cloudtrain.targets.azureml.plan import AzureMLPlan
+from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 from tests.parity.azureml_jobs import ACCOUNT, CASES, PYTHON_ALONE, RUN, STORE, WORKSPACE, Case, overrides, plan_of
 
@@ -27,7 +27,7 @@ YAML = "the YAML of Azure ML"
 CREDENTIAL = "azure.identity.DefaultAzureCredential"
 
 
-def loaded(plan: AzureMLPlan) -> dict[str, Any]:
+def loaded(plan: Plan) -> dict[str, Any]:
     """What a reader of YAML finds."""
     found: dict[str, Any] = yaml.safe_load(plan.to_yaml())
     return found

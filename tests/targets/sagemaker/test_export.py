@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 from cloudtrain.errors import MissingExtra, TargetError, UsageError
 from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.common.export import Call, Program, python_code
-from cloudtrain.targets.sagemaker.plan import SageMakerPlan
 from tests.parity.jobs import CASES, Case, machine, plan_of
 
 PREFERENCES = {"instance_preferences": ["ml.p5.48xlarge", "ml.p4d.24xlarge"]}
@@ -114,7 +114,7 @@ def test_values_survive_being_printed(values: dict[str, Any]) -> None:
 def test_the_profile_is_part_of_the_session() -> None:
     """The target's AWS profile, which the plan's place holds, is the session's."""
     plan = plan_of(Case())
-    with_profile = SageMakerPlan.of(plan).__class__(**{**vars(plan), "place": "my%20team@us-west-2"})
+    with_profile = replace(plan, place="my%20team@us-west-2")
     assert arguments_of(with_profile.to_python(), "boto3.Session") == {
         "region_name": "'us-west-2'",
         "profile_name": "'my team'",
@@ -138,7 +138,7 @@ def test_a_missing_sdk_names_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_processing_plan_has_no_estimator() -> None:
     """Only a training job can be had as an object of the SDK; its forms say so too."""
-    plan = SageMakerPlan.of(Plan("sagemaker", "prep-1", "prep", {"ProcessingJobName": "prep-1"}, place="us-west-2"))
+    plan = Plan("sagemaker", "prep-1", "prep", {"ProcessingJobName": "prep-1"}, place="us-west-2")
     with pytest.raises(UsageError, match="only training jobs"):
         plan.to_estimator()
     assert list(plan.forms()) == ["aws-cli"]

@@ -18,10 +18,9 @@ import pytest
 from cloudtrain.code.tree import scan
 from cloudtrain.job.processing import AnyJob
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.plans.plan import Bundle, CompileContext
+from cloudtrain.plans.plan import Bundle, CompileContext, Plan
 from cloudtrain.plans.states import LogLine, RunRef, RunStatus
 from cloudtrain.targets.common.services import Pace
-from cloudtrain.targets.slurm.compile import SlurmPlan
 from cloudtrain.targets.slurm.service import SlurmService
 from cloudtrain.targets.slurm.settings import Slurm, SlurmAccount
 from cloudtrain.targets.slurm.target import SlurmTarget
@@ -54,12 +53,10 @@ def environ_of(cluster: Path, home: Path) -> dict[str, str]:
     return {"PATH": path, "HOME": str(home), "SLURM_CONF": f"{cluster}/slurm.conf"}
 
 
-def compile_plan(job: AnyJob, settings: Slurm, *, name: str = "run-1", bundle: Bundle = BUNDLE) -> SlurmPlan:
+def compile_plan(job: AnyJob, settings: Slurm, *, name: str = "run-1", bundle: Bundle = BUNDLE) -> Plan:
     """The plan of a job, as the dry run makes it."""
     context = CompileContext(name, bundle, SlurmAccount.of(settings))
-    plan = SlurmTarget().compile(job, settings, context)
-    assert isinstance(plan, SlurmPlan)
-    return plan
+    return SlurmTarget().compile(job, settings, context)
 
 
 def command(environ: dict[str, str], *argv: str) -> str:
@@ -131,7 +128,7 @@ class Site:
         fields = {"shared_dir": self.shared, "python": sys.executable, "rendezvous_host": "127.0.0.1"}
         return Slurm(**(fields | self.options | changes))
 
-    def plan(self, script: str = "", *, name: str, source: Path | None = None, **fields: Any) -> tuple[SlurmPlan, Any]:
+    def plan(self, script: str = "", *, name: str, source: Path | None = None, **fields: Any) -> tuple[Plan, Any]:
         """A plan and its bundle. Fields of the job, and `settings` of the cluster."""
         settings = self.settings(**fields.pop("settings", {}))
         if source is None:
@@ -148,7 +145,7 @@ class Site:
         self.service.upload(plan, tree)
         return self.send(plan)
 
-    def send(self, plan: SlurmPlan, *, again: bool = False) -> Run:
+    def send(self, plan: Plan, *, again: bool = False) -> Run:
         run = Run(self, self.service.submit(plan, again=again))
         self.submitted.append(run)
         return run

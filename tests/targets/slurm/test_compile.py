@@ -77,7 +77,9 @@ def test_batch_scripts(name: str, golden: Callable[[str, str], None]) -> None:
 def test_settings(name: str, golden: Callable[[str, str], None]) -> None:
     """What the settings add to it."""
     settings, fields = CLUSTERS[name]
-    golden(f"slurm/{name}.sbatch", compile_plan(job_of(fields), Slurm(shared_dir=SHARED, **settings)).to_sbatch())
+    golden(
+        f"slurm/{name}.sbatch", compile_plan(job_of(fields), Slurm(shared_dir=SHARED, **settings)).forms()["sbatch"]()
+    )
 
 
 @pytest.mark.parametrize("name", JOBS)

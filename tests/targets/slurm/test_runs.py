@@ -180,7 +180,7 @@ def test_file_for_sbatch(site: Site) -> None:
     plan, tree = site.plan("print('from a file')\n", name="file-1")
     site.service.upload(plan, tree)
     file = site.root / "job.sbatch"
-    file.write_text(plan.to_sbatch())
+    file.write_text(plan.forms()["sbatch"]())
     Path(plan.request["folder"]).mkdir(parents=True)
     command(site.environ, "sbatch", str(file))
     run = Run(site, plan.ref)

@@ -35,6 +35,7 @@ from cloudtrain.targets.azureml.compile.places import (
     environment_of,
     inputs_of,
     outputs_of,
+    places_of,
 )
 from cloudtrain.targets.azureml.request import Body
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount, Service
@@ -446,6 +447,7 @@ def _compile(job: TrainingJob, target: AzureML, context: CompileContext, problem
 def _plan(parts: Parts, request: dict[str, Any]) -> Plan:
     context = parts.context
     gpus = parts.machines.known.gpus if parts.machines.known is not None else None
+    places = places_of(request, context.run_name, parts.account.workspace_id)
     processes = azureml_node.view(request, context.run_name, parts.account.workspace_id, gpus)
     return Plan(
         target="azureml",
@@ -456,6 +458,7 @@ def _plan(parts: Parts, request: dict[str, Any]) -> Plan:
         processes=processes,
         summary=tuple(summary(parts, request, processes)),
         place=parts.account.place,
+        outputs={name: uri.partition("?")[0] for name, uri in places.items()},  # without keys (SAS)
     )
 
 

@@ -23,8 +23,7 @@ from cloudtrain.errors import TargetError, TargetUnreachable, UsageError, did_yo
 from cloudtrain.plans.plan import Upload
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.compile.parts import UNNAMED
-from cloudtrain.targets.azureml.compile.places import FOLDER
-from cloudtrain.targets.azureml.plan import OWN, places_of
+from cloudtrain.targets.azureml.compile.places import FOLDER, NAMED_RESULTS, places_of
 from cloudtrain.targets.azureml.service.blobs import (
     OWN_STORE,
     READ,
@@ -320,7 +319,7 @@ class Results:
         Raises:
             UsageError: the run has no such result.
         """
-        for name in OWN:
+        for name in NAMED_RESULTS:
             if name in self._places and _behind(path, f"{OUTPUTS}/{name}") is not None:
                 path = path.removeprefix(f"{OUTPUTS}/")
         if not any(_overlap(name, path) for name in self.names) or ".." in path.split("/"):

@@ -40,6 +40,7 @@ from cloudtrain.targets.sagemaker.compile.training import (
     network,
     tags,
 )
+from cloudtrain.targets.sagemaker.plan import outputs_of
 from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 
 LONGEST_WORD = 256
@@ -83,6 +84,8 @@ def _plan(parts: _Parts, context: CompileContext) -> Plan:
         processes=_processes(parts, machines.count),
         summary=tuple((label, text) for label, text in _summary(parts, machines, request) if text),
         notes=tuple(_notes(parts)),
+        place=context.account.place,
+        outputs=outputs_of(request),
     )
 
 

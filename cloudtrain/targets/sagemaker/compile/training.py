@@ -53,7 +53,7 @@ from cloudtrain.targets.sagemaker.compile.places import (
     place_problems,
 )
 from cloudtrain.targets.sagemaker.launch import processes as container
-from cloudtrain.targets.sagemaker.plan import RUN_TAG
+from cloudtrain.targets.sagemaker.plan import RUN_TAG, outputs_of
 from cloudtrain.targets.sagemaker.settings import MonitoringRule, SageMaker, SageMakerAccount
 
 # Write the request's monitoring fields: profiler, debugger, their rules, TensorBoard and MLflow.
@@ -448,6 +448,8 @@ def _plan(parts: Parts, context: CompileContext, problems: Problems) -> Plan:
         processes=processes,
         summary=tuple(summary(parts, machines, request, processes)),
         notes=() if parts.image.assumed is None else (f"the image is for {parts.image.assumed}",),
+        place=context.account.place,
+        outputs=outputs_of(request),
     )
 
 

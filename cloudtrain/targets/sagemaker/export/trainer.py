@@ -1,4 +1,4 @@
-"""Turn a CreateTrainingJob request into a `ModelTrainer` of version 3 of the SDK.
+"""Turn a CreateTrainingJob request into a `ModelTrainer` of version 3 of the SDK; and all exports of a plan.
 
 cloudtrain takes the first of two forms that can start the job:
 
@@ -11,13 +11,25 @@ The trainer sends the request with the changes in `DIFFERENCES`, and with driver
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
+from urllib.parse import unquote
 
-from cloudtrain.targets.common.export import Call, Fields, Program, Ref
+from cloudtrain.errors import UsageError
+from cloudtrain.plans.document import visible, visible_json
+from cloudtrain.plans.plan import Plan
+from cloudtrain.targets.common.export import Call, Fields, Program, Ref, build, build_arguments, python_code
 from cloudtrain.targets.sagemaker.export.distributions import Start, start_of
-from cloudtrain.targets.sagemaker.export.estimator import NO_CONFIGURATION, NO_WAIT, boto_session, refuse
+from cloudtrain.targets.sagemaker.export.estimator import (
+    NO_CONFIGURATION,
+    NO_WAIT,
+    boto_session,
+    estimator_program,
+    refuse,
+)
 
 SDK = "version 3 of the SageMaker SDK"
 EXTRA = "sagemaker-sdk-3"
@@ -250,3 +262,127 @@ def _value(key: str, value: Any) -> Any:
 def _snake(name: str) -> str:
     """Turn `VolumeSizeInGB` into `volume_size_in_gb`, and `S3Uri` into `s3_uri`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+# The exports of a plan: objects and code of the SDK, and the format of the AWS command line.
+
+
+class SageMakerExports:
+    """Exports a plan to the tools that AWS offers. Everything is made from `plan.request`.
+
+    If you start the job with the SDK, the archive of the code must already be at the S3 address in `plan.uploads`.
+    `cloudtrain submit --upload-only` uploads it.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    @classmethod
+    def of(cls, plan: Plan) -> SageMakerExports | None:
+        """Return the exports of a plan; None if its request is not one of SageMaker's API."""
+        return cls(plan) if any(name in plan.request for name in _NAMES) else None
+
+    def to_estimator(self, session: Any = None) -> Any:
+        """Return the estimator of version 2 of the SDK whose `fit` sends exactly `request`.
+
+            plan.to_estimator().fit(**plan.fit_arguments())
+
+        If you pass a `sagemaker.Session`, it must use this plan's region. Its configuration must set no defaults for
+        training jobs, because the SDK would add them to the request. By default, cloudtrain makes a session that reads
+        no configuration files and sends no telemetry.
+
+        Raises:
+            MissingExtra: the SDK is not installed.
+            TargetError: the SDK cannot express a field of the request; the message names it.
+            UsageError: the plan is not for a training job.
+        """
+        return build(self._estimator(), session=session)[0]
+
+    def fit_arguments(self) -> dict[str, Any]:
+        """Return the arguments for the estimator's `fit`: inputs, the job's name, and the experiment.
+
+        Raises: the same errors as `to_estimator`.
+        """
+        return build_arguments(self._estimator())
+
+    def to_python(self, sdk: Literal[2, 3] = 2) -> str:
+        """Return Python code that starts the job with version `sdk` of the SDK.
+
+        The code makes an estimator for version 2, and a `ModelTrainer` for version 3. The SDK need not be installed.
+
+        Raises:
+            TargetError: the SDK cannot express a field of the request; the message names it.
+            UsageError: the plan is not for a training job.
+        """
+        program, package = (self._estimator(), "sagemaker<3") if sdk == 2 else (self._trainer(), "sagemaker>=3")
+        name, install = self._plan.run_name, f"pip install '{package}'"
+        title = f"Training job `{name}`, for version {sdk} of the SageMaker Python SDK: {install}"
+        if self._plan.uploads:
+            title += "\n\nThe archive of the code must be in its place: `cloudtrain submit` puts it there.\n"
+        return python_code(program, title=title)
+
+    def to_model_trainer(self, session: Any = None) -> Any:
+        """Return the `ModelTrainer` of version 3 of the SDK.
+
+            plan.to_model_trainer().train(**plan.train_arguments())
+
+        In version 3, the SDK's own drivers start torchrun, MPI and plain scripts. The image's toolkit starts all other
+        jobs. The trainer sends `request`, except for the fields in `export.trainer.DIFFERENCES` and `WITH_DRIVERS`,
+        which version 3 always changes, such as the job's name. The drivers pass `True` to the script as `true`, and
+        run an MPI job only on the first instance. The SDK sends a request to IAM when the trainer is made.
+
+        Raises:
+            MissingExtra: the SDK is not installed.
+            TargetError: version 3 cannot express a field of the request, or cannot start the job; the message names it.
+            UsageError: the plan is not for a training job.
+        """
+        return build(self._trainer(), session=session)[0]
+
+    def train_arguments(self) -> dict[str, Any]:
+        """Return the arguments for the trainer's `train`: the inputs.
+
+        Raises: the same errors as `to_model_trainer`.
+        """
+        return build_arguments(self._trainer())
+
+    def forms(self) -> dict[str, Callable[[], str]]:
+        """Return functions that write the plan in other formats, by format name.
+
+        `aws-cli`: JSON for `--cli-input-json` of the AWS command line. `python` (only for training jobs): code for
+        version 2 of the SDK.
+        """
+        forms: dict[str, Callable[[], str]] = {"aws-cli": self._aws_cli}
+        return forms | ({"python": lambda: visible(self.to_python())} if self._trains else {})
+
+    @property
+    def _trains(self) -> bool:
+        return "TrainingJobName" in self._plan.request
+
+    def _aws_cli(self) -> str:
+        return visible_json(json.dumps(self._plan.request, indent=2, ensure_ascii=False) + "\n")
+
+    def _estimator(self) -> Program:
+        return estimator_program(self._trained(), *self._account())
+
+    def _trainer(self) -> Program:
+        return trainer_program(self._trained(), *self._account())
+
+    def _account(self) -> tuple[str, str | None]:
+        """Return the AWS region to which the request is sent, and the target's AWS profile; None if boto3 finds the
+        credentials itself."""
+        profile, at, region = self._plan.place.rpartition("@")
+        return region, unquote(profile) if at else None
+
+    def _trained(self) -> dict[str, Any]:
+        """Return the request of a training job.
+
+        Raises:
+            UsageError: the plan is not for a training job (CT904).
+        """
+        if not self._trains:
+            hint = "print the request with `--format aws-cli`, or send `plan.request` with boto3"
+            raise UsageError("only training jobs can be exported to the SageMaker SDK", hint=hint, code="CT904")
+        return self._plan.request
+
+
+_NAMES = ("TrainingJobName", "ProcessingJobName", "HyperParameterTuningJobName")
