@@ -489,9 +489,9 @@ class AzureMLExports:
 
     @classmethod
     def of(cls, plan: Plan) -> AzureMLExports | None:
-        """Return the exports of a plan; None if its request is not a command job, such as a sweep."""
+        """Return the exports of a plan; None if it is a sweep."""
         properties = plan.request.get("properties")
-        return cls(plan) if properties is not None and properties.get("jobType") != "Sweep" else None
+        return cls(plan) if properties is not None and "searchSpace" not in properties else None
 
     def to_command(self) -> Any:
         """Return the job as a `command(...)` of azure-ai-ml. The SDK's client sends it as the body `request`:
