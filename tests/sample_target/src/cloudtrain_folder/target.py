@@ -96,5 +96,5 @@ class FolderTarget(Target):
         request = merged(request, overrides_of(job, self.name))
         upload = Upload("code", bundle.sha256, request["archive"], bundle.size, bundle.file_count)
         process = Process(0, "process", tuple(request["argv"]), request["env"], rank=0, local_rank=0)
-        plan = Plan(self.name, context.run_name, job.name, request, (upload,), (process,), written=written)
+        plan = Plan(self.name, context.run_name, job.name, request, (upload,), (process,), outputs=written)
         return replace(plan, summary=(("folder", str(run)), ("machine", machine)), place=context.account.place)
