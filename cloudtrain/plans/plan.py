@@ -316,7 +316,7 @@ class Plan:
     # Convert the plan into an object or code of the service's own SDK. Every plan has these methods, so that editors
     # and type checkers find them on the result of `ct.plan`. The target's part `export` does the work.
 
-    def to_estimator(self, session: Any = None) -> Any:
+    def to_estimator(self, session: object = None) -> Any:
         """Return an estimator whose `fit(**plan.fit_arguments())` sends the request. `session` is a session of the SDK;
         None creates one.
         """
@@ -324,10 +324,9 @@ class Plan:
 
     def fit_arguments(self) -> dict[str, Any]:
         """Return the arguments for the estimator's `fit`."""
-        arguments: dict[str, Any] = self._export("fit_arguments")()
-        return arguments
+        return dict(self._export("fit_arguments")())
 
-    def to_model_trainer(self, session: Any = None) -> Any:
+    def to_model_trainer(self, session: object = None) -> Any:
         """Return a model trainer whose `train(**plan.train_arguments())` sends the request. `session` is a session of
         the SDK; None creates one.
         """
@@ -335,14 +334,13 @@ class Plan:
 
     def train_arguments(self) -> dict[str, Any]:
         """Return the arguments for the trainer's `train`."""
-        arguments: dict[str, Any] = self._export("train_arguments")()
-        return arguments
+        return dict(self._export("train_arguments")())
 
     def to_command(self) -> Any:
         """Return a command job, which `ml_client.jobs.create_or_update` accepts."""
         return self._export("to_command")()
 
-    def to_python(self, *options: Any, **named_options: Any) -> str:
+    def to_python(self, *options: object, **named_options: object) -> str:
         """Return code that sends the request with the SDK. The options differ by target."""
         return str(self._export("to_python")(*options, **named_options))
 
@@ -354,21 +352,21 @@ class Plan:
         """Return the target's exports of this plan; None if the target has none for this kind of request."""
         from cloudtrain.system.plugins import find_part
 
-        exports_of = find_part(self.target, "export")
-        return None if exports_of is None else exports_of(self)
+        exports = find_part(self.target, "export")
+        return None if exports is None else exports.of(self)
 
-    def _export(self, method: str) -> Callable[..., Any]:
+    def _export(self, method: str) -> Any:
         """Return a method of the target's exports.
 
         Raises:
             UsageError: the target does not support the method (CT904). The hint names the targets that support it.
         """
-        found: Callable[..., Any] | None = getattr(self._exports(), method, None)
-        if found is not None:
-            return found
-        from cloudtrain.system.plugins import all_targets
+        export = getattr(self._exports(), method, None)
+        if export is not None:
+            return export
+        from cloudtrain.system.plugins import all_targets, find_part
 
-        names = [target.name for target in all_targets() if method in target.exports]
+        names = [target.name for target in all_targets() if hasattr(find_part(target.name, "export"), method)]
         calls = " or ".join(f'`ct.plan(job, "{name}").{method}()`' for name in names)
         message = f"a plan for `{self.target}` has no `{method}`"
         raise UsageError(message, hint=f"write {calls}" if calls else None, code="CT904")

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from keyword import iskeyword
-from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -63,7 +62,7 @@ def find_usable(name: str) -> Any | None:
         return None
 
 
-def find_part(name: str, part: str) -> Callable[..., Any] | None:
+def find_part(name: str, part: str) -> Any:
     """Import and return an optional part of the target `name`, such as `export`; None if the target has no such part,
     or cannot be used.
     """
@@ -71,8 +70,7 @@ def find_part(name: str, part: str) -> Callable[..., Any] | None:
     if place is None:
         return None
     module, _, attribute = place.partition(":")
-    found: Callable[..., Any] = attrgetter(attribute)(import_module(module))
-    return found
+    return getattr(import_module(module), attribute)
 
 
 def all_targets() -> list[Any]:

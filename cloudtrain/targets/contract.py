@@ -303,13 +303,11 @@ class Target(ABC):
     """Whether the target has its own tuner, through `compile_sweep` and `tuner`. Otherwise this machine drives a
     sweep."""
 
-    exports: ClassVar[tuple[str, ...]] = ()
-    """The methods of `Plan`, such as `to_yaml`, that the target's part `export` implements."""
     parts: ClassVar[Mapping[str, str]] = {}
-    """The target's optional parts: maps an ability to `module:function`, which is imported on first use.
+    """The target's optional parts: maps an ability to `module:name`, which is imported on first use.
 
-    `export`: called with a plan; returns an object with `forms` and the methods in `exports`, or None for a request
-    that other tools cannot send.
+    `export`: a class with those methods of `Plan`, such as `to_yaml`, that the target supports, and `forms`. Its class
+    method `of` returns an instance for a plan, or None for a request that other tools cannot send.
     """
 
     def refuse_name(self, name: str) -> str | None:

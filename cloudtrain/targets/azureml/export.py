@@ -493,7 +493,7 @@ class AzureMLExports:
         properties = plan.request.get("properties")
         return cls(plan) if properties is not None and "searchSpace" not in properties else None
 
-    def to_command(self) -> Any:
+    def to_command(self) -> object:
         """Return the job as a `command(...)` of azure-ai-ml. The SDK's client sends it as the body `request`:
 
             ml_client.jobs.create_or_update(plan.to_command())

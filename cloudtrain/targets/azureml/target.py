@@ -56,8 +56,7 @@ class AzureMLTarget(Target):
     can_emulate = True
     has_tuner = True
     emulated_places = "azureml://datastores/emulated/paths"
-    parts: ClassVar = {"export": "cloudtrain.targets.azureml.export:AzureMLExports.of"}
-    exports = ("to_command", "to_python", "to_yaml")
+    parts: ClassVar = {"export": "cloudtrain.targets.azureml.export:AzureMLExports"}
 
     def account(self, settings: AzureML, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> AzureMLAccount:
         """Return the workspace settings found on this machine, with the user's corrections of the catalogue."""

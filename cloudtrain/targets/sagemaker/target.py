@@ -57,8 +57,7 @@ class SageMakerTarget(Target):
     can_emulate = True
     has_tuner = True
     emulated_places = "s3://emulated"
-    parts: ClassVar = {"export": "cloudtrain.targets.sagemaker.export.trainer:SageMakerExports.of"}
-    exports = ("to_estimator", "fit_arguments", "to_model_trainer", "train_arguments", "to_python")
+    parts: ClassVar = {"export": "cloudtrain.targets.sagemaker.export.trainer:SageMakerExports"}
 
     def account(
         self, settings: SageMaker, *, environ: Mapping[str, str], state_dir: Path, cwd: Path

@@ -203,9 +203,13 @@ class SlurmExports:
     def __init__(self, plan: Plan) -> None:
         self._request = plan.request
 
+    @classmethod
+    def of(cls, plan: Plan) -> SlurmExports | None:
+        return cls(plan) if "script" in plan.request else None
+
     def forms(self) -> dict[str, Callable[[], str]]:
         """Return a function for each format of `--format` that only Slurm has: `sbatch` returns a file for sbatch."""
-        return {"sbatch": self._sbatch} if "script" in self._request else {}
+        return {"sbatch": self._sbatch}
 
     def _sbatch(self) -> str:
         """Return the batch script with the options as `#SBATCH` lines, for `sbatch FILE`. The job needs the bundle on

@@ -282,7 +282,7 @@ class SageMakerExports:
         """Return the exports of a plan; None if its request is not one of SageMaker's API."""
         return cls(plan) if any(name in plan.request for name in _NAMES) else None
 
-    def to_estimator(self, session: Any = None) -> Any:
+    def to_estimator(self, session: object = None) -> object:
         """Return the estimator of version 2 of the SDK whose `fit` sends exactly `request`.
 
             plan.to_estimator().fit(**plan.fit_arguments())
@@ -321,7 +321,7 @@ class SageMakerExports:
             title += "\n\nThe archive of the code must be in its place: `cloudtrain submit` puts it there.\n"
         return python_code(program, title=title)
 
-    def to_model_trainer(self, session: Any = None) -> Any:
+    def to_model_trainer(self, session: object = None) -> object:
         """Return the `ModelTrainer` of version 3 of the SDK.
 
             plan.to_model_trainer().train(**plan.train_arguments())
