@@ -245,7 +245,10 @@ class _Reader:
             return [raw], True
         words = [] if held is None else [held] if isinstance(held, str) else held
         if index not in ("@", "*"):
-            words = words[int(index or 0) :][:1]
+            place = int(index or 0)
+            if any(isinstance(one, Open) for one in words[:place]):  # it may be several words, or none
+                return [raw], True
+            words = words[place:][:1]
         if default is not None and (not words or (colon and not any(words))):
             words = _Reader(f'"{default}"', self.variables)._word(split=False)
         is_open = any(isinstance(one, Open) for one in words)

@@ -61,6 +61,7 @@ def words_in_bash(script: str) -> list[str]:
 @settings(max_examples=300, deadline=None)
 @given(script=scripts())
 @example(script='N=2\nA=1\nB=()\nprog a\\\nb "c\\\nd"')
+@example(script='N=2\nA="; $A"\nB=($A:)\nprog ${B[1]}')
 @example(script="N=2\nA='x  y'\nB=()\nprog $A\"$A\" \"${B[@]}\" ''")
 def test_words_are_those_of_bash(script: str) -> None:
     """With variables, arrays, quotes, escapes, comments, redirections and here-documents."""

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -300,19 +301,41 @@ def test_a_file_of_2_gib(cli: Cli, job: str, clean_environment: Path, name: str)
     assert "[CT" in err
 
 
-@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no files that look plain and cannot be read")
-@pytest.mark.parametrize("place", ["/proc/self/mem", "/proc/kmsg"])
-@pytest.mark.parametrize(
-    "command",
-    ["plan x.yaml", "plan x.toml", "plan x.py", "plan x.py --gpu H100:8", "adopt x.json", "adopt x.py --static"],
-)
-def test_a_file_that_only_looks_plain(cli: Cli, clean_environment: Path, command: str, place: str) -> None:
-    """Its reading fails, or waits for more."""
+READING = ["plan x.yaml", "plan x.toml", "plan x.py", "plan x.py --gpu H100:8", "adopt x.json", "adopt x.py --static"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file that looks plain and cannot be read")
+@pytest.mark.parametrize("command", READING)
+def test_a_file_that_only_looks_plain(cli: Cli, clean_environment: Path, command: str) -> None:
+    """Its reading fails."""
     arguments = command.split()
-    (clean_environment / arguments[1]).symlink_to(place)
+    (clean_environment / arguments[1]).symlink_to("/proc/self/mem")
     result = cli(*arguments)
     assert (result.code, result.out) == (2, "")
-    assert f"`{arguments[1]}` cannot be read" in result.err
+    assert f"`{arguments[1]}` cannot be read: Input/output error" in result.err
+
+
+@pytest.mark.parametrize("command", READING)
+def test_a_file_that_looks_plain_and_waits(
+    cli: Cli, clean_environment: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As /proc/kmsg does for root while the kernel says nothing: its reading is given up at once."""
+    arguments = command.split()
+    (clean_environment / arguments[1]).write_text("")
+    os.mkfifo(clean_environment / "waits")
+    writer, really_open = os.open(clean_environment / "waits", os.O_RDWR), os.open
+
+    def open_what_waits(path: Any, *rest: Any, **options: Any) -> int:
+        return really_open("waits" if str(path) == arguments[1] else path, *rest, **options)
+
+    monkeypatch.setattr("cloudtrain.documents.document._check", lambda *_: None)
+    monkeypatch.setattr(os, "open", open_what_waits)
+    try:
+        result = cli(*arguments)
+    finally:
+        os.close(writer)
+    assert (result.code, result.out) == (2, "")
+    assert f"`{arguments[1]}` cannot be read: reading it has to wait" in result.err
 
 
 DEEP = {"unary": f"x = {'-' * 200_000}1\n", "zero": "x = '\0'\n"}

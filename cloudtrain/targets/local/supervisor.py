@@ -39,9 +39,16 @@ _TICK = 0.05
 _FAILURE_GRACE = 3.0
 """Seconds from SIGTERM to SIGKILL once the run has failed."""
 
+_CULPRIT_GRACE = 3.0
+"""Seconds that the other processes have to end with an error of their own, while all failures so far are those of ranks
+that lost another rank. SIGTERM would end the rank that they lost before it has named its error."""
+
 _FINISHED_GRACE = 5.0
 """Seconds from SIGTERM to SIGKILL for processes that never exit, such as parameter servers, once the others have
 succeeded."""
+
+_READS = 10
+"""Maximum number of reads of the output before it is asked why a process failed."""
 
 _PUBLISH_EVERY = 0.5
 """Minimum number of seconds between two status updates that change only metrics."""
@@ -341,9 +348,21 @@ class Supervisor:
             if item.exit_code:
                 if item.exit_code < 0 and item.rank is None:
                     self.deaths.launcher_was_killed(item)
-                self._end("failed", None, _FAILURE_GRACE)
+                if self._awaits_culprit(item):
+                    self._fail_at = time.monotonic() + _CULPRIT_GRACE if self._fail_at is None else self._fail_at
+                else:
+                    self._end("failed", None, _FAILURE_GRACE)
             elif self._has_finished():
                 self._end("succeeded", None, _FINISHED_GRACE)
+
+    def _awaits_culprit(self, failed: Launched) -> bool:
+        """Return whether the process failed because of another one, which has not ended yet."""
+        if failed.exit_code != 1 or all(item.exit_code is not None for item in self.launched):
+            return False
+        for _ in range(_READS):
+            if not self.output.pump(at_once=True):
+                break
+        return self.deaths.are_consequences(self.output)
 
     def _has_finished(self) -> bool:
         """Return whether all processes that decide the run's end have succeeded. The other processes, such as
@@ -375,6 +394,8 @@ class Supervisor:
     def _conclude(self) -> None:
         if self.ending is None and self._asked_to_stop:
             self.ending = Ending("stopped", "stopped on request", 0)
+        elif self.ending is None and any(item.exit_code for item in self.launched):
+            self.ending = Ending("failed", None, 0)
         self._sweep()
         self.output.drain()
         saved = self._words_of_marker()

@@ -112,14 +112,15 @@ class Deaths:
 
         return in_own_words(self._verdict(output, launched), self._spec.failure_files)
 
-    def _verdict(self, output: Output, launched: list[Launched]) -> Verdict:
-        def lines_of(death: Death) -> list[str]:
-            stderr, stdout = (output.tail(death.instance, death.rank, stream) for stream in ("stderr", "stdout"))
-            return stderr if any(line.strip() for line in stderr) else stdout
+    def are_consequences(self, output: Output) -> bool:
+        """Return whether ranks have failed, and each of them because it lost another rank or was terminated."""
+        deaths = self.of_newest_attempt(output)
+        return bool(deaths) and all(_is_consequence(death, _lines_of(death, output)) for death in deaths)
 
-        death = first_failure(self.of_newest_attempt(output), lines_of)
+    def _verdict(self, output: Output, launched: list[Launched]) -> Verdict:
+        death = first_failure(self.of_newest_attempt(output), lambda death: _lines_of(death, output))
         if death is not None and self._killed_launcher is None:
-            return rank_verdict(death, lines_of(death), instances=self._spec.instances)
+            return rank_verdict(death, _lines_of(death, output), instances=self._spec.instances)
         for process, item in zip(self._spec.processes, launched, strict=True):
             if item.exit_code and self._killed_launcher in (None, item):
                 lines = output.tail(item.instance, None, "stderr") or output.tail(item.instance, None, "stdout")
@@ -255,6 +256,11 @@ def explain(lines: list[str]) -> tuple[str, list[str]]:
         if not clean[index][0].isspace():
             return clean[index], clean[starts[-1] : index + 4][-DETAILS:]
     return "", clean[-DETAILS:]
+
+
+def _lines_of(death: Death, output: Output) -> list[str]:
+    stderr, stdout = (output.tail(death.instance, death.rank, stream) for stream in ("stderr", "stdout"))
+    return stderr if any(line.strip() for line in stderr) else stdout
 
 
 def _is_consequence(death: Death, lines: list[str]) -> bool:

@@ -41,12 +41,14 @@ except FileExistsError:
     raise RuntimeError('Connection closed by peer [127.0.0.1]:1') from None
 while not os.path.exists(os.environ['LOST']):
     time.sleep(0.01)
+time.sleep(0.5)
 raise runtime.SetupError('the file `x.pt` is broken', hint='remove it', on_every_rank=False)
 """
 
 
 def test_an_error_that_one_rank_tells(place: Place) -> None:
-    """Its sentence is the reason, and not its hint, nor the traceback of a rank that lost it and ended first."""
+    """Its sentence is the reason, and not its hint, nor the traceback of a rank that lost it and ended half a second
+    before it."""
     environment = ct.Environment(variables={"WHO": str(place.root / "who"), "LOST": str(place.root / "lost")})
     status = place.submit(TELLING, environment=environment, target=ct.Local(instance_count=2)).wait()
     rank = status.failed_rank
