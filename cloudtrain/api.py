@@ -410,8 +410,7 @@ def _prepare(job: AnyJob | Sweep, target: AnyTarget, settings: Settings, **words
 
 def _next_plan(prepared: PreparedJob | PreparedSweep, settings: Settings) -> Plan:
     """Return the plan of the job's next run, without creating a run store."""
-    from cloudtrain.lifecycle.records import salt_of_new_store
-    from cloudtrain.lifecycle.schema import has_store
+    from cloudtrain.lifecycle.records import has_store, salt_of_new_store
 
     if not has_store(settings.state_dir):
         return prepared.plan(1, salt_of_new_store(settings.state_dir))

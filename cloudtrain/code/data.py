@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from cloudtrain.code.files import Entry, content_hash, escape_path
 from cloudtrain.code.ignore import IGNORE_FILE, ignore_line
-from cloudtrain.code.secret_names import secret_path
+from cloudtrain.code.secret_names import credentials_in
 from cloudtrain.code.tree import LIMIT, NOTABLE, Digest, Tree, hash_files, largest_files, size_hint
 from cloudtrain.code.walk import PAUSES
 from cloudtrain.errors import CloudtrainError
@@ -159,12 +159,14 @@ def secret_findings(tree: Tree) -> list[Finding]:
     """
     certain: list[_Place] = []
     uncertain: list[_Place] = []
+    credentials = credentials_in([entry.path for entry in tree.entries])
     for entry in tree.entries:
+        if entry.path not in credentials and not entry.secrets:
+            continue
         name = escape_path(entry.path)
         is_certain = any(secret.certain for secret in entry.secrets)
-        what = None if is_certain else secret_path(entry.path)
-        if what is not None:
-            uncertain.append((entry.path, name, f"{what}{_BY_NAME}"))
+        if entry.path in credentials and not is_certain:
+            uncertain.append((entry.path, name, f"{credentials[entry.path]}{_BY_NAME}"))
         for secret in entry.secrets:
             places = certain if secret.certain else uncertain
             places.append((entry.path, f"{name}:{secret.line}", secret.rule))

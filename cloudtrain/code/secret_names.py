@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 _NAMES = {
     ".env": "an environment file",
@@ -120,9 +121,13 @@ def secret_name(path: str) -> tuple[str, str] | None:
     return None
 
 
-def secret_path(path: str) -> str | None:
-    """Return what the file at `path` probably holds, judged by its name and by the names of the folders in the path;
-    None for an ordinary file."""
+def credentials_in(paths: Iterable[str]) -> dict[str, str]:
+    """Return what the files at `paths` probably hold, judged by their names and by the names of the folders in the
+    paths. Ordinary files are left out."""
+    return {path: what for path in paths if (what := _credentials(path)) is not None}
+
+
+def _credentials(path: str) -> str | None:
     parts = path.split("/")
     for length in range(len(parts), 0, -1):
         if found := secret_name("/".join(parts[max(length - 2, 0) : length])):

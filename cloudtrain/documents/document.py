@@ -6,7 +6,6 @@ import ast
 import os
 import stat
 import warnings
-from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -128,16 +127,9 @@ def too_deep(place: Place | None = None) -> Unreadable:
     return Unreadable("the text is nested too deeply", "use fewer levels: a job has about five", place, code="CT006")
 
 
-class Lines:
-    """Converts offsets in a text to lines and columns."""
-
-    def __init__(self, text: str) -> None:
-        self._starts = [0, *(index + 1 for index, char in enumerate(text) if char == "\n")]
-
-    def place(self, offset: int) -> Place:
-        """Return the line and column of the character at `offset`."""
-        line = bisect_right(self._starts, offset)
-        return Place(line, offset - self._starts[line - 1] + 1)
+def place_at(text: str, offset: int) -> Place:
+    """Return the line and column of the character at `offset`."""
+    return Place(text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
 
 
 def read_document(text: str, format: Format) -> Document:
@@ -221,9 +213,8 @@ def read_text(path: str | Path, accept: Accept | None = None) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = content[: error.start].decode("utf-8-sig", "replace")
-        place = Place(before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
         message = f"the file is not UTF-8 text: byte 0x{content[error.start]:02x}"
-        raise Unreadable(message, "save it as UTF-8", place, code="CT001") from None
+        raise Unreadable(message, "save it as UTF-8", place_at(before, len(before)), code="CT001") from None
 
 
 def _check(status: os.stat_result, path: str | Path, most: int) -> None:

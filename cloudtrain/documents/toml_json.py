@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -12,7 +13,6 @@ from cloudtrain.documents.document import (
     MAX_DEPTH,
     MAX_DIGITS,
     Document,
-    Lines,
     Notes,
     Place,
     Unreadable,
@@ -62,7 +62,7 @@ def read_toml(text: str) -> Document:
         Unreadable: the text is not TOML.
     """
     text = text.replace("\r\n", "\n")
-    lines = Lines(text)
+    lines = _Lines(text)
     if found := _DEEP_KEY.search(text):
         raise too_deep(lines.place(found.start(1)))
     try:
@@ -83,7 +83,7 @@ def _loads(text: str) -> dict[str, Any]:
     return data
 
 
-def _unreadable(message: str, text: str, lines: Lines) -> Unreadable:
+def _unreadable(message: str, text: str, lines: _Lines) -> Unreadable:
     match = _AT.search(message)
     place = None
     if match is not None:
@@ -97,11 +97,23 @@ def _unreadable(message: str, text: str, lines: Lines) -> Unreadable:
     return Unreadable(f"not valid TOML: {reason[0].lower() + reason[1:]}", hint, place)
 
 
+class _Lines:
+    """Converts offsets in a text to lines and columns."""
+
+    def __init__(self, text: str) -> None:
+        self._starts = [0, *(index + 1 for index, char in enumerate(text) if char == "\n")]
+
+    def place(self, offset: int) -> Place:
+        """Return the line and column of the character at `offset`."""
+        line = bisect_right(self._starts, offset)
+        return Place(line, offset - self._starts[line - 1] + 1)
+
+
 class _Scanner:
     """Finds the positions of the keys and values in TOML that is known to be valid. Methods such as `_key` take the
     offset at which the key begins, and return the offset after it."""
 
-    def __init__(self, text: str, lines: Lines) -> None:
+    def __init__(self, text: str, lines: _Lines) -> None:
         self.text, self.lines, self.notes = text, lines, Notes()
         self._counts: dict[ValuePath, int] = {}
 
@@ -227,7 +239,7 @@ def read_json(text: str) -> Document:
     Raises:
         Unreadable: the text is not JSON. NaN and Infinity are not JSON.
     """
-    lines = Lines(text)
+    lines = _Lines(text)
     try:
         data = json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
@@ -258,7 +270,7 @@ def _refuse(name: str) -> NoReturn:
 class _JsonScanner:
     """Finds the positions of the values in JSON that is known to be valid."""
 
-    def __init__(self, text: str, lines: Lines) -> None:
+    def __init__(self, text: str, lines: _Lines) -> None:
         self.text, self.lines, self.notes = text, lines, Notes()
 
     def value(self, path: ValuePath, start: int) -> int:

@@ -12,11 +12,11 @@ from cloudtrain.documents.document import (
     MAX_DIGITS,
     MAX_VALUES,
     Document,
-    Lines,
     Notes,
     Place,
     Unreadable,
     ValuePath,
+    place_at,
     too_deep,
     too_large,
 )
@@ -178,7 +178,7 @@ def _place_of(error: yaml.YAMLError, text: str) -> Place | None:
         return Place(mark.line + 1, mark.column + 1)
     if _is_control(error):
         control = re.search("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
-        return Lines(text).place(control.start()) if control else None
+        return place_at(text, control.start()) if control else None
     return None
 
 

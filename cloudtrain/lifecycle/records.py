@@ -16,12 +16,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from sqlite3 import Connection
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cloudtrain.errors import UsageError
-from cloudtrain.system.files import STORE_FILE
+from cloudtrain.errors import StoreError, UsageError
+from cloudtrain.system.files import KEPT, STORE_FILE
+from cloudtrain.system.private import close_state_folder
 from cloudtrain.system.processes import boot_id
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
 
 
 class Identity(NamedTuple):
@@ -64,6 +67,36 @@ def _host() -> str:
 
 def _hash(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+# A check whether a run store exists, without SQLite. On a machine without a store, a plan
+# needs no more than this check.
+
+HINT = "set CLOUDTRAIN_STATE_DIR to a folder of yours"
+
+
+def has_store(folder: Path) -> bool:
+    """Return whether the folder contains a run store. Removes other users' access to the folder if they have any.
+
+    Raises:
+        StoreError: the store is not a file, its folder is not a folder, or one of them cannot be read.
+    """
+    file = folder / STORE_FILE
+    try:
+        if folder.is_dir():
+            close_state_folder(folder, ours=KEPT)
+        if file.exists() and not file.is_file():
+            raise StoreError(f"the run store `{file}` is not a file", hint=HINT, code="CT961")
+        if folder.exists() and not folder.is_dir():
+            raise StoreError(f"the state folder `{folder}` is not a folder", hint=HINT, code="CT961")
+        return file.exists()
+    except OSError as error:
+        raise unusable(folder, error) from error
+
+
+def unusable(folder: Path, error: Exception) -> StoreError:
+    """Return the error for a run store that cannot be opened."""
+    return StoreError(f"the run store in `{folder}` cannot be opened: {error}", hint=HINT, code="CT961")
 
 
 # The data that the store keeps of each submission, so that its run can be shown, compared and run again. The data

@@ -14,12 +14,12 @@ from cloudtrain.machines.table import (
     Interconnect,
     Price,
     has_gpu,
+    having_gpu,
     instance_named,
     instance_types,
-    instances_where,
     named_memory,
     price_of,
-    same_model,
+    types_with_gpu,
     unknown_gpu,
 )
 
@@ -46,8 +46,7 @@ def choose(
         JobError: no type has that GPU, that number of GPUs, or RDMA. The hint names the GPUs, numbers or types that
             are available.
     """
-    candidates = instances_where(target, "gpu", lambda cell: same_model(gpu, cell)) if types is None else types
-    same_gpu = [instance for instance in candidates if has_gpu(instance, gpu)]
+    same_gpu = types_with_gpu(target, gpu) if types is None else having_gpu(types, gpu)
     if not same_gpu:
         raise _no_such_gpu(target, gpu, instance_types(target) if types is None else types)
     same_count = [instance for instance in same_gpu if gpus_per_instance in (None, instance.gpus)]

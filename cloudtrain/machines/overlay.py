@@ -42,7 +42,7 @@ from cloudtrain.machines.table import (
     REQUIRED,
     InstanceType,
     instance_named,
-    name_key,
+    name_keys,
     read_gpu,
     table_of,
     tables,
@@ -231,11 +231,13 @@ def apply_overlay(
     Raises:
         SettingsError: an added type lacks a required column, or a row with GPUs lacks the name of the GPU.
     """
-    rows = {name_key(instance.target, instance.name): instance for instance in types}
-    target = target or next((instance.target for instance in rows.values()), None)
+    types = tuple(types)
+    target = target or next((instance.target for instance in types), None)
+    key_of = name_keys(target or "")
+    rows = {key_of(instance.name): instance for instance in types}
     for correction in overlay:
         if correction.target == target:
-            key = name_key(target, correction.name)
+            key = key_of(correction.name)
             known = rows.get(key)
             rows[key] = _make_type(correction, rows.values()) if known is None else _correct(known, correction)
     return tuple(rows.values())
@@ -247,8 +249,9 @@ def type_named(target: str, name: str, overlay: Sequence[Correction] | None) -> 
     Raises:
         SettingsError: this type lacks a required column, or has GPUs but no name of the GPU.
     """
-    key = name_key(target, name)
-    own = tuple(correction for correction in overlay or () if name_key(correction.target, correction.name) == key)
+    key_of = name_keys(target)
+    key = key_of(name)
+    own = tuple(row for row in overlay or () if row.target == target and key_of(row.name) == key)
     known = instance_named(target, name)
     return next(iter(apply_overlay([known] if known else [], own, target)), None)
 

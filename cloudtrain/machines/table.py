@@ -165,11 +165,11 @@ def tables() -> dict[str, InstanceTable]:
     return {target.name: target.instance_table for target in all_targets() if target.instance_table is not None}
 
 
-def name_key(target: str, name: str) -> str:
-    """Return a key that is equal for all spellings of a type's name. Azure, for example, treats `Standard_NC6s_v3` and
-    `STANDARD_NC6S_V3` as the same size."""
+def name_keys(target: str) -> Callable[[str], str]:
+    """Return the function whose result is equal for all spellings of a type's name. Azure, for example, treats
+    `Standard_NC6s_v3` and `STANDARD_NC6S_V3` as the same size."""
     table = table_of(target)
-    return name.casefold() if table is not None and table.any_case else name
+    return str.casefold if table is not None and table.any_case else str
 
 
 @cache
@@ -178,27 +178,34 @@ def instance_types(target: str) -> tuple[InstanceType, ...]:
     return tuple(_parse_row(target, cells) for cells in _table(target).values())
 
 
-def instances_where(target: str, column: str, fits: Callable[[str], bool]) -> tuple[InstanceType, ...]:
-    """Return the rows whose text in `column` passes the test `fits`. Other rows are not parsed."""
-    return tuple(_parse_row(target, cells) for cells in _table(target).values() if fits(cells[column]))
+def types_with_gpu(target: str, written: str) -> list[InstanceType]:
+    """Return the rows whose GPU the user's name `written` means (`has_gpu`). Rows of other models are not parsed."""
+    candidates = [_parse_row(target, cells) for cells in _table(target).values() if same_model(written, cells["gpu"])]
+    return having_gpu(candidates, written)
+
+
+def having_gpu(types: Iterable[InstanceType], written: str) -> list[InstanceType]:
+    """Return the types whose GPU the user's name `written` means (`has_gpu`)."""
+    return [instance for instance in types if has_gpu(instance, written)]
 
 
 @cache
 def instance_named(target: str, name: str) -> InstanceType | None:
     """Return the row of the instance type `name`; None if the table lacks it. On Azure ML, `name` may be in any case,
     and the row has the usual spelling."""
-    cells = _table(target).get(name_key(target, name))
+    cells = _table(target).get(name_keys(target)(name))
     return None if cells is None else _parse_row(target, cells)
 
 
 @cache
 def _table(target: str) -> Mapping[str, Mapping[str, str]]:
-    """Return a target's table as text: each row by its `name_key`, and the cells of the row by column."""
+    """Return a target's table as text: each row by the key of its name, and the cells of the row by column."""
     table = table_of(target)
     if table is None:
         return {}
+    key = name_keys(target)
     with table.file.open(encoding="utf-8", newline="") as lines:
-        return {name_key(target, row["name"]): row for row in csv.DictReader(lines, strict=True)}
+        return {key(row["name"]): row for row in csv.DictReader(lines, strict=True)}
 
 
 def _parse_row(target: str, cells: Mapping[str, str]) -> InstanceType:

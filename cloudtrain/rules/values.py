@@ -332,13 +332,14 @@ def name_that_cannot_be_sent(subject: Subject) -> Iterable[Fault]:
 
 def _credentials(source: str) -> Iterator[Fault]:
     from cloudtrain.code.data import UnreadableData, read_data
-    from cloudtrain.code.secret_names import secret_path
+    from cloudtrain.code.secret_names import credentials_in
 
     try:
         files = read_data(source).files
     except UnreadableData:
         return  # the file has just disappeared; the upload reports it
-    found = [f"{escape_path(file.path)}: {what}" for file in files if (what := secret_path(file.path)) is not None]
+    credentials = credentials_in([file.path for file in files])
+    found = [f"{escape_path(path)}: {what}" for path, what in credentials.items()]
     if found:
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         hint = "remove it from the folder, or accept it with `--ignore CT304`"

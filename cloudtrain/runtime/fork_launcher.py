@@ -21,7 +21,6 @@ rank, because the process table shows only the launcher's environment.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import os
@@ -37,6 +36,7 @@ from cloudtrain.runtime.loopback import hold_master_store
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator, Mapping, Sequence
     from types import FrameType
     from typing import NoReturn
@@ -262,6 +262,8 @@ def _preload() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the job and exit with its exit code, through `os._exit` as the ranks do."""
+    import argparse  # a plan reads this module too, and has no use for a parser
+
     parser = argparse.ArgumentParser(prog="fork_launcher", allow_abbrev=False)
     parser.add_argument("--instances", type=int, default=1)
     parser.add_argument("--processes-per-instance", type=int, default=1)

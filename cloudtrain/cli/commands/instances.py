@@ -281,11 +281,12 @@ def _refuse_filters(name: str, query: Query) -> None:
 
 def _type_named(name: str, types: Sequence[InstanceType]) -> InstanceType:
     from cloudtrain.errors import UsageError
-    from cloudtrain.machines.table import name_key
+    from cloudtrain.machines.table import name_keys
 
     target = types[0].target
-    known = {name_key(target, instance.name): instance for instance in types}
-    if (key := name_key(target, name)) in known:
+    key_of = name_keys(target)
+    known = {key_of(instance.name): instance for instance in types}
+    if (key := key_of(name)) in known:
         return known[key]
     hint = _elsewhere(name, target) or _nearest(name, target, [instance.name for instance in types])
     raise UsageError(f"there is no instance type `{name}` on {target}", hint=hint)
@@ -313,11 +314,12 @@ def _nearest(name: str, target: str, known: Sequence[str]) -> str:
     """Return a hint for an unknown type: the most similar type or how to list all types, and the target's explanation
     of the name if it has one."""
     from cloudtrain.errors import did_you_mean
-    from cloudtrain.machines.table import name_key, tables
+    from cloudtrain.machines.table import name_keys, tables
 
     table = tables()[target]
-    whole = name_key(target, table.prefix + name)
-    prefixed = next((other for other in known if name_key(target, other) == whole), None)
+    key_of = name_keys(target)
+    whole = key_of(table.prefix + name)
+    prefixed = next((other for other in known if key_of(other) == whole), None)
     near = f"did you mean `{prefixed}`?" if prefixed else did_you_mean(name, known) or ""
     if not near.startswith("did you mean"):
         own = "" if target == _default_target() else f" --target {target}"
