@@ -255,8 +255,7 @@ def doctor_command(json: options.Json = False) -> None:
       cloudtrain doctor
     """
     from cloudtrain.cli.terminal import print_json, show
-    from cloudtrain.plans.document import Document, Notice, Span, Table
-    from cloudtrain.plans.layout import LEVEL_STYLE
+    from cloudtrain.plans.document import LEVEL_STYLE, Document, Notice, Span, Table
 
     findings = examine()
     if json:

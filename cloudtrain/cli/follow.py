@@ -39,7 +39,7 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
     if status.state is RunState.STOPPED and status.started is None and status.reason and not run.is_sweep:
         say(f"`{run.name}` was stopped: {status.reason}")
         return  # no process has started, so there is nothing to read or download
-    from cloudtrain.plans.layout import metrics_text
+    from cloudtrain.plans.status import metrics_text
 
     values = _of_sweep(status) if run.is_sweep else metrics_text(metrics or status.metrics)
     word = "was stopped" if status.state is RunState.STOPPED else str(status.state)
@@ -62,7 +62,7 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
 
 def _of_sweep(status: RunStatus) -> str:
     """Return the summary of a sweep: `trial 7 is the best, accuracy 0.97; 2 of 40 trials failed`."""
-    from cloudtrain.plans.layout import number
+    from cloudtrain.plans.status import number
 
     progress = ("trials", "ended", "running", "best_trial")
     values = [f"{name} {number(value)}" for name, value in status.metrics.items() if name not in progress]
@@ -124,7 +124,7 @@ def _report_failure(run: Run, status: RunStatus) -> None:
 
 
 def _after(status: RunStatus) -> str:
-    from cloudtrain.plans.layout import duration_of
+    from cloudtrain.plans.status import duration_of
 
     return f" after {duration_of(status)}" if status.started is not None and status.ended is not None else ""
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 from cloudtrain.cli.terminal import has_color
 from cloudtrain.job.model import format_duration, format_size
 from cloudtrain.plans.document import on_one_line, visible_json, visible_output
-from cloudtrain.plans.layout import PROGRESS, number
 from cloudtrain.plans.states import LogLine, Metrics, RunState, RunStatus
+from cloudtrain.plans.status import PROGRESS, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

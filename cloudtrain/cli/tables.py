@@ -10,8 +10,8 @@ from cloudtrain.job.model import format_duration, value_text
 from cloudtrain.job.sweep import Objective
 from cloudtrain.machines.table import InstanceType, NodeKind, table_of
 from cloudtrain.plans.document import Block, Document, Heading, Pairs, Table
-from cloudtrain.plans.layout import run_document, state_cell
 from cloudtrain.plans.states import RunState, RunStatus, Trial, best_of
+from cloudtrain.plans.status import run_document, state_cell
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.sweeps.sweep_run import SweepCost

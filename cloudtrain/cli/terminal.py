@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO, runtime_checkable
 
 from cloudtrain.errors import CloudtrainError, UsageError
-from cloudtrain.plans.document import Document, Text, on_one_line, shell_word, visible_json
+from cloudtrain.plans.document import Document, Text, on_one_line, shell_word, to_text, visible_json
 
 if TYPE_CHECKING:
     from cloudtrain.machines.overlay import Refreshed
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 def show(document: Document, stream: TextIO, *, width: int | None = None) -> None:
     """Print a document with the width and colours of the stream. `width` is for a stream that is not a terminal."""
-    from cloudtrain.plans.layout import to_text
 
     stream.write(to_text(document, width=width_of(stream) or width, color=has_color(stream)))
     stream.flush()

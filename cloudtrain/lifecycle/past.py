@@ -246,7 +246,7 @@ class Difference:
 
     def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
         """Return the differences as text."""
-        from cloudtrain.plans.layout import to_text
+        from cloudtrain.plans.document import to_text
 
         return to_text(self.document(), width=width, color=color)
 

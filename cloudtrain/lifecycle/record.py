@@ -284,7 +284,7 @@ class Sent:
 
     def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
         """Return the job, the plan and the commit as text."""
-        from cloudtrain.plans.layout import to_text
+        from cloudtrain.plans.document import to_text
 
         return to_text(self.document(), width=width, color=color)
 

@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.plans.document import (
+    LEVEL_STYLE,
     Block,
     Cell,
     Command,
@@ -22,7 +23,6 @@ from cloudtrain.plans.document import (
     shell_word,
     visible,
 )
-from cloudtrain.plans.layout import LEVEL_STYLE
 
 if TYPE_CHECKING:
     from cloudtrain.plans.states import RunStatus
@@ -66,7 +66,7 @@ def to_html(document: Document) -> str:
 
 def run_html(name: str, ref: str, status: RunStatus) -> str:
     """Return a run as HTML for a notebook."""
-    from cloudtrain.plans.layout import run_document
+    from cloudtrain.plans.status import run_document
 
     return to_html(run_document(name, ref, status))
 

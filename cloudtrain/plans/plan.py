@@ -20,8 +20,7 @@ from cloudtrain.plans.states import RunRef
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from cloudtrain.plans.document import Block, Command, Document, Heading, Lines, Notice, Pairs, Text
-    from cloudtrain.plans.layout import RichDocument
+    from cloudtrain.plans.document import Block, Command, Document, Heading, Lines, Notice, Pairs, RichDocument, Text
 
 
 # Functions that hide secrets, which may be sent but must not appear in output or logs.
@@ -292,7 +291,7 @@ class Plan:
         """Return the plan as text. Command lines are wrapped to `width` columns; data and paths are never cut. The
         middle lines of a very long request are replaced by the number of omitted lines.
         """
-        from cloudtrain.plans.layout import to_text
+        from cloudtrain.plans.document import to_text
 
         return to_text(self.document(), width=width, color=color)
 
@@ -309,7 +308,7 @@ class Plan:
         return {"text/plain": self.to_text(), "text/html": self.to_html()}
 
     def __rich__(self) -> RichDocument:
-        from cloudtrain.plans.layout import RichDocument
+        from cloudtrain.plans.document import RichDocument
 
         return RichDocument(self.document())
 

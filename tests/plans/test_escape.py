@@ -25,13 +25,13 @@ from cloudtrain.plans.document import (
     Text,
     on_one_line,
     shell_word,
+    to_text,
     visible,
     visible_json,
     visible_output,
     visible_yaml,
 )
 from cloudtrain.plans.html import to_html
-from cloudtrain.plans.layout import to_text
 
 HOSTILE = (
     "\x1b[2J", "\x1b]0;title\x07", "\x1b]8;;http://evil\x1b\\", "\x9b31m", "\x85", "\x7f", "\x00", "\b\b", "\r", "\n",

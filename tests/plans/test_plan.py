@@ -93,7 +93,7 @@ def test_findings_come_before_the_pages_with_their_place() -> None:
 
 def test_summary_leaves_the_request_out() -> None:
     """The short document has what a person reads first, and the findings."""
-    from cloudtrain.plans.layout import to_text
+    from cloudtrain.plans.document import to_text
 
     text = to_text(plan_for().with_findings((FINDING,)).document(whole=False))
     assert "processes" in text

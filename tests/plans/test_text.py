@@ -17,13 +17,14 @@ from cloudtrain.plans.document import (
     Lines,
     Notice,
     Pairs,
+    RichDocument,
     Span,
     Table,
     Text,
+    to_text,
     width_of,
     wrap,
 )
-from cloudtrain.plans.layout import RichDocument, to_text
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 

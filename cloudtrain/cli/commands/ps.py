@@ -143,7 +143,7 @@ def _nothing(active: bool, state: str | None, job: str | None, *, labelled: bool
 
 def _row(run: Any, now: float) -> tuple[Any, ...]:
     from cloudtrain.job.model import format_duration
-    from cloudtrain.plans.layout import duration_of, state_cell
+    from cloudtrain.plans.status import duration_of, state_cell
 
     status = run.last_status
     age = format_duration(int(max(0, now - run.created)))
@@ -170,7 +170,7 @@ def status_command(name: options.RunName, json: options.Json = False) -> None:
     from cloudtrain.cli.follow import status_json
     from cloudtrain.cli.runs import run_named
     from cloudtrain.cli.terminal import print_json, show
-    from cloudtrain.plans.layout import run_document
+    from cloudtrain.plans.status import run_document
 
     run = run_named(name)
     status = run.status()
