@@ -36,7 +36,7 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> P
         problems += _fork_problems(job, account)
     if job.distribution.type == "tensorflow":
         problems += _task_problems(job, target, account)
-    plan = None if problems else _plan(job, target, context)
+    plan = None if problems else _plan(job, target, context)  # an input without a path here has a made-up one
     problems += _input_problems(job)
     problems.refuse(plan)
     assert plan is not None
@@ -44,17 +44,16 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> P
 
 
 def _plan(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
-    """Return the plan of the job. An input without a `local` path gets the path `inputs/NAME` in the run's folder."""
-    run = _RunLayout.of(job, target, context)
+    run = _RunLayout(job, target, context)
     launch = _LAUNCHERS["fork" if target.launcher == "fork" else _launcher_of(job)](run)
     specification = LaunchSpecification(
         name=context.run_name,
         run_dir=run.run_dir,
         code=CodePlace(run.account.archive(context.bundle), context.bundle.sha256, run.code_dir),
-        directories=tuple(sorted(run.written.values())),
+        directories=tuple(sorted(path for name, path in run.paths.items() if not name.startswith("inputs."))),
         launcher=launch.name,
         instances=launch.shape.instances,
-        world_size=launch.world_size,
+        world_size=launch.shape.world_size,
         ports=launch.ports,
         processes=tuple(StartedProcess.of(process, launch.signal) for process in launch.started),
         finishes=launch.finishes,
@@ -72,7 +71,6 @@ class _Launch:
 
     name: str
     shape: JobSize
-    world_size: int
     started: tuple[Process, ...]
     ranks: tuple[Alike, ...] = ()
     ports: tuple[str, ...] = ()
@@ -80,62 +78,34 @@ class _Launch:
     signal: str = "leader"
 
 
-@dataclass(frozen=True)
 class _RunLayout:
     """The paths, program and environment of one run on this machine."""
 
-    job: TrainingJob
-    target: Local
-    account: LocalAccount
-    name: str
-    run_dir: str
-    code_dir: str
-    paths: dict[str, str]
-    """Maps references such as `inputs.train`, `outputs.model` and `checkpoint` to paths."""
-
-    @classmethod
-    def of(cls, job: TrainingJob, target: Local, context: CompileContext) -> _RunLayout:
-        account: LocalAccount = context.account
-        run_dir = account.run_dir(context.run_name)
-        paths = {f"inputs.{name}": item.local or f"{run_dir}/inputs/{name}" for name, item in job.inputs.items()}
-        paths["outputs.model"] = f"{run_dir}/model"
-        paths |= {
+    def __init__(self, job: TrainingJob, target: Local, context: CompileContext) -> None:
+        self.job = job
+        self.target = target
+        self.account: LocalAccount = context.account
+        self.name = context.run_name
+        self.run_dir = run_dir = self.account.run_dir(context.run_name)
+        self.code_dir = f"{run_dir}/code"
+        self.python = target.python or self.account.python
+        self.shape = local_size(job, target, self.account.machine)
+        self.paths = {f"inputs.{name}": item.local or f"{run_dir}/inputs/{name}" for name, item in job.inputs.items()}
+        """Maps references such as `inputs.train`, `outputs.model` and `checkpoint` to paths."""
+        self.paths["outputs.model"] = f"{run_dir}/model"
+        self.paths |= {
             f"outputs.{name}": item.local or (f"{run_dir}/model" if name == "model" else f"{run_dir}/outputs/{name}")
             for name, item in job.outputs.items()
         }
-        given = job.checkpoint.local if job.checkpoint else None
-        paths["checkpoint"] = given or f"{run_dir}/checkpoint"
-        return cls(
-            job=job,
-            target=target,
-            account=account,
-            name=context.run_name,
-            run_dir=run_dir,
-            code_dir=f"{run_dir}/code",
-            paths=paths,
-        )
-
-    @property
-    def python(self) -> str:
-        return self.target.python or self.account.python
-
-    @property
-    def written(self) -> dict[str, str]:
-        """Map references such as `outputs.model` to the folders that the run writes to."""
-        return {name: path for name, path in self.paths.items() if not name.startswith("inputs.")}
-
-    @property
-    def shape(self) -> JobSize:
-        return local_size(self.job, self.target, self.account.machine)
+        self.paths["checkpoint"] = (job.checkpoint and job.checkpoint.local) or f"{run_dir}/checkpoint"
 
     def program(self) -> list[str]:
         """Return the script with its arguments. A shell script or command is preceded by `bash`."""
         if self.job.command is not None:
             return ["bash", "-c", resolve_text(self.job.command, self.paths)]
         assert self.job.entry_point is not None
-        arguments = arguments_of(self.job, self.paths)
         shell = ["bash"] if self.job.entry_point.endswith(".sh") else []
-        return [*shell, self.job.entry_point, *arguments]
+        return [*shell, self.job.entry_point, *arguments_of(self.job, self.paths)]
 
     def direct_program(self) -> list[str]:
         """Return the program, preceded by the Python interpreter if it is a Python script."""
@@ -143,11 +113,10 @@ class _RunLayout:
         return [self.python, "-u", *program] if program[0].endswith(".py") else program
 
     def env(self, instance: int, *, processes: int, ranks: bool = True) -> dict[str, str]:
-        """Return the environment variables that the processes of an instance get in addition to the submitter's own.
-        `processes`: the number of all processes on this machine. `ranks`: whether they communicate through torch or
-        MPI."""
-        given = {key: resolve_text(value, self.paths) for key, value in self.job.environment.variables.items()}
-        searched = given.pop("PYTHONPATH", "${{env.PYTHONPATH}}")
+        """Return the variables that an instance's processes get in addition to the submitter's own. `processes`: the
+        number of all processes on this machine. `ranks`: whether they communicate through torch or MPI."""
+        variables = {key: resolve_text(value, self.paths) for key, value in self.job.environment.variables.items()}
+        python_path = variables.pop("PYTHONPATH", "${{env.PYTHONPATH}}")
         env = {
             "CLOUDTRAIN_CHECKPOINT_DIR": self.paths["checkpoint"],
             "CLOUDTRAIN_MODEL_DIR": self.paths["outputs.model"],
@@ -155,7 +124,7 @@ class _RunLayout:
             "CLOUDTRAIN_RUN_NAME": self.name,
             **(loopback_variables(self.account.loopback) if ranks else {}),
             "OMP_NUM_THREADS": str(max(1, self.account.machine.cpus // processes)),
-            "PYTHONPATH": f"{self.code_dir}:{searched}" if searched else self.code_dir,
+            "PYTHONPATH": f"{self.code_dir}:{python_path}" if python_path else self.code_dir,
             "PYTHONUNBUFFERED": "1",
         }
         if self.job.checkpoint:
@@ -164,14 +133,11 @@ class _RunLayout:
             kind, _, name = reference.partition(".")
             if name:
                 env[f"CLOUDTRAIN_{kind[:-1].upper()}_{name.upper()}"] = path
-        env |= self._gpu_mask(instance) | given
-        return dict(sorted(env.items()))
-
-    def _gpu_mask(self, instance: int) -> dict[str, str]:
         instances = self.shape.instances
         share = gpu_share(self.account.machine.gpu_ids, instances, instance)
-        is_chosen = instances > 1 or self.target.gpus is not None
-        return {"CUDA_VISIBLE_DEVICES": ",".join(share)} if share and is_chosen else {}
+        if share and (instances > 1 or self.target.gpus is not None):
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(share)
+        return dict(sorted((env | variables).items()))
 
 
 def _torchrun(run: _RunLayout) -> _Launch:
@@ -203,11 +169,12 @@ def _torchrun(run: _RunLayout) -> _Launch:
         instance_count=shape.instances,
         processes_per_instance=shape.processes_per_instance,
     )
-    return _Launch("torchrun", shape, shape.world_size, started, (ranks,))
+    return _Launch("torchrun", shape, started, (ranks,))
 
 
 def _fork(run: _RunLayout) -> _Launch:
-    shape, program, restarts = run.shape, run.program(), run.target.max_restarts
+    shape, program = run.shape, run.program()
+    restarts = run.target.max_restarts
     argv = launchers.launcher_argv(
         program,
         python=run.python,
@@ -224,7 +191,7 @@ def _fork(run: _RunLayout) -> _Launch:
         processes_per_instance=shape.processes_per_instance,
         max_restarts=restarts,
     )
-    return _Launch("fork", shape, shape.world_size, (started,), (ranks,), ("rendezvous",))
+    return _Launch("fork", shape, (started,), (ranks,), ("rendezvous",))
 
 
 def _mpirun(run: _RunLayout) -> _Launch:
@@ -245,7 +212,7 @@ def _mpirun(run: _RunLayout) -> _Launch:
     env = dict(sorted((OPEN_MPI | run.env(0, processes=shape.world_size)).items()))
     started = Process(instance=0, role="mpirun", argv=tuple(argv), env=env)
     ranks = launchers.mpirun_ranks(program, processes=shape.world_size)
-    return _Launch("mpirun", shape, shape.world_size, (started,), (ranks,), signal="ranks")
+    return _Launch("mpirun", shape, (started,), (ranks,), signal="ranks")
 
 
 def _tensorflow(run: _RunLayout) -> _Launch:
@@ -264,7 +231,7 @@ def _tensorflow(run: _RunLayout) -> _Launch:
     )
     ports = tuple(launchers.port_name(task, index) for task, index in tasks)
     finishes = ("chief",) if servers else ()
-    return _Launch("processes", JobSize(len(tasks), 1), len(tasks), started, ports=ports, finishes=finishes)
+    return _Launch("processes", JobSize(len(tasks), 1), started, ports=ports, finishes=finishes)
 
 
 def _single(run: _RunLayout) -> _Launch:
@@ -283,7 +250,7 @@ def _single(run: _RunLayout) -> _Launch:
         for instance in range(shape.instances)
     )
     signal = "group" if program[0] == "bash" else "leader"
-    return _Launch("processes", shape, shape.world_size, started, signal=signal)
+    return _Launch("processes", shape, started, signal=signal)
 
 
 _LAUNCHERS: dict[str, Callable[[_RunLayout], _Launch]] = {
@@ -381,7 +348,7 @@ def _summary(run: _RunLayout, launch: _Launch) -> list[tuple[str, str]]:
     pairs = [
         ("target", f"local ({run.account.machine})"),
         ("instances", simulated),
-        ("processes", f"{launch.world_size}" + (f" ({shape})" if shape.instances > 1 else "")),
+        ("processes", f"{shape.world_size}" + (f" ({shape})" if shape.instances > 1 else "")),
         ("distribution", f"{job.distribution.type} through {_LAUNCHER_WORDS[launch.name]}"),
         ("script", job.entry_point or job.command or ""),
         ("checkpoint", run.paths["checkpoint"]),

@@ -45,21 +45,21 @@ _ASIDES = ("[notice]", "WARNING:", "warning:", "hint:")
 """The beginnings of output lines that do not explain a failure."""
 
 
-def provide(wanted: BuiltEnvironment, code: CodePlace, environ: Mapping[str, str]) -> None:
-    """Make sure that the environment `wanted` exists. If it is missing, build it from the requirements file in `code`.
+def provide(environment: BuiltEnvironment, code: CodePlace, environ: Mapping[str, str]) -> None:
+    """Build `environment` from the requirements file in `code`, unless it exists.
 
     Raises:
         TargetError: the environment cannot be built; the message is the installer's last output.
         OSError: the environment cannot be written.
     """
-    link = Path(wanted.folder)
+    link = Path(environment.folder)
     if _is_whole(link):
         return
     make_private_folder(link.parent)
     lock = _take_lock(link)
     try:
         if not _is_whole(link):
-            _build(wanted, link, code, {name: value for name, value in environ.items() if name not in _NOT_PASSED})
+            _build(environment, link, code, {name: value for name, value in environ.items() if name not in _NOT_PASSED})
     finally:
         lock.release()
 
@@ -73,40 +73,43 @@ def _is_whole(link: Path) -> bool:
 
 
 def _take_lock(link: Path) -> ProcessLock:
-    told = False
-    while (lock := ProcessLock.take(link.with_name(f"{link.name}.lock"))) is None:
-        if not told:
-            tell("waiting: another command builds the environment of this job")
-            told = True
+    path = link.with_name(f"{link.name}.lock")
+    lock = ProcessLock.take(path)
+    if lock is None:
+        tell("waiting: another command builds the environment of this job")
+    while lock is None:
         time.sleep(_LOOK_EVERY)
+        lock = ProcessLock.take(path)
     return lock
 
 
-def _build(wanted: BuiltEnvironment, link: Path, code: CodePlace, environ: Mapping[str, str]) -> None:
+def _build(environment: BuiltEnvironment, link: Path, code: CodePlace, environ: Mapping[str, str]) -> None:
     began = time.monotonic()
-    uv = _find_uv(wanted.python, environ)
+    file, base = environment.requirements, environment.python
+    uv = shutil.which("uv", path=os.pathsep.join((environ.get("PATH", ""), str(Path(base).parent))))
     tool = "uv" if uv else "pip"
-    tell(f"building an environment from `{wanted.requirements}` with {tool}, once for all runs with these requirements")
+    tell(f"building an environment from `{file}` with {tool}, once for all runs with these requirements")
     home = Path(tempfile.mkdtemp(prefix=f"{link.name}-", dir=link.parent))
     log = link.with_name(f"{link.name}.log")
     try:
-        with os.fdopen(open_private(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="utf-8") as said:
+        with os.fdopen(open_private(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="utf-8") as output:
             source, place = home / "source", home / "env"
             unpack(Path(code.archive), source, code.sha256)
             python = f"{place}/bin/python"
             if uv:
-                steps = [[uv, "venv", "--python", wanted.python, str(place)]]
-                install = [uv, "pip", "install", "--python", python, "-r", wanted.requirements]
+                create = [uv, "venv", "--python", base, str(place)]
+                install = [uv, "pip", "install", "--python", python, "-r", file]
             else:
-                steps = [[wanted.python, "-m", "venv", str(place)]]
-                install = [python, "-m", "pip", "install", "--disable-pip-version-check", "-r", wanted.requirements]
-            for step in steps:
-                _run(step, source, environ, said, wanted)
-            _layer(wanted.python, place, source, environ)
-            _run(install, source, environ, said, wanted)
+                create = [base, "-m", "venv", str(place)]
+                install = [python, "-m", "pip", "install", "--disable-pip-version-check", "-r", file]
+            _run(create, source, environ, output, environment)
+            _layer(base, place, source, environ)
+            _run(install, source, environ, output, environment)
         if not _leads_to(source, place):
             shutil.rmtree(source)
-        _publish(place, link)
+        temporary = home / "link"
+        temporary.symlink_to(place)
+        temporary.replace(link)  # in one atomic step
     except BaseException:
         shutil.rmtree(home, ignore_errors=True)
         raise
@@ -120,42 +123,24 @@ def _leads_to(source: Path, place: Path) -> bool:
     return any(str(source) in file.read_text("utf-8", "replace") for file in linked if file.is_file())
 
 
-def _publish(place: Path, link: Path) -> None:
-    """Point the link `link` to the finished environment, in one atomic step."""
-    temporary = place.parent / "link"
-    temporary.symlink_to(place)
-    temporary.replace(link)
-
-
-def _find_uv(python: str, environ: Mapping[str, str]) -> str | None:
-    """Return the path of uv on the PATH or in the interpreter's folder; None if uv is not installed."""
-    return shutil.which("uv", path=os.pathsep.join((environ.get("PATH", ""), str(Path(python).parent))))
-
-
 def _layer(python: str, place: Path, folder: Path, environ: Mapping[str, str]) -> None:
-    """Make the packages of the base interpreter `python` importable in the environment `place`. `folder`: the
-    directory in which `python` runs.
-
-    Raises:
-        TargetError: the interpreter cannot list its paths.
-    """
-    found = subprocess.run(
+    """Make the packages of the base interpreter `python`, which runs in `folder`, importable in the environment
+    `place`."""
+    answer = subprocess.run(
         [python, "-c", _BASE], cwd=folder, env=dict(environ), capture_output=True, text=True, check=False
     )
-    if found.returncode:
-        said = (found.stderr.strip().splitlines() or [f"exit code {found.returncode}"])[-1]
-        raise TargetError(f"`{python}` failed: {said}", hint="name another interpreter: `--python PATH`", code="CT953")
-    lines = [f"import site; site.addsitedir({path!r})\n" for path in json.loads(found.stdout)]
+    if answer.returncode:
+        cause = (answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"])[-1]
+        raise TargetError(f"`{python}` failed: {cause}", hint="name another interpreter: `--python PATH`", code="CT953")
+    lines = [f"import site; site.addsitedir({path!r})\n" for path in json.loads(answer.stdout)]
     for packages in place.glob("lib/python*/site-packages"):
         (packages / "cloudtrain_base.pth").write_text("".join(lines), encoding="utf-8")
 
 
-def _run(argv: Sequence[str], folder: Path, environ: Mapping[str, str], log: TextIO, wanted: BuiltEnvironment) -> None:
-    """Run one command of the build in `folder`. Write its output to `log`, and show its progress lines to the user.
-
-    Raises:
-        TargetError: the command failed.
-    """
+def _run(
+    argv: Sequence[str], folder: Path, environ: Mapping[str, str], log: TextIO, environment: BuiltEnvironment
+) -> None:
+    """Run one command of the build in `folder`. Write its output to `log`, and show its progress lines to the user."""
     last = ""
     with subprocess.Popen(
         argv, cwd=folder, env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -175,9 +160,9 @@ def _run(argv: Sequence[str], folder: Path, environ: Mapping[str, str], log: Tex
             raise
     code = process.returncode
     if code:
-        log_name = f"{wanted.folder}.log"
+        log_name = f"{environment.folder}.log"
         raise TargetError(
-            f"the environment of `{wanted.requirements}` cannot be built: {last or f'exit code {code}'}",
+            f"the environment of `{environment.requirements}` cannot be built: {last or f'exit code {code}'}",
             hint=f"correct the file, or run without `build_environment`; the full output is in `{log_name}`",
             code="CT953",
         )

@@ -61,11 +61,7 @@ class RunFolder:
         self.unpacked = f"{path}/unpacked"
 
     def read_launch(self) -> LaunchSpecification:
-        """Read the launch specification.
-
-        Raises:
-            TargetError: the file cannot be read, or is damaged.
-        """
+        """Raises `TargetError` if the file cannot be read, or is damaged."""
         from cloudtrain.targets.common.specification import LaunchSpecification  # 9 ms that no submitter need wait for
 
         try:
@@ -86,9 +82,9 @@ class RunFolder:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            written = os.stat(self.status).st_mtime
+            ended = os.stat(self.status).st_mtime
             reason = f"its status cannot be read: {error}"
-            return {**new_status(0, written), "state": "lost", "ended": written, "reason": reason}
+            return {**new_status(0, ended), "state": "lost", "ended": ended, "reason": reason}
         return status
 
     def write_status(self, status: dict[str, Any]) -> None:
@@ -116,9 +112,8 @@ class RunFolder:
         assert len(content) < _SHORT, "everything long was left out"
         descriptor = os.open(self.status, os.O_WRONLY)
         try:
-            os.pwrite(
-                descriptor, content.ljust(os.fstat(descriptor).st_size), 0
-            )  # so that every reader finds complete JSON
+            size = os.fstat(descriptor).st_size
+            os.pwrite(descriptor, content.ljust(size), 0)  # filled up, so that every reader finds complete JSON
         finally:
             os.close(descriptor)
 

@@ -13,13 +13,13 @@ def main(arguments: list[str]) -> None:
     """Wait until the run's supervisor ends. If it was killed, stop the run's processes. The arguments are `RUN_DIR` and
     `DESCRIPTOR`, the read end of a pipe from the supervisor."""
     run_dir, descriptor = arguments[0], int(arguments[1])
-    known: set[int] = set()
+    alive: set[int] = set()
     with os.fdopen(descriptor, "r", encoding="ascii") as pipe:
         for line in pipe:
             word = line.strip()
             if word == "done":
                 return
-            (known.add if word[0] == "+" else known.discard)(int(word[1:]))
+            (alive.add if word[0] == "+" else alive.discard)(int(word[1:]))
     from cloudtrain.targets.local.verdict import finish
 
-    finish(run_dir, known)
+    finish(run_dir, alive)

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 def versions_of(names: Iterable[str]) -> dict[str, str | None]:
     """Map package names to their installed versions; None for a package that is not installed."""
-    found: dict[str, str | None] = {}
+    versions: dict[str, str | None] = {}
     for name in names:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+            versions[name] = None
+    return versions
 
 
 def machine() -> dict[str, str]:

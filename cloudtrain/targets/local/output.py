@@ -42,7 +42,7 @@ PROGRESS_EVERY = 5.0
 """Seconds between two recorded states of a progress bar that is still running."""
 
 
-class Lines:
+class LineSplitter:
     """Splits one stream into lines. `pending` holds the bytes after the last complete line.
 
     Invalid UTF-8 is replaced. If a line contains carriage returns, only the text after the last one is kept. While a
@@ -133,7 +133,7 @@ def launched_log(logs: str, process: StartedProcess, index: int, stream: str) ->
     return f"{logs}/instance_{process.instance}/{process.role}_{index}.{stream}.log"
 
 
-class Source:
+class OutputFile:
     """One output file, with the position `offset` up to which it was read."""
 
     def __init__(self, path: str, *, instance: int, rank: int | None, stream: str, attempt: int = 0) -> None:
@@ -142,33 +142,30 @@ class Source:
         self.rank = rank
         self.stream = stream
         self.attempt = attempt
-        self.lines = Lines()
+        self.lines = LineSplitter()
         self.offset = 0
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.inode = os.fstat(self._descriptor).st_ino
 
     @property
     def consumed(self) -> int:
-        """Return the number of bytes in complete lines that were read. Another reader can continue at this position."""
         return self.offset - len(self.lines.pending)
 
     def read(self, limit: int) -> bytes:
-        """Return the next bytes, at most `limit`. Return an empty result at the end of the file."""
         chunk = os.pread(self._descriptor, limit, self.offset)
         self.offset += len(chunk)
         return chunk
 
     def erase(self, start: int, secrets: Iterable[bytes]) -> None:
         """Overwrite secrets with stars in the file, between the positions `start` and `consumed`."""
-        found = data = os.pread(self._descriptor, self.consumed - start, start)
+        original = data = os.pread(self._descriptor, self.consumed - start, start)
         for secret in secrets:
             data = data.replace(secret, b"*" * len(secret))
-        if data != found:
+        if data != original:
             with open(self.path, "r+b", buffering=0) as file:
                 os.pwrite(file.fileno(), data, start)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._descriptor)
 
 
@@ -191,20 +188,18 @@ class SourceFinder:
 
     @property
     def restarts(self) -> int:
-        """Return how often the ranks were restarted, according to their files."""
         return max(self._attempts.values(), default=1) - 1
 
-    def launched(self) -> Iterator[Source]:
-        """Yield new output files of the processes that the supervisor starts."""
+    def launched(self) -> Iterator[OutputFile]:
         for index, process in enumerate(self._spec.processes):
             for stream in STREAMS:
                 path = launched_log(self._logs, process, index, stream)
                 if path not in self._known and os.path.exists(path):
-                    source = Source(path, instance=process.instance, rank=process.rank, stream=stream)
+                    source = OutputFile(path, instance=process.instance, rank=process.rank, stream=stream)
                     self._known[path] = source.inode
                     yield source
 
-    def new_ranks(self, *, at_once: bool = False) -> Iterator[Source]:
+    def new_ranks(self, *, at_once: bool = False) -> Iterator[OutputFile]:
         """Yield the output files of ranks that appeared since the last call. Without `at_once`, leave out files whose
         rank is not known yet, but may be soon."""
         if self._spec.launcher == "mpirun":
@@ -214,11 +209,10 @@ class SourceFinder:
             return
         for instance in range(self._spec.instances):
             for local_rank, folder in rank_folders(f"{self._logs}/instance_{instance}"):
-                found = self._rank(instance, local_rank, folder, at_once)
-                if found is not None:
-                    yield from self._streams(f"{folder}/", instance, local_rank, found)
+                if (number := self._rank(instance, local_rank, folder, at_once)) is not None:
+                    yield from self._streams(f"{folder}/", instance, local_rank, number)
 
-    def _streams(self, stem: str, instance: int, local_rank: int, rank: int) -> Iterator[Source]:
+    def _streams(self, stem: str, instance: int, local_rank: int, rank: int) -> Iterator[OutputFile]:
         for stream in STREAMS:
             path = f"{stem}{stream}.log"
             try:
@@ -226,7 +220,7 @@ class SourceFinder:
                     continue
                 key = (instance, local_rank, stream)
                 attempt = self._attempts.get(key, 0)
-                source = Source(path, instance=instance, rank=rank, stream=stream, attempt=attempt)
+                source = OutputFile(path, instance=instance, rank=rank, stream=stream, attempt=attempt)
             except FileNotFoundError:
                 continue
             self._attempts[key] = attempt + 1
@@ -246,20 +240,20 @@ class SourceFinder:
         rank = self._rank_of(instance, local_rank)
         if rank is not None or at_once:
             return usual if rank is None else rank
-        seen = self._waiting.setdefault(folder, time.monotonic())
-        return usual if time.monotonic() - seen > _KNOWN_SOON else None
+        since = self._waiting.setdefault(folder, time.monotonic())
+        return usual if time.monotonic() - since > _KNOWN_SOON else None
 
 
 def rank_folders(folder: str) -> Iterator[tuple[int, str]]:
     """Yield each rank's local rank and the folder of its output, attempt by attempt. `folder` is the log folder of one
     instance."""
-    found = [
+    attempts = [
         f"{folder}/{run}/{attempt}"
         for run in _names(folder)
         for attempt in _names(f"{folder}/{run}")
         if attempt.startswith("attempt_")
     ]
-    for attempt in sorted(found, key=lambda path: int(path.rpartition("_")[2])):
+    for attempt in sorted(attempts, key=lambda path: int(path.rpartition("_")[2])):
         for name in sorted(filter(str.isdecimal, _names(attempt)), key=int):
             yield int(name), f"{attempt}/{name}"
 
@@ -285,7 +279,7 @@ _REMEMBERED = 200
 _text = json.encoder.encode_basestring_ascii
 
 
-class Output:
+class RunOutput:
     """Follows all output files of a run. `metrics` holds the newest value of each metric."""
 
     def __init__(self, folder: RunFolder, spec: LaunchSpecification, rank_of: RankOf) -> None:
@@ -294,7 +288,7 @@ class Output:
         """Texts to mask in every line: the values of the job's secrets."""
         self._folder = folder
         self._finder = SourceFinder(folder.logs, spec, rank_of)
-        self._sources: list[Source] = []
+        self._sources: list[OutputFile] = []
         self._find_at = 0.0
         self._tails: dict[tuple[int, int | None, str], deque[str]] = {}
         self._rank_files: dict[int, int] = {}
@@ -310,7 +304,6 @@ class Output:
 
     @property
     def restarts(self) -> int:
-        """Return how often the ranks were restarted."""
         return self._finder.restarts
 
     def resume(self) -> None:
@@ -330,11 +323,8 @@ class Output:
 
     def pump(self, *, at_once: bool = False) -> bool:
         """Read a limited amount of the available output. Return True if more is available. `at_once`: look for new
-        files in this call, and read them even if their ranks are not known yet.
-
-        Raises:
-            OSError: the journal cannot be written.
-        """
+        files in this call, and read them even if their ranks are not known yet. Raises `OSError` if the journal cannot
+        be written."""
         now = time.time()
         if at_once or now >= self._find_at:
             self._find_at = now + _FIND_EVERY
@@ -358,22 +348,21 @@ class Output:
         return list(self._tails.get((-1 if rank is not None else instance, rank, stream), ()))
 
     def close(self) -> None:
-        """Close the journal and all output files."""
         for source in self._sources:
             source.close()
         for descriptor in (*self._rank_files.values(), self._journal):
             os.close(descriptor)
 
-    def _adopt(self, source: Source) -> None:
+    def _adopt(self, source: OutputFile) -> None:
         place = self._places.get(self._relative(source))
         if place is not None and place["inode"] == source.inode:
             source.offset, source.rank = place["offset"], place["rank"]
         self._sources.append(source)
 
-    def _relative(self, source: Source) -> str:
+    def _relative(self, source: OutputFile) -> str:
         return os.path.relpath(source.path, self._folder.path)
 
-    def _read(self, source: Source, now: float) -> bool:
+    def _read(self, source: OutputFile, now: float) -> bool:
         before, chunk = source.consumed, source.read(_CHUNK)
         if chunk:
             lines = source.lines.feed(chunk, now)
@@ -381,7 +370,7 @@ class Output:
             self._write(source, lines, now)
         return len(chunk) == _CHUNK
 
-    def _hide(self, source: Source, start: int, lines: list[str]) -> None:
+    def _hide(self, source: OutputFile, start: int, lines: list[str]) -> None:
         """Mask secrets in `lines`, and in the file of `source` from the position `start`, where these lines begin."""
         if not self.hidden:
             return
@@ -390,7 +379,7 @@ class Output:
         lines[:] = [masked(line, self.hidden) for line in lines]
         source.erase(start, [form.encode() for form in self.hidden])
 
-    def _write(self, source: Source, lines: list[str], now: float) -> None:
+    def _write(self, source: OutputFile, lines: list[str], now: float) -> None:
         if not lines:
             return
         records = self._records(source, lines, now)
@@ -402,7 +391,7 @@ class Output:
         records.append(json.dumps(place) + "\n")
         _write_all(self._journal, "".join(records).encode("ascii"))
 
-    def _records(self, source: Source, lines: list[str], now: float) -> list[str]:
+    def _records(self, source: OutputFile, lines: list[str], now: float) -> list[str]:
         """Return the journal records for the lines. Also add the lines to their rank's own file, and remember the last
         lines for `tail`."""
         rank, stream = source.rank, source.stream
@@ -421,17 +410,13 @@ class Output:
             return [f"{head}{_text(line)}}}\n" for line in lines]
         records = []
         for number, line in enumerate(lines):
-            found = f', "values": {json.dumps(values[number])}' if number in values else ""
-            records.append(f"{head}{_text(line)}{found}}}\n")
-        return records + self._complaints(now)
-
-    def _complaints(self, now: float) -> list[str]:
-        """Return warnings about the metric patterns as journal records, as if the first instance's launcher had written
-        them."""
-        assert self._patterns is not None
-        said, self._patterns.complaints = self._patterns.complaints, []
-        head = {"time": round(now, 3), "instance": 0, "rank": None, "stream": "stderr", "attempt": 0}
-        return [json.dumps({**head, "text": text}) + "\n" for text in said]
+            metrics = f', "values": {json.dumps(values[number])}' if number in values else ""
+            records.append(f"{head}{_text(line)}{metrics}}}\n")
+        # Warnings about the patterns appear as if the first instance's launcher had written them.
+        first = {"time": round(now, 3), "instance": 0, "rank": None, "stream": "stderr", "attempt": 0}
+        records += [json.dumps({**first, "text": text}) + "\n" for text in self._patterns.complaints]
+        self._patterns.complaints = []
+        return records
 
     def _rank_file(self, rank: int) -> int:
         if rank not in self._rank_files:
@@ -445,7 +430,8 @@ class Output:
     def _values(self, lines: list[str], rank: int | None) -> dict[int, dict[str, float]]:
         """Search lines with the job's patterns. Map each index in `lines` to its values, and update `metrics`. The
         runtime's own `[metrics]` lines are not searched; their values only update `metrics`."""
-        found: dict[int, dict[str, float]] = {}
+        values_of: dict[int, dict[str, float]] = {}
+        own = sys.maxsize if rank is None else rank
         for number, line in enumerate(lines):
             if "[metrics]" in line:
                 from cloudtrain.runtime.metrics import parse_metrics
@@ -454,16 +440,12 @@ class Output:
                     self.metrics.update(values)
                     continue
             if self._patterns is not None and (values := self._patterns.read(line)) is not None:
-                found[number] = values
-                self.metrics.update(self._of_lowest(values, rank))
-        return found
-
-    def _of_lowest(self, values: dict[str, float], rank: int | None) -> dict[str, float]:
-        """Return the items of `values` whose metric no lower rank has printed, as `core.states.Metrics` does."""
-        own = sys.maxsize if rank is None else rank
-        kept = {name: value for name, value in values.items() if own <= self._lowest.setdefault(name, own)}
-        self._lowest.update(dict.fromkeys(kept, own))
-        return kept
+                values_of[number] = values
+                for name, value in values.items():  # the lowest rank counts, as in plans.states.Metrics
+                    if own <= self._lowest.setdefault(name, own):
+                        self._lowest[name] = own
+                        self.metrics[name] = value
+        return values_of
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -474,7 +456,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
         while view:
             view = view[os.write(descriptor, view) :]
     except OSError:
-        written = len(data) - len(view)
-        whole = data.rfind(b"\n", 0, written) + 1
-        os.ftruncate(descriptor, os.fstat(descriptor).st_size - (written - whole))
+        size = len(data) - len(view)
+        whole = data.rfind(b"\n", 0, size) + 1
+        os.ftruncate(descriptor, os.fstat(descriptor).st_size - (size - whole))
         raise

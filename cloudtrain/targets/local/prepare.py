@@ -60,8 +60,7 @@ class Ports:
                 held.close()
                 continue
             self._sockets.append(held)
-            found: int = held.getsockname()[1]
-            return found
+            return int(held.getsockname()[1])
         raise AssertionError("not reached: if port 0 is requested, the kernel chooses a free port")
 
 
@@ -95,9 +94,9 @@ def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str], gpus: 
             return str(ports[match[2]])
         if match[1] == "gpus":
             return gpus[int(match[2])]
-        found = environ.get(match[2], "")
-        is_empty = is_empty or not found
-        return found
+        variable = environ.get(match[2], "")
+        is_empty = is_empty or not variable
+        return variable
 
     filled = _PLACEHOLDER.sub(value, text)
     return filled.strip(":") if is_empty else filled
@@ -121,24 +120,16 @@ def shares_of(gpus: Sequence[str], instances: int) -> list[str]:
 
 def make_folders(spec: LaunchSpecification, logs: str, *, umask: int) -> None:
     """Make the folders for the run's outputs and logs. `umask`: the submitter's umask, which applies to folders outside
-    the run's own folder.
-
-    Raises:
-        OSError: a folder cannot be made.
-    """
+    the run's own folder."""
     own = f"{spec.run_dir}/"
     for folder in (*spec.directories, *(f"{logs}/instance_{number}" for number in range(spec.instances))):
-        ours = os.umask(UMASK if folder.startswith(own) else umask)
+        previous = os.umask(UMASK if folder.startswith(own) else umask)
         os.makedirs(folder, exist_ok=True)
-        os.umask(ours)
+        os.umask(previous)
 
 
 def make_files(spec: LaunchSpecification) -> None:
-    """Make the files and links that the processes of an emulation expect.
-
-    Raises:
-        OSError: a file or link cannot be made.
-    """
+    """Make the files and links that the processes of an emulation expect."""
     for path, text in (spec.files or {}).items():
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:
@@ -153,11 +144,7 @@ def make_files(spec: LaunchSpecification) -> None:
 
 def link_shares(spec: LaunchSpecification) -> None:
     """Link each instance's share of the input files. The inputs must be complete, so the runs that write them must have
-    ended.
-
-    Raises:
-        OSError: an input cannot be read, or a link cannot be made.
-    """
+    ended."""
     for link in spec.links or ():
         if link.shard is not None:
             from cloudtrain.runtime.shards import link_share
@@ -193,23 +180,20 @@ def unpack_code(spec: LaunchSpecification, unpacked: str) -> None:
         from cloudtrain.errors import UsageError
 
         archive.unlink(missing_ok=True)
-        raise UsageError(
-            f"{error}; cloudtrain removed it", hint="submit the job again to write a new archive"
-        ) from None
+        hint = "submit the job again to write a new archive"
+        raise UsageError(f"{error}; cloudtrain removed it", hint=hint) from None
     os.close(open_private(unpacked, os.O_WRONLY | os.O_CREAT))
 
 
-# Find the GPUs of a run that started outside the queue, from its environment variables.
-
-
 def taken_gpus(spec: LaunchSpecification, environments: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """Return the GPUs that the instances use. In each instance, rank n uses the n-th GPU that the instance sees.
+    """Return the GPUs that the instances of a run use that started outside the queue. In each instance, rank n uses the
+    n-th GPU that the instance sees.
 
     If a process sets CUDA_VISIBLE_DEVICES itself, its GPUs count even if this machine does not have them.
     """
     ranks = max(1, spec.world_size // spec.instances)
-    found = dict[str, None]()
+    used = dict[str, None]()
     for process, environment in zip(spec.processes, environments, strict=True):
         ids = visible_ids(environment[VISIBLE]) if VISIBLE in process.env else gpu_ids(environment)
-        found.update(dict.fromkeys(ids[:ranks]))
-    return tuple(found)
+        used.update(dict.fromkeys(ids[:ranks]))
+    return tuple(used)

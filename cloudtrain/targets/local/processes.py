@@ -42,14 +42,12 @@ class Stat:
 
 
 def processes() -> list[int]:
-    """Return the ids of all processes."""
     if HAS_PROC:
         return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
     return list(_psutil().pids())
 
 
 def stat_of(pid: int) -> Stat | None:
-    """Return the process's entry: its parent, its session, and whether it is a zombie."""
     if not HAS_PROC:
         return _psutil_stat(pid)
     content = _read(f"/proc/{pid}/stat")
@@ -61,7 +59,6 @@ def stat_of(pid: int) -> Stat | None:
 
 
 def environment_of(pid: int) -> dict[str, str] | None:
-    """Return the environment variables with which the process was started."""
     if not HAS_PROC:
         return _psutil_environment(pid)
     content = _read(f"/proc/{pid}/environ")
@@ -81,14 +78,13 @@ def carries(pid: int, variable: str) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the ids of the process's direct children."""
     if not HAS_PROC:
         table = _psutil()
         try:
             return [child.pid for child in table.Process(pid).children()]
         except table.Error:
             return []
-    found: list[int] = []
+    children: list[int] = []
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -97,8 +93,8 @@ def children_of(pid: int) -> list[int]:
         content = _read(f"/proc/{pid}/task/{thread}/children")
         if content is None:  # a kernel without CONFIG_PROC_CHILDREN
             return [child for child in processes() if (stat := stat_of(child)) and stat.parent == pid]
-        found += map(int, content.split())
-    return found
+        children += map(int, content.split())
+    return children
 
 
 def _read(path: str) -> bytes | None:
@@ -153,7 +149,8 @@ _PATIENCE = 5.0
 def members(run_dir: str, known: Iterable[int] = ()) -> list[int]:
     """Return the ids of a run's running processes, without zombies and without this process. `known`: the ids that the
     supervisor knows."""
-    roots, marker, own = set(known), f"CLOUDTRAIN_RUN_DIR={run_dir}", os.getpid()
+    roots, own = set(known), os.getpid()
+    marker = f"CLOUDTRAIN_RUN_DIR={run_dir}"
     stats = {pid: stat for pid in processes() if (stat := stat_of(pid)) is not None}
 
     def descends(pid: int) -> bool:
@@ -181,11 +178,12 @@ def session_members(leader: int) -> list[int]:
 def kill_run(run_dir: str, known: Iterable[int] = ()) -> int:
     """Send SIGKILL to every process of a run until no process is left. Return the number of killed processes. `known`:
     the ids that the supervisor knows."""
-    roots, killed, deadline = set(known), set[int](), time.monotonic() + _PATIENCE
-    while found := members(run_dir, roots):
-        for pid in found:
+    roots, killed = set(known), set[int]()
+    deadline = time.monotonic() + _PATIENCE
+    while pids := members(run_dir, roots):
+        for pid in pids:
             _kill(pid)
-        killed.update(found)
+        killed.update(pids)
         if time.monotonic() > deadline:
             break
         time.sleep(0.01)
@@ -213,7 +211,7 @@ _DEPTH = 3
 """Maximum depth of ranks below a launcher in the process tree. A wrapper or a daemon can be between them."""
 
 
-class Rank:
+class RankProcess:
     """A process that is a rank. `is_last`: its launcher will not restart it."""
 
     __slots__ = ("attempt", "instance", "is_last", "local_rank", "pid", "rank")
@@ -276,40 +274,39 @@ class RankTable:
 
     def __init__(self, exits: Exits) -> None:
         self._exits = exits
-        self._alive: dict[int, Rank] = {}
+        self._alive: dict[int, RankProcess] = {}
         self._rank_of: dict[tuple[int, int], int] = {}
         self._read: set[str] = set()
 
     def pids(self, instance: int | None = None) -> list[int]:
-        """Return the process ids of the running ranks of one instance, or of all instances."""
         return [rank.pid for rank in self._alive.values() if instance in (None, rank.instance)]
 
     def rank_of(self, instance: int, local_rank: int) -> int | None:
         """Return the global rank of the instance's newest process with this local rank; None if there was none."""
         return self._rank_of.get((instance, local_rank))
 
-    def discover(self, launchers: Iterable[tuple[int, int]]) -> list[Rank]:
+    def discover(self, launchers: Iterable[tuple[int, int]]) -> list[RankProcess]:
         """Return the new ranks below the launchers, which are given as pairs (process id, instance)."""
         return self._adopt([rank for pid, instance in launchers for rank in self._below(pid, instance, _DEPTH)])
 
-    def announced(self, logs: str, instances: int) -> list[Rank]:
+    def announced(self, logs: str, instances: int) -> list[RankProcess]:
         """Return the new ranks in the files that the fork launcher writes."""
         new = []
         for instance in range(instances):
             for _, folder in rank_folders(f"{logs}/instance_{instance}"):
                 if folder not in self._read and (record := _record(f"{folder}/{RANK_FILE}")):
                     self._read.add(folder)
-                    new.append(Rank(record["pid"], instance, record["environment"]))
+                    new.append(RankProcess(record["pid"], instance, record["environment"]))
         return self._adopt(new)
 
-    def _adopt(self, new: list[Rank]) -> list[Rank]:
+    def _adopt(self, new: list[RankProcess]) -> list[RankProcess]:
         for rank in new:
             self._alive[rank.pid] = rank
             self._rank_of[rank.instance, rank.local_rank] = rank.rank
             self._exits.add(rank.pid)
         return new
 
-    def ended(self, pid: int) -> tuple[Rank, int | None] | None:
+    def ended(self, pid: int) -> tuple[RankProcess, int | None] | None:
         """Return the rank of a process that has ended, with its exit code (None if unknown). Return None if the process
         was not a rank."""
         rank = self._alive.pop(pid, None)
@@ -320,17 +317,17 @@ class RankTable:
             return rank, None
         return rank, os.waitstatus_to_exitcode(stat.wait_status)
 
-    def _below(self, pid: int, instance: int, depth: int) -> list[Rank]:
-        found: list[Rank] = []
+    def _below(self, pid: int, instance: int, depth: int) -> list[RankProcess]:
+        ranks: list[RankProcess] = []
         for child in children_of(pid):
             if child in self._alive:
                 continue
             environment = environment_of(child) or {}
             if "RANK" in environment or "OMPI_COMM_WORLD_RANK" in environment:
-                found.append(Rank(child, instance, environment))
+                ranks.append(RankProcess(child, instance, environment))
             elif depth > 1:
-                found += self._below(child, instance, depth - 1)
-        return found
+                ranks += self._below(child, instance, depth - 1)
+        return ranks
 
 
 def _record(path: str) -> dict[str, Any] | None:
@@ -399,13 +396,8 @@ def launch(
     environment: dict[str, str],
     umask: int,
 ) -> Launched:
-    """Start one process in its own session. Its output goes to files under `logs`.
-
-    `index` is the process's position in the launch specification, `umask` the submitter's umask.
-
-    Raises:
-        OSError: the process cannot be started.
-    """
+    """Start one process in its own session. Its output goes to files under `logs`. `index` is the process's position in
+    the launch specification, `umask` the submitter's umask. Raises `OSError` if the process cannot be started."""
     paths = [launched_log(logs, process, index, stream) for stream in STREAMS]
     with open(paths[0], "ab") as stdout, open(paths[1], "ab") as stderr:
         child = subprocess.Popen(

@@ -6,9 +6,9 @@
                         the supervisor ends, the kernel notifies the readers of the FIFO
 
 The queue needs no daemon. A run is alive as long as its supervisor holds the run's lock. If a run dies, a run that
-watches it (`Order.watched`) kills the dead run's processes and finishes the dead run, so that its GPUs or slots become
-free. Before a process writes a change, it wakes the supervisors that must act on the change. So if the process dies
-before it writes, these supervisors find the old table and make the change themselves.
+watches it (`QueueOrder.watched`) kills the dead run's processes and finishes the dead run, so that its GPUs or slots
+become free. Before a process writes a change, it wakes the supervisors that must act on the change. So if the process
+dies before it writes, these supervisors find the old table and make the change themselves.
 """
 
 # Paths are strings here, because this module must start and poll quickly.
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from cloudtrain.targets.common.specification import QueueNeed
-
-
 # The order of the queue: which runs wait, which GPUs or CPU slots each started run holds, and which run starts next.
 #
 # Runs of the same priority start in the order of their arrival. A waiting run reserves all GPUs that it may use, or
@@ -52,11 +49,6 @@ class Waiting:
     priority: int
     since: float
 
-    @classmethod
-    def of(cls, run: str, need: QueueNeed, since: float) -> Waiting:
-        """Return the entry for a run that enters the queue now."""
-        return cls(run, need.count, tuple(need.gpus), need.slots, need.priority, since)
-
 
 @dataclass(frozen=True)
 class Held:
@@ -70,7 +62,7 @@ class Held:
 
 
 @dataclass
-class Order:
+class QueueOrder:
     """The whole queue. `waiting` is sorted by priority. Runs of the same priority are in the order of their arrival,
     unless users moved them."""
 
@@ -80,8 +72,7 @@ class Order:
     """Names of runs that were taken out of the queue and have not yet stopped."""
 
     @classmethod
-    def from_json(cls, data: Any) -> Order:
-        """Convert the result of `to_json` back to an order."""
+    def from_json(cls, data: Any) -> QueueOrder:
         return cls(
             [Waiting(**{**one, "gpus": tuple(one["gpus"])}) for one in data["waiting"]],
             [Held(**{**one, "gpus": tuple(one["gpus"])}) for one in data["held"]],
@@ -89,7 +80,6 @@ class Order:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the queue as JSON data."""
         return asdict(self)
 
     def place_of(self, run: str) -> int | None:
@@ -105,10 +95,6 @@ class Order:
         behind = (number for number, other in enumerate(self.waiting) if other.priority < one.priority)
         self.waiting.insert(next(behind, len(self.waiting)), one)
 
-    def hold(self, one: Held) -> None:
-        """Record a run that uses GPUs without having waited for them."""
-        self.held.append(one)
-
     def leave(self, run: str) -> None:
         """Remove a run from the queue, whether it waits or holds GPUs or slots."""
         self._keep(lambda name: name != run)
@@ -120,7 +106,6 @@ class Order:
         self._keep(lambda run: run not in over)
 
     def runs(self) -> set[str]:
-        """Return the names of all runs in the queue: waiting runs, runs that hold GPUs or slots, and dropped runs."""
         return {one.run for one in self.waiting} | {one.run for one in self.held} | {*self.dropped}
 
     def drop(self, run: str) -> bool:
@@ -158,30 +143,32 @@ class Order:
 
         A run that must keep waiting reserves all GPUs that it may use, or all slots, so no later run can take them.
         """
-        taken = {gpu for one in self.held for gpu in one.gpus}
-        used, is_kept = sum(one.slots for one in self.held), False
+        busy = {gpu for one in self.held for gpu in one.gpus}
+        used_slots = sum(one.slots for one in self.held)
+        are_slots_reserved = False
         for one in tuple(self.waiting):
-            free = tuple(gpu for gpu in one.gpus if gpu not in taken)[: one.count]
+            free = tuple(gpu for gpu in one.gpus if gpu not in busy)[: one.count]
             if one.gpus and len(free) == one.count:
-                taken.update(free)
+                busy.update(free)
                 self._start(one, Held(one.run, free, 0, now, one.priority))
             elif one.gpus:
-                taken.update(one.gpus)
-            elif not is_kept and used + one.count <= one.slots:
-                used += one.count
+                busy.update(one.gpus)
+            elif not are_slots_reserved and used_slots + one.count <= one.slots:
+                used_slots += one.count
                 self._start(one, Held(one.run, (), one.count, now, one.priority))
             else:
-                is_kept = True
+                are_slots_reserved = True
 
     def watched(self) -> dict[str, frozenset[str]]:
         """Map each waiting run to the runs whose end it watches for. The first waiting run watches all runs that hold
         GPUs or slots; every other waiting run watches its predecessor. So the end of a run, for any reason, wakes one
         process."""
-        found, before = dict[str, frozenset[str]](), frozenset(one.run for one in self.held)
+        watched_by = dict[str, frozenset[str]]()
+        before = frozenset(one.run for one in self.held)
         for one in self.waiting:
-            found[one.run] = before
+            watched_by[one.run] = before
             before = frozenset((one.run,))
-        return found
+        return watched_by
 
     def _start(self, one: Waiting, held: Held) -> None:
         self.waiting.remove(one)
@@ -207,11 +194,9 @@ class Queue:
         return cls(os.path.dirname(os.path.dirname(run_dir)))
 
     def run_dir(self, run: str) -> str:
-        """Return the folder of a run."""
         return f"{self._state_dir}/runs/{run}"
 
     def fifo(self, run: str) -> str:
-        """Return the path of the FIFO that wakes a run's supervisor."""
         return f"{self.run_dir(run)}/waiting"
 
     def is_alive(self, run: str) -> bool:
@@ -226,13 +211,13 @@ class Queue:
         status = RunFolder(self.run_dir(run)).read_status()
         return status is None or status["state"] in FINAL
 
-    def read(self) -> Order:
+    def read(self) -> QueueOrder:
         """Read the order. Return an empty order if the file is missing or damaged."""
         try:
             with open(self._table, "rb") as file:
-                return Order.from_json(json.load(file))
+                return QueueOrder.from_json(json.load(file))
         except (FileNotFoundError, ValueError, LookupError, TypeError):
-            return Order()
+            return QueueOrder()
 
     def settle(self) -> None:
         """Give the GPUs and slots of ended runs to waiting runs. Do nothing if the queue was never used. If the queue
@@ -243,7 +228,7 @@ class Queue:
             except OSError:
                 return
 
-    def change(self, how: Callable[[Order], object] = lambda _order: None) -> Order:
+    def change(self, how: Callable[[QueueOrder], object] = lambda _order: None) -> QueueOrder:
         """Change the order with `how`, start the waiting runs that can start now, and wake the affected supervisors.
         Return the new order.
 
@@ -255,14 +240,14 @@ class Queue:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             order = self.read()
-            before, seen = order.to_json(), order.watched()
+            before, watched_before = order.to_json(), order.watched()
             order.forget(self.is_over)
             how(order)
             order.grant(time.time())
             after = order.to_json()
             if after != before:
                 watched = order.watched()
-                for run in [run for run, whom in seen.items() if watched.get(run) != whom]:
+                for run in [run for run, runs in watched_before.items() if watched.get(run) != runs]:
                     self._wake(run)
                 self._write(json.dumps(after).encode())
             return order

@@ -115,46 +115,35 @@ class Requirement(NamedTuple):
         return f"{self.name}{self.versions}"
 
 
-class Missing(NamedTuple):
-    """A requirement that is not met. `installed` is the installed version; None if the package is not installed."""
-
-    requirement: Requirement
-    installed: str | None
-
-
 def requirements_in(file: str, read: Callable[[str], str | None], deepest: int = _DEEPEST) -> Iterator[Requirement]:
     """Yield the requirements of `file` and of the files that it includes, nested up to `deepest` levels. `read`
     returns a file's text, or None if the file cannot be read."""
-    text = read(file)
-    for line in (text or "").replace("\\\n", " ").splitlines():
+    for line in (read(file) or "").replace("\\\n", " ").splitlines():
         line = re.sub(r"(^|\s)#.*", "", line).strip()
         option = re.match(r"(?:-r|--requirement)[\s=]*(\S+)", line)
         if option is not None:
             if deepest:
                 yield from requirements_in(os.path.normpath(Path(file).parent / option[1]), read, deepest - 1)
             continue
-        wanted, _, marker = re.sub(r"\s--?\w.*", "", line).partition(";")
-        match = _NAME.fullmatch(wanted.strip())
-        if match is None or (rest := match[2].strip().removeprefix("(").removesuffix(")"))[:1] not in (
-            "",
-            "@",
-            *"=<>!~",
-        ):
+        text, _, marker = re.sub(r"\s--?\w.*", "", line).partition(";")
+        match = _NAME.fullmatch(text.strip())
+        versions = match[2].strip().removeprefix("(").removesuffix(")") if match else ""
+        if match is None or versions[:1] not in ("", "@", *"=<>!~"):
             continue  # an option, an address or a path
-        yield Requirement(match[1], "" if rest.startswith("@") else rest.replace(" ", ""), marker.strip())
+        yield Requirement(match[1], "" if versions.startswith("@") else versions.replace(" ", ""), marker.strip())
 
 
-def missing_from(python: str, requirements: Iterable[Requirement]) -> list[Missing]:
-    """Return the requirements that the interpreter `python` lacks or has in an unsuitable version. Return an empty list
-    if the interpreter does not answer."""
-    wanted = list(dict.fromkeys(requirements))
-    answer = _ask(python, sorted({requirement.name for requirement in wanted})) if wanted else None
+def missing_from(python: str, requirements: Iterable[Requirement]) -> list[tuple[Requirement, str | None]]:
+    """Return the requirements that the interpreter `python` lacks or has in an unsuitable version, each with the
+    installed version or None. Return an empty list if the interpreter does not answer."""
+    unique = list(dict.fromkeys(requirements))
+    answer = _ask(python, sorted({requirement.name for requirement in unique})) if unique else None
     if answer is None:
         return []
     versions, machine = answer
     return [
-        Missing(requirement, versions[requirement.name])
-        for requirement in wanted
+        (requirement, versions[requirement.name])
+        for requirement in unique
         if _applies(requirement.marker, machine) and not _is_met(requirement.versions, versions[requirement.name])
     ]
 
@@ -164,11 +153,11 @@ def _ask(python: str, names: list[str]) -> tuple[dict[str, str | None], dict[str
         return interpreter.versions_of(names), interpreter.machine()
     try:
         # Not isolated, because the job also sees PYTHONPATH and the user's own packages.
-        asked = subprocess.run(
+        answer = subprocess.run(
             [python, interpreter.__file__, json.dumps(names)],
             stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=True,
         )  # fmt: skip
-        versions, machine = json.loads(asked.stdout)
+        versions, machine = json.loads(answer.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):  # no Python, or a broken one
         return None
     return versions, machine
@@ -184,24 +173,24 @@ def _applies(marker: str, machine: Mapping[str, str]) -> bool:
         match = _COMPARISON.fullmatch(text.strip())
         if match is None or match[1] not in machine or len(words) > 1:
             return False
-        left, operator, right = machine[match[1]], match[2], match[3]
-        if operator in ("==", "!="):
-            results.append((left == right) == (operator == "=="))
+        value = machine[match[1]]
+        if match[2] in ("==", "!="):
+            results.append((value == match[3]) == (match[2] == "=="))
         else:
-            results.append(_is_met(operator + right, left))
+            results.append(_is_met(match[2] + match[3], value))
     return any(results) if words == {"or"} else all(results)
 
 
 def _is_met(versions: str, installed: str | None) -> bool:
-    if installed is None:
-        return False
-    return all(_clause_is_met(match[1], match[2], installed) for match in _CLAUSE.finditer(versions))
+    return installed is not None and all(
+        _clause_is_met(match[1], match[2], installed) for match in _CLAUSE.finditer(versions)
+    )
 
 
-def _clause_is_met(operator: str, wanted: str, installed: str) -> bool:
+def _clause_is_met(operator: str, version: str, installed: str) -> bool:
     """Return whether the installed version meets a clause such as `>=1.26`. Only release numbers
     are compared. If a suffix such as `rc1` would decide, the clause counts as met."""
-    have, want = _VERSION.fullmatch(installed.partition("+")[0]), _VERSION.fullmatch(wanted.partition("+")[0])
+    have, want = _VERSION.fullmatch(installed.partition("+")[0]), _VERSION.fullmatch(version.partition("+")[0])
     if operator == "===" or have is None or want is None:
         return True
     here, there = [int(part) for part in have[1].split(".")], [int(part) for part in want[1].split(".")]
@@ -233,14 +222,14 @@ def input_is_missing(subject: Subject) -> Iterator[Fault]:
 
     `inputs.NAME.local` is a path relative to the job file. The script would fail when it opens this path.
     """
-    awaited = tuple(f"/runs/{name}/" for name in subject.plan.request.get("after", ()))
+    run_folders = tuple(f"/runs/{name}/" for name in subject.plan.request.get("after", ()))
     for name, item in subject.job.inputs.items():
-        if any(run in (item.local or "") for run in awaited):
+        if any(folder in (item.local or "") for folder in run_folders):
             continue
-        missing = None if item.local is None else why_missing(item.local)
-        if missing is not None:
+        problem = None if item.local is None else why_missing(item.local)
+        if problem is not None:
             hint = f"create it, or give another path: `--set inputs.{name}.local=PATH`"
-            yield Fault(f"the input `{item.local}` {missing}", hint, ("inputs", name, "local"))
+            yield Fault(f"the input `{item.local}` {problem}", hint, ("inputs", name, "local"))
 
 
 @rule("LO102", Level.ERROR)
@@ -285,7 +274,6 @@ def _will_install(subject: Subject) -> bool:
     file = subject.job.environment.requirements
     if file is None or not subject.target.build_environment:
         return False
-
     names = requirements_in(os.path.normpath(file), lambda path: _text_of(subject.tree, path))
     return any(requirement.name.lower() == "torch" for requirement in names)
 
@@ -303,10 +291,10 @@ def place_is_a_file(subject: Subject) -> Iterator[Fault]:
     for path, place in places.items():
         if place is None or place not in folders:
             continue
-        file, missing = _file_on_the_way(place), why_missing(place)
+        file, problem = _file_on_the_way(place), why_missing(place)
         hint = f"set a folder: `--set {'.'.join(path)}.local=PATH`"
-        if missing not in (None, "does not exist"):
-            yield Fault(f"the folder `{place}` {missing}", hint, (*path, "local"))
+        if problem not in (None, "does not exist"):
+            yield Fault(f"the folder `{place}` {problem}", hint, (*path, "local"))
         elif file is not None:
             yield Fault(f"`{file}` is a file, but `{path[-1]}` needs a folder", hint, (*path, "local"))
 
@@ -327,16 +315,18 @@ def scaled_down(subject: Subject) -> Iterator[Fault]:
     cloudtrain reduces instances and processes to the GPUs of this machine, or to its CPUs if it has no GPU. So you can
     rehearse a job for sixteen GPUs on a laptop. `--instances` and `--processes-per-instance` set exact numbers.
     """
-    job, target, machine = subject.job, subject.target, subject.account.machine
+    job, target = subject.job, subject.target
     if isinstance(job.distribution, TensorFlow):
         yield from _fewer_tasks(subject)
         return
-    asked, here = requested_size(job, machine), local_size(job, target, machine)
-    if asked != here and not (target.instance_count or target.processes_per_instance):
+    machine = subject.account.machine
+    requested, actual = requested_size(job, machine), local_size(job, target, machine)
+    if requested != actual and not (target.instance_count or target.processes_per_instance):
         yield Fault(
-            f"scaled down to this machine ({machine}): {here} processes instead of {asked} (instances x processes)",
-            f"run it at full size with `--instances {asked.instances} "
-            f"--processes-per-instance {asked.processes_per_instance}`",
+            f"scaled down to this machine ({machine}): {actual} processes instead of {requested} "
+            "(instances x processes)",
+            f"run it at full size with `--instances {requested.instances} "
+            f"--processes-per-instance {requested.processes_per_instance}`",
             ("resources",),
         )
 
@@ -344,13 +334,16 @@ def scaled_down(subject: Subject) -> Iterator[Fault]:
 def _fewer_tasks(subject: Subject) -> Iterator[Fault]:
     """Report a TensorFlow job that runs on this machine with fewer tasks than it asks for. With `emulate`,
     hosts are counted instead of tasks."""
-    asked, specification = requested_tasks(subject.job), _specification(subject)
-    instances, tasks, here = asked.workers, sum(asked), specification.world_size
-    if subject.target.emulate is not None:
+    specification = _specification(subject)
+    if subject.target.emulate is None:
+        requested = requested_tasks(subject.job)
+        instances, tasks = requested.workers, sum(requested)
+        tasks_here = specification.world_size
+    else:
         instances = tasks = subject.job.resources.instance_count
-        here = specification.instances
-    if here < tasks and subject.target.instance_count is None:
-        message = f"scaled down to this machine ({subject.account.machine}): {here} tasks instead of {tasks}"
+        tasks_here = specification.instances
+    if tasks_here < tasks and subject.target.instance_count is None:
+        message = f"scaled down to this machine ({subject.account.machine}): {tasks_here} tasks instead of {tasks}"
         yield Fault(message, f"run it at full size with `--instances {instances}`", ("resources",))
 
 
@@ -445,7 +438,6 @@ def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
     file = subject.job.environment.requirements
     if file is None or subject.target.build_environment:
         return
-
     python = subject.target.python or subject.account.python
     missing = missing_from(python, requirements_in(os.path.normpath(file), lambda path: _text_of(subject.tree, path)))
     if missing:

@@ -26,7 +26,7 @@ from cloudtrain.targets.common.launch import host_name
 from cloudtrain.targets.common.specification import LaunchSpecification, QueueNeed
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
 from cloudtrain.targets.local.folder import FINAL, RunFolder, command
-from cloudtrain.targets.local.queueing import Held, Order, Queue, Waiting
+from cloudtrain.targets.local.queueing import Held, Queue, QueueOrder, Waiting
 from cloudtrain.targets.local.settings import Local
 from cloudtrain.targets.local.supervisor import QUEUED
 from cloudtrain.targets.local.verdict import finish
@@ -45,7 +45,7 @@ class JournalReader:
 
     def new_lines(self, rank: int | None = None) -> Iterator[LogLine]:
         """Yield the lines written since the last call, of one rank or of all."""
-        wanted = None if rank is None else f'"rank": {rank}, "stream"'.encode()
+        mark = None if rank is None else f'"rank": {rank}, "stream"'.encode()
         try:
             file = self._path.open("rb")
         except FileNotFoundError:
@@ -59,7 +59,7 @@ class JournalReader:
                     return
                 for record in chunk[:end].splitlines(keepends=True):
                     self._offset += len(record)
-                    if record.startswith(b'{"time"') and (wanted is None or wanted in record):
+                    if record.startswith(b'{"time"') and (mark is None or mark in record):
                         yield from _line(record)
 
 
@@ -74,15 +74,15 @@ def _line(record: bytes) -> Iterator[LogLine]:
 
 def steps_of(folder: RunFolder) -> dict[int, float]:
     """Map each rank to its newest step. Only ranks whose script reports steps are included."""
-    found = {}
+    steps = {}
     try:
         entries = [entry for entry in os.scandir(folder.steps) if entry.name.isdecimal()]
     except OSError:
         return {}
     for entry in entries:
         with suppress(OSError, ValueError):  # the file is being written
-            found[int(entry.name)] = float(Path(entry.path).read_text("ascii"))
-    return found
+            steps[int(entry.name)] = float(Path(entry.path).read_text("ascii"))
+    return steps
 
 
 # The files that a script wrote into its working folder, such as `out/last.pt`.
@@ -125,9 +125,6 @@ def _newer(root: str, since: int, places: Iterable[str]) -> Iterator[tuple[str, 
                 yield file.relative_to(root).as_posix(), file
 
 
-# Operations on the queue for users: list the runs, show a run's position, and move or drop waiting runs.
-
-
 def standing(run_dir: str) -> dict[str, Any]:
     """Return the fields of a queued run's status that come from the queue. For a waiting run, they are its position and
     a reason that says what it waits for. For a run that holds GPUs or slots, or that was dropped, the only field is
@@ -142,70 +139,7 @@ def standing(run_dir: str) -> dict[str, Any]:
     return {"state": "stopping"} if name in order.dropped else {}
 
 
-def listed(state_dir: str, ref_of: Callable[[str], RunRef]) -> Iterator[QueuedRun]:
-    """Yield the runs that hold GPUs or slots, then the waiting runs, both in queue order.
-
-    Raises:
-        TargetError: the queue cannot be read.
-    """
-    queue = Queue(state_dir)
-    try:
-        order = queue.read()
-    except OSError as error:
-        raise TargetError(f"the queue cannot be read: {error}", hint=_elsewhere(state_dir)) from error
-    order.forget(queue.is_over)
-    for held in order.held:
-        yield QueuedRun(ref_of(held.run), None, "", _has(held), held.priority, held.since)
-    for place, one in enumerate(order.waiting, 1):
-        yield QueuedRun(ref_of(one.run), place, _need(one), "", one.priority, one.since)
-
-
-def move(state_dir: str, run: str, before: str | None, *, last: bool) -> None:
-    """Move a waiting run before the run `before`, to the front (`before` is None), or to the end.
-
-    Raises:
-        UsageError: one of the two runs is not waiting.
-        TargetError: the queue cannot be written.
-    """
-    order = _change(state_dir, lambda order: order.move(run, before, last=last))
-    if order is not None:
-        _refuse(order, run if order.place_of(run) is None or before is None else before)
-
-
-def drop(state_dir: str, run: str) -> None:
-    """Stop a waiting run.
-
-    Raises:
-        UsageError: the run is not waiting.
-        TargetError: the queue cannot be written.
-    """
-    order = _change(state_dir, lambda order: order.drop(run))
-    if order is not None:
-        _refuse(order, run)
-
-
-def _change(state_dir: str, how: Callable[[Order], bool]) -> Order | None:
-    """Change the queue with `how`. Return None if `how` returned True; otherwise the order, which is unchanged."""
-    done = False
-
-    def change(order: Order) -> None:
-        nonlocal done
-        done = how(order)
-
-    try:
-        order = Queue(state_dir).change(change)
-    except OSError as error:
-        raise TargetError(
-            f"the queue cannot be written: {error}", hint=f"make room, or {_elsewhere(state_dir)}"
-        ) from error
-    return None if done else order
-
-
-def _elsewhere(state_dir: str) -> str:
-    return f"move the state folder: CLOUDTRAIN_STATE_DIR (now `{state_dir}`)"
-
-
-def _refuse(order: Order, run: str) -> None:
+def _refuse(order: QueueOrder, run: str) -> None:
     hint = f"`cloudtrain stop {run}` ends it" if order.held_by(run) else "`cloudtrain queue` lists the runs that wait"
     raise UsageError(f"`{run}` is not waiting in the queue", hint=hint, code="CT940")
 
@@ -214,7 +148,7 @@ def _need(one: Waiting) -> str:
     return str(QueueNeed(one.count, one.gpus, one.slots))
 
 
-def _has(held: Held) -> str:
+def _resources_of(held: Held) -> str:
     if held.gpus:
         return f"GPU{'s' if len(held.gpus) > 1 else ''} {', '.join(held.gpus)}"
     return f"{held.slots} CPU slot{'s' if held.slots > 1 else ''}"
@@ -243,21 +177,15 @@ class LocalService:
         self._state_dir = Path(os.path.abspath(state_dir))  # noqa: PTH100 - as the plan will write it
         self._environ = environ
 
-    def check(self, job: TrainingJob, settings: Local, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the promise's
-        """Return no findings, because this machine has no account to check."""
+    def check(self, job: TrainingJob, settings: Local, plan: Plan) -> list[Finding]:  # noqa: ARG002 - required by Service
         return []
 
-    def can_check(self, settings: Local) -> bool:  # noqa: ARG002 - the promise's
-        """Return True, because `check` of this target needs neither credentials nor a network."""
+    def can_check(self, settings: Local) -> bool:  # noqa: ARG002 - required by Service
         return True
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:  # noqa: ARG002
         """Write the bundle to the path in the plan, then build the job's environment if the job needs one. Return False
-        if the bundle already existed.
-
-        Raises:
-            TargetError: the archive or the environment cannot be written, or a requirement cannot be installed.
-        """
+        if the bundle already existed."""
         archive = Path(plan.uploads[0].destination)
         try:
             make_state_folder(self._state_dir, ours=KEPT)
@@ -265,45 +193,38 @@ class LocalService:
         except OSError as error:
             raise self._unwritable("the bundle", error) from error
         if "environment" in plan.request:
-            self._provide_environment(plan)
+            from cloudtrain.targets.local.environments import provide
+
+            spec = LaunchSpecification.from_json(plan.request)
+            assert spec.environment is not None
+            try:
+                provide(spec.environment, spec.code, self._environ)
+            except OSError as error:
+                raise self._unwritable("the environment", error) from error
         return is_new
-
-    def _provide_environment(self, plan: Plan) -> None:
-        from cloudtrain.targets.common.specification import LaunchSpecification
-        from cloudtrain.targets.local.environments import provide
-
-        spec = LaunchSpecification.from_json(plan.request)
-        assert spec.environment is not None
-        try:
-            provide(spec.environment, spec.code, self._environ)
-        except OSError as error:
-            raise self._unwritable("the environment", error) from error
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """Write the launch specification and start a supervisor. Return when the supervisor has taken over the run.
-        `again`: complete an interrupted submission, which may already have written the specification.
-
-        Raises:
-            NameTaken: a run of that name already exists.
-            TargetError: the supervisor cannot start.
-        """
+        `again`: complete an interrupted submission, which may already have written the specification."""
         folder = self._folder(plan.run_name)
         try:
             make_state_folder(self._state_dir, ours=KEPT)
             if _write_launch(folder, plan.request_json.encode(), again=again) or not _is_taken_over(folder):
                 how = [QUEUED] if plan.request.get("queue") or plan.request.get("after") else []
-                _start_supervisor(folder, _inherit(self._environ), *how)
+                environ = {
+                    name: value
+                    for name, value in self._environ.items()
+                    if name not in _NOT_INHERITED and not name.startswith(_NOT_INHERITED_PREFIXES)
+                }
+                _start_supervisor(folder, environ, *how)
         except OSError as error:
             raise self._unwritable("the run", error) from error
         return self._ref(plan.run_name)
 
     def has(self, ref: RunRef) -> bool:
-        """Return whether a supervisor ever took over a run of that name."""
         return self._has(ref.name)
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Remove the launch specification of a run, unless a supervisor has taken over. Return False if one has."""
-
         return withdraw(self._folder(ref.name))
 
     def _has(self, run_name: str) -> bool:
@@ -350,21 +271,20 @@ class LocalService:
         rank: int | None,
         on_status: Callable[[RunStatus], None] | None,
     ) -> Iterator[LogLine]:
-        reader, told = JournalReader(Path(folder.journal)), None
+        reader, previous = JournalReader(Path(folder.journal)), None
         while True:
             status = self.status(ref)  # before the journal, which is complete when the status is final
             if on_status is not None:
                 status = replace(status, steps=steps_of(folder))
-                if status != told:
+                if status != previous:
                     on_status(status)
-                    told = status
+                    previous = status
             yield from reader.new_lines(rank)
             if status.state.is_final or not follow:
                 return
             time.sleep(_FOLLOW_EVERY)
 
     def stop(self, ref: RunRef) -> None:
-        """Send SIGTERM to the supervisor, which then stops the run's processes. Do nothing for a run that has ended."""
         status = self._status(self._folder_of(ref))
         if status["state"] not in FINAL:
             try:
@@ -373,23 +293,49 @@ class LocalService:
                 return
 
     def queue(self) -> list[QueuedRun]:
-        """Return the runs that hold GPUs or slots, then the waiting runs, both in queue order."""
-        return list(listed(str(self._state_dir), self._ref))
+        queue = Queue(str(self._state_dir))
+        try:
+            order = queue.read()
+        except OSError as error:
+            raise TargetError(f"the queue cannot be read: {error}", hint=self._elsewhere()) from error
+        order.forget(queue.is_over)
+        runs = [
+            QueuedRun(self._ref(held.run), None, "", _resources_of(held), held.priority, held.since)
+            for held in order.held
+        ]
+        for place, one in enumerate(order.waiting, 1):
+            runs.append(QueuedRun(self._ref(one.run), place, _need(one), "", one.priority, one.since))
+        return runs
 
     def move(self, ref: RunRef, *, before: RunRef | None = None, last: bool = False) -> None:
-        """Move a waiting run before the run `before`, to the front (`before` is None), or to the end."""
         self._folder_of(ref)
         other = None if before is None else Path(self._folder_of(before).path).name
-        move(str(self._state_dir), ref.name, other, last=last)
+        order = self._change_queue(lambda order: order.move(ref.name, other, last=last))
+        if order is not None:
+            _refuse(order, ref.name if order.place_of(ref.name) is None or other is None else other)
 
     def drop(self, ref: RunRef) -> None:
-        """Stop a waiting run. Refuse to stop a run that has started."""
         self._folder_of(ref)
-        drop(str(self._state_dir), ref.name)
+        order = self._change_queue(lambda order: order.drop(ref.name))
+        if order is not None:
+            _refuse(order, ref.name)
 
-    def runs(self, place: str = "") -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
-        """Yield the runs of this machine's state folder, newest first. `place` is ignored."""
-        found = []
+    def _change_queue(self, how: Callable[[QueueOrder], bool]) -> QueueOrder | None:
+        """Change the queue with `how`. Return None if `how` returned True; otherwise the order, which is unchanged."""
+        is_changed = False
+
+        def change(order: QueueOrder) -> None:
+            nonlocal is_changed
+            is_changed = how(order)
+
+        try:
+            order = Queue(str(self._state_dir)).change(change)
+        except OSError as error:
+            raise self._unwritable("the queue", error) from error
+        return None if is_changed else order
+
+    def runs(self, place: str = "") -> Iterator[ListedRun]:  # noqa: ARG002 - required by Service
+        runs = []
         try:
             entries = list(os.scandir(self._state_dir / "runs"))
         except FileNotFoundError:
@@ -400,34 +346,30 @@ class LocalService:
             except OSError:
                 continue
             if self._has(entry.name):
-                found.append((started, entry.name))
-        for _, name in sorted(found, reverse=True):
+                runs.append((started, entry.name))
+        for _, name in sorted(runs, reverse=True):
             with suppress(RunNotFound):  # removed meanwhile
                 yield ListedRun(self._ref(name), self.status(self._ref(name)))
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Yield folders with the run's code: first its code folders, then the bundle, unpacked below `scratch`."""
-        spec = self._read_launch(ref)
-        if spec is not None:
-            yield from (Path(folder) for folder in (spec.code.directory, *(spec.code.copies or ())) if folder)
-        yield from unpacked(Path(upload.destination), upload.sha256, scratch)
-
-    def _read_launch(self, ref: RunRef) -> LaunchSpecification | None:
         with suppress(CloudtrainError):
-            return self._folder_of(ref).read_launch()
-        return None
+            code = self._folder_of(ref).read_launch().code
+            yield from [Path(folder) for folder in (code.directory, *(code.copies or ())) if folder]
+        yield from unpacked(Path(upload.destination), upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         """Copy the run's files at `path` to the folder `destination`, as `copy_places` does. Return the copies."""
         folder = self._folder_of(ref)
         spec = folder.read_launch()
-        is_wanted = path.strip("/").partition("/")[0] in ("", NAME, "outputs")
-        work = working_files(spec, Path(folder.unpacked)) if is_wanted else {}
+        has_work = path.strip("/").partition("/")[0] in ("", NAME, "outputs")
+        work = working_files(spec, Path(folder.unpacked)) if has_work else {}
         return copy_places(spec.downloads(), path, destination, chosen={NAME: work})
 
     def _unwritable(self, what: str, error: OSError) -> TargetError:
-        hint = f"make room, or move the state folder: CLOUDTRAIN_STATE_DIR (now `{self._state_dir}`)"
-        return TargetError(f"{what} cannot be written: {error}", hint=hint)
+        return TargetError(f"{what} cannot be written: {error}", hint=f"make room, or {self._elsewhere()}")
+
+    def _elsewhere(self) -> str:
+        return f"move the state folder: CLOUDTRAIN_STATE_DIR (now `{self._state_dir}`)"
 
     def _folder(self, run_name: str) -> RunFolder:
         return RunFolder(f"{self._state_dir}/runs/{run_name}")
@@ -436,11 +378,6 @@ class LocalService:
         return RunRef(DEFAULT_TARGET, host_name(), run_name)
 
     def _folder_of(self, ref: RunRef) -> RunFolder:
-        """Return the folder of a run on this machine.
-
-        Raises:
-            RunNotFound: the run does not exist, or runs on another machine that shares the folder.
-        """
         if ref.place != host_name():
             hint = f"log in to `{ref.place}` and run the command there"
             raise RunNotFound(f"the run `{ref.name}` belongs to the machine `{ref.place}`", hint=hint, code="CT934")
@@ -478,14 +415,6 @@ def _read(folder: RunFolder) -> dict[str, Any]:
     return status
 
 
-def _inherit(environ: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value
-        for name, value in environ.items()
-        if name not in _NOT_INHERITED and not name.startswith(_NOT_INHERITED_PREFIXES)
-    }
-
-
 def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
     """Write `launch.json` in one atomic step. With `again`, return False if the file already has this content.
 
@@ -502,11 +431,7 @@ def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
 
 def _start_supervisor(folder: RunFolder, environ: Mapping[str, str], *how: str) -> None:
     """Start a supervisor with the further arguments `how`. Return when this supervisor, or another one for the
-    same run, has taken over. If the run must wait, it has entered the queue by that time.
-
-    Raises:
-        TargetError: the supervisor could not start; the message is its output.
-    """
+    same run, has taken over. If the run must wait, it has entered the queue by that time."""
 
     def argv(ready: int) -> list[str]:
         return command("supervisor", folder.path, str(ready), *how)
@@ -532,17 +457,16 @@ def withdraw(folder: RunFolder) -> bool:
     Raises:
         TargetUnreachable: a supervisor holds the lock but writes no status.
     """
-    deadline = time.monotonic() + _PATIENCE
     if not Path(folder.path).is_dir():
         return True
+    deadline = time.monotonic() + _PATIENCE
     while (lock := ProcessLock.take(Path(folder.lock))) is None:
         if Path(folder.status).exists():
             return False
         if time.monotonic() > deadline:
             hint = f"look at its process, and at `{folder.log}`"
-            raise TargetUnreachable(
-                f"the supervisor of `{Path(folder.path).name}` does not respond at its start", hint=hint
-            )
+            message = f"the supervisor of `{Path(folder.path).name}` does not respond at its start"
+            raise TargetUnreachable(message, hint=hint)
         time.sleep(0.01)
     try:
         if Path(folder.status).exists():

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
-    yield from _queue_rules(local)
+    if local.get("priority") and "queue" not in local:
+        message = "`priority` has no effect without `queue`: the run starts at once"
+        yield Problem(("priority",), message, "add `--queue`, or remove `priority`", code="CT018")
     name = local.get("emulate")
     if not isinstance(name, str):
         return
@@ -42,14 +44,7 @@ def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem(("launcher",), message, "remove one of them", code="CT018")
 
 
-def _queue_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
-    if local.get("priority") and "queue" not in local:
-        message = "`priority` has no effect without `queue`: the run starts at once"
-        yield Problem(("priority",), message, "add `--queue`, or remove `priority`", code="CT018")
-
-
 def emulated_targets() -> list[str]:
-    """Return the names of the targets that this machine can emulate."""
     return [target.name for target in all_targets() if target.can_emulate]
 
 
@@ -111,9 +106,7 @@ class Local(TargetSettings):
         ) -> None: ...
 
 
-# Find the Python interpreter that a setting names: `conda:NAME`, `uv` for the project's environment, or a path.
-#
-# This module only reads files. It does not start conda or uv, so planning stays fast.
+# Find the Python interpreter that a setting names. Only files are read: starting conda or uv would slow down planning.
 
 UV = "uv"
 CONDA = "conda:"
@@ -151,10 +144,10 @@ def _conda_environments(name: str, environ: Mapping[str, str]) -> Iterator[Path]
     home = Path(environ.get("HOME") or Path.home())
     yield home / ".conda" / "envs" / name
     try:
-        known = (home / ".conda" / "environments.txt").read_text("utf-8", "replace").splitlines()
+        lines = (home / ".conda" / "environments.txt").read_text("utf-8", "replace").splitlines()
     except OSError:
         return
-    yield from (Path(line) for line in known if Path(line).name == name)
+    yield from (Path(line) for line in lines if Path(line).name == name)
 
 
 def _conda_roots(environ: Mapping[str, str]) -> Iterator[Path]:

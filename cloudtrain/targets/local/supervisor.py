@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cloudtrain.targets.common.specification import LaunchSpecification
-    from cloudtrain.targets.local.output import Output
+    from cloudtrain.targets.local.output import RunOutput
     from cloudtrain.targets.local.processes import Exits, Launched, RankTable
     from cloudtrain.targets.local.verdict import Deaths
-    from cloudtrain.targets.local.waiting import Place
+    from cloudtrain.targets.local.waiting import QueuePlace
 
 _TICK = 0.05
 """Seconds between two reads of the output. The end of a process wakes the supervisor at once."""
@@ -53,10 +53,8 @@ _READS = 10
 _PUBLISH_EVERY = 0.5
 """Minimum number of seconds between two status updates that change only metrics."""
 
-
 QUEUED = "queued"
 """The command-line argument for a run that waits in the queue or for other runs."""
-
 
 _SOON = ("output", "processes", "verdict")
 """Modules that a run imports when it starts. A waiting run imports them while it waits."""
@@ -96,7 +94,7 @@ class Supervisor:
         self.spec: LaunchSpecification
         self.launched: list[Launched] = []
         self.ending: Ending | None = None
-        self.output: Output
+        self.output: RunOutput
         self.ranks: RankTable
         self.exits: Exits
         self.deaths: Deaths
@@ -105,7 +103,7 @@ class Supervisor:
         self._stop_at: float | None = None
         self._published_at = 0.0
         self._guard: int | None = None
-        self._place: Place | None = None
+        self._place: QueuePlace | None = None
         self._not_queued: str | None = None
         self._gpus: tuple[str, ...] = ()
 
@@ -130,10 +128,10 @@ class Supervisor:
             self._not_queued = f"could not enter the queue: {_words(error)}"
 
     def _stand_in_queue(self) -> None:
-        from cloudtrain.targets.local.waiting import Place
+        from cloudtrain.targets.local.waiting import QueuePlace
 
         assert self.spec.queue is not None, "the submitter has looked"
-        self._place = Place(self.folder.path)
+        self._place = QueuePlace(self.folder.path)
         self._place.enter(self.spec.queue)
 
     def run(self) -> None:
@@ -176,19 +174,16 @@ class Supervisor:
         if self._place is None:
             self._publish(state="preparing", started=time.time(), reason=None)
             return not self._asked_to_stop
-        got = self._place.wait(lambda: self._asked_to_stop)
-        if got is None:
+        gpus = self._place.wait(lambda: self._asked_to_stop)
+        if gpus is None:
             return False
-        self._gpus = got
+        self._gpus = gpus
         self._publish(state="preparing", started=time.time(), reason=None)
         return True
 
     def _wait_for_runs(self) -> bool:
         """Wait until the runs in the specification's `after` have succeeded. Return False if this run is asked to stop.
-
-        Raises:
-            Cancelled: one of these runs did not succeed.
-        """
+        Raises `Cancelled` if one of them did not succeed."""
         from cloudtrain.targets.local.waiting import wait_for_end
 
         for name in self.spec.after:
@@ -221,14 +216,14 @@ class Supervisor:
             prepare.link_shares(self.spec)
         except Exception as error:
             raise CannotStart(f"could not prepare the run: {_words(error)}") from error
-        from cloudtrain.targets.local.output import Output
+        from cloudtrain.targets.local.output import RunOutput
         from cloudtrain.targets.local.processes import Exits, RankTable
         from cloudtrain.targets.local.verdict import Deaths
 
         self.exits = Exits()
         self.ranks = RankTable(self.exits)
         self.deaths = Deaths(self.spec)
-        self.output = Output(self.folder, self.spec, self.ranks.rank_of)
+        self.output = RunOutput(self.folder, self.spec, self.ranks.rank_of)
         ports = prepare.Ports(self.spec.ports)
         shares = prepare.shares_of(self._gpus, self.spec.instances)
         commands = [prepare.command_of(process, ports.numbers, os.environ, shares) for process in self.spec.processes]
@@ -254,7 +249,7 @@ class Supervisor:
 
         site.main()  # a secret may need an SDK, and this process started without installed packages
         try:
-            secrets = next(found for environment in environments if (found := resolved(environment)))
+            secrets = next(values for environment in environments if (values := resolved(environment)))
         except SetupError as error:
             raise CannotStart(f"{error.message}; {error.hint}" if error.hint else error.message) from None
         for environment in environments:
@@ -268,15 +263,14 @@ class Supervisor:
         gpus = taken_gpus(self.spec, environments)
         if not gpus:
             return
-        from cloudtrain.targets.local.waiting import Place
+        from cloudtrain.targets.local.waiting import QueuePlace
 
-        place = Place(self.folder.path)
+        place = QueuePlace(self.folder.path)
         try:
             place.hold(gpus)
+            self._place = place
         except OSError as error:
             _say(f"this run could not be recorded in the queue: {error}")
-            return
-        self._place = place
 
     def _launch(self, index: int, argv: list[str], environment: dict[str, str]) -> None:
         from cloudtrain.targets.local.processes import launch
@@ -326,10 +320,10 @@ class Supervisor:
             self._tell_guard(f"+{rank.pid}")
 
     def _note_end(self, pid: int) -> None:
-        found = self.ranks.ended(pid)
-        if found is None:
+        end = self.ranks.ended(pid)
+        if end is None:
             return
-        rank, exit_code = found
+        rank, exit_code = end
         self._tell_guard(f"-{pid}")
         self.deaths.ended(rank, exit_code)
         if exit_code and rank.is_last and self._fail_at is None:
@@ -352,8 +346,10 @@ class Supervisor:
                     self._fail_at = time.monotonic() + _CULPRIT_GRACE if self._fail_at is None else self._fail_at
                 else:
                     self._end("failed", None, _FAILURE_GRACE)
-            elif self._has_finished():
-                self._end("succeeded", None, _FINISHED_GRACE)
+            else:  # other processes, such as parameter servers, never exit
+                roles = self.spec.finishes
+                if roles and all(item.exit_code == 0 for item in self.launched if item.role in roles):
+                    self._end("succeeded", None, _FINISHED_GRACE)
 
     def _awaits_culprit(self, failed: Launched) -> bool:
         """Return whether the process failed because of another one, which has not ended yet."""
@@ -363,12 +359,6 @@ class Supervisor:
             if not self.output.pump(at_once=True):
                 break
         return self.deaths.are_consequences(self.output)
-
-    def _has_finished(self) -> bool:
-        """Return whether all processes that decide the run's end have succeeded. The other processes, such as
-        parameter servers, never exit."""
-        roles = self.spec.finishes
-        return bool(roles) and all(item.exit_code == 0 for item in self.launched if item.role in roles)
 
     def _decide(self, now: float) -> None:
         grace = self.spec.grace_period
@@ -398,7 +388,10 @@ class Supervisor:
             self.ending = Ending("failed", None, 0)
         self._sweep()
         self.output.drain()
-        saved = self._words_of_marker()
+        marker, saved = self.folder.read_preempted(), None
+        if marker is not None:
+            step = marker.get("step")
+            saved = "; the script saved and left" + (f" at step {step}" if step is not None else "")
         if self.ending is not None and self.ending.state == "stopped":
             forced = f"; {FORCED}" if self.ending.killed else ""
             self._close("stopped", reason=f"{self.ending.reason}{saved or ''}{forced}")
@@ -415,13 +408,6 @@ class Supervisor:
             )
         else:
             self._close("succeeded", exit_code=0)
-
-    def _words_of_marker(self) -> str | None:
-        marker = self.folder.read_preempted()
-        if marker is None:
-            return None
-        step = marker.get("step")
-        return "; the script saved and left" + (f" at step {step}" if step is not None else "")
 
     def _someone_failed(self) -> bool:
         """Return whether a rank failed for a reason other than SIGTERM. The launcher's exit code does not show this: it

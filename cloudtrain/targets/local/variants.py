@@ -30,7 +30,6 @@ from cloudtrain.targets.common.specification import (
     LaunchSpecification,
     Link,
     QueueNeed,
-    StartedProcess,
 )
 from cloudtrain.targets.local.compile import compile_local
 from cloudtrain.targets.local.settings import Local
@@ -59,7 +58,7 @@ def compile_local_processing(job: ProcessingJob, target: Local, context: Compile
     specification = LaunchSpecification.from_json(whole.request)
     count, run_dir = specification.instances, specification.run_dir
     shares = [{_mark(name): _share(run_dir, instance, name) for name in sharded} for instance in range(count)]
-    processes = tuple(_seen(process, shares[process.instance], count) for process in whole.processes)
+    processes = tuple(_with_paths(process, shares[process.instance], count) for process in whole.processes)
     specified = zip(specification.processes, processes, strict=True)
     env = processes[0].env
     specification = replace(
@@ -72,11 +71,14 @@ def compile_local_processing(job: ProcessingJob, target: Local, context: Compile
         ),
         places={f"outputs/{name}": (env[f"CLOUDTRAIN_OUTPUT_{name.upper()}"],) for name in job.outputs},
     )
+    summary = [(label, text) for label, text in whole.summary if label not in _ONLY_TRAINING]
+    if sharded:
+        summary.append(("shards", f"{', '.join(sharded)}: dealt out by file over {count} instances"))
     return replace(
         whole,
         request=specification.to_json(),
         processes=processes,
-        summary=_summary(whole, sharded, count),
+        summary=tuple(summary),
         outputs=local_outputs(specification),
     )
 
@@ -87,7 +89,7 @@ def _share(run_dir: str, instance: int, name: str) -> str:
 
 def _mark(name: str) -> str:
     """Return a placeholder for the folder with an instance's shard of the input `name`. The job is compiled once for
-    all instances; then `_seen` replaces the placeholder with each instance's folder."""
+    all instances; then `_with_paths` replaces the placeholder with each instance's folder."""
     return f"${{{{shares.{name}}}}}"
 
 
@@ -99,25 +101,18 @@ def _mark_shards(view: TrainingJob) -> TrainingJob:
     return view.model_copy(update={"inputs": inputs})
 
 
-def _seen(process: Process, shares: Mapping[str, str], count: int) -> Process:
+def _with_paths(process: Process, shares: Mapping[str, str], count: int) -> Process:
     """Return the process with its own paths: `shares` maps placeholders to the folders that replace them. Add the
     variables with the number of its instance and the number of all instances (`count`)."""
 
-    def filled(text: str) -> str:
+    def fill(text: str) -> str:
         for mark, share in shares.items():
             text = text.replace(mark, share)
         return text
 
-    env = {name: filled(text) for name, text in process.env.items()}
+    env = {name: fill(text) for name, text in process.env.items()}
     env |= {"CLOUDTRAIN_INSTANCE": str(process.instance), "CLOUDTRAIN_INSTANCE_COUNT": str(count)}
-    return replace(process, argv=tuple(map(filled, process.argv)), env=dict(sorted(env.items())))
-
-
-def _summary(whole: Plan, sharded: list[str], count: int) -> tuple[tuple[str, str], ...]:
-    pairs = [(label, text) for label, text in whole.summary if label not in _ONLY_TRAINING]
-    if sharded:
-        pairs.append(("shards", f"{', '.join(sharded)}: dealt out by file over {count} instances"))
-    return tuple(pairs)
+    return replace(process, argv=tuple(map(fill, process.argv)), env=dict(sorted(env.items())))
 
 
 # Plans of runs that wait in this machine's queue for GPUs or CPU slots, or that wait for other runs.
@@ -134,15 +129,15 @@ def queue_plan(plan: Plan, job: AnyJob, settings: Local, account: LocalAccount) 
         JobError: the run needs more than the machine has, so it would wait for ever.
     """
     specification = LaunchSpecification.from_json(plan.request)
-    given = _own_devices(job)
-    need = _need(job, specification, settings, account, given)
+    view = job.as_training() if isinstance(job, ProcessingJob) else job
+    own_devices = view.environment.variables.get(VISIBLE)
+    need = _need(job, specification, settings, account, own_devices)
     _refuse_too_much(need, specification)
-    has_share = bool(need.gpus) and given is None
     processes = plan.processes
-    if has_share:
-        started = tuple(_with_share(process) for process in specification.processes)
+    if need.gpus and own_devices is None:
+        started = tuple(replace(item, env=_with_share(item.env, item.instance)) for item in specification.processes)
         specification = replace(specification, processes=started)
-        processes = Processes(_shown(group) for group in Processes.of(plan.processes).groups)
+        processes = Processes(_with_placeholder(group) for group in Processes.of(plan.processes).groups)
     specification = replace(specification, queue=need)
     first = f", priority {need.priority}" if need.priority else ""
     summary = (*plan.summary, ("queue", f"waits for {need}{first}"))
@@ -150,27 +145,21 @@ def queue_plan(plan: Plan, job: AnyJob, settings: Local, account: LocalAccount) 
 
 
 def plan_after(plan: Plan, runs: tuple[str, ...]) -> Plan:
-    """Return the plan with `runs` added: runs that must succeed before this run starts."""
     summary = (*plan.summary, ("waits for", ", ".join(runs)))
     specification = replace(LaunchSpecification.from_json(plan.request), after=runs)
     return replace(plan, request=specification.to_json(), summary=summary)
 
 
-def _own_devices(job: AnyJob) -> str | None:
-    """Return the value of CUDA_VISIBLE_DEVICES that the job sets; None if the job does not set the variable."""
-    view = job.as_training() if isinstance(job, ProcessingJob) else job
-    return view.environment.variables.get(VISIBLE)
-
-
 def _need(
-    job: AnyJob, specification: LaunchSpecification, settings: Local, account: LocalAccount, given: str | None
+    job: AnyJob, specification: LaunchSpecification, settings: Local, account: LocalAccount, own_devices: str | None
 ) -> QueueNeed:
+    """`own_devices`: the value of CUDA_VISIBLE_DEVICES that the job sets; None if it does not set the variable."""
     machine, instances = account.machine, specification.instances
-    gpus = machine.gpu_ids if given is None else visible_ids(given)
+    gpus = machine.gpu_ids if own_devices is None else visible_ids(own_devices)
     if not gpus or specification.launcher == "fork":
         return QueueNeed(specification.world_size, (), settings.slots or machine.cpus, settings.priority)
     count = specification.world_size
-    if given is not None:
+    if own_devices is not None:
         count = len(gpus)
     elif specification.emulates is not None:  # each host sees its whole share, as its variables show
         count = instances * max(1, len(gpus) // instances)
@@ -200,11 +189,7 @@ def _refuse_too_much(need: QueueNeed, specification: LaunchSpecification) -> Non
     raise JobError([Problem(("resources",), message, hint, code="CT041")])
 
 
-def _with_share(process: StartedProcess) -> StartedProcess:
-    return replace(process, env=_env(process.env, process.instance))
-
-
-def _shown(group: Alike) -> Alike:
+def _with_placeholder(group: Alike) -> Alike:
     """Return the processes as a plan shows them, with a placeholder in CUDA_VISIBLE_DEVICES. Ranks that a launcher
     starts stay unchanged, because they inherit the launcher's variable."""
     if _OURS not in group.first.env:
@@ -212,18 +197,16 @@ def _shown(group: Alike) -> Alike:
 
     def make(number: int) -> Process:
         process = group.make(number)
-        return replace(process, env=_env(process.env, process.instance))
+        return replace(process, env=_with_share(process.env, process.instance))
 
     return replace(group, make=make, uniform=False)
 
 
-def _env(env: dict[str, str], instance: int) -> dict[str, str]:
+def _with_share(env: dict[str, str], instance: int) -> dict[str, str]:
     return dict(sorted({**env, VISIBLE: f"${{{{gpus.{instance}}}}}"}.items()))
 
 
 # The environment that cloudtrain builds for a job's requirements: its folder and its entry in a plan.
-#
-# This module is pure.
 
 _FORMAT = 1
 """Version of the layout of environments. A new version gets new folders, so that every environment is built again."""
@@ -241,12 +224,10 @@ def environment_of(job: AnyJob, settings: Local, context: CompileContext) -> Bui
 
 
 def settings_in(environment: BuiltEnvironment, settings: Local) -> Local:
-    """Return the settings with `python` set to the environment's interpreter."""
     return settings.model_copy(update={"python": f"{environment.folder}/bin/python"})
 
 
 def plan_with(environment: BuiltEnvironment, plan: Plan) -> Plan:
-    """Return the plan with the environment added to its request and to its summary."""
     request: dict[str, Any] = {**plan.request, "environment": environment.to_json()}
     words = f"{environment.folder}\n`{environment.requirements}` on top of what `{environment.python}` has"
     return replace(plan, request=request, summary=(*plan.summary, ("environment", words)))

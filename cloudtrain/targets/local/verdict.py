@@ -15,8 +15,8 @@ from cloudtrain.runtime.errors import find_told
 from cloudtrain.system.processes import ProcessLock
 from cloudtrain.targets.common.tracebacks import PEER_LOST
 from cloudtrain.targets.local.folder import FINAL, RunFolder
-from cloudtrain.targets.local.output import Output
-from cloudtrain.targets.local.processes import Launched, Rank, kill_run
+from cloudtrain.targets.local.output import RunOutput
+from cloudtrain.targets.local.processes import Launched, RankProcess, kill_run
 from cloudtrain.targets.local.queueing import Queue
 
 if TYPE_CHECKING:
@@ -42,17 +42,18 @@ _PAIRS = ((_TORCHRUN_RANK, _TORCHRUN_CODE), (_MPIRUN_NAME, _MPIRUN_CODE))
 def failed_ranks(lines: Sequence[str]) -> dict[int, int]:
     """Map each failed rank to its exit code, which is negative for a signal. Read the reports of torchrun (2.x), mpirun
     (Open MPI 4 and 5) and cloudtrain's own launcher."""
-    found: dict[int, int] = {}
+    code_of_rank: dict[int, int] = {}
     rank = None
     for line in lines:
-        for rank_of, code_of in _PAIRS:
-            if match := rank_of.match(line):
+        for rank_pattern, code_pattern in _PAIRS:
+            if match := rank_pattern.match(line):
                 rank = int(match[1])
-            elif (match := code_of.match(line)) and rank is not None:
-                found[rank], rank = int(match[1]), None
+            elif (match := code_pattern.match(line)) and rank is not None:
+                code_of_rank[rank] = int(match[1])
+                rank = None
         if match := _FORK.match(line):
-            found[int(match[1])] = int(match[2])
-    return found | {int(rank): -int(number) for rank, number in _MPIRUN_SIGNAL.findall("\n".join(lines))}
+            code_of_rank[int(match[1])] = int(match[2])
+    return code_of_rank | {int(rank): -int(number) for rank, number in _MPIRUN_SIGNAL.findall("\n".join(lines))}
 
 
 class Deaths:
@@ -60,7 +61,7 @@ class Deaths:
 
     def __init__(self, spec: LaunchSpecification) -> None:
         self._spec = spec
-        self._ends: list[tuple[Rank | Launched, int, int | None, int]] = []
+        self._ends: list[tuple[RankProcess | Launched, int, int | None, int]] = []
         self._starts: dict[int, int] = {}
         self._killed_launcher: Launched | None = None
 
@@ -69,7 +70,7 @@ class Deaths:
         all ranks are being restarted."""
         self._starts[rank] = self._starts.get(rank, 0) + 1
 
-    def ended(self, process: Rank | Launched, exit_code: int | None) -> None:
+    def ended(self, process: RankProcess | Launched, exit_code: int | None) -> None:
         """Record that a rank ended. `exit_code` is None if only the rank's launcher knows it."""
         assert process.rank is not None
         self._ends.append((process, process.rank, exit_code, self._starts.get(process.rank, 1)))
@@ -80,44 +81,40 @@ class Deaths:
         if not any(exit_code for _, _, exit_code, _ in self._ends):
             self._killed_launcher = launcher
 
-    def of_newest_attempt(self, output: Output) -> list[Death]:
+    def of_newest_attempt(self, output: RunOutput) -> list[Death]:
         """Return the failures of the newest attempt. The launchers' reports in the last lines of the output supply
         ranks and exit codes that the supervisor has missed.
 
         If mpirun reports a rank, this rank counts as the first to fail, because on a busy machine the supervisor may
         see all ranks end at the same time.
         """
-
         newest = max(self._starts.values(), default=1)
-        reported = self._read_reports(output)
-        found: dict[int, Death] = {}
+        reports = self._read_reports(output)
+        deaths: dict[int, Death] = {}
         for order, (process, rank, exit_code, attempt) in enumerate(self._ends):
-            code = exit_code or (reported[rank][1] if rank in reported else 0)
+            code = exit_code or (reports[rank][1] if rank in reports else 0)
             if code and attempt == newest:
-                is_first = self._spec.launcher == "mpirun" and rank in reported
-                found[rank] = Death(
-                    rank, process.instance, self._role(process), code, -1 if is_first else order, attempt
-                )
-        for order, (rank, (instance, code)) in enumerate(reported.items(), start=1):
-            if (
-                rank not in found
-            ):  # it ended before it was found, so before the others; the last such rank is the root cause
-                found[rank] = Death(rank, instance, "process", code, -order, newest)
-        return list(found.values())
+                is_first = self._spec.launcher == "mpirun" and rank in reports
+                role = process.role if isinstance(process, Launched) else "process"
+                deaths[rank] = Death(rank, process.instance, role, code, -1 if is_first else order, attempt)
+        for order, (rank, (instance, code)) in enumerate(reports.items(), start=1):
+            # A rank that ended before the supervisor saw it ended before the others; the last such rank is the cause.
+            if rank not in deaths:
+                deaths[rank] = Death(rank, instance, "process", code, -order, newest)
+        return list(deaths.values())
 
-    def verdict(self, output: Output, launched: list[Launched]) -> Verdict:
+    def verdict(self, output: RunOutput, launched: list[Launched]) -> FailureReport:
         """Return why the run failed. If an emulated host has written its own reason to a file, the verdict quotes it.
-        Call `Output.drain` first.
+        Call `RunOutput.drain` first.
         """
-
         return in_own_words(self._verdict(output, launched), self._spec.failure_files)
 
-    def are_consequences(self, output: Output) -> bool:
+    def are_consequences(self, output: RunOutput) -> bool:
         """Return whether ranks have failed, and each of them because it lost another rank or was terminated."""
         deaths = self.of_newest_attempt(output)
         return bool(deaths) and all(_is_consequence(death, _lines_of(death, output)) for death in deaths)
 
-    def _verdict(self, output: Output, launched: list[Launched]) -> Verdict:
+    def _verdict(self, output: RunOutput, launched: list[Launched]) -> FailureReport:
         death = first_failure(self.of_newest_attempt(output), lambda death: _lines_of(death, output))
         if death is not None and self._killed_launcher is None:
             return rank_verdict(death, _lines_of(death, output), instances=self._spec.instances)
@@ -125,10 +122,9 @@ class Deaths:
             if item.exit_code and self._killed_launcher in (None, item):
                 lines = output.tail(item.instance, None, "stderr") or output.tail(item.instance, None, "stdout")
                 return launcher_verdict(item.role, item.instance, process.argv, item.exit_code, lines)
-        return Verdict("the run failed, but no process reported a reason", [])
+        return FailureReport("the run failed, but no process reported a reason", [])
 
-    def _read_reports(self, output: Output) -> dict[int, tuple[int, int]]:
-        """Map each failed rank to its instance and exit code, as the launchers report them."""
+    def _read_reports(self, output: RunOutput) -> dict[int, tuple[int, int]]:
         if self._spec.launcher == "processes":
             return {}
         return {
@@ -136,9 +132,6 @@ class Deaths:
             for instance in range(self._spec.instances)
             for rank, code in failed_ranks(output.tail(instance, None, "stderr")).items()
         }
-
-    def _role(self, process: Rank | Launched) -> str:
-        return process.role if isinstance(process, Launched) else "process"
 
 
 # Describe why a run failed: the rank that failed first, how it ended, and its last lines of output.
@@ -156,7 +149,7 @@ class Death(NamedTuple):
     attempt: int
 
 
-class Verdict(NamedTuple):
+class FailureReport(NamedTuple):
     """The explanation why a run failed, for the run's status."""
 
     reason: str
@@ -192,7 +185,7 @@ def first_failure(deaths: Iterable[Death], lines_of: Callable[[Death], list[str]
     return next(iter(own or in_order), None)
 
 
-def rank_verdict(death: Death, lines: list[str], *, instances: int) -> Verdict:
+def rank_verdict(death: Death, lines: list[str], *, instances: int) -> FailureReport:
     """Describe the failure of a rank. `lines` are the last lines of its stderr (or stdout)."""
     where = [f"instance {death.instance}"] if instances > 1 else []
     if death.role not in ("process", "torchrun", "mpirun"):
@@ -207,10 +200,10 @@ def rank_verdict(death: Death, lines: list[str], *, instances: int) -> Verdict:
             reason += "; unless someone sent it, the machine most likely ran out of memory"
     else:
         reason = f"{who} failed with exit code {death.exit_code}" + (f": {message}" if message else "")
-    return Verdict(_shorten(reason), details, death.rank, death.exit_code)
+    return FailureReport(_shorten(reason), details, death.rank, death.exit_code)
 
 
-def launcher_verdict(role: str, instance: int, argv: Sequence[str], exit_code: int, lines: list[str]) -> Verdict:
+def launcher_verdict(role: str, instance: int, argv: Sequence[str], exit_code: int, lines: list[str]) -> FailureReport:
     """Describe the failure of a launcher. `lines` are the last lines of its stderr (or stdout)."""
     message, details = explain(lines)
     if _NO_TORCH.search(message):
@@ -222,18 +215,18 @@ def launcher_verdict(role: str, instance: int, argv: Sequence[str], exit_code: i
         reason = f"{role} of instance {instance} was killed by {_signal_name(-exit_code)} (exit code {exit_code})"
     else:
         reason = f"{role} of instance {instance} ended with exit code {exit_code}" + (f": {message}" if message else "")
-    return Verdict(_shorten(reason), details, None, exit_code)
+    return FailureReport(_shorten(reason), details, None, exit_code)
 
 
-def in_own_words(verdict: Verdict, failure_files: Iterable[str]) -> Verdict:
+def in_own_words(verdict: FailureReport, failure_files: Iterable[str]) -> FailureReport:
     """Return the verdict with the first line of the oldest failure file as its reason, and the other lines as details.
     Return it unchanged if no failure file has content.
 
     A failure file is the `/opt/ml/output/failure` of an emulated host. As in SageMaker, only 1,024 characters are used.
     """
     files = [path for path in map(Path, failure_files) if path.is_file()]
-    found = sorted(files, key=lambda path: path.stat().st_mtime)
-    text = found[0].read_text("utf-8", "replace")[:FAILURE_LIMIT].strip() if found else ""
+    oldest = min(files, key=lambda path: path.stat().st_mtime, default=None)
+    text = oldest.read_text("utf-8", "replace")[:FAILURE_LIMIT].strip() if oldest else ""
     if not text:
         return verdict
     first, *rest = text.splitlines()
@@ -247,9 +240,9 @@ def explain(lines: list[str]) -> tuple[str, list[str]]:
     clean = [_RANK_PREFIX.sub("", line, count=1) if line.startswith("[rank") else line for line in lines]
     clean = [line.rstrip() for line in clean if line.strip()]
     starts = [index for index, line in enumerate(clean) if line.strip() == _HEADER]
-    told = find_told(clean)
-    if told is not None and not any(start > told[0] for start in starts):
-        return told[1], clean[told[0] :][:DETAILS]
+    message = find_told(clean)
+    if message is not None and not any(start > message[0] for start in starts):
+        return message[1], clean[message[0] :][:DETAILS]
     if not starts:
         return (clean[-1].strip() if clean else ""), clean[-DETAILS:]
     for index in range(starts[-1] + 1, len(clean)):
@@ -258,7 +251,7 @@ def explain(lines: list[str]) -> tuple[str, list[str]]:
     return "", clean[-DETAILS:]
 
 
-def _lines_of(death: Death, output: Output) -> list[str]:
+def _lines_of(death: Death, output: RunOutput) -> list[str]:
     stderr, stdout = (output.tail(death.instance, death.rank, stream) for stream in ("stderr", "stdout"))
     return stderr if any(line.strip() for line in stderr) else stdout
 
@@ -288,11 +281,8 @@ _PATIENCE = 5.0
 
 def finish(run_dir: str, known: Iterable[int] = ()) -> None:
     """Write the final status of a run whose supervisor died. Do nothing for a run that is final or has a supervisor.
-    `known`: the ids of the run's processes that the supervisor knew.
-
-    Raises:
-        OSError: the run's folder cannot be written.
-    """
+    `known`: the ids of the run's processes that the supervisor knew. Raises `OSError` if the run's folder cannot be
+    written."""
     folder = RunFolder(run_dir)
     lock = ProcessLock.take(Path(folder.lock), patience=_PATIENCE)
     if lock is None:
@@ -308,12 +298,7 @@ def finish(run_dir: str, known: Iterable[int] = ()) -> None:
             reason = f"{who} while the run was queued" if is_queued else f"{who}, and with it every process of the run"
             try:
                 _complete_output(folder)
-            except (
-                OSError,
-                ValueError,
-                LookupError,
-                TargetError,
-            ) as error:  # from the disk, the journal, or launch.json
+            except (OSError, ValueError, LookupError, TargetError) as error:  # of the disk, the journal or launch.json
                 reason += f"; its output is incomplete: {getattr(error, 'message', error)}"
             folder.write_status({**status, "state": "lost", "ended": time.time(), "reason": reason})
     finally:
@@ -324,10 +309,8 @@ def finish(run_dir: str, known: Iterable[int] = ()) -> None:
 def _complete_output(folder: RunFolder) -> None:
     from dataclasses import replace
 
-    from cloudtrain.targets.local.output import Output
-
     spec = replace(folder.read_launch(), metrics=None)  # patterns may be slow, and the user waits for this process
-    output = Output(folder, spec, lambda _instance, _local_rank: None)
+    output = RunOutput(folder, spec, lambda _instance, _local_rank: None)
     output.hidden = _secrets_of(spec)
     try:
         output.resume()
@@ -342,11 +325,12 @@ def _secrets_of(spec: LaunchSpecification) -> tuple[str, ...]:
     from cloudtrain.runtime.errors import SetupError
     from cloudtrain.runtime.secret_values import VARIABLE, forms_of, references, resolved
 
-    found, variables = dict[str, str](), {**os.environ, **spec.processes[0].env}
+    secrets = dict[str, str]()
+    variables = {**os.environ, **spec.processes[0].env}
     for name, place in references(variables).items():
         try:
             if place.startswith(("env:", "file:")):
-                found[name] = resolved({**variables, VARIABLE: json.dumps({name: place})})[name]
+                secrets[name] = resolved({**variables, VARIABLE: json.dumps({name: place})})[name]
         except SetupError:
             continue
-    return forms_of(found)
+    return forms_of(secrets)

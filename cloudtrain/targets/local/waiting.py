@@ -1,8 +1,8 @@
 """Manage a supervisor's entry in the queue: enter the queue, wait for GPUs or slots, hold them, and leave.
 
-Waiting needs no CPU time: the supervisor sleeps until it receives a byte or a run that it watches (`Order.watched`)
-ends. Only the first run of the queue also checks once a minute, in case the kernel does not report the end of a
-process.
+Waiting needs no CPU time: the supervisor sleeps until it receives a byte, or until a run that it watches ends
+(`QueueOrder.watched`). Only the first run of the queue also checks once a minute, in case the kernel does not report
+the end of a process.
 """
 
 # Paths are strings here, because this module must start and poll quickly.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from cloudtrain.targets.common.specification import QueueNeed
-    from cloudtrain.targets.local.queueing import Order
+    from cloudtrain.targets.local.queueing import QueueOrder
 
 
 _LOOK_EVERY = 60.0
@@ -35,7 +35,7 @@ _FULL_DISK_PAUSE = 1.0
 """Seconds between two attempts to write the table on a full disk."""
 
 
-class Place:
+class QueuePlace:
     """The entry of one supervisor's run in the queue."""
 
     def __init__(self, run_dir: str) -> None:
@@ -47,23 +47,15 @@ class Place:
         self._watched: dict[str, int] = {}
 
     def enter(self, need: QueueNeed) -> None:
-        """Add the run to the queue.
-
-        Raises:
-            OSError: the queue cannot be written.
-        """
+        """Raises `OSError` if the queue cannot be written."""
         self._need = need
         self._hang_bell()
         self._queue.change(self._enter)
 
     def hold(self, gpus: tuple[str, ...]) -> None:
-        """Record in the queue which GPUs the run uses without having waited for them.
-
-        Raises:
-            OSError: the queue cannot be written.
-        """
+        """Record in the queue which GPUs the run uses without having waited for them. Raises `OSError`."""
         self._hang_bell()
-        self._queue.change(lambda order: order.hold(Held(self._run, gpus, 0, time.time())))
+        self._queue.change(lambda order: order.held.append(Held(self._run, gpus, 0, time.time())))
 
     def wait(self, is_asked_to_stop: Callable[[], bool]) -> tuple[str, ...] | None:
         """Wait for the run's turn. Return its GPUs, or an empty tuple if it got CPU slots. Return None if the run is
@@ -112,10 +104,11 @@ class Place:
         except OSError:
             time.sleep(_FULL_DISK_PAUSE)
 
-    def _enter(self, order: Order) -> None:
+    def _enter(self, order: QueueOrder) -> None:
         """Add the run to the queue, unless it is already in the queue."""
-        if self._need is not None and self._run not in order.runs():
-            order.enter(Waiting.of(self._run, self._need, time.time()))
+        need = self._need
+        if need is not None and self._run not in order.runs():
+            order.enter(Waiting(self._run, need.count, tuple(need.gpus), need.slots, need.priority, time.time()))
 
     def _hang_bell(self) -> None:
         """Create this run's FIFO and open it for reading and writing. When this process ends, the kernel closes the
@@ -135,10 +128,10 @@ class Place:
         poll.register(self._bell, select.POLLIN)
         for descriptor in self._watched.values():
             poll.register(descriptor, 0)  # report only the end of its writers
-        happened = dict(poll.poll(_LOOK_EVERY * 1000 if is_head else None))
-        if self._bell in happened:
+        events = dict(poll.poll(_LOOK_EVERY * 1000 if is_head else None))
+        if self._bell in events:
             os.read(self._bell, 1 << 16)
-        return [run for run, descriptor in self._watched.items() if descriptor in happened]
+        return [run for run, descriptor in self._watched.items() if descriptor in events]
 
     def _watch(self, runs: frozenset[str]) -> list[str]:
         """Watch exactly the given runs. Return the runs that cannot be watched because their FIFO is missing."""
@@ -154,10 +147,8 @@ class Place:
         return missing
 
 
-# Wait for the end of another run on this machine without polling.
-#
-# The other run's supervisor holds a lock as long as it lives. This module requests a shared lock on the same file,
-# which the kernel grants when the supervisor ends for any reason.
+# Wait for the end of another run on this machine without polling: its supervisor holds a lock as long as it lives, and
+# the kernel grants a shared lock on the same file when the supervisor ends for any reason.
 
 
 class _Woken(BaseException):
@@ -167,12 +158,12 @@ class _Woken(BaseException):
 def wait_for_end(run_dir: str, is_asked_to_stop: Callable[[], bool]) -> str | None:
     """Return the final state of the run in `run_dir`, or `gone` if its folder was deleted. Return None when the waiting
     run is asked to stop."""
-    passed_on = signal.getsignal(signal.SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)
 
     def wake(number: int, frame: FrameType | None) -> None:
-        assert callable(passed_on)
-        signal.signal(signal.SIGTERM, passed_on)
-        passed_on(number, frame)
+        assert callable(handler)
+        signal.signal(signal.SIGTERM, handler)
+        handler(number, frame)
         raise _Woken
 
     try:
@@ -180,7 +171,7 @@ def wait_for_end(run_dir: str, is_asked_to_stop: Callable[[], bool]) -> str | No
         try:
             return None if is_asked_to_stop() else _end_of(RunFolder(run_dir))
         finally:
-            signal.signal(signal.SIGTERM, passed_on)
+            signal.signal(signal.SIGTERM, handler)
     except _Woken:
         return None
 

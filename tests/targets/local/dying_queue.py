@@ -44,13 +44,13 @@ def install() -> None:
     from cloudtrain.targets.local import supervisor
     from cloudtrain.targets.local.folder import RunFolder
     from cloudtrain.targets.local.queueing import Queue
-    from cloudtrain.targets.local.waiting import Place
+    from cloudtrain.targets.local.waiting import QueuePlace
 
     points: list[tuple[Any, str]] = [
         (RunFolder, "write_status"),
-        (Place, "enter"),
-        (Place, "leave"),
-        (Place, "_sleep"),
+        (QueuePlace, "enter"),
+        (QueuePlace, "leave"),
+        (QueuePlace, "_sleep"),
         (Queue, "_wake"),
         (Queue, "_write"),
         (launched, "launch"),

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.targets.local.output import LONGEST, PROGRESS_EVERY, Lines
+from cloudtrain.targets.local.output import LONGEST, PROGRESS_EVERY, LineSplitter
 
 
 def split(*chunks: bytes) -> list[str]:
     """All lines of a stream that arrives in these pieces, and then ends."""
-    lines = Lines()
+    lines = LineSplitter()
     return [line for chunk in chunks for line in lines.feed(chunk, 0.0)] + lines.flush()
 
 
@@ -50,7 +50,7 @@ def test_what_a_terminal_would_show(content: bytes, lines: list[str]) -> None:
 
 def test_progress_bar_is_seen_now_and_then() -> None:
     """A bar that runs for hours without a newline shows a state every few seconds, and needs no memory."""
-    lines, shown = Lines(), []
+    lines, shown = LineSplitter(), []
     for step in range(3000):
         shown += lines.feed(f"\r{step}/3000".encode(), now=100 + step * 0.01)
         assert len(lines.pending) < 100

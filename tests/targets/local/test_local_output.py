@@ -13,7 +13,7 @@ import cloudtrain as ct
 from cloudtrain.errors import TargetError, UsageError
 from cloudtrain.targets.common.specification import LaunchSpecification
 from cloudtrain.targets.local.folder import RunFolder
-from cloudtrain.targets.local.output import Output
+from cloudtrain.targets.local.output import RunOutput
 from cloudtrain.targets.local.service import JournalReader
 from tests.specifications import specification
 from tests.targets.places import Place, files_of_at_most
@@ -62,7 +62,7 @@ def attempt(logs: Path, instance: int, number: int, text: str) -> None:
 
 def test_attempts(tmp_path: Path) -> None:
     """Later attempts are followed too, also one that takes the folder of the one before; both count as restarts."""
-    output = Output(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
+    output = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
     reader = JournalReader(tmp_path / "output.jsonl")
     seen = []
     for number, text in ((0, "first"), (0, "again"), (1, "next")):
@@ -85,7 +85,7 @@ def test_ranks_as_torchrun_gave_them(tmp_path: Path) -> None:
     swapped = {(0, 0): 2, (0, 1): 3, (1, 0): 0, (1, 1): 1}
     for instance in (0, 1):
         attempt(tmp_path / "logs", instance, 0, f"instance {instance} local rank")
-    output = Output(RunFolder(str(tmp_path)), spec(2), lambda *key: swapped[key])
+    output = RunOutput(RunFolder(str(tmp_path)), spec(2), lambda *key: swapped[key])
     output.drain()
     output.close()
     found = {line.rank: line.text for line in JournalReader(tmp_path / "output.jsonl").new_lines()}
@@ -97,12 +97,12 @@ def test_resume(tmp_path: Path) -> None:
     attempt(tmp_path / "logs", 0, 0, "one")
     file = tmp_path / "logs/instance_0/run_x7f/attempt_0/1/stdout.log"
     file.write_text("one\ntwo\nhal")
-    first = Output(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
+    first = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
     first.pump(at_once=True)
     first.close()
     with file.open("a") as more:
         more.write("f\nlast")
-    second = Output(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
+    second = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
     second.resume()
     second.drain()
     second.close()
@@ -116,12 +116,12 @@ def test_resume_behind_a_batch_that_was_cut(tmp_path: Path, part: float) -> None
     attempt(tmp_path / "logs", 0, 0, "")
     file = tmp_path / "logs/instance_0/run_x7f/attempt_0/1/stdout.log"
     file.write_text("".join(f"line {n}\n" for n in range(5)))
-    first = Output(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
+    first = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
     first.pump(at_once=True)
     first.close()
     journal = tmp_path / "output.jsonl"
     journal.write_bytes(journal.read_bytes()[: int(journal.stat().st_size * part)])
-    second = Output(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
+    second = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
     second.resume()
     second.drain()
     second.close()
@@ -136,7 +136,7 @@ def test_resume_between_the_two_writes_of_a_batch(tmp_path: Path, before: int) -
     attempt(tmp_path / "logs", 0, 0, "first")
     folder = tmp_path / "logs/instance_0/run_x7f/attempt_0/1"
     journal, rank_file = tmp_path / "output.jsonl", tmp_path / "logs/rank_1.log"
-    first = Output(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
+    first = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
     for _ in range(before):
         first.pump(at_once=True)
     kept = journal.read_bytes()
@@ -146,7 +146,7 @@ def test_resume_between_the_two_writes_of_a_batch(tmp_path: Path, before: int) -
     first.pump(at_once=True)
     first.close()
     journal.write_bytes(kept)
-    second = Output(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
+    second = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
     second.resume()
     second.drain()
     second.close()
@@ -158,7 +158,7 @@ def test_resume_between_the_two_writes_of_a_batch(tmp_path: Path, before: int) -
 def test_resume_of_a_journal_of_an_earlier_version(tmp_path: Path) -> None:
     """Its records do not say how long the ranks' files are, so nothing is cut off."""
     attempt(tmp_path / "logs", 0, 0, "first")
-    first = Output(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
+    first = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
     first.pump(at_once=True)
     first.close()
     journal = tmp_path / "output.jsonl"
@@ -167,7 +167,7 @@ def test_resume_of_a_journal_of_an_earlier_version(tmp_path: Path) -> None:
     journal.write_text("".join(json.dumps(record) + "\n" for record in records))
     with (tmp_path / "logs/instance_0/run_x7f/attempt_0/1/stdout.log").open("a") as more:
         more.write("more\n")
-    second = Output(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
+    second = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
     second.resume()
     second.drain()
     second.close()
@@ -177,7 +177,7 @@ def test_resume_of_a_journal_of_an_earlier_version(tmp_path: Path) -> None:
 def test_a_full_disk_tears_no_record(tmp_path: Path) -> None:
     """The lines that fit are in the journal, whole, and what is written once there is room again can be read."""
     attempt(tmp_path / "logs", 0, 0, "first")
-    output = Output(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
+    output = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
     output.pump(at_once=True)
     journal, rank_0 = tmp_path / "output.jsonl", tmp_path / "logs/instance_0/run_x7f/attempt_0/0/stdout.log"
     whole = journal.read_bytes()

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from cloudtrain.targets.local.queueing import Held, Order, Queue, Waiting
+from cloudtrain.targets.local.queueing import Held, Queue, QueueOrder, Waiting
 
 GPUS = ("0", "1", "GPU-4f2a", "MIG-11c7")
 SLOTS = 3
@@ -102,7 +102,7 @@ class QueueMachine(RuleBasedStateMachine):
         run = f"run-{len(self.need)}"
         self.need[run] = waiting(run, len(gpus), gpus)
         self.queue.living.add(run)
-        self.change(lambda order: order.hold(Held(run, gpus, 0, 0.0)), by=run)
+        self.change(lambda order: order.held.append(Held(run, gpus, 0, 0.0)), by=run)
         return run
 
     @rule(run=consumes(runs))
@@ -178,8 +178,8 @@ class QueueMachine(RuleBasedStateMachine):
             else:
                 assert sum(held.slots for held in order.held) + head.count > SLOTS
 
-    def order(self) -> Order:
-        return self.queue.read() if hasattr(self, "queue") else Order()
+    def order(self) -> QueueOrder:
+        return self.queue.read() if hasattr(self, "queue") else QueueOrder()
 
 
 QueueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
@@ -188,7 +188,7 @@ test_queue_machine = QueueMachine.TestCase
 
 def test_a_large_run_is_not_starved() -> None:
     """Small ones behind it wait, although they would fit; one that needs other things does not."""
-    order = Order(held=[Held("now", ("0",), 0, 1.0)])
+    order = QueueOrder(held=[Held("now", ("0",), 0, 1.0)])
     order.enter(waiting("large", 2, ("0", "1")))
     order.enter(waiting("small", 1, ("0", "1")))
     order.enter(waiting("elsewhere", 1, ("2", "3")))
@@ -203,7 +203,7 @@ def test_a_large_run_is_not_starved() -> None:
 
 def test_priority_then_order_of_arrival() -> None:
     """Higher numbers first, and within one number who came first."""
-    order = Order()
+    order = QueueOrder()
     for run, priority in (("a", 0), ("b", 5), ("c", 0), ("d", 5), ("e", -1)):
         order.enter(waiting(run, priority=priority))
     assert [one.run for one in order.waiting] == ["b", "d", "a", "c", "e"]
@@ -217,7 +217,7 @@ def test_a_moved_run_stays_where_it_was_put(
     own: int, before: str | None, last: bool, place: int, priority: int
 ) -> None:
     """It takes the priority that its new neighbours leave it."""
-    order = Order()
+    order = QueueOrder()
     for run, number in (("a1", 5), ("a2", 0), ("b", -1)):
         order.enter(waiting(run, priority=number))
     order.enter(waiting("c", priority=own))
@@ -232,4 +232,4 @@ def test_a_torn_table_is_empty(tmp_path: Path) -> None:
     queue.change(lambda order: order.enter(waiting("run")))
     assert queue.read().held_by("run")
     (tmp_path / "queue/table.json").write_text('{"waiting": [')
-    assert queue.read() == Order()
+    assert queue.read() == QueueOrder()

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from cloudtrain.targets.local.output import Output
-from cloudtrain.targets.local.processes import Rank
+from cloudtrain.targets.local.output import RunOutput
+from cloudtrain.targets.local.processes import RankProcess
 from cloudtrain.targets.local.verdict import (
     Death,
     Deaths,
@@ -185,8 +185,8 @@ def test_rank_that_was_never_seen_alive() -> None:
     """A rank that died before the supervisor could see it is blamed, not one that mpirun then killed."""
     deaths = Deaths(specification(launcher="mpirun", world_size=2))
     deaths.started(0)
-    deaths.ended(Rank(4711, 0, {"OMPI_COMM_WORLD_RANK": "0"}), -9)
-    verdict = deaths.verdict(cast(Output, Printed()), [])
+    deaths.ended(RankProcess(4711, 0, {"OMPI_COMM_WORLD_RANK": "0"}), -9)
+    verdict = deaths.verdict(cast(RunOutput, Printed()), [])
     assert (verdict.rank, verdict.exit_code) == (1, 3)
 
 
@@ -195,6 +195,6 @@ def test_all_ranks_seen_to_end_at_once() -> None:
     deaths = Deaths(specification(launcher="mpirun", world_size=2))
     for rank in (0, 1):
         deaths.started(rank)
-        deaths.ended(Rank(4711 + rank, 0, {"OMPI_COMM_WORLD_RANK": str(rank)}), -9 if rank == 0 else 3)
-    verdict = deaths.verdict(cast(Output, Printed()), [])
+        deaths.ended(RankProcess(4711 + rank, 0, {"OMPI_COMM_WORLD_RANK": str(rank)}), -9 if rank == 0 else 3)
+    verdict = deaths.verdict(cast(RunOutput, Printed()), [])
     assert (verdict.rank, verdict.exit_code) == (1, 3)
