@@ -16,7 +16,8 @@ from picture import picture
 
 from cloudtrain.job.codes import ERROR_CODES
 from cloudtrain.rules.engine import PORTABLE, Rule
-from cloudtrain.targets.registry import all_rules, all_targets
+from cloudtrain.targets.registry import all_targets
+from cloudtrain.targets.rules import all_rules
 
 DOCS = Path(__file__).parent.parent / "docs"
 

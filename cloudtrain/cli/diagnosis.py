@@ -203,7 +203,7 @@ def _account(target: Target) -> Diagnosis | None:
 def _plugins(targets: Sequence[Target]) -> Iterator[Diagnosis]:
     """Report the targets of other packages that cannot be used, or whose rules cannot."""
     from cloudtrain.system.plugins import plugin_faults
-    from cloudtrain.targets.registry import load_rules_of
+    from cloudtrain.targets.rules import load_rules_of
 
     for fault in plugin_faults():
         yield Diagnosis(fault.name, "warning" if fault.is_harmless else "error", fault.message, fault.hint)

@@ -85,7 +85,7 @@ def scripts(_: str) -> list[str]:
 @_silent
 def codes(_: str) -> list[str]:
     """Return the codes of the preflight rules."""
-    from cloudtrain.targets.registry import all_rules
+    from cloudtrain.targets.rules import all_rules
 
     return [rule.code for rule in all_rules()]
 

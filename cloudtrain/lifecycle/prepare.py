@@ -238,7 +238,7 @@ class PreparedJob:
         name depends on `counter` and on `salt`, the store's salt.
         """
         from cloudtrain.rules.values import values_to_hide
-        from cloudtrain.targets.registry import check_plan
+        from cloudtrain.targets.rules import check_plan
 
         plan = self._compile(run_name(self.job.name, self.key, self.settings.submitter, salt, counter))
         findings = check_plan(self._subject(plan), ignore=self.ignore)
@@ -270,7 +270,7 @@ class PreparedJob:
         `ask=False`, only the runs are checked. With `may_wait`, unfinished runs and their missing output are not
         reported. A plan with errors is returned unchanged.
         """
-        from cloudtrain.targets.registry import rule_named
+        from cloudtrain.targets.rules import rule_named
 
         if plan.errors:
             return plan
@@ -337,7 +337,7 @@ class PreparedJob:
         """Return the problems in `error`, which compile raised, and the errors that the rules find, each with its
         position in the job file. `name` is the run's name.
         """
-        from cloudtrain.targets.registry import check_plan
+        from cloudtrain.targets.rules import check_plan
 
         plan = getattr(error, "plan", None)
         subject = self._subject(plan or Plan(self.target.type, name, self.job.name, {}))
@@ -352,7 +352,7 @@ class PreparedJob:
         return [place_problem(problem, self.place_of) for problem in problems]
 
     def _subject(self, plan: Plan) -> Subject:
-        from cloudtrain.targets.registry import subject_of
+        from cloudtrain.targets.rules import subject_of
 
         processing = None if isinstance(self.job, TrainingJob) else self.job
         return subject_of(self.view, self.target, self.account, plan, self.tree, processing)

@@ -11,8 +11,8 @@ import cloudtrain as ct
 from cloudtrain.code.tree import scan
 from cloudtrain.plans.plan import CompileContext, Finding
 from cloudtrain.targets.azureml.compile.job import compile_azureml
-from cloudtrain.targets.registry import all_rules, check_plan, rule_named
-from cloudtrain.targets.registry import subject_of as make_subject
+from cloudtrain.targets.rules import all_rules, check_plan, rule_named
+from cloudtrain.targets.rules import subject_of as make_subject
 from tests.rules.azureml_rule_cases import CASES, Case
 
 MakeSource = Callable[..., Path]

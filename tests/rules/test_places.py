@@ -11,8 +11,8 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.code.tree import scan
 from cloudtrain.plans.plan import CompileContext, Finding
-from cloudtrain.targets.registry import check_plan
-from cloudtrain.targets.registry import subject_of as make_subject
+from cloudtrain.targets.rules import check_plan
+from cloudtrain.targets.rules import subject_of as make_subject
 from cloudtrain.targets.sagemaker.compile.processing import compile_processing
 from tests.rules import azureml_rule_cases as azure
 from tests.rules import sagemaker_rule_cases as aws

@@ -17,8 +17,8 @@ from cloudtrain.rules.engine import PORTABLE
 from cloudtrain.system.plugins import all_targets
 from cloudtrain.targets.common.launch import LocalAccount
 from cloudtrain.targets.local.compile import compile_local
-from cloudtrain.targets.registry import all_rules, check_plan, rule_named
-from cloudtrain.targets.registry import subject_of as make_subject
+from cloudtrain.targets.rules import all_rules, check_plan, rule_named
+from cloudtrain.targets.rules import subject_of as make_subject
 from tests.code.credential_files import Maker
 
 SOURCE = {"train.py": "print(1)\n", "lib/model.py": "x = 1\n"}

@@ -14,8 +14,8 @@ import cloudtrain as ct
 from cloudtrain.code.tree import scan
 from cloudtrain.plans.plan import CompileContext, Finding, Plan
 from cloudtrain.rules.engine import Subject
-from cloudtrain.targets.registry import check_plan
-from cloudtrain.targets.registry import subject_of as make_subject
+from cloudtrain.targets.rules import check_plan
+from cloudtrain.targets.rules import subject_of as make_subject
 from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
 from cloudtrain.targets.sagemaker.settings import SageMakerAccount
 from tests.rules.sagemaker_rule_cases import BYOC, FILES, P4D, PS, SMDDP, TORCH, WORKERS, pytorch, tensorflow

@@ -17,7 +17,7 @@ from cloudtrain.rules import machines as cost
 from cloudtrain.rules import machines as network
 from cloudtrain.rules import machines as processes
 from cloudtrain.rules.engine import Fault, Reading, Subject
-from cloudtrain.targets.registry import check_plan, subject_of
+from cloudtrain.targets.rules import check_plan, subject_of
 from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
 from tests.rules.sagemaker_rule_cases import Case, job, on, retired
 

@@ -280,7 +280,7 @@ def explain_command(
 def _all() -> list[Entry]:
     """Return the entries of all rules and errors, sorted by code."""
     from cloudtrain.job.codes import ERROR_CODES
-    from cloudtrain.targets.registry import all_rules
+    from cloudtrain.targets.rules import all_rules
 
     return sorted([*map(_of_rule, all_rules()), *map(_of_error, ERROR_CODES.values())])
 
@@ -295,7 +295,7 @@ def _entry(code: str) -> Entry:
 
     if code.upper() in ERROR_CODES:
         return _of_error(ERROR_CODES[code.upper()])
-    from cloudtrain.targets.registry import rule_named
+    from cloudtrain.targets.rules import rule_named
 
     return _of_rule(rule_named(code))
 

@@ -23,8 +23,8 @@ from cloudtrain.errors import JobError
 from cloudtrain.plans.plan import Bundle, CompileContext, Plan
 from cloudtrain.targets.azureml.compile.job import INFINIBAND, compile_azureml
 from cloudtrain.targets.azureml.settings import AzureMLAccount
-from cloudtrain.targets.registry import check_plan
-from cloudtrain.targets.registry import subject_of as make_subject
+from cloudtrain.targets.rules import check_plan
+from cloudtrain.targets.rules import subject_of as make_subject
 
 FOLDER = Path(__file__).parents[2] / "golden" / "azureml"
 

@@ -10,8 +10,8 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.plans.plan import Bundle, CompileContext, Plan
-from cloudtrain.targets.registry import check_plan
-from cloudtrain.targets.registry import subject_of as make_subject
+from cloudtrain.targets.rules import check_plan
+from cloudtrain.targets.rules import subject_of as make_subject
 from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
 from cloudtrain.targets.sagemaker.settings import SageMakerAccount
 from tests.targets.sagemaker.sdk_cases import BUCKET, SAME, STOPPED, STOPPED_OTHERWISE, UNSAYABLE, Case
