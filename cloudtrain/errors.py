@@ -26,7 +26,7 @@ from typing import ClassVar
 class CloudtrainError(Exception):
     """An error that cloudtrain can explain. `message` is one line without a period; `hint` says what to type.
 
-    `code` is the code for `cloudtrain explain` (`cloudtrain/job/codes.py`). Default: the code of the error's
+    `code` is the code for `cloudtrain explain` (`cloudtrain/job/codes.toml`). Default: the code of the error's
     class.
     """
 

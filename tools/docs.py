@@ -14,7 +14,7 @@ from textwrap import wrap
 from gen_cli_docs import document as cli_page
 from picture import picture
 
-from cloudtrain.job.codes import ERROR_CODES
+from cloudtrain.job.codes import error_codes
 from cloudtrain.rules.engine import PORTABLE, Rule
 from cloudtrain.targets.registry import all_targets
 from cloudtrain.targets.rules import all_rules
@@ -46,7 +46,7 @@ def rules_page() -> str:
             lines += ["", f"## {title}"]
             lines += [line for rule in rules for line in _section(rule)]
     lines += ["", "## Errors"]
-    for error in ERROR_CODES.values():
+    for error in error_codes().values():
         lines += ["", f"### {error.code}", "", error.summary, "", *wrap(error.explanation, 118)]
     return "\n".join(lines) + "\n"
 

@@ -93,9 +93,9 @@ def codes(_: str) -> list[str]:
 @_silent
 def all_codes(_: str) -> list[str]:
     """Return the codes of the preflight rules and of the errors."""
-    from cloudtrain.job.codes import ERROR_CODES
+    from cloudtrain.job.codes import error_codes
 
-    return sorted([*codes(""), *ERROR_CODES])
+    return sorted([*codes(""), *error_codes()])
 
 
 @_silent

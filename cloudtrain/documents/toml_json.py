@@ -66,7 +66,7 @@ def read_toml(text: str) -> Document:
     if found := _DEEP_KEY.search(text):
         raise too_deep(lines.place(found.start(1)))
     try:
-        data = _loads(text)
+        data = load_toml(text)
     except ValueError as error:  # includes TOMLDecodeError
         raise _unreadable(str(error), text, lines) from None
     scanner = _Scanner(text, lines)
@@ -74,7 +74,8 @@ def read_toml(text: str) -> Document:
     return scanner.notes.document(data)
 
 
-def _loads(text: str) -> dict[str, Any]:
+def load_toml(text: str) -> dict[str, Any]:
+    """Return the values of TOML text, without their positions."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -212,7 +213,7 @@ class _Scanner:
 
 def _string(literal: str) -> str:
     """Return the text of a TOML string in any of its four notations."""
-    return str(_loads(f"x = {literal}")["x"])
+    return str(load_toml(f"x = {literal}")["x"])
 
 
 # Conversion of JSON to a document. The standard library reads the values; a scan of the text finds the positions.

@@ -62,9 +62,9 @@ def rule_named(code: str) -> Rule:
     rule = registered.get(code.upper())
     if rule is not None:
         return rule
-    from cloudtrain.job.codes import ERROR_CODES
+    from cloudtrain.job.codes import error_codes
 
-    if code.upper() in ERROR_CODES:
+    if code.upper() in error_codes():
         hint = f"`cloudtrain explain {code.upper()}` explains how to correct it"
         raise UsageError(f"`{code.upper()}` is an error code, and errors cannot be ignored", hint=hint)
     near = did_you_mean(code.upper(), registered) if len(code) > 3 else None

@@ -279,10 +279,10 @@ def explain_command(
 
 def _all() -> list[Entry]:
     """Return the entries of all rules and errors, sorted by code."""
-    from cloudtrain.job.codes import ERROR_CODES
+    from cloudtrain.job.codes import error_codes
     from cloudtrain.targets.rules import all_rules
 
-    return sorted([*map(_of_rule, all_rules()), *map(_of_error, ERROR_CODES.values())])
+    return sorted([*map(_of_rule, all_rules()), *map(_of_error, error_codes().values())])
 
 
 def _entry(code: str) -> Entry:
@@ -291,10 +291,10 @@ def _entry(code: str) -> Entry:
     Raises:
         UsageError: no rule or error has this code.
     """
-    from cloudtrain.job.codes import ERROR_CODES
+    from cloudtrain.job.codes import error_codes
 
-    if code.upper() in ERROR_CODES:
-        return _of_error(ERROR_CODES[code.upper()])
+    if code.upper() in error_codes():
+        return _of_error(error_codes()[code.upper()])
     from cloudtrain.targets.rules import rule_named
 
     return _of_rule(rule_named(code))
