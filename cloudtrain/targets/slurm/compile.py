@@ -14,7 +14,7 @@ from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.plans.processes import Processes
 from cloudtrain.targets.common.compiling import Problems, option_problems
-from cloudtrain.targets.slurm.script import NAME, ClusterRun, Launch, batch_script, is_mpi, is_plug_in, launch
+from cloudtrain.targets.slurm.script import NAME, BatchLaunch, ClusterRun, batch_script, is_mpi, is_plug_in, launch
 from cloudtrain.targets.slurm.settings import Slurm
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def sbatch_options(run: ClusterRun) -> Options:
         "signal": f"B:TERM@{settings.grace_period}",
         ("requeue" if settings.requeue or job.spot else "no-requeue"): True,
     }
-    given = {
+    optional = {
         "partition": settings.spot_partition if job.spot and settings.spot_partition else settings.partition,
         "account": settings.account,
         "qos": settings.qos,
@@ -65,9 +65,9 @@ def sbatch_options(run: ClusterRun) -> Options:
         "reservation": settings.reservation,
         "time": time_limit(job.max_runtime) if job.max_runtime else None,
         "deadline": f"now+{job.spot.max_wait}" if job.spot and job.spot.max_wait else None,
-        "gres": _gres(run),
+        "gres": f"gpu{f':{settings.gpu_type}' if settings.gpu_type else ''}:{run.gpus}" if run.gpus else None,
     }
-    options |= {name: value for name, value in given.items() if value is not None}
+    options |= {name: value for name, value in optional.items() if value is not None}
     options |= {"exclusive": True, "mem": "0"} if settings.exclusive else {}
     for option in settings.extra_sbatch:
         name, equals, value = option.removeprefix("--").partition("=")
@@ -76,13 +76,11 @@ def sbatch_options(run: ClusterRun) -> Options:
 
 
 def sbatch_argv(options: Mapping[str, object], script: str) -> list[str]:
-    """Return the sbatch command line that submits the batch script at the path `script`."""
     words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value]
     return ["sbatch", "--parsable", *words, script]
 
 
 def time_limit(seconds: int) -> str:
-    """Format a duration as `DAYS-HOURS:MINUTES:SECONDS`."""
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -101,16 +99,12 @@ def _tasks(run: ClusterRun) -> Options:
 def _constraint(run: ClusterRun) -> str | None:
     """Return the features that nodes must have: `constraint` of the settings and the job's instance type. Return None
     if neither is set."""
-    named = run.job.resources.instance_type
-    words = [word for word in (run.settings.constraint, value_for(named, NAME) if named is not None else None) if word]
-    return (
-        "&".join(f"({word})" if "|" in word else word for word in words) if len(words) > 1 else "".join(words) or None
-    )
-
-
-def _gres(run: ClusterRun) -> str | None:
-    kind = f":{run.settings.gpu_type}" if run.settings.gpu_type else ""
-    return f"gpu{kind}:{run.gpus}" if run.gpus else None
+    instance_type = run.job.resources.instance_type
+    feature = value_for(instance_type, NAME) if instance_type is not None else None
+    words = [word for word in (run.settings.constraint, feature) if word]
+    if len(words) < 2:
+        return words[0] if words else None
+    return "&".join(f"({word})" if "|" in word else word for word in words)
 
 
 # Find the fields of a job that a Slurm cluster does not support. Each problem's hint names an alternative.
@@ -119,7 +113,6 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def job_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
-    """Yield each problem that prevents the job from running on a Slurm cluster."""
     yield from option_problems(job)
     if job.entry_point is None and job.command is None:
         message = "the job runs its image's own entry point, but a Slurm cluster needs a script or command"
@@ -153,13 +146,13 @@ def _distribution_problems(job: TrainingJob) -> Iterator[Problem]:
 
 def _container_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
     image = job.environment.image
-    named = value_for(image, NAME) if image is not None else None
-    if named is not None and settings.container is None:
-        message = f"the job names the image `{named}`, but `[slurm]` has no `container` to run it"
+    name = value_for(image, NAME) if image is not None else None
+    if name is not None and settings.container is None:
+        message = f"the job names the image `{name}`, but `[slurm]` has no `container` to run it"
         hint = 'set `container` to `"pyxis"` or `"apptainer"` in `[slurm]` of `cloudtrain.toml`, or remove the image'
         yield Problem(("environment", "image"), message, hint, code="CT034")
-    elif named is not None and is_mpi(job) and not is_plug_in(settings.mpi):
-        message = f"`mpirun` would start the ranks outside the container `{named}`"
+    elif name is not None and is_mpi(job) and not is_plug_in(settings.mpi):
+        message = f"`mpirun` would start the ranks outside the container `{name}`"
         hint = 'set `mpi = "pmix"` in `[slurm]`, so that `srun` starts them; `srun --mpi=list` shows the choices'
         yield Problem(("environment", "image"), message, hint, code="CT031")
 
@@ -169,23 +162,16 @@ def _place_problems(job: TrainingJob) -> Iterator[Problem]:
         for name, item in items.items():
             place = value_for(item, NAME)
             if place is None and field == "inputs":
-                message, hint = (
-                    f"input `{name}` has no path on the cluster",
-                    f"add `slurm: /PATH` under `inputs.{name}`",
-                )
-                yield Problem((field, name), message, hint, code="CT032")
+                message = f"input `{name}` has no path on the cluster"
+                yield Problem((field, name), message, f"add `slurm: /PATH` under `inputs.{name}`", code="CT032")
             yield from _path_problems((field, name, NAME), place)
     if job.checkpoint is not None:
         yield from _path_problems(("checkpoint", NAME), value_for(job.checkpoint, NAME))
     for name, item in job.inputs.items():
         if item.shard:
             message = "`shard` has no effect on a Slurm cluster: every node sees the whole input"
-            yield Problem(
-                ("inputs", name, "shard"),
-                message,
-                "remove `shard`, and let the script choose its part by its rank",
-                code="CT031",
-            )
+            hint = "remove `shard`, and let the script choose its part by its rank"
+            yield Problem(("inputs", name, "shard"), message, hint, code="CT031")
 
 
 def _path_problems(path: tuple[str, ...], place: str | None) -> Iterator[Problem]:
@@ -313,11 +299,10 @@ def _apply_overrides(options: Options, overrides: Mapping[str, Any]) -> Options:
 
 
 def _output_name(reference: str) -> str:
-    """Convert a reference to an output name: `outputs.scores` to `outputs/scores`, `outputs.model` to `model`."""
     return {"outputs.model": "model"}.get(reference, reference.replace(".", "/", 1))
 
 
-def _summary(run: ClusterRun, started: Launch, options: Options) -> list[tuple[str, str]]:
+def _summary(run: ClusterRun, started: BatchLaunch, options: Options) -> list[tuple[str, str]]:
     job, world = run.job, run.nodes * run.processes
     where = [str(options[name]) for name in ("partition", "constraint", "gres") if name in options]
     nodes = f"{run.nodes} node{'s' if run.nodes > 1 else ''}" + (f" ({', '.join(where)})" if where else "")

@@ -109,7 +109,6 @@ class Partition:
 
 
 def check(runner: Runner, plan: Plan) -> list[Finding]:
-    """Return the findings of the online rules (SL9..) about a plan."""
     shared_dir = str(plan.request["folder"]).rpartition("/runs/")[0]
     argv = [word for word in plan.request["argv"][:-1] if word != "--parsable"]
     script = str(plan.request["script"]).encode()
@@ -121,18 +120,18 @@ def check(runner: Runner, plan: Plan) -> list[Finding]:
 
 
 def _judge(lines: Sequence[str], options: Mapping[str, Any], shared_dir: str) -> Iterator[Finding]:
-    said = {word: rest for word, _, rest in (line.partition(" ") for line in lines)}
+    values = {word: rest for word, _, rest in (line.partition(" ") for line in lines)}
     partitions = [parse_partition(line.removeprefix("@partition ")) for line in lines if line.startswith("@partition ")]
-    if said.get("@folder") != "yes":
+    if values.get("@folder") != "yes":
         message = f"`{shared_dir}` does not exist, or you may not write to it"
         yield _finding("SL906", message, "create the folder, or set another `shared_dir` in `[slurm]`")
-    found = list(_partition_findings(partitions, options))
-    yield from found
+    findings = list(_partition_findings(partitions, options))
+    yield from findings
     answer = "\n".join(line.removeprefix("@test ") for line in lines if line.startswith("@test "))
     start = _STARTS.search(answer)
     if start is not None:
         yield _finding("SL904", f"the job would start at {start['time'].replace('T', ' ')}", None)
-    elif not found and said.get("@code") != "0":
+    elif not findings and values.get("@code") != "0":
         message = find_errors(answer).replace("allocation failure: ", "")
         hint = "look at `[slurm]` in `cloudtrain.toml`; `sinfo` and `sacctmgr show assoc user=$USER` show what exists"
         if "node configuration" in message:
@@ -171,29 +170,28 @@ def _limit_findings(mine: Sequence[Partition], options: Mapping[str, Any]) -> It
     if int(options.get("nodes", 1)) > nodes:
         message = f"the job asks for {options['nodes']} nodes, but the partition `{mine[0].name}` has {nodes}"
         yield _finding("SL905", message, f"write `instance_count: {nodes}` or less", ("resources", "instance_count"))
-    asked = parse_time(str(options["time"])) if "time" in options else None
-    if asked is not None and longest is not None and asked > longest:
-        message = f"the job may run {format_duration(asked)}, but `{mine[0].name}` allows {format_duration(longest)}"
+    limit = parse_time(str(options["time"])) if "time" in options else None
+    if limit is not None and longest is not None and limit > longest:
+        message = f"the job may run {format_duration(limit)}, but `{mine[0].name}` allows {format_duration(longest)}"
         yield _finding("SL905", message, f"write `max_runtime: {longest // 60}m` or less", ("max_runtime",))
     yield from _gpu_findings(mine, options)
 
 
 def _gpu_findings(mine: Sequence[Partition], options: Mapping[str, Any]) -> Iterator[Finding]:
-    wanted = parse_gres(str(options.get("gres", "")))
-    if not wanted:
+    requested = parse_gres(str(options.get("gres", "")))
+    if not requested:
         return
-    name, kind, count = wanted[0]
+    name, kind, count = requested[0]
     offers = [offer for one in mine for offer in parse_gres(one.gres)]
     fitting = [offer for offer in offers if offer[0] == name and (not kind or offer[1] == kind) and offer[2] >= count]
     if not fitting:
-        there = sorted({one.gres for one in mine if parse_gres(one.gres)})
-        has = f"its nodes have {', '.join(f'`{gres}`' for gres in there)}" if there else "its nodes have none"
+        resources = sorted({one.gres for one in mine if parse_gres(one.gres)})
+        has = f"its nodes have {', '.join(f'`{gres}`' for gres in resources) or 'none'}"
         message = f"no node of `{mine[0].name}` has `{options['gres']}`: {has}"
         yield _finding("SL907", message, "choose another `partition`, `gpu_type` or `gpus_per_instance`")
 
 
 def parse_partition(line: str) -> Partition:
-    """Parse a line of `sinfo -o '%P|%a|%l|%D|%G'`."""
     name, state, longest, nodes, gres = line.split("|", 4)
     return Partition(name.rstrip("*"), name.endswith("*"), state, parse_time(longest), int(nodes), gres)
 
@@ -208,21 +206,21 @@ def parse_time(text: str) -> int | None:
     numbers = [int(part) for part in parts]
     if dash:
         hours, minutes, seconds = (*numbers, 0, 0)[:3]
+    elif len(numbers) == 1:
+        hours, minutes, seconds = 0, numbers[0], 0
     else:
-        hours, minutes, seconds = ((0, *numbers, 0) if len(numbers) == 1 else (*([0] * (3 - len(numbers))), *numbers))[
-            :3
-        ]
+        hours, minutes, seconds = (*([0] * (3 - len(numbers))), *numbers)[:3]
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def parse_gres(text: str) -> list[tuple[str, str, int]]:
     """Parse generic resources, such as `gpu:a100:8(S:0-1),shard:4`. Return name, type and number of each."""
-    found = []
-    for part in re.sub(r"\([^)]*\)", "", text).split(","):
-        match = _GRES.fullmatch(part.strip())
-        if match is not None and match["name"] not in ("null", "N/A"):
-            found.append((match["name"], match["kind"] or "", int(match["count"] or 1)))
-    return found
+    matches = [_GRES.fullmatch(part.strip()) for part in re.sub(r"\([^)]*\)", "", text).split(",")]
+    return [
+        (match["name"], match["kind"] or "", int(match["count"] or 1))
+        for match in matches
+        if match is not None and match["name"] not in ("null", "N/A")
+    ]
 
 
 def _finding(code: str, message: str, hint: str | None, path: tuple[str, ...] = ()) -> Finding:
@@ -236,34 +234,25 @@ _IDLE = ("idle", "idle~", "idle#")
 
 
 def list_nodes(runner: Runner) -> list[NodeKind]:
-    """Return the types of nodes in the cluster, sorted by number of GPUs, highest first."""
-    found = parse_nodes(runner.run(NODES).decode("utf-8", "replace").splitlines())
-    return sorted(found, key=lambda kind: (-kind.gpus, -kind.cpus, -kind.memory))
+    kinds = parse_nodes(runner.run(NODES).decode("utf-8", "replace").splitlines())
+    return sorted(kinds, key=lambda kind: (-kind.gpus, -kind.cpus, -kind.memory))
 
 
 def parse_nodes(lines: Iterable[str]) -> list[NodeKind]:
     """Parse the lines of `sinfo -N -o '%N|%R|%T|%c|%m|%G|%f'`: one for each node and partition."""
     kinds: dict[tuple[object, ...], NodeKind] = {}
-    seen: set[str] = set()
+    nodes: set[str] = set()
     for line in sorted(lines):  # sinfo asks for all partitions at the same time, so its lines have no order
         name, partition, state, cpus, memory, gres, features = line.split("|", 6)
         gpus = [(kind, count) for what, kind, count in parse_gres(gres) if what == "gpu"]
-        named = () if features == "(null)" else tuple(features.split(","))
-        key = (cpus, memory, gres, named)
-        kind = kinds.setdefault(
-            key,
-            NodeKind(
-                int(cpus.rstrip("+")),
-                int(memory.rstrip("+")) * 2**20,
-                sum(count for _, count in gpus),
-                ",".join(kind for kind, _ in gpus if kind),
-                named,
-            ),
-        )
+        names = () if features == "(null)" else tuple(features.split(","))
+        model = ",".join(kind for kind, _ in gpus if kind)
+        size = (int(cpus.rstrip("+")), int(memory.rstrip("+")) * 2**20, sum(count for _, count in gpus))
+        kind = kinds.setdefault((cpus, memory, gres, names), NodeKind(*size, model, names))
         if partition not in kind.partitions:
             kind.partitions.append(partition)
-        if name not in seen:
-            seen.add(name)
+        if name not in nodes:
+            nodes.add(name)
             kind.nodes += 1
             kind.idle += state.rstrip("*") in _IDLE
     return list(kinds.values())

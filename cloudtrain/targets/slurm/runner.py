@@ -28,11 +28,7 @@ _NAME = 40 + 17 + 1
 
 def ssh_argv(state_dir: Path) -> list[str]:
     """Return the beginning of the ssh command line. ssh asks no questions; keys, host names and jump hosts come from
-    the user's own configuration.
-
-    Raises:
-        OSError: the folder for ssh's sockets belongs to another user.
-    """
+    the user's own configuration. Raises `OSError` if the folder for ssh's sockets belongs to another user."""
     options = {
         "BatchMode": "yes",
         "ConnectTimeout": "20",
@@ -118,8 +114,8 @@ _SSH_FAILED, _NOT_FOUND = 255, 127
 class CommandFailed(TargetError):
     """A script ended with a nonzero exit code."""
 
-    def __init__(self, code: int, said: str, *, hint: str) -> None:
-        super().__init__(said or f"a command of Slurm ended with exit code {code}", hint=hint)
+    def __init__(self, code: int, errors: str, *, hint: str) -> None:
+        super().__init__(errors or f"a command of Slurm ended with exit code {code}", hint=hint)
         self.exit_status = code
 
 
@@ -141,7 +137,7 @@ class Runner:
         """
         argv = self._argv(script, arguments)
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 argv, input=stdin, capture_output=True, timeout=timeout, env=self._environ, check=False
             )
         except subprocess.TimeoutExpired:
@@ -149,15 +145,15 @@ class Runner:
             raise TargetUnreachable(message, hint=self._hint) from None
         except OSError as error:
             raise self._unavailable(f"`{argv[0]}` cannot be started: {error.strerror}") from None
-        self._judge(done.returncode, done.stderr)
-        return self._answer(done.stdout)
+        self._judge(process.returncode, process.stderr)
+        return self._answer(process.stdout)
 
     def send(self, script: str, *arguments: str, chunks: Iterable[bytes], on_sent: Callable[[int], None]) -> bytes:
         """Run a script that reads `chunks` from stdin, and return its output. Call `on_sent` with the number of bytes
         of each sent chunk."""
         with self._open(script, arguments, subprocess.PIPE) as process:
             assert process.stdin is not None, "it is a pipe"
-            said, errors = _drain(process.stdout), _drain(process.stderr)
+            output, errors = _drain(process.stdout), _drain(process.stderr)
             with suppress(BrokenPipeError):
                 for chunk in chunks:
                     process.stdin.write(chunk)
@@ -165,7 +161,7 @@ class Runner:
             with suppress(BrokenPipeError):
                 process.stdin.close()
             code = process.wait()
-            answer, error = said(), errors()
+            answer, error = output(), errors()
         self._judge(code, error)
         return self._answer(answer)
 
@@ -206,21 +202,22 @@ class Runner:
             raise TargetUnreachable(f"{self._where} did not answer", hint=self._hint)
         return answer
 
-    def _judge(self, code: int, errors: bytes) -> None:
+    def _judge(self, code: int, stderr: bytes) -> None:
         if code == 0:
             return
-        said = find_errors(errors.decode("utf-8", "replace"))
+        errors = find_errors(stderr.decode("utf-8", "replace"))
         if self.host is not None and code == _SSH_FAILED:
-            raise TargetUnreachable(f"{self._where} cannot be reached: {said or 'ssh gave no reason'}", hint=self._hint)
-        if any(word in said for word in _UNREACHABLE):
-            raise TargetUnreachable(f"the Slurm cluster does not answer: {said}", hint="try again in a minute")
-        if code == _NOT_FOUND or "command not found" in said:
-            raise self._unavailable(said or "a command is missing")
+            message = f"{self._where} cannot be reached: {errors or 'ssh gave no reason'}"
+            raise TargetUnreachable(message, hint=self._hint)
+        if any(word in errors for word in _UNREACHABLE):
+            raise TargetUnreachable(f"the Slurm cluster does not answer: {errors}", hint="try again in a minute")
+        if code == _NOT_FOUND or "command not found" in errors:
+            raise self._unavailable(errors or "a command is missing")
         hint = "this message comes from Slurm; run `sinfo` or `scontrol` on the cluster for details"
-        if any(word in said for word in _OF_FILES):
+        if any(word in errors for word in _OF_FILES):
             where = f"on `{self.host}`" if self.host else "on this machine"
             hint = f"look at `shared_dir` of `[slurm]` {where}: it must exist, be yours to write to, and have room"
-        raise CommandFailed(code, said, hint=hint)
+        raise CommandFailed(code, errors, hint=hint)
 
     @property
     def _where(self) -> str:

@@ -16,7 +16,7 @@ from cloudtrain.runtime.mpi_options import mpirun_options
 from cloudtrain.runtime.torchrun_words import misread
 from cloudtrain.targets.common import launchers
 from cloudtrain.targets.common.compiling import arguments_of, resolve_text
-from cloudtrain.targets.slurm.settings import RunFolder, Slurm, SlurmAccount, bundle_path
+from cloudtrain.targets.slurm.settings import ClusterFolder, Slurm, SlurmAccount
 
 NAME = "slurm"
 
@@ -41,36 +41,31 @@ class ClusterRun:
 
     @property
     def account(self) -> SlurmAccount:
-        """Return the login node and the shared folder."""
-        found: SlurmAccount = self.context.account
-        return found
+        account: SlurmAccount = self.context.account
+        return account
 
     @cached_property
-    def folder(self) -> RunFolder:
-        """Return the folder of the run."""
-        return RunFolder.of(self.account.shared_dir, self.context.run_name)
+    def folder(self) -> ClusterFolder:
+        return ClusterFolder.of(self.account.shared_dir, self.context.run_name)
 
     @property
     def bundle(self) -> str:
-        """Return the path of the archive with the user's code."""
-        return bundle_path(self.account.shared_dir, self.context.bundle.sha256)
+        return f"{self.account.shared_dir}/bundles/{self.context.bundle.sha256}/sourcedir.tar.gz"
 
     @cached_property
     def paths(self) -> dict[str, str]:
         """Map references such as `inputs.train`, `outputs.model` and `checkpoint` to paths on the cluster."""
         job, run = self.job, self.folder.path
-        found = {f"inputs.{name}": value_for(item, NAME) or f"{run}/inputs/{name}" for name, item in job.inputs.items()}
-        found["outputs.model"] = f"{run}/model"
+        paths = {f"inputs.{name}": value_for(item, NAME) or f"{run}/inputs/{name}" for name, item in job.inputs.items()}
+        paths["outputs.model"] = f"{run}/model"
         for name, item in job.outputs.items():
             own = f"{run}/model" if name == "model" else f"{run}/outputs/{name}"
-            found[f"outputs.{name}"] = value_for(item, NAME) or own
-        given = value_for(job.checkpoint, NAME) if job.checkpoint else None
-        found["checkpoint"] = given or f"{run}/checkpoint"
-        return found
+            paths[f"outputs.{name}"] = value_for(item, NAME) or own
+        paths["checkpoint"] = (job.checkpoint and value_for(job.checkpoint, NAME)) or f"{run}/checkpoint"
+        return paths
 
     @property
     def output_folders(self) -> list[str]:
-        """Return the folders that the run writes to."""
         return sorted({path for name, path in self.paths.items() if not name.startswith("inputs.")})
 
     @property
@@ -81,12 +76,10 @@ class ClusterRun:
 
     @property
     def nodes(self) -> int:
-        """Return the job's number of instances."""
         return self.job.resources.instance_count
 
     @property
     def gpus(self) -> int:
-        """Return the number of GPUs of each instance."""
         return self.job.resources.gpus_per_instance or 0
 
     @property
@@ -123,9 +116,8 @@ class ClusterRun:
     @cached_property
     def variables(self) -> dict[str, str]:
         """Return the environment variables that cloudtrain and the job set for every process."""
-        variables = self.job.environment.variables
-        given = {name: resolve_text(text, self.paths) for name, text in variables.items()}
-        found = {
+        of_job = {name: resolve_text(text, self.paths) for name, text in self.job.environment.variables.items()}
+        variables = {
             "CLOUDTRAIN_CHECKPOINT_DIR": self.paths["checkpoint"],
             "CLOUDTRAIN_MODEL_DIR": self.paths["outputs.model"],
             "CLOUDTRAIN_RUN_DIR": self.folder.path,
@@ -133,12 +125,12 @@ class ClusterRun:
             "PYTHONUNBUFFERED": "1",
         }
         if self.job.checkpoint:
-            found["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(self.job.checkpoint.keep)
+            variables["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(self.job.checkpoint.keep)
         for reference, path in self.paths.items():
             kind, _, name = reference.partition(".")
             if name:
-                found[f"CLOUDTRAIN_{kind[:-1].upper()}_{name.upper()}"] = path
-        return dict(sorted((found | given).items()))
+                variables[f"CLOUDTRAIN_{kind[:-1].upper()}_{name.upper()}"] = path
+        return dict(sorted((variables | of_job).items()))
 
 
 # Bash scripts that launchers start on the nodes. Each script runs the user's program as `"$0" "$@"`.
@@ -229,7 +221,7 @@ has ended."""
 
 
 @dataclass(frozen=True)
-class Launch:
+class BatchLaunch:
     """The command that starts the ranks.
 
     Attributes:
@@ -247,14 +239,13 @@ class Launch:
     ranks: tuple[Alike, ...] = ()
 
 
-def launch(run: ClusterRun) -> Launch:
-    """Return the command that starts the job's ranks."""
+def launch(run: ClusterRun) -> BatchLaunch:
     if is_mpi(run.job):
         return _mpi(run)
     return _LAUNCHERS[run.job.distribution.type](run)
 
 
-def _torch(run: ClusterRun) -> Launch:
+def _torch(run: ClusterRun) -> BatchLaunch:
     program, python = run.program, run.settings.python
     options = ["--nnodes", str(run.nodes), "--nproc-per-node", str(run.processes), "--rdzv-id", run.context.run_name]
     dashes = ["--"] if misread(program) else []
@@ -276,29 +267,32 @@ def _torch(run: ClusterRun) -> Launch:
     )
     started = Alike("torchrun", tuple((node, 1) for node in range(run.nodes)), agent)
     before = (f"agent={quote(AGENT)}", f"rank={quote(TORCH_RANK)}")
-    return Launch("torchrun", " ".join(words), started, before, (ranks,))
+    return BatchLaunch("torchrun", " ".join(words), started, before, (ranks,))
 
 
-def _mpi(run: ClusterRun) -> Launch:
-    world, program, settings = run.nodes * run.processes, run.program, run.settings
+def _mpi(run: ClusterRun) -> BatchLaunch:
+    world = run.nodes * run.processes
+    program, settings = run.program, run.settings
     before = (f"rank={quote(MPI_RANK)}",)
     rank_argv = ["bash", "-c", '"$rank"', *map(quote_word, program)]
     if is_plug_in(settings.mpi):
         line = _srun(run, f"--mpi={settings.mpi}", tasks=world, per_node=run.processes)
-        return Launch(f"srun --mpi={settings.mpi}", " ".join([*line, *rank_argv]), _ranks(run, program), before)
-    given = run.job.distribution
-    options = mpirun_options(world, given.options if isinstance(given, MPI | Horovod) else "")
+        return BatchLaunch(f"srun --mpi={settings.mpi}", " ".join([*line, *rank_argv]), _ranks(run, program), before)
+    distribution = run.job.distribution
+    options = mpirun_options(world, distribution.options if isinstance(distribution, MPI | Horovod) else "")
     words = [settings.mpi, *options]
     started = (Process(0, "mpirun", (*words, *program), run.variables),)
-    return Launch("mpirun", " ".join([*map(quote, words), *rank_argv]), started, before, (_mpi_ranks(run, program),))
+    return BatchLaunch(
+        "mpirun", " ".join([*map(quote, words), *rank_argv]), started, before, (_mpi_ranks(run, program),)
+    )
 
 
 def _mpi_ranks(run: ClusterRun, program: Sequence[str]) -> Alike:
-    made = launchers.mpirun_ranks(program, processes=run.nodes * run.processes).make
+    on_one_node = launchers.mpirun_ranks(program, processes=run.nodes * run.processes).make
 
     def rank(number: int) -> Process:
         node, local = divmod(number, run.processes)
-        env = made(number).env | {
+        env = on_one_node(number).env | {
             "OMPI_COMM_WORLD_LOCAL_RANK": str(local),
             "OMPI_COMM_WORLD_LOCAL_SIZE": str(run.processes),
         }
@@ -318,8 +312,9 @@ def _ranks(run: ClusterRun, program: Sequence[str]) -> Alike:
     return Alike("rank", tuple((node, run.processes) for node in range(run.nodes)), rank)
 
 
-def _tensorflow(run: ClusterRun) -> Launch:
-    (workers, servers), per_node, program = run.tasks, run.processes, run.program
+def _tensorflow(run: ClusterRun) -> BatchLaunch:
+    workers, servers = run.tasks
+    per_node, program = run.processes, run.program
     count = workers + servers
     kinds = [("chief", 1), ("worker", workers - 1), ("ps", servers)] if servers else [("worker", workers)]
     before = [
@@ -345,10 +340,10 @@ def _tensorflow(run: ClusterRun) -> Launch:
         env = {"TF_CONFIG": f'{{"cluster":$CLOUDTRAIN_CLUSTER,"task":{{"index":{index},"type":"{kind}"}}}}'}
         return Process(number // per_node, kind, tuple(program), run.variables | env, number, number % per_node)
 
-    return Launch("srun", line, tuple(map(task, range(count))), tuple(before))
+    return BatchLaunch("srun", line, tuple(map(task, range(count))), tuple(before))
 
 
-def _none(run: ClusterRun) -> Launch:
+def _none(run: ClusterRun) -> BatchLaunch:
     program = run.program
     line = [*_srun(run, tasks=run.nodes, per_node=1), "bash", "-c", '"$alone"', *map(quote_word, program)]
 
@@ -357,10 +352,10 @@ def _none(run: ClusterRun) -> Launch:
         return Process(node, "process", tuple(program), run.variables | env, node, 0)
 
     started = Alike("process", tuple((node, 1) for node in range(run.nodes)), process)
-    return Launch("srun", " ".join(line), started, (f"alone={quote(ALONE)}",))
+    return BatchLaunch("srun", " ".join(line), started, (f"alone={quote(ALONE)}",))
 
 
-_LAUNCHERS: dict[str, Callable[[ClusterRun], Launch]] = {
+_LAUNCHERS: dict[str, Callable[[ClusterRun], BatchLaunch]] = {
     "torch": _torch,
     "deepspeed": _torch,
     "tensorflow": _tensorflow,
@@ -509,14 +504,16 @@ _SIGNAL = '  scancel --signal=TERM "$SLURM_JOB_ID"\n'
 """The command that sends SIGTERM to every process of the job except the batch script."""
 
 
-def batch_script(run: ClusterRun, launch: Launch) -> str:
-    """Return the text of the batch script."""
+def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
     settings, grace = run.settings, run.settings.grace_period
+    hosts = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
+    if settings.rendezvous_host is not None:  # a line for each node, all with this name
+        hosts += f" | while read -r _; do echo {quote(settings.rendezvous_host)}; done"
     text = _BEGIN.format(
         name=run.context.run_name,
         run=quote(run.folder.path),
         bundle=quote(run.bundle),
-        hosts=_hosts(settings.rendezvous_host),
+        hosts=hosts,
         signal="" if is_mpi(run.job) else _SIGNAL,
         grace=grace,
         minutes=grace // 60 + 1,
@@ -531,9 +528,3 @@ def batch_script(run: ClusterRun, launch: Launch) -> str:
     text += "".join(f"{line}\n" for line in launch.before)
     again = _AGAIN if settings.requeue or run.job.spot else ""
     return text + _END.format(command=launch.command, again=again)
-
-
-def _hosts(override: str | None) -> str:
-    """Return a shell command that prints a line for each node of the job: its host name, or `override` if not None."""
-    command = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
-    return command if override is None else f"{command} | while read -r _; do echo {quote(override)}; done"

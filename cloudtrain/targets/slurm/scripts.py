@@ -303,12 +303,10 @@ class Record:
 
     @property
     def starts(self) -> list[Note]:
-        """Return the journal's notes about starts of the job, one per start."""
         return [note for note in self.notes if note.word == "started"]
 
 
 def parse_records(answer: bytes) -> Iterator[Record]:
-    """Parse the output of the script STATUS: one record per run."""
     record: Record | None = None
     for line in answer.decode("utf-8", "replace").splitlines():
         word, _, rest = line.partition(" ")

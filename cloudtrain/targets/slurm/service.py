@@ -14,15 +14,16 @@ from cloudtrain.errors import NameTaken, RunNotFound, TargetError, TargetUnreach
 from cloudtrain.machines.table import NodeKind
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus
+from cloudtrain.targets.common.archives import unpacked
 from cloudtrain.targets.common.services import Pace, follow
 from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
 from cloudtrain.targets.slurm import scripts
-from cloudtrain.targets.slurm.online import list_nodes
+from cloudtrain.targets.slurm.online import check, list_nodes
 from cloudtrain.targets.slurm.runner import CommandFailed, Runner
 from cloudtrain.targets.slurm.scripts import Record, parse_records
-from cloudtrain.targets.slurm.settings import RunFolder, SlurmAccount
-from cloudtrain.targets.slurm.transfer import RunLog, download, upload
+from cloudtrain.targets.slurm.settings import ClusterFolder, SlurmAccount
+from cloudtrain.targets.slurm.transfer import ClusterLog, download, fetch, upload
 
 if TYPE_CHECKING:
     from cloudtrain.job.training import TrainingJob
@@ -50,35 +51,15 @@ def send(runner: Runner, plan: Plan, *, again: bool) -> None:
         TargetUnreachable: the cluster did not answer, or another process submits or withdrew the run.
     """
     folder, token = str(plan.request["folder"]), secrets.token_hex(16)
-    found = _call(runner, scripts.OPEN, folder, plan.run_name, token)
-    if not found:
-        found = _send(runner, plan, folder, token)
-    if found and not again:
-        raise NameTaken(f"a run `{plan.run_name}` already exists: job {found}", hint="give the job another name")
-
-
-def _send(runner: Runner, plan: Plan, folder: str, token: str) -> str:
-    """Send the request and return an empty text. If the run already has a job, send nothing and return its number."""
-    outputs = json.dumps(plan.request["outputs"])
-    script = str(plan.request["script"]).encode()
-    argv = plan.request["argv"]
-    answer = _call(runner, scripts.SEND, folder, plan.run_name, token, outputs, *argv, stdin=script)
-    word, _, job = answer.partition(" ")
-    return job if word == "found" else ""
-
-
-def find(runner: Runner, folder: RunFolder, ref: RunRef) -> str:
-    """Return the number of the run's job; empty if the run has none.
-
-    Raises:
-        NameTaken: the run belongs to another user.
-    """
-    return _call(runner, scripts.FIND, folder.path, ref.name)
-
-
-def withdraw(runner: Runner, folder: RunFolder, ref: RunRef) -> bool:
-    """Make sure that no request of the run is sent from now on. Return False if the run already has a job."""
-    return not _call(runner, scripts.WITHDRAW, folder.path, ref.name)
+    job = _call(runner, scripts.OPEN, folder, plan.run_name, token)
+    if not job:
+        outputs, argv = json.dumps(plan.request["outputs"]), plan.request["argv"]
+        script = str(plan.request["script"]).encode()
+        answer = _call(runner, scripts.SEND, folder, plan.run_name, token, outputs, *argv, stdin=script)
+        word, _, number = answer.partition(" ")
+        job = number if word == "found" else ""
+    if job and not again:
+        raise NameTaken(f"a run `{plan.run_name}` already exists: job {job}", hint="give the job another name")
 
 
 def _call(runner: Runner, script: str, folder: str, name: str, *arguments: str, stdin: bytes = b"") -> str:
@@ -102,9 +83,8 @@ def _explain(error: CommandFailed, name: str) -> TargetError:
     if error.exit_status == scripts.WITHDRAWN:
         return TargetUnreachable(f"another command withdrew `{name}`", hint="run the same command again")
     if error.exit_status == scripts.REFUSED:
-        return TargetError(
-            f"Slurm refused the job: {error.message}", hint="run `cloudtrain check` to see what the cluster accepts"
-        )
+        hint = "run `cloudtrain check` to see what the cluster accepts"
+        return TargetError(f"Slurm refused the job: {error.message}", hint=hint)
     return error
 
 
@@ -209,39 +189,39 @@ def status_of(record: Record, tails: Callable[[], str]) -> RunStatus:
     Times and the exit code come from the journal if possible, so that they do not change when Slurm forgets the job.
     """
     state, reason = _judge(record)
-    starts, ended = record.starts, record.last("ended", "stopped", "left", "broken")
-    code = _exit_code(record)
-    over = state.is_final
+    starts, end = record.starts, record.last("ended", "stopped", "left", "broken")
+    last = record.last("started", "ended", "stopped", "left", "broken")  # a requeued job starts several times
+    ended = end.time if end and last and last.word != "started" else record.ended
     status = RunStatus(
         state=state,
         reason=reason,
         created=record.sent or record.created,
         started=starts[0].time if starts else None,
-        ended=(ended.time if ended and _is_of_last_start(record) else record.ended) if over else None,
+        ended=ended if state.is_final else None,
         restarts=max(0, len(starts) - 1),
-        exit_code=code if over else None,
+        exit_code=_exit_code(record) if state.is_final else None,
     )
     return _with_cause(status, tails()) if state is RunState.FAILED and starts else status
 
 
 def _judge(record: Record) -> Meaning:
-    """Return the run's state and its reason, from Slurm's state and the journal."""
     if record.state is None:
         return _judge_by_journal(record)
-    found, last = meaning_of(record.state), record.last("ended", "stopped", "left", "broken")
-    if not found.state.is_final:
+    meaning, last = meaning_of(record.state), record.last("ended", "stopped", "left", "broken")
+    if not meaning.state.is_final:
         if record.stop_asked or record.last("stopping") is not None:
             return Meaning(RunState.STOPPING)
-        if found.state is RunState.RUNNING and (not record.starts or _is_left(record)):
+        last_start = record.last("started", "left")
+        if meaning.state is RunState.RUNNING and (not record.starts or (last_start and last_start.word == "left")):
             return Meaning(RunState.PREPARING)  # the job has its nodes, and the batch script is about to start
-        return Meaning(found.state, _waiting(record) if found.state is RunState.PENDING else _halted(record))
+        return Meaning(meaning.state, _waiting(record) if meaning.state is RunState.PENDING else _halted(record))
     if last is not None and last.word == "stopped":
         return Meaning(RunState.STOPPED, "it was asked to stop")
-    if found.state is RunState.STOPPED:
-        return Meaning(RunState.STOPPED, "it was asked to stop" if record.stop_asked else found.reason)
-    if found.state is RunState.FAILED and found.reason is None:
+    if meaning.state is RunState.STOPPED:
+        return Meaning(RunState.STOPPED, "it was asked to stop" if record.stop_asked else meaning.reason)
+    if meaning.state is RunState.FAILED and meaning.reason is None:
         return Meaning(RunState.FAILED, _reason_of_journal(record) or _EARLY)
-    return found
+    return meaning
 
 
 def _judge_by_journal(record: Record) -> Meaning:
@@ -262,18 +242,6 @@ def _judge_by_journal(record: Record) -> Meaning:
     if last.word == "interrupted" or (last.word == "left" and record.last("timeout") is None):
         return Meaning(RunState.STOPPED, "the job was cancelled, or its nodes were taken away")
     return Meaning(RunState.FAILED, _reason_of_journal(record))
-
-
-def _is_of_last_start(record: Record) -> bool:
-    """Return whether the journal records the end of the job's last start. A requeued job starts several times."""
-    last = record.last("started", "ended", "stopped", "left", "broken")
-    return last is not None and last.word != "started"
-
-
-def _is_left(record: Record) -> bool:
-    """Return whether the job lost its nodes after its last start, according to the journal."""
-    last = record.last("started", "left")
-    return last is not None and last.word == "left"
 
 
 def _reason_of_journal(record: Record) -> str | None:
@@ -302,22 +270,22 @@ def _waiting(record: Record) -> str | None:
 
 def _halted(record: Record) -> str | None:
     """Return why a job that has nodes does not run now; None if it runs."""
-    halted = str(record.state).split()[0] in ("SUSPENDED", "STOPPED")
-    return f"it is suspended (`scontrol resume {record.job}` lets it continue)" if halted else None
+    is_suspended = str(record.state).split()[0] in ("SUSPENDED", "STOPPED")
+    return f"it is suspended (`scontrol resume {record.job}` lets it continue)" if is_suspended else None
 
 
 def _with_cause(status: RunStatus, tails: str) -> RunStatus:
     """Add to the status the error that made the run fail, and the failed rank if it is known. `tails` are the last
     lines of the error output. An error that only says that a rank lost contact with another rank is used only
     if there is no other error."""
-    found = []
+    errors = []
     for file, lines in _files(tails):
         error, match = error_in(lines), _RANK.fullmatch(file)
         if error is not None:
-            found.append((bool(PEER_LOST.search(error)), match is None, int(match[1]) if match else 0, error, lines))
-    if not found:
+            errors.append((bool(PEER_LOST.search(error)), match is None, int(match[1]) if match else 0, error, lines))
+    if not errors:
         return _with_last_words(status, tails)
-    is_consequence, is_nameless, number, error, lines = min(found, key=lambda item: item[:3])
+    is_consequence, is_nameless, number, error, lines = min(errors, key=lambda item: item[:3])
     rank = None if is_nameless or is_consequence else number
     who = f"rank {rank}: " if rank is not None else ""
     code = f" ({status.reason})" if status.reason else ""
@@ -335,13 +303,13 @@ def _with_last_words(status: RunStatus, tails: str) -> RunStatus:
 
 
 def _files(tails: str) -> list[tuple[str, list[str]]]:
-    found: list[tuple[str, list[str]]] = []
+    files: list[tuple[str, list[str]]] = []
     for line in tails.splitlines():
         if line.startswith("@file "):
-            found.append((line.removeprefix("@file "), []))
-        elif found:
-            found[-1][1].append(line.removeprefix(" "))
-    return found
+            files.append((line.removeprefix("@file "), []))
+        elif files:
+            files[-1][1].append(line.removeprefix(" "))
+    return files
 
 
 # The service of Slurm clusters. It runs shell scripts on the machine that has Slurm's commands.
@@ -366,38 +334,27 @@ class SlurmService(Service):
         self._pace = pace
 
     def check(self, job: TrainingJob, settings: Slurm, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the request says it
-        """Check the request on the cluster: run `sbatch --test-only`, and check partition and shared folder."""
-        from cloudtrain.targets.slurm.online import check
-
         return check(self._runner(SlurmAccount.parse(plan.place)), plan)
 
     def can_check(self, settings: Slurm) -> bool:
-        """Return whether the settings have a shared folder, which a check needs."""
         return settings.shared_dir is not None
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Upload the bundle to the shared folder. Return False if the cluster already has it."""
         return upload(self._runner(SlurmAccount.parse(plan.place)), plan, bundle, on_bytes)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Submit the batch script with sbatch. If the run already has a job, submit nothing.
-
-        Raises:
-            NameTaken: the run already has a job, and `again` is false.
-        """
         send(self._runner(SlurmAccount.parse(plan.place)), plan, again=again)
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
-        """Return whether the run has a job."""
-        return bool(find(*self._at(ref), ref))
+        runner, folder = self._at(ref)
+        return bool(_call(runner, scripts.FIND, folder.path, ref.name))
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Make sure that the run never gets a job. Return False if it already has a job."""
-        return withdraw(*self._at(ref), ref)
+        runner, folder = self._at(ref)
+        return not _call(runner, scripts.WITHDRAW, folder.path, ref.name)
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Return the status of the run."""
         runner, folder = self._at(ref)
         record = self._record(runner, folder, ref)
         return status_of(record, lambda: runner.run(scripts.TAILS, folder.path).decode("utf-8", "replace"))
@@ -411,14 +368,14 @@ class SlurmService(Service):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield the output of the run's processes, or of one `rank` or `instance`, over all restarts. With `follow`,
-        continue until the run ends."""
         runner, folder = self._at(ref)
         self._record(runner, folder, ref)
-        return self._lines(ref, RunLog(runner, folder.path, rank, instance), is_followed=follow, on_status=on_status)
+        return self._lines(
+            ref, ClusterLog(runner, folder.path, rank, instance), is_followed=follow, on_status=on_status
+        )
 
     def _lines(
-        self, ref: RunRef, log: RunLog, *, is_followed: bool, on_status: Callable[[RunStatus], None] | None
+        self, ref: RunRef, log: ClusterLog, *, is_followed: bool, on_status: Callable[[RunStatus], None] | None
     ) -> Iterator[LogLine]:
         if is_followed:
             yield from follow(log, lambda: self.status(ref), on_status, self._pace)
@@ -449,45 +406,37 @@ class SlurmService(Service):
                 yield ListedRun(RunRef("slurm", place, record.name), status_of(record, lambda: ""))
 
     def instances(self, place: str) -> list[NodeKind]:
-        """Return the types of nodes in the cluster: GPUs, memory, partitions, and how many nodes are idle now."""
         return list_nodes(self._runner(SlurmAccount.parse(place)))
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
         """Yield the folder with the unpacked bundle; nothing if the bundle is missing on the cluster or damaged."""
-        from cloudtrain.targets.common.archives import unpacked
-        from cloudtrain.targets.slurm.transfer import fetch
-
         runner, _ = self._at(ref)
         archive = scratch / "sourcedir.tar.gz"
         if fetch(runner, upload.destination, archive):
             yield from unpacked(archive, upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
-        """Copy the run's output `path` into `destination`. With an empty path, copy all outputs."""
         runner, folder = self._at(ref)
         self._record(runner, folder, ref)
         return download(runner, folder, path, destination)
 
-    def _record(self, runner: Runner, folder: RunFolder, ref: RunRef) -> Record:
-        """Return the run's record: its journal and Slurm's data about its job.
-
-        Raises:
-            RunNotFound: the run has no job.
-        """
+    def _record(self, runner: Runner, folder: ClusterFolder, ref: RunRef) -> Record:
+        """Return the run's record: its journal and Slurm's data about its job."""
         runs = folder.path.rpartition("/")[0]
         for _ in range(2):
-            found = next(parse_records(runner.run(scripts.STATUS, runs, ref.name)), Record(ref.name))
-            if found.job:
-                return found
-            if not find(runner, folder, ref):  # the sender may have died before it recorded the job
+            record = next(parse_records(runner.run(scripts.STATUS, runs, ref.name)), Record(ref.name))
+            if record.job:
+                return record
+            # The sender may have died before it recorded the job.
+            if not _call(runner, scripts.FIND, folder.path, ref.name):
                 break
         raise RunNotFound(f"there is no run `{ref.name}` at `{ref.place}`", hint="`cloudtrain ps` lists the runs")
 
-    def _at(self, ref: RunRef) -> tuple[Runner, RunFolder]:
+    def _at(self, ref: RunRef) -> tuple[Runner, ClusterFolder]:
         account = SlurmAccount.parse(ref.place)
         if not ref.name or "/" in ref.name or ref.name in (".", ".."):
             raise RunNotFound(f"there is no run `{ref.name}`", hint="`cloudtrain ps` lists the runs")
-        return self._runner(account), RunFolder.of(account.shared_dir, ref.name)
+        return self._runner(account), ClusterFolder.of(account.shared_dir, ref.name)
 
     def _runner(self, account: SlurmAccount) -> Runner:
         return Runner(account.host, self._environ, self._state_dir)

@@ -145,27 +145,20 @@ class SlurmAccount:
 
     @property
     def place(self) -> str:
-        """Return the login node and the shared folder as text: `login1:fsx:data` for the folder `/fsx/data`.
-
-        The host is empty if Slurm's commands run on this machine.
-        """
+        """`login1:fsx:data` for the folder `/fsx/data`. The host is empty if Slurm's commands run on this machine."""
         folders = self.shared_dir.strip("/").split("/")
         return ":".join([quote(self.host or "", safe="@"), *(quote(folder, safe="") for folder in folders)])
 
     @classmethod
     def of(cls, settings: Slurm) -> SlurmAccount:
-        """Read the account from the settings."""
         if settings.shared_dir is None:
             return cls(settings.host, PLACEHOLDER, ("shared_dir",))
         return cls(settings.host, "/" + "/".join(part for part in settings.shared_dir.split("/") if part))
 
     @classmethod
     def parse(cls, place: str) -> SlurmAccount:
-        """Parse `place`, the part of a run's reference that names the cluster.
-
-        Raises:
-            RunNotFound: `place` is not of the form `HOST:FOLDER:FOLDER`.
-        """
+        """Parse `place`, the part of a run's reference that names the cluster. Raises `RunNotFound` if it is not of the
+        form `HOST:FOLDER:FOLDER`."""
         host, colon, folders = place.partition(":")
         if not colon or not folders:
             hint = "write the reference as in `slurm://login1:fsx:cloudtrain/NAME`"
@@ -187,36 +180,21 @@ class SlurmAccount:
 #     model/  outputs/NAME/
 #     checkpoint/
 
-WITHDRAWN = "withdrawn"
-
-
-def bundle_path(shared_dir: str, sha256: str) -> str:
-    """Return the path of a bundle's archive."""
-    return f"{shared_dir}/bundles/{sha256}/sourcedir.tar.gz"
-
 
 @dataclass(frozen=True)
-class RunFolder:
+class ClusterFolder:
     """The folder of one run."""
 
     path: str
 
     @classmethod
-    def of(cls, shared_dir: str, run_name: str) -> RunFolder:
-        """Return the folder of the run with the name `run_name`."""
+    def of(cls, shared_dir: str, run_name: str) -> ClusterFolder:
         return cls(f"{shared_dir}/runs/{run_name}")
 
     @property
     def script(self) -> str:
-        """Return the path of the batch script."""
         return f"{self.path}/job.sh"
 
     @property
     def output(self) -> str:
-        """Return the path of the batch script's own output."""
         return f"{self.path}/slurm.out"
-
-    @property
-    def code(self) -> str:
-        """Return the path of the unpacked bundle."""
-        return f"{self.path}/code"

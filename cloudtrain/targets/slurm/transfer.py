@@ -20,13 +20,13 @@ from cloudtrain.targets.common.archives import landing
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
 from cloudtrain.targets.slurm import scripts
 from cloudtrain.targets.slurm.runner import CommandFailed, Runner
-from cloudtrain.targets.slurm.settings import RunFolder
+from cloudtrain.targets.slurm.settings import ClusterFolder
 
 _NOTHING = 3
 """The script's exit code for a missing file or folder."""
 
 
-def download(runner: Runner, folder: RunFolder, path: str, destination: Path) -> list[Path]:
+def download(runner: Runner, folder: ClusterFolder, path: str, destination: Path) -> list[Path]:
     """Copy an output, such as `model`, or a part of it, such as `model/weights.pt`, into `destination`. With an empty
     `path`, copy each output to its own folder.
 
@@ -34,15 +34,13 @@ def download(runner: Runner, folder: RunFolder, path: str, destination: Path) ->
         UsageError: the run has no such output; the hint names its outputs.
         TargetError: the run wrote no files to the output.
     """
-    known = {**_outputs(runner, folder), "logs": f"{folder.path}/logs"}
-    wanted = path.strip("/")
+    places = {**_outputs(runner, folder), "logs": f"{folder.path}/logs"}
+    path = path.strip("/")
     with landing(destination, odd_names=True) as staging:
-        if wanted:
-            source = _find(wanted, known)
-            if not _copy(runner, source, staging, ""):
-                hint = f"the run's outputs: {', '.join(f'`{name}/`' for name in known)}"
-                raise TargetError(f"the run wrote nothing to `{wanted}`", hint=hint)
-        for name, source in known.items() if not wanted else ():
+        if path and not _copy(runner, _find(path, places), staging, ""):
+            hint = f"the run's outputs: {', '.join(f'`{name}/`' for name in places)}"
+            raise TargetError(f"the run wrote nothing to `{path}`", hint=hint)
+        for name, source in places.items() if not path else ():
             _copy(runner, source, staging, f"{name}/")
         return staging.move()
 
@@ -50,42 +48,37 @@ def download(runner: Runner, folder: RunFolder, path: str, destination: Path) ->
 def fetch(runner: Runner, source: str, target: Path) -> bool:
     """Copy the file `source` of the cluster to `target`. Return False if the file does not exist."""
     with landing(target.parent, odd_names=True) as staging:
-        found = _copy(runner, source, staging, "")
+        exists = _copy(runner, source, staging, "")
         staging.move()
-    return found and target.exists()
+    return exists and target.exists()
 
 
-def _outputs(runner: Runner, folder: RunFolder) -> dict[str, str]:
+def _outputs(runner: Runner, folder: ClusterFolder) -> dict[str, str]:
     """Return the folders that the run writes to, by name. A run of `--format sbatch` has no list of them: then they are
     those in the run's own folder."""
     answer = runner.run(scripts.OUTPUTS, folder.path).decode("utf-8", "surrogateescape")
     if answer.startswith("{"):
-        found: dict[str, str] = json.loads(answer)
-        return found
+        outputs: dict[str, str] = json.loads(answer)
+        return outputs
     return {name: f"{folder.path}/{name}" for name in answer.splitlines()}
 
 
-def _find(wanted: str, known: Mapping[str, str]) -> str:
-    parts = wanted.split("/")
+def _find(path: str, places: Mapping[str, str]) -> str:
+    parts = path.split("/")
     for length in (2, 1):  # an output's name can have two parts, as `outputs/scores`
         name, rest = "/".join(parts[:length]), parts[length:]
-        if name in known and ".." not in rest:
-            return "/".join([known[name], *rest])
-    if wanted == "outputs":
-        names = [name for name in known if name.startswith("outputs/")]
-        raise UsageError(
-            "`outputs` is not the name of an output", hint=f"name one: {', '.join(names) or '`model`'}", code="CT935"
-        )
-    raise UsageError(f"`{wanted}` is not a result of the run", hint=did_you_mean(wanted, known), code="CT935")
+        if name in places and ".." not in rest:
+            return "/".join([places[name], *rest])
+    if path == "outputs":
+        names = [name for name in places if name.startswith("outputs/")]
+        hint = f"name one: {', '.join(names) or '`model`'}"
+        raise UsageError("`outputs` is not the name of an output", hint=hint, code="CT935")
+    raise UsageError(f"`{path}` is not a result of the run", hint=did_you_mean(path, places), code="CT935")
 
 
 def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
     """Copy the file or folder `source` of the cluster to `staging`. Return False if it does not exist. The name of
-    each copied file begins with `below`.
-
-    Raises:
-        TargetUnreachable: the stream ended in the middle of the archive.
-    """
+    each copied file begins with `below`."""
     broken: list[str] = []
 
     def take(stream: IO[bytes]) -> None:
@@ -131,17 +124,13 @@ def upload(runner: Runner, plan: Plan, bundle: BundleWriter, on_bytes: ByteProgr
             if on_bytes is not None:
                 on_bytes(sent, size)
 
-        runner.send(scripts.UPLOAD, place, str(size), chunks=_chunks(archive), on_sent=count)
+        with archive.open("rb") as file:
+            chunks = iter(lambda: file.read(_CHUNK), b"")
+            runner.send(scripts.UPLOAD, place, str(size), chunks=chunks, on_sent=count)
     return True
 
 
-def _chunks(archive: Path) -> Iterator[bytes]:
-    with archive.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            yield chunk
-
-
-# The output of a run's processes over all restarts. Each call of `RunLog.new_lines` yields only new lines.
+# The output of a run's processes over all restarts. Each call of `ClusterLog.new_lines` yields only new lines.
 
 _FILE = re.compile(
     r"(?P<restart>\d+)/node_(?P<node>\d+)\.(?:rank_(?P<rank>\d+)|launcher)\.(?P<stream>stdout|stderr)\.log"
@@ -174,12 +163,11 @@ class _File:
 
     @property
     def order(self) -> tuple[int, int, int, str]:
-        """Return the sort key, which orders files by restart, then by node, then by rank."""
         return (self.restart, self.node, -1 if self.rank is None else self.rank, self.stream)
 
 
 @dataclass
-class RunLog:
+class ClusterLog:
     """The log of one run. The time of a line is the modification time of its file."""
 
     runner: Runner
@@ -187,67 +175,57 @@ class RunLog:
     rank: int | None = None
     instance: int | None = None
     streams: dict[str, _File] = field(default_factory=dict)
+    _times: dict[str, float] = field(default_factory=dict)
 
     def new_lines(self) -> Iterator[LogLine]:
         """Yield the lines written since the last call. No line is lost or repeated, even after an error."""
         while True:
-            grown = self._grown()
-            wanted = [(file, min(size - file.read, _MOST), time) for file, size, time in grown]
-            wanted = wanted[: max(1, _AT_ONCE // max((length for _, length, _ in wanted), default=1))][:_MOST_FILES]
-            if not wanted:
+            parts = [(file, min(size - file.read, _MOST), time) for file, size, time in self._grown()]
+            parts = parts[: max(1, _AT_ONCE // max((length for _, length, _ in parts), default=1))][:_MOST_FILES]
+            if not parts:
                 return
-            pieces = self._read([(file.name, file.read, length) for file, length, _ in wanted])
-            for (file, length, time), piece in zip(wanted, pieces, strict=True):
+            pieces = self._read([(file.name, file.read, length) for file, length, _ in parts])
+            for (file, length, time), piece in zip(parts, pieces, strict=True):
                 lines = _take_lines(file, piece)
                 file.read += length
-                yield from (_line(file, text, time) for text in lines)
+                yield from (LogLine(time, file.node, file.rank, file.stream, text) for text in lines)
 
     def rest(self) -> Iterator[LogLine]:
         """Yield the last line of each file whose last line has no newline. Call this after the run has ended."""
         for file in sorted(self.streams.values(), key=lambda one: one.order):
             if file.pending:
                 text, file.pending = _text(file.pending), b""
-                yield _line(file, text, self._times.get(file.name, 0.0))
-
-    def __post_init__(self) -> None:
-        self._times: dict[str, float] = {}
+                yield LogLine(self._times.get(file.name, 0.0), file.node, file.rank, file.stream, text)
 
     def _grown(self) -> list[tuple[_File, int, float]]:
         """Return the files with unread bytes, each with its size and modification time."""
-        found = []
+        grown = []
         for line in self.runner.run(scripts.SIZES, self.folder).decode("utf-8", "replace").splitlines():
             size, time, name = line.split(" ", 2)
             match = _FILE.fullmatch(name)
-            if match is None or not self._is_wanted(match):
+            if match is None:
                 continue
-            rank = match["rank"]
-            file = self.streams.setdefault(
-                name,
-                _File(name, int(match["restart"]), int(match["node"]), int(rank) if rank else None, match["stream"]),
-            )
+            rank = int(match["rank"]) if match["rank"] else None
+            file = _File(name, int(match["restart"]), int(match["node"]), rank, match["stream"])
+            if self.rank not in (None, rank) or self.instance not in (None, file.node):
+                continue
+            file = self.streams.setdefault(name, file)
             self._times[name] = float(time)
             if int(size) > file.read:
-                found.append((file, int(size), float(time)))
-        return sorted(found, key=lambda item: item[0].order)
-
-    def _is_wanted(self, match: re.Match[str]) -> bool:
-        if self.instance is not None and int(match["node"]) != self.instance:
-            return False
-        return self.rank is None or match["rank"] == str(self.rank)
+                grown.append((file, int(size), float(time)))
+        return sorted(grown, key=lambda item: item[0].order)
 
     def _read(self, pieces: list[tuple[str, int, int]]) -> list[bytes]:
         words = [str(word) for piece in pieces for word in piece]
         answer = self.runner.run(scripts.READ, self.folder, *words)
-        found, start = [], 0
+        contents, start = [], 0
         for _, _, length in pieces:
-            found.append(answer[start : start + length])
+            contents.append(answer[start : start + length])
             start += length
         if start != len(answer):
-            raise TargetError(
-                "a log file became shorter while it was read",
-                hint="run `cloudtrain logs` again to read it from the beginning",
-            )
-        return found
+            hint = "run `cloudtrain logs` again to read it from the beginning"
+            raise TargetError("a log file became shorter while it was read", hint=hint)
+        return contents
 
 
 def _take_lines(file: _File, piece: bytes) -> list[str]:
@@ -262,7 +240,3 @@ def _take_lines(file: _File, piece: bytes) -> list[str]:
 def _text(line: bytes) -> str:
     """Decode a line. If a progress bar overwrote the line, return only the last state."""
     return line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
-
-
-def _line(file: _File, text: str, time: float) -> LogLine:
-    return LogLine(time, file.node, file.rank, file.stream, text)

@@ -15,7 +15,7 @@ import pytest
 from cloudtrain.errors import CloudtrainError, TargetError, TargetUnreachable
 from cloudtrain.targets.slurm import scripts
 from cloudtrain.targets.slurm.runner import Runner
-from cloudtrain.targets.slurm.settings import RunFolder
+from cloudtrain.targets.slurm.settings import ClusterFolder
 from cloudtrain.targets.slurm.transfer import download
 
 
@@ -35,7 +35,7 @@ def copied(run: Path, place: str = "") -> list[str]:
     """Download into `home/copy`, and return what lies below `home` then."""
     home = run.parent / "home"
     (home / "copy").mkdir(parents=True, exist_ok=True)
-    download(Runner(None, dict(os.environ), run.parent), RunFolder(str(run)), place, home / "copy")
+    download(Runner(None, dict(os.environ), run.parent), ClusterFolder(str(run)), place, home / "copy")
     return left(run)
 
 

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.targets.slurm.runner import Runner
-from cloudtrain.targets.slurm.transfer import RunLog
+from cloudtrain.targets.slurm.transfer import ClusterLog
 
 TEXT = st.text(st.characters(blacklist_characters="\n\r", blacklist_categories=("Cs",)), max_size=20)
 
 
-def log_of(folder: Path, **options: int) -> RunLog:
-    return RunLog(Runner(None, dict(os.environ), folder), str(folder), **options)
+def log_of(folder: Path, **options: int) -> ClusterLog:
+    return ClusterLog(Runner(None, dict(os.environ), folder), str(folder), **options)
 
 
 def write(folder: Path, name: str, data: bytes) -> None:
