@@ -23,10 +23,12 @@ from cloudtrain.job.distribution import (
     DeepSpeed,
     Distribution,
     Horovod,
+    Launcher,
     NoDistribution,
     Ray,
     TensorFlow,
     Torch,
+    launcher_of,
 )
 from cloudtrain.job.model import OVERRIDES, merged, overrides_of
 from cloudtrain.job.training import Resources, Spot, TrainingJob
@@ -126,9 +128,18 @@ class Reading:
         """Return whether the overrides set or remove the value at `keys` of the request."""
         return bool(self.request) and is_written(self.overrides, *keys)
 
+    def override_of(self, *keys: str) -> ValuePath | None:
+        """Return the path of the override that sets or removes the value at `keys`; None without such an override."""
+        return (self.service + OVERRIDES, *keys) if is_written(self.overrides, *keys) else None
+
     @property
     def distribution(self) -> Distribution:
         return self.job.distribution
+
+    @property
+    def launcher(self) -> Launcher:
+        """The launcher that the distribution needs."""
+        return launcher_of(self.distribution)
 
     @property
     def resources(self) -> Resources:
@@ -202,8 +213,8 @@ class Reading:
         for start, keys_of in self.paths.items():
             if path[: len(start)] == start:
                 for keys in keys_of(path[len(start) :]):
-                    if is_written(self.overrides, *keys):
-                        return (self.service + OVERRIDES, *keys)
+                    if written := self.override_of(*keys):
+                        return written
         return path
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from cloudtrain.machines.table import instance_named
 from cloudtrain.plans.processes import Process
-from cloudtrain.targets.sagemaker.launch.container import Container
+from cloudtrain.targets.sagemaker.catalogue.contents import Container
 from cloudtrain.targets.sagemaker.launch.processes import view
 from tests.fakes.sagemaker.jobs import Job
 from tests.fakes.sagemaker.runner import packed

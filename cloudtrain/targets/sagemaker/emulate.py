@@ -25,7 +25,8 @@ from cloudtrain.targets.common.launch import LocalAccount, LocalSettings, local_
 from cloudtrain.targets.common.launchers import OPEN_MPI, redirected, torchrun_ranks
 from cloudtrain.targets.common.scaling import placed_job, scaled_job, without_echoes
 from cloudtrain.targets.common.specification import CodePlace, LaunchSpecification, Link, StartedProcess
-from cloudtrain.targets.sagemaker.compile.machines import FIELD, contents_of
+from cloudtrain.targets.sagemaker.catalogue.contents import Container
+from cloudtrain.targets.sagemaker.compile.machines import FIELD
 from cloudtrain.targets.sagemaker.compile.places import place_problems
 from cloudtrain.targets.sagemaker.compile.training import Parts, finished_request, parts_of
 from cloudtrain.targets.sagemaker.emulate_stage import (
@@ -42,7 +43,8 @@ from cloudtrain.targets.sagemaker.emulate_stage import (
     with_loopback,
 )
 from cloudtrain.targets.sagemaker.launch.commands import Command, command
-from cloudtrain.targets.sagemaker.launch.container import Container, environment
+from cloudtrain.targets.sagemaker.launch.container import environment
+from cloudtrain.targets.sagemaker.reading import Start
 from cloudtrain.targets.sagemaker.request import (
     INTERFACE,
     Host,
@@ -312,9 +314,10 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
         raise JobError(without_echoes(problems))
     size = scaled[1]
     python = target.python or account.python
+    request = finished_request(parts, _without_machines(overrides_of(job, "sagemaker")))
     stage = Stage(
-        request=finished_request(parts, _without_machines(overrides_of(job, "sagemaker"))),
-        container=_container(parts, python),
+        request=request,
+        container=_container(request, parts, python),
         account=account,
         python=python,
         run_dir=account.run_dir(context.run_name),
@@ -348,12 +351,12 @@ def _notes(job: TrainingJob, launches: dict[Host, HostLaunch]) -> Iterator[str]:
         yield from made.notes
 
 
-def _container(parts: Parts, python: str) -> Container:
-    """Return the known contents of the image, without SageMaker's libraries and the PyTorch version.
-
-    They are left out because an emulation runs this machine's interpreter, `python`, instead of the image's.
+def _container(request: Mapping[str, Any], parts: Parts, python: str) -> Container:
+    """Return the known contents of the request's image, or else of the job's, without SageMaker's libraries and the
+    PyTorch version: an emulation runs this machine's interpreter, `python`, instead of the image's.
     """
-    known = contents_of(parts.image.known)
+    algorithm = {"TrainingImage": parts.image.uri, **request["AlgorithmSpecification"]}
+    known = Start.of({**request, "AlgorithmSpecification": algorithm}, parts.job.environment.framework).container
     return known._replace(python=python, smddprun=False, smddpmprun=False, torch=None, training_module=None)
 
 

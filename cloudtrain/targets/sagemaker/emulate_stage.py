@@ -15,7 +15,7 @@ from cloudtrain.runtime.sagemaker_launcher import ROOT
 from cloudtrain.targets.common.launch import LocalAccount
 from cloudtrain.targets.common.launchers import MISSING_HINT, loopback_variables
 from cloudtrain.targets.common.scaling import gpu_share
-from cloudtrain.targets.sagemaker.launch.container import Container
+from cloudtrain.targets.sagemaker.catalogue.contents import Container
 from cloudtrain.targets.sagemaker.request import INTERFACE, Host, hosts
 
 # Translate a container's paths and addresses to this machine's.

@@ -26,7 +26,7 @@ PYTORCH_DDP = "sagemaker_pytorch_ddp_enabled"
 XLA = "sagemaker_pytorch_xla_multi_worker_enabled"
 MIRRORED = "sagemaker_multi_worker_mirrored_strategy_enabled"
 TORCH = "sagemaker_torch_distributed_enabled"
-LAUNCHER_KEYS = (MPI, PARAMETER_SERVER, SMDDP, PYTORCH_DDP, XLA, MIRRORED, TORCH)
+LAUNCHER_KEYS = (PARAMETER_SERVER, MIRRORED, MPI, PYTORCH_DDP, TORCH, SMDDP, XLA)
 """The hyperparameters that select a launcher."""
 
 GROUPS = "sagemaker_distribution_instance_groups"
@@ -173,7 +173,7 @@ def files(request: Request, host: Host, root: str = ROOT) -> dict[str, dict[str,
 def is_entrypoint(request: Request) -> bool:
     """Return whether the job starts cloudtrain's own launcher instead of the image's toolkit."""
     entrypoint = request["AlgorithmSpecification"].get("ContainerEntrypoint") or ()
-    return list(entrypoint) == list(CONTAINER_ENTRYPOINT) or any(_MODULE in item for item in entrypoint)
+    return list(entrypoint) == list(CONTAINER_ENTRYPOINT) or any(_MODULE in str(item) for item in entrypoint)
 
 
 # The ranks of mpirun, and the host of each rank.
@@ -213,8 +213,6 @@ def mpi_ranks(
     return Alike("rank", tuple((where[place], on(place)) for place in range(last + 1)) if ranks else (), rank)
 
 
-# Read a job's distribution from the training toolkit's hyperparameters: the inverse of `compile/toolkit`.
-
 OF_TOOLKIT = frozenset(
     {
         PROGRAM, SUBMIT_DIRECTORY, LOG_LEVEL, JOB_NAME, REGION, GROUPS,
@@ -233,56 +231,3 @@ def parsed(text: Any) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def distribution_in(parameters: Mapping[str, Any], instance_gpus: int | None) -> dict[str, Any]:
-    """Return the job's field `distribution` that starts the same processes as the hyperparameters.
-
-    Args:
-        parameters: the request's hyperparameters with their parsed values.
-        instance_gpus: GPUs of each instance, if known.
-    """
-    if parameters.get(MODEL_PARALLEL) is not None or _is_smp2_without_parameters(parameters):
-        return _smp(parameters, instance_gpus)
-    if parameters.get(SMDDP):
-        options = parameters.get(SMDDP_OPTIONS)
-        return {
-            "type": "smddp",
-            **({"launch": "torch"} if parameters.get(TORCH) else {}),
-            **({"mpi_options": options} if options else {}),
-        }
-    if parameters.get(TORCH):
-        return {"type": "torch", **_count(parameters)}
-    if parameters.get(MPI):
-        options = parameters.get(MPI_OPTIONS)
-        return {"type": "mpi", **_count(parameters), **({"options": options} if options else {})}
-    if parameters.get(PARAMETER_SERVER):
-        return {"type": "tensorflow", "strategy": "parameter_server"}
-    if parameters.get(MIRRORED):
-        return {"type": "tensorflow"}
-    return {}
-
-
-def _is_smp2_without_parameters(parameters: Mapping[str, Any]) -> bool:
-    return bool(parameters.get(TORCH)) and parameters.get(SMDDP) is False
-
-
-def _smp(parameters: Mapping[str, Any], instance_gpus: int | None) -> dict[str, Any]:
-    given = parameters.get(MODEL_PARALLEL)
-    options = parameters.get(MPI_OPTIONS)
-    version = 2 if parameters.get(TORCH) else 1
-    count = _count(parameters)
-    if count.get("processes_per_instance") == instance_gpus:
-        count = {}
-    return {
-        "type": "smp",
-        "version": version,
-        **count,
-        **({"parameters": given} if given else {}),
-        **({"mpi_options": options} if options and version == 1 else {}),
-    }
-
-
-def _count(parameters: Mapping[str, Any]) -> dict[str, int]:
-    count = parameters.get(PROCESSES)
-    return {"processes_per_instance": count} if isinstance(count, int) and count > 0 else {}

@@ -119,7 +119,7 @@ class SageMakerTarget(Target):
         self, job: TrainingJob, settings: Any, account: Any, plan: Plan, processing: ProcessingJob | None = None
     ) -> Reading:
         """Return what a CreateTrainingJob or CreateProcessingJob request says."""
-        from cloudtrain.targets.sagemaker.rules.view import SageMakerReading
+        from cloudtrain.targets.sagemaker.reading import SageMakerReading
 
         return SageMakerReading(self.name, job, account, plan, processing)
 

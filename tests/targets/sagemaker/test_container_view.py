@@ -15,7 +15,7 @@ from cloudtrain.plans.processes import Process
 from cloudtrain.runtime.environment import detect_environment
 from cloudtrain.runtime.sagemaker_hosts import place
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
-from cloudtrain.targets.sagemaker.launch.container import Container
+from cloudtrain.targets.sagemaker.catalogue.contents import Container
 from cloudtrain.targets.sagemaker.launch.processes import commands, view
 from cloudtrain.targets.sagemaker.request import is_entrypoint
 from tests.targets.sagemaker.container_requests import pytorch, recorded, request

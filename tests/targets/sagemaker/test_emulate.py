@@ -17,11 +17,12 @@ from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from cloudtrain.targets.common.launch import LocalAccount
 from cloudtrain.targets.common.scaling import scaled_job
 from cloudtrain.targets.local.compile import compile_local
+from cloudtrain.targets.sagemaker.catalogue.contents import Container
 from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
 from cloudtrain.targets.sagemaker.emulate import ACCOUNT
 from cloudtrain.targets.sagemaker.emulate_stage import relocate_request, relocate_text
 from cloudtrain.targets.sagemaker.launch.commands import command
-from cloudtrain.targets.sagemaker.launch.container import Container, environment
+from cloudtrain.targets.sagemaker.launch.container import environment
 from cloudtrain.targets.sagemaker.request import files as container_files
 from cloudtrain.targets.sagemaker.request import hosts
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cloudtrain.errors import JobError
+from cloudtrain.job.distribution import MPI, SMP, NoDistribution
 from cloudtrain.job.nodes import PLACE_NAME
 from cloudtrain.job.script import job_name_from
 from cloudtrain.machines.choose import known_type
@@ -19,11 +20,11 @@ from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
 from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, draft_fields
 from cloudtrain.targets.sagemaker.catalogue.images import image_of_uri
-from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_VOLUME_GIB
+from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_MAX_RUNTIME, DEFAULT_VOLUME_GIB
 from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR
-from cloudtrain.targets.sagemaker.compile.training import DEFAULT_MAX_RUNTIME
 from cloudtrain.targets.sagemaker.plan import RUN_TAG
-from cloudtrain.targets.sagemaker.request import OF_TOOLKIT, distribution_in, parsed
+from cloudtrain.targets.sagemaker.reading import Start
+from cloudtrain.targets.sagemaker.request import OF_TOOLKIT, parsed
 from cloudtrain.targets.sagemaker.settings import CHECKPOINT_PATH, account_id
 
 # Turn a request's profiler, debugger and their rules into settings: the inverse of `compile/monitoring`.
@@ -158,7 +159,7 @@ def _script(original: Original, environment: dict[str, Any]) -> Draft:
     own = {name: value for name, value in parameters.items() if name not in OF_TOOLKIT}
     if own:
         job["hyperparameters"] = own
-    distribution = distribution_in(parameters, _gpus(request))
+    distribution = _distribution(Start.of(request), _gpus(request))
     if distribution:
         job["distribution"] = distribution
     groups = parameters.get(keys.GROUPS)
@@ -176,6 +177,23 @@ def _script(original: Original, environment: dict[str, Any]) -> Draft:
     if bucket:
         _set_bucket(draft.settings, bucket["bucket"], request)
     return draft
+
+
+def _distribution(start: Start, gpus: int | None) -> dict[str, Any]:
+    """Return the job's field `distribution`; empty for none. `gpus`: those of each instance, if known."""
+    found = start.distribution
+    if isinstance(found, NoDistribution):
+        return {}
+    fields: dict[str, Any] = {"type": found.type}
+    for name, field in type(found).model_fields.items():
+        value = getattr(found, name)
+        if value not in (None, {}, field.default):
+            fields[name] = value
+    if isinstance(found, SMP) and found.processes_per_instance == gpus:
+        fields.pop("processes_per_instance", None)  # the default of SMP
+    if start.options:
+        fields["options" if isinstance(found, MPI) else "mpi_options"] = start.options
+    return fields
 
 
 def _order_fields(job: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from cloudtrain.errors import JobError, Problem
-from cloudtrain.job.distribution import SMDDP, SMP, Distribution
+from cloudtrain.job.distribution import SMDDP, SMP
 from cloudtrain.job.model import MAX_COUNT, merged
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.choose import MachineGroup, Machines, known_type
@@ -15,11 +15,13 @@ from cloudtrain.rules.engine import rows_at
 from cloudtrain.targets.common import compiling as instance_types
 from cloudtrain.targets.sagemaker.catalogue.images import Image, device_of, image_of_uri, resolve_image
 from cloudtrain.targets.sagemaker.catalogue.shapes import violations
-from cloudtrain.targets.sagemaker.launch.container import Container, Framework
 from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 
 DEFAULT_VOLUME_GIB = 30
 """Default disk size of each instance in GiB: the SDK's default."""
+
+DEFAULT_MAX_RUNTIME = 86_400
+"""Default limit of a job's run in seconds: one day, the default of the SDK and of the service."""
 
 DEFAULT_GROUP = "homogeneousCluster"
 """The service's name for the only group of a job without groups."""
@@ -174,47 +176,6 @@ def _deciding_type(machines: Machines) -> str:
     """
     types = [group.instance_type for group in machines.groups if machines.kind == "groups"]
     return next((name for name in types if device_of(name) == "gpu"), machines.first.instance_type)
-
-
-def contents_of(image: Image | None, derived_from: Framework | None = None) -> Container:
-    """Return the parts of an image's contents that decide how the job starts.
-
-    A user's own image is assumed to have no framework toolkit, except if it is derived from an AWS image.
-    """
-    if image is None and derived_from is not None:
-        return Container(
-            derived_from,
-            _NEWEST_TOOLKIT,
-            smddprun=True,
-            smddpmprun=True,
-            training_module=f"sagemaker_{derived_from}_container.training:main",
-        )
-    if image is None or image.toolkit is None:
-        return Container("generic", _NEWEST_TOOLKIT)
-    name, version = image.engine
-    framework: Framework = "tensorflow" if name == "tensorflow" else "pytorch"
-    return Container(
-        framework,
-        image.toolkit,
-        smddprun=image.smddp,
-        smddpmprun=image.smp == 1,
-        torch=version if framework == "pytorch" else None,
-        training_module=f"sagemaker_{framework}_container.training:main",
-    )
-
-
-def base_framework(distribution: Distribution, framework: str | None) -> Framework | None:
-    """Return the framework of the AWS base image that a user's own image needs for SMDDP or SMP.
-
-    Returns None if the distribution is neither. `framework` is the job's.
-    """
-    if not isinstance(distribution, SMDDP | SMP):
-        return None
-    return "tensorflow" if framework == "tensorflow" else "pytorch"
-
-
-_NEWEST_TOOLKIT = "5.1.4"
-"""The sagemaker-training version assumed for a user's own image with the toolkit."""
 
 
 # Merge the user's `sagemaker_overrides` into the finished request.

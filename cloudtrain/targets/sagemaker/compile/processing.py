@@ -23,6 +23,7 @@ from cloudtrain.targets.common.compiling import Problems, hyperparameter_argv, r
 from cloudtrain.targets.sagemaker.compile import places as data
 from cloudtrain.targets.sagemaker.compile.launch import python_too_old
 from cloudtrain.targets.sagemaker.compile.machines import (
+    DEFAULT_MAX_RUNTIME,
     ChosenImage,
     cluster_config,
     image_of,
@@ -32,7 +33,6 @@ from cloudtrain.targets.sagemaker.compile.machines import (
 )
 from cloudtrain.targets.sagemaker.compile.places import bundle_uri
 from cloudtrain.targets.sagemaker.compile.training import (
-    DEFAULT_MAX_RUNTIME,
     cost,
     experiment,
     instances,

@@ -18,7 +18,6 @@ from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
 from cloudtrain.targets.common.compiling import Problems, resolve_hyperparameters, resolve_text
 from cloudtrain.targets.sagemaker import request as keys
-from cloudtrain.targets.sagemaker.catalogue.images import image_of_uri
 from cloudtrain.targets.sagemaker.compile.launch import (
     Launch,
     distribution_pairs,
@@ -28,11 +27,10 @@ from cloudtrain.targets.sagemaker.compile.launch import (
     script_pairs,
 )
 from cloudtrain.targets.sagemaker.compile.machines import (
+    DEFAULT_MAX_RUNTIME,
     FIELD,
     NO_IMAGE,
     ChosenImage,
-    base_framework,
-    contents_of,
     image_of,
     machines_in,
     machines_of,
@@ -54,6 +52,7 @@ from cloudtrain.targets.sagemaker.compile.places import (
 )
 from cloudtrain.targets.sagemaker.launch import processes as container
 from cloudtrain.targets.sagemaker.plan import RUN_TAG, outputs_of
+from cloudtrain.targets.sagemaker.reading import Start, distribution_in
 from cloudtrain.targets.sagemaker.settings import MonitoringRule, SageMaker, SageMakerAccount
 
 # Write the request's monitoring fields: profiler, debugger, their rules, TensorBoard and MLflow.
@@ -120,9 +119,6 @@ def _written(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # Write the body of CreateTrainingJob, field by field.
-
-DEFAULT_MAX_RUNTIME = 86_400
-"""Default limit of a job's run in seconds: one day, the default of the SDK and of the service."""
 
 
 class Parts(NamedTuple):
@@ -280,14 +276,14 @@ _MODES = {
 }
 
 
-def summary(parts: Parts, machines: Machines, request: dict[str, Any], processes: Processes) -> list[tuple[str, str]]:
+def summary(parts: Parts, machines: Machines, start: Start, processes: Processes) -> list[tuple[str, str]]:
     """Return pairs of label and text, in reading order."""
-    job, account = parts.job, parts.account
+    job, account, request = parts.job, parts.account, start.request
     pairs = [
         ("target", f"sagemaker ({account.region})"),
         ("instances", instances(machines)),
         ("processes", _summary_processes(machines, processes)),
-        ("distribution", _distribution(job.distribution)),
+        ("distribution", _distribution(distribution_in(job, start))),
         ("launch", f"{_MODES[parts.launch.mode]}: {parts.launch.reason}"),
         ("image", request["AlgorithmSpecification"].get("TrainingImage", "")),
         ("script", job.entry_point or job.command or ""),
@@ -299,7 +295,7 @@ def summary(parts: Parts, machines: Machines, request: dict[str, Any], processes
     return [(label, text) for label, text in pairs if text]
 
 
-def max_runtime(request: dict[str, Any]) -> int:
+def max_runtime(request: Mapping[str, Any]) -> int:
     """Return the seconds after which the service ends the job."""
     limit: int = request.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME)
     return limit
@@ -314,7 +310,7 @@ def instances(machines: Machines, *, together: bool = True) -> str:
     return between.join(_instances(group, machines, together) for group in machines.groups)
 
 
-def cost(machines: Machines, request: dict[str, Any]) -> str:
+def cost(machines: Machines, request: Mapping[str, Any]) -> str:
     """Return the maximum cost: all instances at list prices for the whole `max_runtime`."""
     price = machines.price
     if price is None or not price.exact:
@@ -348,7 +344,7 @@ def _summary_processes(machines: Machines, processes: Processes) -> str:
     )
 
 
-def _data(request: dict[str, Any]) -> list[tuple[str, str]]:
+def _data(request: Mapping[str, Any]) -> list[tuple[str, str]]:
     checkpoint = request.get("CheckpointConfig", {})
     return [
         ("output", request["OutputDataConfig"]["S3OutputPath"]),
@@ -356,7 +352,7 @@ def _data(request: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _spot(request: dict[str, Any]) -> str:
+def _spot(request: Mapping[str, Any]) -> str:
     if not request.get("EnableManagedSpotTraining"):
         return ""
     wait = request["StoppingCondition"].get("MaxWaitTimeInSeconds")
@@ -436,7 +432,8 @@ def _plan(parts: Parts, context: CompileContext, problems: Problems) -> Plan:
     job = parts.job
     request = finished_request(parts, overrides_of(job, "sagemaker"))
     machines = machines_in(request["ResourceConfig"], parts.account)
-    processes = problems.value(lambda: _processes(parts, machines, request, package=context.package), Processes())
+    start = Start.of(request, job.environment.framework)
+    processes = problems.value(lambda: _processes(parts, machines, start, package=context.package), Processes())
     bundle = context.bundle
     uploads = (Upload("code", bundle.sha256, parts.code_uri, bundle.size, bundle.file_count),)
     return Plan(
@@ -446,7 +443,7 @@ def _plan(parts: Parts, context: CompileContext, problems: Problems) -> Plan:
         request=request,
         uploads=() if parts.launch.mode == "image" else uploads,
         processes=processes,
-        summary=tuple(summary(parts, machines, request, processes)),
+        summary=tuple(summary(parts, machines, start, processes)),
         notes=() if parts.image.assumed is None else (f"the image is for {parts.image.assumed}",),
         place=context.account.place,
         outputs=outputs_of(request),
@@ -491,7 +488,7 @@ def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext, probl
     )
 
 
-def _processes(parts: Parts, machines: Machines, request: dict[str, Any], *, package: bool) -> Processes:
+def _processes(parts: Parts, machines: Machines, start: Start, *, package: bool) -> Processes:
     """Return the processes that the container will run, according to the finished request with its overrides.
 
     `package` is true if the bundle's top folder contains a `setup.py`.
@@ -499,8 +496,5 @@ def _processes(parts: Parts, machines: Machines, request: dict[str, Any], *, pac
     if parts.launch.mode == "image":
         return Processes()
     devices = {group.instance_type: group.accelerators for group in machines.groups}
-    image = request["AlgorithmSpecification"].get("TrainingImage")
-    known = parts.image.known if image == parts.image.uri else image_of_uri(image or "")
     rows = {group.instance_type: group.known for group in machines.groups}
-    inside = contents_of(known, base_framework(parts.job.distribution, parts.job.environment.framework))
-    return container.view(request, inside, devices.__getitem__, package=package, known=rows.get)
+    return container.view(start.request, start.container, devices.__getitem__, package=package, known=rows.get)

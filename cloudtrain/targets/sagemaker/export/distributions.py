@@ -9,6 +9,7 @@ from typing import Any
 
 from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL, LAUNCH_KEY
 from cloudtrain.targets.common.export import Call, Fields
+from cloudtrain.targets.sagemaker import reading as starting
 from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.compile.places import ISOLATED_BUNDLE
 from cloudtrain.targets.sagemaker.request import (
@@ -443,7 +444,7 @@ def start_of(request: dict[str, Any], region: str) -> Start | None:
         return None
     values = script.values
     return Start(
-        launcher=_launcher(values),
+        launcher=_launcher(request, values),
         archive=script.source_dir,
         channels=script.channels,
         hyperparameters=_own(request, {*_TOOLKIT, *KEYS}),
@@ -455,19 +456,17 @@ def start_of(request: dict[str, Any], region: str) -> Start | None:
     )
 
 
-def _launcher(values: dict[str, Any]) -> str:
+def _launcher(request: dict[str, Any], values: dict[str, Any]) -> str:
     """Return the launcher that the toolkit chooses.
 
     A launcher that only the toolkit supports is returned as the name of its hyperparameter.
     """
-    if values.get(keys.TORCH) is True:
+    asked = starting.Start.of(request).asked
+    if asked == keys.TORCH:
         return "torchrun"
-    for key in (keys.PARAMETER_SERVER, keys.MIRRORED, keys.SMDDP):
-        if values.get(key) is True:
-            return key
-    if keys.MODEL_PARALLEL in values or keys.SMDDP in values:
+    if asked in (None, keys.MPI) and (keys.MODEL_PARALLEL in values or keys.SMDDP in values):
         return keys.MODEL_PARALLEL
-    return "mpirun" if values.get(keys.MPI) is True else "single"
+    return {None: "single", keys.MPI: "mpirun"}.get(asked, str(asked))
 
 
 def _by_our_launcher(request: dict[str, Any]) -> Start | None:

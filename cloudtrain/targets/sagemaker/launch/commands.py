@@ -9,23 +9,19 @@ from typing import Any, NamedTuple
 
 from cloudtrain.runtime.sagemaker_launcher import ROOT
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, decode_hyperparameters
+from cloudtrain.targets.sagemaker.catalogue.contents import Container
 from cloudtrain.targets.sagemaker.launch.container import (
     HOSTNAME_SHIM,
     MASTER_PORT,
-    Container,
     HostSetup,
     host_environment,
-    mirrors,
     script_variables,
     server_cluster,
-    serves_parameters,
 )
 from cloudtrain.targets.sagemaker.launch.shell import kind_of, name_refusal, program
 from cloudtrain.targets.sagemaker.request import (
-    GROUPS,
     INSTANCE_TYPE,
     INTERFACE,
-    LAUNCHER_KEYS,
     MIRRORED,
     MODEL_PARALLEL,
     MPI,
@@ -208,7 +204,7 @@ def _parameters(setup: HostSetup) -> dict[str, Any] | None:
 
 def _model_parallel(setup: HostSetup) -> tuple[str, ...]:
     """Return mpirun's options for the model-parallel library; empty unless the job uses it with PyTorch."""
-    torch = setup.container.torch if setup.framework == "pytorch" else None
+    torch = setup.container.torch if setup.start.framework == "pytorch" else None
     if _parameters(setup) is None or torch is None:
         return ()
     algorithm = ("NCCL_ALGO=ring",) if int(torch.partition(".")[0]) > 1 else ()
@@ -238,7 +234,6 @@ class Command:
         program: the program of each rank; the script itself if no launcher starts ranks.
         ranks: number of ranks that this command starts: on all hosts for mpirun, otherwise on this host.
         exports: variables that `mpirun -x NAME=VALUE` sets for every rank.
-        ignored: hyperparameters for other launchers or libraries that have no effect on this host.
         error: why the toolkit stops before it starts anything; None if it starts the command.
         notes: descriptions of processes that the toolkit starts in addition, such as a parameter server.
     """
@@ -250,7 +245,6 @@ class Command:
     program: tuple[str, ...] = ()
     ranks: int = 1
     exports: dict[str, str] = field(default_factory=dict)
-    ignored: tuple[str, ...] = ()
     error: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -281,16 +275,15 @@ def command(
 
 def host_command(setup: HostSetup) -> Command:
     """Return the command that the toolkit starts on a host, from the host's setup."""
-    key = _launcher_key(setup)
     error = name_refusal(setup)
     if error is None:
         try:
-            made = _LAUNCHERS[key](setup)
+            made = _LAUNCHERS[setup.key](setup)
         except ValueError as refusal:
             error = str(refusal)
     if error is not None:
         made = Command("process", (), error=error, ranks=0)
-    return replace(made, captured=key == TORCH or _is_captured(setup), ignored=_ignored_keys(setup, key))
+    return replace(made, captured=setup.key == TORCH or _is_captured(setup))
 
 
 def overwritten(
@@ -304,42 +297,10 @@ def overwritten(
     return {name: (value, real[name]) for name, value in setup.given.items() if real.get(name, value) != value}
 
 
-_ORDER = {
-    "pytorch": (MPI, PYTORCH_DDP, TORCH, SMDDP, XLA),
-    "tensorflow": (MPI, SMDDP),
-    "generic": (MPI,),
-}
-"""The launchers of each framework's toolkit, in order of precedence."""
-
-
-def _launcher_key(setup: HostSetup) -> str | None:
-    """Return the hyperparameter that selects the launcher on this host; None if the script runs without a launcher."""
-    if serves_parameters(setup):
-        return PARAMETER_SERVER
-    if not setup.takes_part:
-        return None
-    return next((key for key in _ORDER[setup.framework] if setup.settings.get(key)), None)
-
-
 def _is_captured(setup: HostSetup) -> bool:
-    if setup.framework == "pytorch":
+    if setup.start.framework == "pytorch":
         return not setup.settings.get(NATIVE_LAUNCHER)
-    return setup.framework == "tensorflow"
-
-
-def _ignored_keys(setup: HostSetup, acting: str | None) -> tuple[str, ...]:
-    """Return the launcher hyperparameters that the job sets but that have no effect on this host.
-
-    `acting` is the hyperparameter that selects this host's launcher. If the job lists instance groups for its
-    distribution, the result is empty for hosts outside these groups.
-    """
-    if GROUPS in setup.settings and not setup.takes_part:
-        return ()
-    effective = {acting, MIRRORED if mirrors(setup) else None}
-    asked = [key for key in LAUNCHER_KEYS if setup.settings.get(key) and key not in effective]
-    if setup.user.get(MODEL_PARALLEL) and acting not in (MPI, TORCH):
-        asked.append(MODEL_PARALLEL)
-    return tuple(asked)
+    return setup.start.framework == "tensorflow"
 
 
 def _alone(setup: HostSetup) -> Command:
@@ -414,6 +375,7 @@ def _xla(setup: HostSetup) -> Command:  # noqa: ARG001 - as the other launchers
 
 _LAUNCHERS: dict[str | None, Callable[[HostSetup], Command]] = {
     None: _alone,
+    MIRRORED: _alone,
     TORCH: _torchrun,
     MPI: _mpi,
     SMDDP: _smddp,

@@ -1,23 +1,23 @@
-"""The contents of an image, and the features of its version of the training toolkit."""
+"""One host of a job as the training toolkit sees it: its configuration files, and the variables that it sets."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
-from typing import Any, Literal, NamedTuple
+from functools import cached_property, lru_cache
+from typing import Any
 
 from cloudtrain.runtime.sagemaker_launcher import ROOT
-from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, decode_hyperparameters
+from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
 from cloudtrain.runtime.sagemaker_launcher.variables import text_of
+from cloudtrain.targets.sagemaker.catalogue.contents import Container
+from cloudtrain.targets.sagemaker.reading import TRAINING_MODULE, Start
 from cloudtrain.targets.sagemaker.request import (
     GROUPS,
     INTERFACE,
     JOB_NAME,
-    LAUNCHER_KEYS,
     LOG_LEVEL,
-    MIRRORED,
     MODEL_PARALLEL,
     PARAMETER_SERVER,
     PROCESSES,
@@ -26,116 +26,15 @@ from cloudtrain.targets.sagemaker.request import (
     SUBMIT_DIRECTORY,
     Host,
     Request,
-    hyperparameters_file,
     input_data_config,
     resource_config,
 )
-
-Framework = Literal["pytorch", "tensorflow", "generic"]
 
 HOSTNAME_SHIM = "/opt/conda/lib/python/site-packages/gethostname.so"
 """The library that mpirun preloads to set host names, without the Python version in its path."""
 
 
-class Container(NamedTuple):
-    """The facts about an image that decide how a job starts.
-
-    Attributes:
-        framework: the framework whose toolkit runs; `generic` for images without SAGEMAKER_TRAINING_MODULE.
-        toolkit: the version of sagemaker-training.
-        smddprun: whether the data-parallel library is installed.
-        smddpmprun: whether the model-parallel library's wrapper is installed.
-        torch: the version of PyTorch; None if unknown.
-        python: the interpreter.
-        training_module: the value of SAGEMAKER_TRAINING_MODULE in the image; None if unknown.
-    """
-
-    framework: Framework
-    toolkit: str
-    smddprun: bool = False
-    smddpmprun: bool = False
-    torch: str | None = None
-    python: str = "python"
-    training_module: str | None = None
-
-    @property
-    def version(self) -> tuple[int, ...]:
-        """Return the toolkit's version as numbers: (5, 1, 4)."""
-        return version_of(self.toolkit)
-
-    def sets_efa(self, instance_type: str) -> bool:
-        """Return whether the toolkit makes libfabric use EFA on instances of this type."""
-        return _knows(_EFA_SINCE, instance_type, self.version)
-
-    def sets_rdma(self, instance_type: str) -> bool:
-        """Return whether the toolkit lets EFA read and write GPU memory on instances of this type."""
-        return _knows(_RDMA_SINCE, instance_type, self.version)
-
-
-@cache
-def version_of(toolkit: str) -> tuple[int, ...]:
-    """Return a version as numbers: (5, 1, 4) for `5.1.4`. Stops at the first part that is not a number."""
-    numbers: list[int] = []
-    for part in toolkit.split("."):
-        if not part.isdecimal():
-            break
-        numbers.append(int(part))
-    return tuple(numbers)
-
-
-_ALWAYS = (0,)
-_EFA_SINCE = {
-    "ml.g4dn.8xlarge": _ALWAYS,
-    "ml.g4dn.12xlarge": _ALWAYS,
-    "ml.g5.48xlarge": _ALWAYS,
-    "ml.p3dn.24xlarge": _ALWAYS,
-    "ml.p4d.24xlarge": _ALWAYS,
-    "ml.p4de.24xlarge": _ALWAYS,
-    "ml.p5.48xlarge": (4, 9),
-    "ml.p5e.48xlarge": (5, 1, 2),
-    "ml.p6e-gb200.36xlarge": (5, 1),
-    "ml.trn1.32xlarge": _ALWAYS,
-}
-_RDMA_SINCE = {
-    "ml.p4d.24xlarge": _ALWAYS,
-    "ml.p4de.24xlarge": _ALWAYS,
-    "ml.p5.48xlarge": (5, 1, 2),
-    "ml.p5e.48xlarge": (5, 1, 2),
-    "ml.p6e-gb200.36xlarge": (5, 1),
-    "ml.trn1.32xlarge": _ALWAYS,
-}
-"""The toolkit's own lists of instance types, by the version that first has each type.
-
-The lists were read in 4.7.4, 4.9.0 and 5.0.0 to 5.1.4. They never had p5en, p6-b200, p6-b300, g6, g6e, trn1n and trn2.
-"""
-
-
-def _knows(since: dict[str, tuple[int, ...]], instance_type: str, version: tuple[int, ...]) -> bool:
-    return instance_type in since and version >= since[instance_type]
-
-
 # One host of one job, as the training toolkit sees it from its configuration files.
-
-TRAINING_MODULE = "SAGEMAKER_TRAINING_MODULE"
-"""The variable with the function that the toolkit calls: `sagemaker_pytorch_container.training:main`."""
-
-_FRAMEWORK_OF: dict[str, Framework] = {
-    "sagemaker_pytorch_container": "pytorch",
-    "sagemaker_tensorflow_container": "tensorflow",
-}
-
-_OF_THE_JOB = {
-    PROGRAM,
-    SUBMIT_DIRECTORY,
-    "sagemaker_enable_cloudwatch_metrics",
-    REGION,
-    LOG_LEVEL,
-    JOB_NAME,
-    "default_user_module_name",
-    "_tuning_objective_metric",
-    "sagemaker_s3_output",
-}
-"""Hyperparameters about the job, which neither the script nor a launcher gets (sagemaker-training's `params.py`)."""
 
 
 @dataclass(frozen=True)
@@ -160,25 +59,23 @@ class HostSetup:
     package: bool = False
 
     @cached_property
+    def start(self) -> Start:
+        return Start(self.request, self.container)
+
+    @property
     def values(self) -> dict[str, Any]:
         """Return all hyperparameters, decoded."""
-        return decode_hyperparameters(hyperparameters_file(self.request))
+        return self.start.values
 
-    @cached_property
+    @property
     def user(self) -> dict[str, Any]:
         """Return the script's hyperparameters."""
-        return {
-            key: value
-            for key, value in self.values.items()
-            if key not in _OF_THE_JOB and not key.startswith("sagemaker_")
-        }
+        return self.start.parameters
 
-    @cached_property
+    @property
     def settings(self) -> dict[str, Any]:
-        """Return the launchers' hyperparameters, whose names begin with `sagemaker_`."""
-        return {
-            key: value for key, value in self.values.items() if key.startswith("sagemaker_") and key not in _OF_THE_JOB
-        }
+        """Return the launchers' hyperparameters."""
+        return self.start.settings
 
     @cached_property
     def resource(self) -> dict[str, Any]:
@@ -197,14 +94,6 @@ class HostSetup:
         return self.given.get(TRAINING_MODULE, self.container.training_module)
 
     @property
-    def framework(self) -> Framework:
-        """Return the framework whose toolkit runs.
-
-        SAGEMAKER_TRAINING_MODULE in the request can select another framework than the image's.
-        """
-        return _FRAMEWORK_OF.get(self.given.get(TRAINING_MODULE, "").partition(".")[0], self.container.framework)
-
-    @property
     def entry_point(self) -> str:
         """Return the script's path in the code folder.
 
@@ -220,12 +109,17 @@ class HostSetup:
         """
         if GROUPS in self.settings:
             return list(self.settings[GROUPS] or ())
-        return [self.host.group] if any(self.settings.get(key) for key in LAUNCHER_KEYS) else []
+        return [self.host.group] if self.start.asked is not None else []
 
     @property
     def takes_part(self) -> bool:
         """Return whether the distribution spans this host."""
         return self.host.group in self.distribution_groups
+
+    @property
+    def key(self) -> str | None:
+        """Return the hyperparameter that selects this host's launcher; None if the script runs without a launcher."""
+        return self.start.key if self.takes_part or self.start.key == PARAMETER_SERVER else None
 
     @cached_property
     def distribution_hosts(self) -> list[str]:
@@ -261,19 +155,12 @@ TASK_PORT, SERVER_PORT, MIRRORED_PORT = 2222, 2223, 8890
 
 def serves_parameters(setup: HostSetup) -> bool:
     """Return whether parameter servers start: in a TensorFlow job that asks for them and has several hosts."""
-    return bool(
-        setup.framework == "tensorflow" and setup.settings.get(PARAMETER_SERVER) and len(setup.resource["hosts"]) > 1
-    )
+    return setup.key == PARAMETER_SERVER
 
 
 def mirrors(setup: HostSetup) -> bool:
     """Return whether the toolkit sets up the workers of MultiWorkerMirroredStrategy."""
-    return bool(
-        setup.framework == "tensorflow"
-        and setup.settings.get(MIRRORED)
-        and not serves_parameters(setup)
-        and setup.takes_part
-    )
+    return setup.start.mirrors and setup.takes_part
 
 
 def server_cluster(setup: HostSetup) -> dict[str, list[str]]:
@@ -374,7 +261,7 @@ def _of_the_framework(setup: HostSetup) -> dict[str, str]:
 
     They override the job's variables, for example NCCL_DEBUG.
     """
-    if setup.framework != "pytorch":
+    if setup.start.framework != "pytorch":
         return {}
     version = {"SM_DLC_TORCH_VERSION": setup.container.torch} if setup.container.torch else {}
     return {

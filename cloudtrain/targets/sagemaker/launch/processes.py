@@ -20,11 +20,11 @@ from cloudtrain.runtime.sagemaker_launcher.machine import Machine
 from cloudtrain.runtime.sagemaker_launcher.plan import LaunchPlan, Program, launch_plan
 from cloudtrain.runtime.sagemaker_launcher.spec import Launch, read_launch
 from cloudtrain.targets.common import launchers
+from cloudtrain.targets.sagemaker.catalogue.contents import Container
 from cloudtrain.targets.sagemaker.launch.commands import Command, host_command
 from cloudtrain.targets.sagemaker.launch.container import (
     LONG,
     MASTER_PORT,
-    Container,
     HostSetup,
     host_environment,
     mirrors,

@@ -16,7 +16,8 @@ from shlex import quote
 from typing import Any, Literal
 
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, text_of
-from cloudtrain.targets.sagemaker.launch.container import HostSetup, version_of
+from cloudtrain.targets.sagemaker.catalogue.contents import version_of
+from cloudtrain.targets.sagemaker.launch.container import HostSetup
 
 # The command lines of Python scripts, packages and shell scripts.
 

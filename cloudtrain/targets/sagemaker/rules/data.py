@@ -7,21 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cloudtrain.plans.plan import Level
-from cloudtrain.rules.engine import Fault, Subject, mapping_at, rule, value_at
+from cloudtrain.rules.engine import Fault, Subject, ValuePath, mapping_at, rows_at, rule, text_at, value_at
 from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL
 from cloudtrain.targets.sagemaker.compile.places import INPUT_ROOT
+from cloudtrain.targets.sagemaker.reading import read
 from cloudtrain.targets.sagemaker.request import SUBMIT_DIRECTORY
 from cloudtrain.targets.sagemaker.rules.request import is_bucket
-from cloudtrain.targets.sagemaker.rules.view import (
-    ValuePath,
-    cluster,
-    input_named,
-    mapping,
-    mappings,
-    mode,
-    overridden,
-    text,
-)
 
 _S3 = re.compile(r"(?:s3|https)://(?P<bucket>[^/]*)(?P<key>/.*)?", re.DOTALL)
 
@@ -67,7 +58,7 @@ def channels_repeat(subject: Subject) -> Iterator[Fault]:
     Each channel is a folder `/opt/ml/input/data/NAME`. The channel `code` brings the bundle if cloudtrain's own
     launcher starts the job, or if the container has no network.
     """
-    names = [channel.get("ChannelName") for channel in mappings(subject, "InputDataConfig")]
+    names = [channel.get("ChannelName") for channel in rows_at(subject.plan.request, "InputDataConfig")]
     for name in dict.fromkeys(names):
         if names.count(name) < 2 or not isinstance(name, str):
             continue
@@ -88,8 +79,8 @@ def code_overridden(subject: Subject) -> Iterator[Fault]:
     A list in `sagemaker_overrides` replaces the whole list in the request. Without the channel `code`, the container
     has no code to run.
     """
-    needed = mode(subject) == "entrypoint" or f"{INPUT_ROOT}/{CODE_CHANNEL}/" in _submit_directory(subject)
-    names = {channel.get("ChannelName") for channel in mappings(subject, "InputDataConfig")}
+    needed = read(subject).start.by == "entrypoint" or f"{INPUT_ROOT}/{CODE_CHANNEL}/" in _submit_directory(subject)
+    names = {channel.get("ChannelName") for channel in rows_at(subject.plan.request, "InputDataConfig")}
     if needed and CODE_CHANNEL not in names:
         yield Fault(
             "the overrides replace all channels, and the channel `code` with the job's code is gone",
@@ -107,7 +98,7 @@ def pipe_is_no_folder(subject: Subject) -> Iterator[Fault]:
     can be read only once. Scripts that open files need `mode: mount`, which also reads on demand.
     """
     for name, channel in _channels(subject):
-        if _mode_of(subject, channel) == _PIPE and mode(subject) != "image":
+        if _mode_of(subject, channel) == _PIPE and read(subject).start.by != "image":
             yield Fault(
                 f"the script finds no folder, but a FIFO `/opt/ml/input/data/{name}_0`",
                 "write `mode: mount`, or accept it with `--ignore SM504` if the script reads the FIFO",
@@ -181,7 +172,7 @@ def file_system_without_network(subject: Subject) -> Iterator[Fault]:
 
     FSx and EFS are inside a VPC. Only instances in subnets of this VPC reach them.
     """
-    if mapping(subject, "VpcConfig"):
+    if mapping_at(subject.plan.request, "VpcConfig"):
         return
     for name, channel in _channels(subject):
         source = value_at(channel, "DataSource", "FileSystemDataSource")
@@ -201,7 +192,7 @@ def one_object_sharded(subject: Subject) -> Iterator[Fault]:
     `shard` distributes whole objects. The only object goes to the first instance. The other instances, which you also
     pay for, get an empty folder.
     """
-    count = cluster(subject).spanned_count
+    count = subject.reading.machines.spanned_count
     for name, item in subject.job.inputs.items():
         if item.shard and item.type == "uri_file" and item.data_type == "prefix" and count > 1:
             yield Fault(
@@ -217,7 +208,7 @@ def sharded_for_one(subject: Subject) -> Iterator[Fault]:
 
     `shard` has no effect on a single instance, which gets all files. It takes effect with more instances.
     """
-    machines = cluster(subject)
+    machines = subject.reading.machines
     if machines.count != 1:
         return
     for name, channel in _channels(subject):
@@ -231,21 +222,22 @@ def sharded_for_one(subject: Subject) -> Iterator[Fault]:
 
 def _channels(subject: Subject) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the name and content of each channel of the request, except the code channel."""
-    for channel in mappings(subject, "InputDataConfig"):
+    for channel in rows_at(subject.plan.request, "InputDataConfig"):
         name = channel.get("ChannelName")
-        if isinstance(name, str) and (name != CODE_CHANNEL or input_named(subject, name) is not None):
+        if isinstance(name, str) and (name != CODE_CHANNEL or read(subject).input_of(name) is not None):
             yield name, channel
 
 
 def _mode_of(subject: Subject, channel: Mapping[str, Any]) -> str:
     """Return `File`, `FastFile` or `Pipe`: the channel's own mode, or else the job's mode."""
-    return str(channel.get("InputMode") or text(subject, "AlgorithmSpecification", "TrainingInputMode") or "File")
+    usual = text_at(subject.plan.request, "AlgorithmSpecification", "TrainingInputMode")
+    return str(channel.get("InputMode") or usual or "File")
 
 
 def _input_path(subject: Subject, name: str, *field: str) -> ValuePath:
-    if path := overridden(subject, "InputDataConfig"):
+    if path := subject.reading.override_of("InputDataConfig"):
         return path
-    key = input_named(subject, name)
+    key = read(subject).input_of(name)
     return ("inputs", key, *field) if key is not None else ()
 
 
@@ -255,12 +247,12 @@ def _addresses(subject: Subject) -> Iterator[tuple[ValuePath, str]]:
         uri = value_at(channel, "DataSource", "S3DataSource", "S3Uri")
         if isinstance(uri, str):
             yield _input_path(subject, name, "sagemaker"), uri
-    if checkpoint := text(subject, "CheckpointConfig", "S3Uri"):
+    if checkpoint := text_at(subject.plan.request, "CheckpointConfig", "S3Uri"):
         yield ("checkpoint", "sagemaker"), checkpoint
-    if output := text(subject, "OutputDataConfig", "S3OutputPath"):
+    if output := text_at(subject.plan.request, "OutputDataConfig", "S3OutputPath"):
         model = subject.job.outputs.get("model")
         yield ("outputs", "model", "sagemaker") if model and model.sagemaker else (), output
 
 
 def _submit_directory(subject: Subject) -> str:
-    return str(mapping(subject, "HyperParameters").get(SUBMIT_DIRECTORY))
+    return str(mapping_at(subject.plan.request, "HyperParameters").get(SUBMIT_DIRECTORY))

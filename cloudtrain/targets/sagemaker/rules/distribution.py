@@ -7,28 +7,34 @@ from collections.abc import Iterator
 from cloudtrain.job.distribution import SMP, TensorFlow
 from cloudtrain.machines.table import InstanceType, instance_types
 from cloudtrain.plans.plan import Level
-from cloudtrain.rules.engine import Fault, Subject, join_names, rule
+from cloudtrain.rules.engine import Fault, Subject, join_names, mapping_at, rule, text_at
 from cloudtrain.rules.named import TITLES, device_of, framework_of, missing_framework
-from cloudtrain.targets.sagemaker.catalogue.images import numbers, versions
-from cloudtrain.targets.sagemaker.rules.view import (
-    TRAINING_MODULE,
-    add_entrypoint_hint,
-    cluster,
-    image,
-    image_name,
-    image_path,
-    launcher,
-    mapping,
-    mode,
-    text,
-    toolkit,
-)
+from cloudtrain.targets.sagemaker.catalogue.images import Image, numbers, versions
+from cloudtrain.targets.sagemaker.compile.launch import python_too_old
+from cloudtrain.targets.sagemaker.reading import TRAINING_MODULE, read
 
 _FIRST_TORCHRUN = {"gpu": "1.13.1", "cpu": "1.13.1", "neuron": "1.11.0"}
 """The first PyTorch images whose toolkit starts torchrun: sagemaker 2.257.7, fw_utils.py."""
 
 _FIRST_MULTI_WORKER = "2.9"
 """The first TensorFlow images whose toolkit writes TF_CONFIG for workers: sagemaker 2.257.7, fw_utils.py."""
+
+
+def image_name(found: Image) -> str:
+    """Return the image's name for messages: `PyTorch 2.8.0`."""
+    return f"{TITLES[found.framework]} {found.version}"
+
+
+def add_entrypoint_hint(subject: Subject, hint: str) -> str:
+    """Add to `hint` how to run the job without the image's toolkit.
+
+    Returns `hint` unchanged if the job needs the toolkit: for SMDDP, SMP, MPI on several instances, or an image whose
+    Python is too old for cloudtrain's launcher.
+    """
+    bound = subject.reading.distribution.type in ("smddp", "smp") or python_too_old(read(subject).image) is not None
+    if bound or (subject.reading.launcher == "mpirun" and subject.reading.machines.spanned_count > 1):
+        return hint
+    return f'{hint}; or write `launch = "entrypoint"` under `[sagemaker]`, and cloudtrain starts the script itself'
 
 
 @rule("SM321", Level.ERROR)
@@ -38,8 +44,8 @@ def torchrun_too_new(subject: Subject) -> Iterator[Fault]:
     The toolkit starts torchrun only in images with PyTorch 1.13.1 or later (on Trainium: PyTorch 1.11 or later). In
     older images, the toolkit ignores the distribution and runs one process on each instance.
     """
-    found = image(subject)
-    if mode(subject) != "toolkit" or launcher(subject) != "torchrun" or found is None:
+    found = read(subject).image
+    if read(subject).start.by != "toolkit" or subject.reading.launcher != "torchrun" or found is None:
         return
     framework, version = found.engine
     first = _FIRST_TORCHRUN[found.device]
@@ -47,7 +53,7 @@ def torchrun_too_new(subject: Subject) -> Iterator[Fault]:
         yield Fault(
             f"the toolkit starts torchrun from PyTorch {first} on, and the image has {version}",
             add_entrypoint_hint(subject, f"use version `{first}` or newer"),
-            image_path(subject),
+            read(subject).image_path,
         )
 
 
@@ -58,8 +64,8 @@ def multi_worker_too_new(subject: Subject) -> Iterator[Fault]:
     The toolkit sets TF_CONFIG for workers in images of TensorFlow 2.9 and later. In older images TF_CONFIG is missing,
     and every instance trains alone.
     """
-    found, distribution = image(subject), subject.reading.distribution
-    if mode(subject) != "toolkit" or not isinstance(distribution, TensorFlow) or found is None:
+    found, distribution = read(subject).image, subject.reading.distribution
+    if read(subject).start.by != "toolkit" or not isinstance(distribution, TensorFlow) or found is None:
         return
     framework, version = found.engine
     multi_worker = distribution.strategy == "multi_worker_mirrored"
@@ -67,7 +73,7 @@ def multi_worker_too_new(subject: Subject) -> Iterator[Fault]:
         yield Fault(
             f"the toolkit knows `multi_worker_mirrored` from TensorFlow 2.9 on, and the image has {version}",
             add_entrypoint_hint(subject, "use version `2.9` or newer"),
-            image_path(subject),
+            read(subject).image_path,
         )
 
 
@@ -84,7 +90,7 @@ def not_on_trainium(subject: Subject) -> Iterator[Fault]:
     hint, path = "write `distribution: {type: torch}`", ("distribution", "type")
     if distribution != subject.job.distribution.type:
         hint, path = "remove `HyperParameters` from `sagemaker_overrides`", ("sagemaker_overrides", "HyperParameters")
-    for group in cluster(subject).spanned:
+    for group in subject.reading.machines.spanned:
         if group.device == "neuron":
             message = f"`{distribution}` does not run on `{group.instance_type}`, which is Trainium"
             yield Fault(message, hint, path)
@@ -97,8 +103,9 @@ def server_counts_ignored(subject: Subject) -> Iterator[Fault]:
     It runs one parameter server on every instance, a master on the first instance, and a worker on each other instance
     (sagemaker-tensorflow-training 20.5.0).
     """
-    distribution, count = subject.reading.distribution, cluster(subject).spanned_count
-    if mode(subject) != "toolkit" or not isinstance(distribution, TensorFlow) or toolkit(subject) != "tensorflow":
+    distribution, count = subject.reading.distribution, subject.reading.machines.spanned_count
+    start = read(subject).start
+    if start.by != "toolkit" or not isinstance(distribution, TensorFlow) or start.framework != "tensorflow":
         return
     what = "servers" if distribution.strategy == "parameter_server" else "workers"
     for field in ("parameter_servers", "workers"):
@@ -118,8 +125,8 @@ def idle_instances(subject: Subject) -> Iterator[Fault]:
     cloudtrain's launcher assigns the workers to the instances in turn, and likewise the parameter servers. If both
     counts are smaller than the number of instances, you pay for idle instances.
     """
-    distribution, count = subject.reading.distribution, cluster(subject).spanned_count
-    if mode(subject) != "entrypoint" or not isinstance(distribution, TensorFlow):
+    distribution, count = subject.reading.distribution, subject.reading.machines.spanned_count
+    if read(subject).start.by != "entrypoint" or not isinstance(distribution, TensorFlow):
         return
     workers = distribution.workers or count
     if distribution.strategy == "parameter_server":  # a chief, and at least one worker
@@ -140,7 +147,11 @@ def strategy_on_one_instance(subject: Subject) -> Iterator[Fault]:
     There, MultiWorkerMirroredStrategy does the same as MirroredStrategy.
     """
     distribution = subject.reading.distribution
-    if isinstance(distribution, TensorFlow) and mode(subject) == "toolkit" and cluster(subject).spanned_count == 1:
+    if (
+        isinstance(distribution, TensorFlow)
+        and read(subject).start.by == "toolkit"
+        and subject.reading.machines.spanned_count == 1
+    ):
         yield Fault(
             f"`{distribution.strategy}` has no other instance to share with",
             "set `instance_count` to 2 or more; or use `distribution: {type: none}` and `MirroredStrategy`",
@@ -155,7 +166,7 @@ def torch_without_gpu(subject: Subject) -> Iterator[Fault]:
     Training works with the gloo backend, which `cloudtrain.runtime` chooses automatically. torchrun starts one process
     on each instance, unless `processes_per_instance` asks for more. The SageMaker SDK refuses such a job.
     """
-    machines = cluster(subject)
+    machines = subject.reading.machines
     if subject.reading.distribution.type == "torch" and {group.device for group in machines.spanned} == {"cpu"}:
         name = machines.spanned[0].instance_type
         yield Fault(
@@ -183,17 +194,6 @@ def smp_arguments(subject: Subject) -> Iterator[Fault]:
 
 # Rules about SageMaker's own libraries, SMDDP and SMP: the images and instance types that support them.
 
-_IGNORED = {
-    ("generic", "torchrun"), ("generic", "tensorflow"),
-    ("pytorch", "tensorflow"),
-    ("tensorflow", "torchrun"),
-}  # fmt: skip
-"""Pairs of a toolkit and a launcher or library that the toolkit does not support.
-
-They were measured with sagemaker-training 5.1.1 and 5.1.4, sagemaker-pytorch-training 3.0.0 and
-sagemaker-tensorflow-training 20.5.0.
-"""
-
 
 @rule("SM301", Level.ERROR)
 def image_without_smddp(subject: Subject) -> Iterator[Fault]:
@@ -203,12 +203,12 @@ def image_without_smddp(subject: Subject) -> Iterator[Fault]:
     warning, drops `smddprun` and starts plain mpirun; the script then fails at `init_process_group("smddp")`. The
     SageMaker SDK does not check images that are given by their address (tried with 2.257.7).
     """
-    found = image(subject)
+    found = read(subject).image
     if subject.reading.distribution.type == "smddp" and found is not None and not found.smddp:
         yield Fault(
             f"the image of {image_name(found)} does not have `smddp`; {_images_with_smddp(found.engine[0])}",
             _instead_of_smddp(subject),
-            image_path(subject) or ("distribution",),
+            read(subject).image_path or ("distribution",),
         )
 
 
@@ -222,11 +222,11 @@ def type_without_smddp(subject: Subject) -> Iterator[Fault]:
     """
     if subject.reading.distribution.type != "smddp":
         return
-    found, hint = image(subject), _instead_of_smddp(subject)
+    found, hint = read(subject).image, _instead_of_smddp(subject)
     supported = [row.name for row in instance_types("sagemaker") if row.smddp]
     if found is None or found.smddp:
         hint += f"; or use {' or '.join(f'`{name}`' for name in supported)}"
-    for group in cluster(subject).spanned:
+    for group in subject.reading.machines.spanned:
         if group.known and not group.known.smddp and not group.known.smddp_in_sdk:
             yield Fault(f"`smddp` does not run on `{group.known.name}`", hint, group.path)
 
@@ -243,15 +243,15 @@ def distribution_ignored(subject: Subject) -> Iterator[Fault]:
     argument `distribution`.
     """
     yield from _no_script(subject)
-    kind, distribution = toolkit(subject), subject.reading.distribution.type
-    if mode(subject) != "toolkit" or not {(kind, launcher(subject)), (kind, distribution)} & _IGNORED:
+    start, distribution = read(subject).start, subject.reading.distribution
+    if start.by != "toolkit" or start.starts(subject.reading.launcher):
         return
-    count = cluster(subject).spanned_count
+    count = subject.reading.machines.spanned_count
     who = "the one instance" if count == 1 else f"each of the {count} instances"
-    owner = {"generic": "your own image", "pytorch": "PyTorch", "tensorflow": "TensorFlow"}[kind]
+    owner = {"generic": "your own image", "pytorch": "PyTorch", "tensorflow": "TensorFlow"}[start.framework]
     yield Fault(
-        f"the training toolkit of {owner} ignores `{distribution}`: {who} would run one process, alone",
-        _how_to_start(subject, kind),
+        f"the training toolkit of {owner} ignores `{distribution.type}`: {who} would run one process, alone",
+        _how_to_start(subject, start.framework),
         ("distribution",),
     )
 
@@ -264,13 +264,13 @@ def image_without_smp(subject: Subject) -> Iterator[Fault]:
     cloudtrain selects by framework and version. In other images, `import smdistributed.modelparallel` or
     `torch.sagemaker` fails.
     """
-    distribution, found = subject.reading.distribution, image(subject)
+    distribution, found = subject.reading.distribution, read(subject).image
     if not isinstance(distribution, SMP) or found is None or found.smp == distribution.version:
         return
     message = f"the image of {image_name(found)} does not have version {distribution.version} of `smp`"
     if found.smp:
         message += f", but version {found.smp}"
-    yield Fault(message, _image_with_smp(distribution.version), image_path(subject) or ("distribution",))
+    yield Fault(message, _image_with_smp(distribution.version), read(subject).image_path or ("distribution",))
 
 
 def _no_script(subject: Subject) -> Iterator[Fault]:
@@ -285,7 +285,7 @@ def _no_script(subject: Subject) -> Iterator[Fault]:
 
 def _instead_of_smddp(subject: Subject) -> str:
     """Return a hint on how to train without SMDDP."""
-    found = image(subject)
+    found = read(subject).image
     framework = found.engine[0] if found is not None else subject.job.environment.framework
     if framework == "tensorflow":
         return "write `distribution: {type: tensorflow}`, and use MultiWorkerMirroredStrategy in the script"
@@ -353,9 +353,9 @@ def image_in_doubt(subject: Subject) -> Iterator[Fault]:
     versions of the SMP library for versions of PyTorch, and builds an address from them. The job would wait for its
     instances and then fail to pull the image.
     """
-    found = image(subject)
+    found = read(subject).image
     if found is not None and found.doubt is not None:
-        yield Fault(found.doubt, "name a version that exists, or another image", image_path(subject))
+        yield Fault(found.doubt, "name a version that exists, or another image", read(subject).image_path)
 
 
 @rule("SM306", Level.ERROR)
@@ -366,17 +366,17 @@ def image_for_other_device(subject: Subject) -> Iterator[Fault]:
     Trainium, and an image for Trainium supports nothing else. For an unknown instance type, the SageMaker SDK silently
     chooses a CPU image.
     """
-    found = image(subject)
+    found = read(subject).image
     if found is None:
         return
-    devices = {group.device for group in cluster(subject).groups}
-    for group in cluster(subject).groups:
+    devices = {group.device for group in subject.reading.machines.groups}
+    for group in subject.reading.machines.groups:
         alone = found.device == "neuron" and "neuron" not in devices
         if group.known and (alone or (group.device, found.device) in _BLIND):
             yield Fault(
                 f"the image is for {_DEVICES[found.device]}, and `{group.known.name}` has {_has(group.known)}",
                 f"{_by_framework(subject, found.framework)}, or name an image for {_DEVICES[group.device or 'cpu']}",
-                image_path(subject),
+                read(subject).image_path,
             )
 
 
@@ -386,12 +386,12 @@ def gpu_image_without_gpu(subject: Subject) -> Iterator[Fault]:
 
     The job works, but every start downloads several gigabytes of unused CUDA libraries.
     """
-    found, devices = image(subject), {group.device for group in cluster(subject).groups}
+    found, devices = read(subject).image, {group.device for group in subject.reading.machines.groups}
     if found is not None and found.device == "gpu" and devices == {"cpu"}:
         yield Fault(
-            f"the image is for GPUs, and `{cluster(subject).groups[0].instance_type}` has none",
+            f"the image is for GPUs, and `{subject.reading.machines.groups[0].instance_type}` has none",
             f"{_by_framework(subject, found.framework)}, or name an instance type with a GPU",
-            image_path(subject),
+            read(subject).image_path,
         )
 
 
@@ -402,8 +402,8 @@ def image_for_other_processor(subject: Subject) -> Iterator[Fault]:
     Grace-Blackwell machines (p6e-gb200) have ARM processors. AWS's training images are for x86-64, except those whose
     address contains `arm64`. On ARM, an x86-64 image fails at once with "exec format error".
     """
-    found = image(subject)
-    for group in cluster(subject).groups if found else ():
+    found = read(subject).image
+    for group in subject.reading.machines.groups if found else ():
         assert found is not None
         built_for = "arm64" if "arm64" in f"{found.repository}:{found.tag}" else "x86_64"
         if group.known and group.known.architecture not in ("", built_for):
@@ -420,7 +420,7 @@ def image_unpatched(subject: Subject) -> Iterator[Fault]:
 
     AWS patches the images of a framework version for about a year after its release. Older images stay available.
     """
-    found = image(subject)
+    found = read(subject).image
     if found is None or found.device == "neuron" or found.smp == 2:  # these images have their own end dates
         return
     framework, version = found.engine
@@ -431,7 +431,7 @@ def image_unpatched(subject: Subject) -> Iterator[Fault]:
         hint = f"use version `{newer}` or newer, if the script allows"
         if subject.reading.distribution.type in ("horovod", "smddp", "smp"):  # newer images lack these
             hint = f"write `distribution: {{type: torch}}`, and {hint}"
-        yield Fault(message, hint, image_path(subject))
+        yield Fault(message, hint, read(subject).image_path)
 
 
 @rule("SM310", Level.WARNING)
@@ -442,9 +442,9 @@ def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
     without it runs its own entry point instead, with the argument `train`. `smddp` and `smp` need an image derived from
     an AWS image: its Dockerfile begins with `FROM` and the address of the AWS image.
     """
-    found = image(subject)
-    if mode(subject) == "toolkit" and (found is None or found.toolkit is None):
-        if TRAINING_MODULE in mapping(subject, "Environment"):
+    found = read(subject).image
+    if read(subject).start.by == "toolkit" and (found is None or found.toolkit is None):
+        if TRAINING_MODULE in mapping_at(subject.plan.request, "Environment"):
             return
         library = subject.reading.distribution.type
         hint = add_entrypoint_hint(subject, "install sagemaker-training in the image")
@@ -453,7 +453,7 @@ def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
         yield Fault(
             "cloudtrain knows no training toolkit in this image",
             hint,
-            image_path(subject),
+            read(subject).image_path,
         )
 
 
@@ -464,7 +464,7 @@ def image_without_horovod(subject: Subject) -> Iterator[Fault]:
     AWS's images of PyTorch 2.0 and later and of TensorFlow 2.12 and later lack Horovod (Dockerfiles in
     aws/deep-learning-containers), so `import horovod` fails on every rank.
     """
-    found = image(subject)
+    found = read(subject).image
     if subject.reading.distribution.type != "horovod" or found is None or subject.job.environment.requirements:
         return
     framework, version = found.engine
@@ -485,11 +485,11 @@ def image_of_another_framework(subject: Subject) -> Iterator[Fault]:
     AWS's TensorFlow images lack PyTorch, and PyTorch images lack TensorFlow. torchrun is missing, or the script ends at
     its first import. If the job names an image, `framework` does not choose one, so both must agree.
     """
-    found = image(subject)
+    found = read(subject).image
     needed = missing_framework(subject, found.engine[0] if found else None)
     if found is not None and needed is not None and not any(distribution_ignored(subject)):
         message = f"the image is for {image_name(found)}, and the job needs {TITLES[needed]}"
-        yield Fault(message, _instead(subject, needed), image_path(subject))
+        yield Fault(message, _instead(subject, needed), read(subject).image_path)
 
 
 @rule("SM313", Level.WARNING)
@@ -499,22 +499,22 @@ def image_name_contradicts(subject: Subject) -> Iterator[Fault]:
     cloudtrain cannot look into your own image, and judges it by its name. An image called `tensorflow` probably lacks
     torchrun, and one called `cpu` probably cannot use a GPU.
     """
-    name = text(subject, "AlgorithmSpecification", "TrainingImage")
-    if image(subject) is not None or not name:
+    name = text_at(subject.plan.request, "AlgorithmSpecification", "TrainingImage")
+    if read(subject).image is not None or not name:
         return
     says = framework_of(name)
     needed = missing_framework(subject, says)
     if says is not None and needed is not None:
         message = f"`{name}` says that it is made for {TITLES[says]}, and the job needs {TITLES[needed]}"
-        yield Fault(message, _instead(subject, needed), image_path(subject))
-    for group in cluster(subject).groups:
+        yield Fault(message, _instead(subject, needed), read(subject).image_path)
+    for group in subject.reading.machines.groups:
         device = device_of(name)
         if group.known and device is not None and (group.device, device) in (*_BLIND, ("gpu", "neuron")):
             has = f"`{group.known.name}` has {_has(group.known)}"
             yield Fault(
                 f"`{name}` says that it is made for {_DEVICES[device]}, and {has}",
                 f"use an image for {_DEVICES[group.device or 'cpu']}, or accept this one with `--ignore SM313`",
-                image_path(subject),
+                read(subject).image_path,
             )
             return
 
@@ -529,9 +529,9 @@ def _instead(subject: Subject, framework: str) -> str:
 
 def _by_framework(subject: Subject, framework: str) -> str:
     """Return a hint to set `framework`, so that cloudtrain chooses the image."""
-    path, wanted = image_path(subject), f"write `environment: {{framework: {framework}}}`"
+    path, wanted = read(subject).image_path, f"write `environment: {{framework: {framework}}}`"
     if path[-1:] == ("version",):  # the version belongs to another framework
-        device = cluster(subject).groups[0].device or "cpu"
+        device = subject.reading.machines.groups[0].device or "cpu"
         newest = next(reversed(versions(framework, device) or versions(framework)))
         return f'write `environment: {{framework: {framework}, version: "{newest}"}}`'
     if path[:1] == ("sagemaker_overrides",):

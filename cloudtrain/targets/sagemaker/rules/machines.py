@@ -13,25 +13,15 @@ from cloudtrain.machines.table import instance_named, instance_types
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules import machines as shared
-from cloudtrain.rules.engine import Fault, Subject, join_names, rule
+from cloudtrain.rules.engine import Fault, Subject, ValuePath, join_names, mapping_at, rule, text_at
 from cloudtrain.rules.facts import counterpart
 from cloudtrain.rules.job import short_wait, wait_shorter_than_run
 from cloudtrain.rules.machines import over_ethernet
 from cloudtrain.runtime.sagemaker_launcher.variables import RDMA_FAMILIES
 from cloudtrain.targets.sagemaker.catalogue.images import numbers
 from cloudtrain.targets.sagemaker.compile.launch import REQUIREMENTS
+from cloudtrain.targets.sagemaker.reading import read
 from cloudtrain.targets.sagemaker.rules.distribution import distribution_ignored
-from cloudtrain.targets.sagemaker.rules.view import (
-    ValuePath,
-    cluster,
-    image,
-    launcher,
-    mapping,
-    mode,
-    overridden,
-    seconds,
-    text,
-)
 
 _NEVER = (99,)
 _FINDS_EFA = {"pytorch": (2, 6)}
@@ -51,7 +41,7 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
     of the form `ml.FAMILY.SIZE`, and chooses a CPU image for an unknown family. If a type is newer than the catalogue,
     add it to `instances.toml`.
     """
-    for group in cluster(subject).groups:
+    for group in subject.reading.machines.groups:
         name = group.instance_type
         if group.known is None and instance_named("sagemaker", f"ml.{name}") is None:
             near = _nearest(name)
@@ -66,7 +56,7 @@ def type_without_prefix(subject: Subject) -> Iterator[Fault]:
 
     SageMaker's names begin with `ml.`, such as `ml.g5.xlarge` for the EC2 type `g5.xlarge`.
     """
-    for group in cluster(subject).groups:
+    for group in subject.reading.machines.groups:
         name = group.instance_type
         if instance_named("sagemaker", f"ml.{name}"):
             yield Fault(f"`{name}` is EC2's name for the instance type", f"write `ml.{name}`", group.path)
@@ -108,8 +98,8 @@ def efa_left_off(subject: Subject) -> Iterator[Fault]:
     plugin from 2.6 on, because EFA's installer 1.38.0 contains it. You can set the variables with all plugins;
     cloudtrain's own launcher sets them (`launch = "entrypoint"`).
     """
-    machines = cluster(subject)
-    if mode(subject) != "toolkit" or machines.spanned_count < 2 or launcher(subject) in ("none", "tensorflow"):
+    machines, launcher = subject.reading.machines, subject.reading.launcher
+    if read(subject).start.by != "toolkit" or machines.spanned_count < 2 or launcher in ("none", "tensorflow"):
         return
     for group in machines.spanned:
         missing = _missing_variables(subject, group)
@@ -125,11 +115,11 @@ def fixed_disk_too_small(subject: Subject) -> Iterator[Fault]:
     On types with local NVMe disks, a job gets only these disks, and the service ignores `volume_size` (API reference,
     ResourceConfig). If the data does not fit, the job fails during the download.
     """
-    asked = mapping(subject, "ResourceConfig").get("VolumeSizeInGB")
+    asked = mapping_at(subject.plan.request, "ResourceConfig").get("VolumeSizeInGB")
     if not isinstance(asked, int):
         return
-    path = overridden(subject, "ResourceConfig", "VolumeSizeInGB") or ("resources", "volume_size")
-    for group in cluster(subject).groups:
+    path = subject.reading.override_of("ResourceConfig", "VolumeSizeInGB") or ("resources", "volume_size")
+    for group in subject.reading.machines.groups:
         disk = group.known.nvme_gb if group.known else 0
         if disk and asked * _GB_PER_GIB > disk:
             name = group.instance_type
@@ -148,10 +138,10 @@ def key_for_local_disk(subject: Subject) -> Iterator[Fault]:
     The machine encrypts local NVMe disks with its own key. The API refuses `VolumeKmsKeyId` for such instance types
     (API reference, ResourceConfig).
     """
-    if not text(subject, "ResourceConfig", "VolumeKmsKeyId"):
+    if not text_at(subject.plan.request, "ResourceConfig", "VolumeKmsKeyId"):
         return
-    path = overridden(subject, "ResourceConfig", "VolumeKmsKeyId") or ()
-    for group in cluster(subject).groups:
+    path = subject.reading.override_of("ResourceConfig", "VolumeKmsKeyId") or ()
+    for group in subject.reading.machines.groups:
         if group.known and group.known.nvme_gb:
             yield Fault(
                 f"`{group.known.name}` encrypts its local disk itself and takes no `volume_kms_key`",
@@ -177,7 +167,7 @@ def _nearest(name: str) -> str | None:
 
 def _missing_variables(subject: Subject, group: MachineGroup) -> list[str]:
     """Return the EFA variables that the instance type needs and that are not set, such as `FI_PROVIDER=efa`."""
-    known, found = group.known, image(subject)
+    known, found = group.known, read(subject).image
     if known is None or known.interconnect != "rdma" or not (known.gpus or known.neuron_cores):
         return []
     if found is not None and known.gpus and numbers(found.engine[1]) >= _FINDS_EFA.get(found.engine[0], _NEVER):
@@ -188,7 +178,7 @@ def _missing_variables(subject: Subject, group: MachineGroup) -> list[str]:
 
 def _is_set(subject: Subject, name: str) -> bool:
     """Return whether the job or any process in the plan sets the variable."""
-    if name in mapping(subject, "Environment"):
+    if name in mapping_at(subject.plan.request, "Environment"):
         return True
     return any(
         name in process.env or any(word.startswith(f"{name}=") for word in process.argv)
@@ -199,7 +189,7 @@ def _is_set(subject: Subject, name: str) -> bool:
 def _how_to_set(subject: Subject, missing: list[str]) -> str:
     """Return a hint on how to set the variables. mpirun needs `-x` options to pass them to the ranks."""
     distribution = subject.reading.distribution
-    if launcher(subject) == "mpirun":
+    if subject.reading.launcher == "mpirun":
         field = "options" if distribution.type in ("mpi", "horovod") else "mpi_options"
         return f'write `{field}: "{" ".join(f"-x {variable}" for variable in missing)}"` under `distribution`'
     variables = ", ".join(f'{name}: "{value}"' for name, _, value in (one.partition("=") for one in missing))
@@ -252,8 +242,8 @@ def group_without_gpu(subject: Subject) -> Iterator[Fault]:
     the job hangs until its collectives time out. With `torch_distributed`, the SageMaker SDK silently drops the list of
     distribution groups, so each group runs a separate torchrun (sagemaker 2.257.7).
     """
-    machines = cluster(subject)
-    if machines.kind != "groups" or launcher(subject) not in ("torchrun", "mpirun"):
+    machines = subject.reading.machines
+    if machines.kind != "groups" or subject.reading.launcher not in ("torchrun", "mpirun"):
         return
     with_gpu = [group.name for group in machines.spanned if group.device in ("gpu", "neuron")]
     for group in machines.spanned:
@@ -272,8 +262,8 @@ def groups_unlike(subject: Subject) -> Iterator[Fault]:
     At each step, all ranks wait for the slowest one. mpirun starts the same number of processes on every instance as on
     the first one. AWS documents only distributions over a single group (developer guide, heterogeneous clusters).
     """
-    machines = cluster(subject)
-    if machines.kind != "groups" or launcher(subject) not in ("torchrun", "mpirun"):
+    machines = subject.reading.machines
+    if machines.kind != "groups" or subject.reading.launcher not in ("torchrun", "mpirun"):
         return
     kinds = {group.name: group.known.hardware for group in machines.spanned if group.known and group.known.gpus}
     if len(set(kinds.values())) > 1:
@@ -293,7 +283,7 @@ def library_over_groups(subject: Subject) -> Iterator[Fault]:
     Both libraries need equal instances, because the toolkit starts them for a homogeneous cluster with one instance
     type (`SMDATAPARALLEL_USE_HOMOGENEOUS`, sagemaker-training 5.1.4).
     """
-    machines, distribution = cluster(subject), subject.reading.distribution.type
+    machines, distribution = subject.reading.machines, subject.reading.distribution.type
     if distribution not in ("smddp", "smp") or machines.kind != "groups" or len(machines.spanned) < 2:
         return
     first = machines.spanned[0].name
@@ -354,7 +344,7 @@ def preferences_exclude(subject: Subject) -> Iterator[Fault]:
             "remove `spot`, or name one `instance_type` instead of several",
             path,
         )
-    if mapping(subject, "ResourceConfig", "InstancePlacementConfig"):
+    if mapping_at(subject.plan.request, "ResourceConfig", "InstancePlacementConfig"):
         yield Fault(
             "`instance_preferences` and `InstancePlacementConfig` exclude each other",
             "remove `InstancePlacementConfig` from `sagemaker_overrides`",
@@ -369,7 +359,7 @@ def training_plan_twice(subject: Subject) -> Iterator[Fault]:
     A job may set either `TrainingPlanArns` of a preference or `TrainingPlanArn` of the whole job, but not both (API
     reference, InstancePreference).
     """
-    if not mapping(subject, "ResourceConfig").get("TrainingPlanArn"):
+    if not mapping_at(subject.plan.request, "ResourceConfig").get("TrainingPlanArn"):
         return
     for index, row in enumerate(subject.job.resources.instance_preferences):
         if row.training_plan is not None:
@@ -381,7 +371,7 @@ def training_plan_twice(subject: Subject) -> Iterator[Fault]:
 
 
 def _preferences(subject: Subject) -> list[MachineGroup]:
-    machines = cluster(subject)
+    machines = subject.reading.machines
     return list(machines.groups) if machines.kind == "preferences" else []
 
 
@@ -400,7 +390,7 @@ def half_a_network(subject: Subject) -> Iterator[Fault]:
     `VpcConfig` needs at least one of each. The service creates a network interface of every instance in a subnet, and
     applies the rules of the security groups.
     """
-    config = mapping(subject, "VpcConfig")
+    config = mapping_at(subject.plan.request, "VpcConfig")
     if not config:
         return
     for key, field in (("Subnets", "subnets"), ("SecurityGroupIds", "security_group_ids")):
@@ -417,10 +407,10 @@ def install_without_network(subject: Subject) -> Iterator[Fault]:
     With network isolation the container has no network access, so `pip install -r` and the job fail. Put the packages
     into the image. Or put them into the bundle as wheels, with `--no-index` in the requirements file.
     """
-    if not subject.plan.request.get("EnableNetworkIsolation") or mode(subject) == "image":
+    if not subject.plan.request.get("EnableNetworkIsolation") or read(subject).start.by == "image":
         return
     file = subject.job.environment.requirements
-    if file is None and mode(subject) == "toolkit":
+    if file is None and read(subject).start.by == "toolkit":
         file = REQUIREMENTS  # the toolkit installs this file wherever it finds it
     text = _text(subject, file)
     if text and "--no-index" not in text:
@@ -455,8 +445,8 @@ def profiler_on_trainium(subject: Subject) -> Iterator[Fault]:
 
     The SageMaker SDK switches the profiler off on `ml.trn` types. Use Neuron's own profiling tools.
     """
-    profiling = mapping(subject, "ProfilerConfig").get("DisableProfiler") is False
-    for group in cluster(subject).groups:
+    profiling = mapping_at(subject.plan.request, "ProfilerConfig").get("DisableProfiler") is False
+    for group in subject.reading.machines.groups:
         if profiling and group.device == "neuron":
             message = f"the profiler has nothing to show on `{group.instance_type}`"
             yield Fault(message, "remove `profiler = true` from the target's settings for this job", group.path)
@@ -470,7 +460,7 @@ def nothing_to_encrypt(subject: Subject) -> Iterator[Fault]:
     traffic.
     """
     wanted = subject.plan.request.get("EnableInterContainerTrafficEncryption")
-    if wanted and cluster(subject).count == 1:
+    if wanted and subject.reading.machines.count == 1:
         yield Fault(
             "one instance has no traffic to others that `encrypt_inter_container_traffic` could encrypt",
             "remove `encrypt_inter_container_traffic` from the target's settings for this job",
@@ -544,8 +534,8 @@ def spot_without_limit(subject: Subject) -> Iterator[Fault]:
     A spot job needs `MaxWaitTimeInSeconds`, which limits waiting and running together. The SageMaker SDK sends the job
     without this limit (2.257.7), and the service refuses the job.
     """
-    if _spot(subject) and seconds(subject, "MaxWaitTimeInSeconds") is None:
-        run = seconds(subject, "MaxRuntimeInSeconds") or 0
+    if _spot(subject) and read(subject).seconds("MaxWaitTimeInSeconds") is None:
+        run = read(subject).seconds("MaxRuntimeInSeconds") or 0
         message = "a spot job needs a limit for waiting and running together"
         yield Fault(message, f"write `spot: {{max_wait: {exact_duration(2 * run)}}}`", ("spot",))
 
@@ -556,7 +546,7 @@ def spot_with_warm_pool(subject: Subject) -> Iterator[Fault]:
 
     A warm pool cannot keep spot instances, so the service refuses the job (developer guide, managed warm pools).
     """
-    if _spot(subject) and seconds(subject, "KeepAlivePeriodInSeconds"):
+    if _spot(subject) and read(subject).seconds("KeepAlivePeriodInSeconds"):
         yield Fault(
             "spot capacity cannot be kept in a warm pool",
             "remove `spot` from the job, or `keep_alive` from the target's settings",
@@ -571,7 +561,7 @@ def wait_shorter_than_default_run(subject: Subject) -> Iterator[Fault]:
     `spot.max_wait` limits waiting and running together, so it cannot be less than `max_runtime`, whose default is one
     day. The SageMaker SDK sends such a job, and the service refuses it.
     """
-    wait, run = seconds(subject, "MaxWaitTimeInSeconds"), seconds(subject, "MaxRuntimeInSeconds")
+    wait, run = read(subject).seconds("MaxWaitTimeInSeconds"), read(subject).seconds("MaxRuntimeInSeconds")
     if any(wait_shorter_than_run(subject)):
         return  # CT402 reports it
     if wait is not None and run is not None and wait < run:
@@ -587,7 +577,7 @@ def warm_pool_of_groups(subject: Subject) -> Iterator[Fault]:
     Warm pools keep only equal instances, so a job cannot have both `KeepAlivePeriodInSeconds` and `InstanceGroups`
     (developer guide, managed warm pools).
     """
-    if cluster(subject).kind == "groups" and seconds(subject, "KeepAlivePeriodInSeconds"):
+    if subject.reading.machines.kind == "groups" and read(subject).seconds("KeepAlivePeriodInSeconds"):
         yield Fault(
             "a job with instance groups cannot be kept in a warm pool",
             "remove `keep_alive` from the target's settings for this job",
@@ -602,7 +592,7 @@ def spot_with_training_plan(subject: Subject) -> Iterator[Fault]:
     A training plan is capacity that you reserved and paid for in advance. A spot job would wait for other machines at
     extra cost, while the reserved machines stay idle.
     """
-    if _spot(subject) and text(subject, "ResourceConfig", "TrainingPlanArn"):
+    if _spot(subject) and text_at(subject.plan.request, "ResourceConfig", "TrainingPlanArn"):
         yield Fault(
             "the job has reserved capacity from a training plan, and asks for spot capacity",
             "remove `spot` from the job, or `training_plan` from the target's settings",
@@ -626,7 +616,7 @@ def warm_pool_long(subject: Subject) -> Iterator[Fault]:
     The limit is one hour in the developer guide, and six hours in the API's model. In accounts with the lower limit,
     the service refuses the job. In all accounts, the idle instances are billed like a running job.
     """
-    keep = seconds(subject, "KeepAlivePeriodInSeconds") or 0
+    keep = read(subject).seconds("KeepAlivePeriodInSeconds") or 0
     if keep > _LONGEST_POOL_OF_GUIDE:
         yield Fault(
             f"`keep_alive` is {format_duration(keep)}, and SageMaker's guide allows 1h",
@@ -640,9 +630,10 @@ def pending_limit_without_effect(subject: Subject) -> Iterator[Fault]:
 
     `MaxPendingTimeInSeconds` works on `ml.p`, `ml.g` and `ml.trn` types only (API reference, StoppingCondition).
     """
-    pending, devices = seconds(subject, "MaxPendingTimeInSeconds"), {group.device for group in cluster(subject).groups}
+    pending = read(subject).seconds("MaxPendingTimeInSeconds")
+    devices = {group.device for group in subject.reading.machines.groups}
     if pending is not None and devices == {"cpu"}:
-        name = cluster(subject).groups[0].instance_type
+        name = subject.reading.machines.groups[0].instance_type
         hint = "remove `max_pending` from the target's settings for this job, or name a type with GPUs or Trainium"
         yield Fault(f"`max_pending` has no effect on `{name}`", hint)
 

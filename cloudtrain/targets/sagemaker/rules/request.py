@@ -10,10 +10,10 @@ from cloudtrain.errors import did_you_mean
 from cloudtrain.job.model import format_duration, overrides_of
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules import machines as shared
-from cloudtrain.rules.engine import Fault, Subject, rule, value_at
+from cloudtrain.rules.engine import Fault, Subject, ValuePath, rows_at, rule, text_at, value_at
 from cloudtrain.targets.sagemaker.catalogue.shapes import Violation, violations
 from cloudtrain.targets.sagemaker.plan import RUN_TAG
-from cloudtrain.targets.sagemaker.rules.view import ValuePath, image_path, mappings, seconds, text
+from cloudtrain.targets.sagemaker.reading import read
 
 _WANTED = {
     "role": ("no SageMaker execution role is configured", 'role = "arn:aws:iam::ACCOUNT:role/NAME"'),
@@ -62,7 +62,7 @@ def role_is_no_role(subject: Subject) -> Iterator[Fault]:
     The API takes only `arn:aws:iam::ACCOUNT:role/NAME`. It refuses the bare name of a role, a user, and the ARN of a
     session that assumed the role.
     """
-    role = text(subject, "RoleArn")
+    role = text_at(subject.plan.request, "RoleArn")
     if "role" in subject.account.missing or _ROLE.fullmatch(role):
         return
     assumed = _ASSUMED.fullmatch(role)
@@ -78,7 +78,7 @@ def role_of_another_partition(subject: Subject) -> Iterator[Fault]:
 
     AWS, AWS China and AWS GovCloud are separate partitions. A job cannot use a role from another partition.
     """
-    role, region = _ROLE.fullmatch(text(subject, "RoleArn")), subject.account.region
+    role, region = _ROLE.fullmatch(text_at(subject.plan.request, "RoleArn")), subject.account.region
     if role is None or {"role", "region"} & set(subject.account.missing):
         return
     wanted = partition_of(region)
@@ -145,14 +145,16 @@ def image_of_another_region(subject: Subject) -> Iterator[Fault]:
     ECR only reaches its own region.
     """
     region = subject.account.region
-    uri = text(subject, "AlgorithmSpecification", "TrainingImage") or text(subject, "AppSpecification", "ImageUri")
+    uri = text_at(subject.plan.request, "AlgorithmSpecification", "TrainingImage") or text_at(
+        subject.plan.request, "AppSpecification", "ImageUri"
+    )
     match = _REGISTRY.fullmatch(uri)
     known = "region" not in subject.account.missing and _REGION.fullmatch(region)
     if match and known and match["region"] != region:
         yield Fault(
             f"the image is in `{match['region']}`, and the job runs in `{region}`",
             f"use the copy of the image in `{region}`, or make one",
-            image_path(subject),
+            read(subject).image_path,
         )
 
 
@@ -211,7 +213,7 @@ def identity_overridden(subject: Subject) -> Iterator[Fault]:
             f"remove `{field}` from `sagemaker_overrides`; a job's `name` begins the name of its runs",
             ("sagemaker_overrides", field),
         )
-    if {"Key": RUN_TAG, "Value": name} not in mappings(subject, "Tags"):
+    if {"Key": RUN_TAG, "Value": name} not in rows_at(subject.plan.request, "Tags"):
         yield Fault(
             f"the overrides remove the tag `{RUN_TAG}`, by which cloudtrain recognises its own job",
             "move the tags of `sagemaker_overrides` to `tags`",
@@ -229,7 +231,7 @@ def reserved_tag(subject: Subject) -> Iterator[Fault]:
     for key in subject.job.tags:
         if key == RUN_TAG:
             yield Fault(f"the tag `{key}` is cloudtrain's own", "remove it, or use another key", ("tags", key))
-    keys = [str(tag.get("Key")) for tag in mappings(subject, "Tags")]
+    keys = [str(tag.get("Key")) for tag in rows_at(subject.plan.request, "Tags")]
     for key in dict.fromkeys(keys):
         path = ("tags", key) if key in subject.job.tags else ("sagemaker_overrides", "Tags")
         if key.lower().startswith("aws:"):
@@ -335,7 +337,7 @@ _PLACES: dict[tuple[str, ...], _PlaceOf] = {
     ("AlgorithmSpecification", "MetricDefinitions"): _by_name(
         ("metrics",), ("AlgorithmSpecification", "MetricDefinitions"), "Name"
     ),
-    ("AlgorithmSpecification", "TrainingImage"): lambda subject, _rest: image_path(subject),
+    ("AlgorithmSpecification", "TrainingImage"): lambda subject, _rest: read(subject).image_path,
     ("InputDataConfig",): _by_name(("inputs",), ("InputDataConfig",), "ChannelName"),
     ("CheckpointConfig",): _always("checkpoint", "sagemaker"),
     ("ResourceConfig", "InstanceGroups"): _always("resources", "instance_groups"),
@@ -383,7 +385,7 @@ def warm_pool_costs(subject: Subject) -> Iterator[Fault]:
     Instances that wait for the next job cost as much as instances that train. You pay until another job uses them or
     `keep_alive` ends.
     """
-    keep, price = seconds(subject, "KeepAlivePeriodInSeconds"), subject.reading.machines.price
+    keep, price = read(subject).seconds("KeepAlivePeriodInSeconds"), subject.reading.machines.price
     if keep and price is not None:
         yield Fault(
             f"after the job, the warm pool costs {shared.cost_text(price, keep)} in {format_duration(keep)}",

@@ -9,14 +9,15 @@ from posixpath import normpath
 
 from cloudtrain.job.distribution import SMP
 from cloudtrain.plans.plan import Level
-from cloudtrain.rules.engine import Fault, Subject, rule
+from cloudtrain.rules.engine import Fault, Subject, mapping_at, rule
 from cloudtrain.runtime.torchrun_words import misread
 from cloudtrain.targets.common.compiling import hyperparameter_argv, resolve_hyperparameters
 from cloudtrain.targets.sagemaker.catalogue.images import numbers
 from cloudtrain.targets.sagemaker.compile.launch import REQUIREMENTS
 from cloudtrain.targets.sagemaker.compile.places import paths_of
 from cloudtrain.targets.sagemaker.launch.shell import arrives_intact, is_plain_name, shell_tokens, uses_shell
-from cloudtrain.targets.sagemaker.rules.view import add_entrypoint_hint, image, launcher, mapping, mode, toolkit
+from cloudtrain.targets.sagemaker.reading import read
+from cloudtrain.targets.sagemaker.rules.distribution import add_entrypoint_hint
 
 
 @rule("SM520", Level.ERROR)
@@ -30,7 +31,7 @@ def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
         return
     if subject.target.network_isolation:
         message, hint = "with network isolation the job cannot reach its secrets", "remove `network_isolation`"
-    elif mode(subject) == "image":
+    elif read(subject).start.by == "image":
         message, hint = (
             "the image's own entry point does not look up secrets",
             "name what runs: `entry_point: train.py`",
@@ -47,7 +48,7 @@ def secrets_left_to_the_script(subject: Subject) -> Iterator[Fault]:
     cloudtrain's own launcher looks up secrets, and starts a job with secrets wherever it can. If only the toolkit can
     start the job (`smddp`, `smp`, MPI between instances), the script must call `runtime.load_secrets()` itself.
     """
-    if subject.job.environment.secrets and mode(subject) == "toolkit":
+    if subject.job.environment.secrets and read(subject).start.by == "toolkit":
         message = "the image's toolkit starts this job, and does not look up its secrets"
         hint = "begin the script with `from cloudtrain import runtime; runtime.load_secrets()`"
         yield Fault(message, hint, ("environment", "secrets"))
@@ -61,7 +62,7 @@ def shell_script_under_torchrun(subject: Subject) -> Iterator[Fault]:
     other scripts with `--no_python`.
     """
     script = subject.job.entry_point or ""
-    if mode(subject) == "toolkit" and launcher(subject) == "torchrun" and not script.endswith(".py"):
+    if read(subject).start.by == "toolkit" and subject.reading.launcher == "torchrun" and not script.endswith(".py"):
         yield Fault(
             f"the toolkit's torchrun cannot start `{script}`",
             add_entrypoint_hint(subject, "name a Python script"),
@@ -77,7 +78,7 @@ def package_under_torchrun(subject: Subject) -> Iterator[Fault]:
     which it does not support with torchrun. cloudtrain's own launcher starts such a job, except if the target sets
     `launch = "toolkit"` or the job needs the toolkit.
     """
-    if mode(subject) == "toolkit" and launcher(subject) == "torchrun" and "setup.py" in _files(subject):
+    if read(subject).start.by == "toolkit" and subject.reading.launcher == "torchrun" and "setup.py" in _files(subject):
         yield Fault(
             "the toolkit treats code with a `setup.py` as a package, which it cannot start with torchrun",
             add_entrypoint_hint(subject, "add `/setup.py` to `.cloudtrainignore`"),
@@ -94,7 +95,7 @@ def entry_point_refused(subject: Subject) -> Iterator[Fault]:
     """
     script = subject.job.entry_point or ""
     name = normpath(script)
-    if mode(subject) == "toolkit" and name in _files(subject) and not is_plain_name(name):
+    if read(subject).start.by == "toolkit" and name in _files(subject) and not is_plain_name(name):
         better = re.sub(r"[^A-Za-z0-9._/+-]+", "_", name).lstrip("+-")
         yield Fault(
             f"the toolkit refuses the name `{script}`", f"rename it, to `{better}` for example", ("entry_point",)
@@ -109,7 +110,7 @@ def requirements_not_installed(subject: Subject) -> Iterator[Fault]:
     the file that `environment.requirements` names, as on every target.
     """
     if (
-        mode(subject) == "entrypoint"
+        read(subject).start.by == "entrypoint"
         and subject.job.environment.requirements is None
         and REQUIREMENTS in _files(subject)
     ):
@@ -127,7 +128,7 @@ def requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
     The other targets and cloudtrain's own launcher install only the file that `environment.requirements` names, so the
     same job would run with other packages on another target.
     """
-    if mode(subject) == "toolkit" and _has_unnamed_requirements(subject):
+    if read(subject).start.by == "toolkit" and _has_unnamed_requirements(subject):
         yield Fault(
             f"the toolkit installs `{REQUIREMENTS}`, which the job does not name",
             f"write `requirements: {REQUIREMENTS}` under `environment`, so that all targets do",
@@ -144,7 +145,7 @@ def package_not_installed(subject: Subject) -> Iterator[Fault]:
     cannot start packages with torchrun.
     """
     names = _files(subject)
-    if mode(subject) == "entrypoint" and "setup.py" in names and subject.job.environment.requirements is None:
+    if read(subject).start.by == "entrypoint" and "setup.py" in names and subject.job.environment.requirements is None:
         yield Fault(
             "cloudtrain's own launcher does not install the package of `setup.py`",
             "list what it needs in a file, and write `requirements: requirements.txt` under `environment`",
@@ -169,9 +170,6 @@ _OVERWRITTEN = {
 }
 """Variables of the job that each toolkit overwrites: sagemaker-pytorch-training 3.0.0, training.py."""
 
-_NEWEST = "5.1.4"
-"""The sagemaker-training version assumed in a user's own image."""
-
 _ALWAYS = ("CURRENT_HOST", "SAGEMAKER_JOB_NAME", "SAGEMAKER_REGION", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN")
 """Variables that SageMaker and all toolkits set."""
 
@@ -184,8 +182,8 @@ def broken_by_shell(subject: Subject) -> Iterator[Fault]:
     blanks and passes them to `/bin/sh`. Text with blanks is split, `*` becomes file names, quotes vanish, an empty text
     is lost, and text after a `;` is executed as a command (aws/sagemaker-training-toolkit, issue 128).
     """
-    found = image(subject)
-    if mode(subject) != "toolkit" or found is None or found.toolkit is None:
+    found = read(subject).image
+    if read(subject).start.by != "toolkit" or found is None or found.toolkit is None:
         return
     parameters = resolve_hyperparameters(subject.reading.parameters, paths_of(subject.job))
     for name, value in parameters.items():
@@ -208,9 +206,9 @@ def taken_by_torchrun(subject: Subject) -> Iterator[Fault]:
     option", torch 2.13 on Python 3.11). If cloudtrain itself starts torchrun, it writes `--` before such a script; the
     image's toolkit does not.
     """
-    if mode(subject) != "toolkit" or launcher(subject) != "torchrun":
+    if read(subject).start.by != "toolkit" or subject.reading.launcher != "torchrun":
         return
-    found = image(subject)
+    found = read(subject).image
     dashes = found is None or found.engine[0] != "pytorch" or numbers(found.engine[1]) >= (2,)
     for name, value in resolve_hyperparameters(subject.reading.parameters, paths_of(subject.job)).items():
         for word in misread(hyperparameter_argv({name: value}), dashes=dashes):
@@ -230,7 +228,7 @@ def options_broken_by_shell(subject: Subject) -> Iterator[Fault]:
     distribution = subject.reading.distribution
     field = "mpi_options" if distribution.type in ("smddp", "smp") else "options"
     options = getattr(distribution, field, "")
-    if launcher(subject) != "mpirun" or not options or mode(subject) == "image":
+    if subject.reading.launcher != "mpirun" or not options or read(subject).start.by == "image":
         return
     if not _options_arrive(subject, options):
         yield Fault(
@@ -248,12 +246,11 @@ def _options_arrive(subject: Subject, options: str) -> bool:
         acts = any(set(word) <= set(";&|<>()") for word in lexer) or "`" in options or "$(" in options
     except ValueError:
         return False
-    if acts or mode(subject) == "entrypoint":
+    start, words = read(subject).start, options.split()
+    if acts or start.by == "entrypoint":
         return not acts
-    found, words = image(subject), options.split()
-    version = found.toolkit if found and found.toolkit else _NEWEST
-    if toolkit(subject) != "generic" and uses_shell(version):
-        return shell_tokens(words, version) == tuple(intended)
+    if start.framework != "generic" and uses_shell(start.container.toolkit):
+        return shell_tokens(words, start.container.toolkit) == tuple(intended)
     return words == intended and "$" not in options
 
 
@@ -281,11 +278,11 @@ def overwritten_variable(subject: Subject) -> Iterator[Fault]:
     (sagemaker-pytorch-training 3.0.0). For torchrun, the toolkit sets `NCCL_PROTO=simple`. SageMaker sets the variables
     with the job's name and host. cloudtrain's own launcher keeps the job's NCCL variables.
     """
-    names = list(_ALWAYS)
-    if mode(subject) == "toolkit":
-        names += _OVERWRITTEN[toolkit(subject)]
-        names += ["NCCL_PROTO"] if toolkit(subject) == "pytorch" and launcher(subject) == "torchrun" else []
-    for name in mapping(subject, "Environment"):
+    names, start = list(_ALWAYS), read(subject).start
+    if start.by == "toolkit":
+        names += _OVERWRITTEN[start.framework]
+        names += ["NCCL_PROTO"] if start.framework == "pytorch" and subject.reading.launcher == "torchrun" else []
+    for name in mapping_at(subject.plan.request, "Environment"):
         if name in names:
             hint = f'set it inside the script, before NCCL starts: `os.environ["{name}"] = ...`'
             if name in _ALWAYS:
@@ -301,7 +298,7 @@ def shell_mode_arguments(subject: Subject) -> Iterator[Fault]:
     Without `entry_point` and `command`, the image's own entry point runs. It must read the hyperparameters from
     `/opt/ml/input/config/hyperparameters.json`. All values are text, and lists and mappings are in Python's notation.
     """
-    if mode(subject) != "image":
+    if read(subject).start.by != "image":
         return
     for name, value in subject.job.hyperparameters.items():
         if isinstance(value, list | dict):

@@ -1,0 +1,113 @@
+"""The contents of an image that decide how a job starts, and the features of its version of the training toolkit."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Literal, NamedTuple
+
+from cloudtrain.targets.sagemaker.catalogue.images import Image
+
+Framework = Literal["pytorch", "tensorflow", "generic"]
+
+
+class Container(NamedTuple):
+    """The facts about an image that decide how a job starts.
+
+    Attributes:
+        framework: the framework whose toolkit runs; `generic` for images without SAGEMAKER_TRAINING_MODULE.
+        toolkit: the version of sagemaker-training.
+        smddprun: whether the data-parallel library is installed.
+        smddpmprun: whether the model-parallel library's wrapper is installed.
+        torch: the version of PyTorch; None if unknown.
+        python: the interpreter.
+        training_module: the value of SAGEMAKER_TRAINING_MODULE in the image; None if unknown.
+    """
+
+    framework: Framework
+    toolkit: str
+    smddprun: bool = False
+    smddpmprun: bool = False
+    torch: str | None = None
+    python: str = "python"
+    training_module: str | None = None
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Return the toolkit's version as numbers: (5, 1, 4)."""
+        return version_of(self.toolkit)
+
+    def sets_efa(self, instance_type: str) -> bool:
+        """Return whether the toolkit makes libfabric use EFA on instances of this type."""
+        return _knows(_EFA_SINCE, instance_type, self.version)
+
+    def sets_rdma(self, instance_type: str) -> bool:
+        """Return whether the toolkit lets EFA read and write GPU memory on instances of this type."""
+        return _knows(_RDMA_SINCE, instance_type, self.version)
+
+
+@cache
+def version_of(toolkit: str) -> tuple[int, ...]:
+    """Return a version as numbers: (5, 1, 4) for `5.1.4`. Stops at the first part that is not a number."""
+    numbers: list[int] = []
+    for part in toolkit.split("."):
+        if not part.isdecimal():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)
+
+
+_ALWAYS = (0,)
+_EFA_SINCE = {
+    "ml.g4dn.8xlarge": _ALWAYS,
+    "ml.g4dn.12xlarge": _ALWAYS,
+    "ml.g5.48xlarge": _ALWAYS,
+    "ml.p3dn.24xlarge": _ALWAYS,
+    "ml.p4d.24xlarge": _ALWAYS,
+    "ml.p4de.24xlarge": _ALWAYS,
+    "ml.p5.48xlarge": (4, 9),
+    "ml.p5e.48xlarge": (5, 1, 2),
+    "ml.p6e-gb200.36xlarge": (5, 1),
+    "ml.trn1.32xlarge": _ALWAYS,
+}
+_RDMA_SINCE = {
+    "ml.p4d.24xlarge": _ALWAYS,
+    "ml.p4de.24xlarge": _ALWAYS,
+    "ml.p5.48xlarge": (5, 1, 2),
+    "ml.p5e.48xlarge": (5, 1, 2),
+    "ml.p6e-gb200.36xlarge": (5, 1),
+    "ml.trn1.32xlarge": _ALWAYS,
+}
+"""The toolkit's own lists of instance types, by the version that first has each type.
+
+The lists were read in 4.7.4, 4.9.0 and 5.0.0 to 5.1.4. They never had p5en, p6-b200, p6-b300, g6, g6e, trn1n and trn2.
+"""
+
+
+def _knows(since: dict[str, tuple[int, ...]], instance_type: str, version: tuple[int, ...]) -> bool:
+    return instance_type in since and version >= since[instance_type]
+
+
+def contents_of(image: Image | None, derived_from: Framework | None = None) -> Container:
+    """Return the parts of an image's contents that decide how the job starts.
+
+    A user's own image is assumed to have no framework toolkit, except if it is derived from an AWS image.
+    """
+    if image is None and derived_from is not None:
+        module = f"sagemaker_{derived_from}_container.training:main"
+        return Container(derived_from, _NEWEST_TOOLKIT, smddprun=True, smddpmprun=True, training_module=module)
+    if image is None or image.toolkit is None:
+        return Container("generic", _NEWEST_TOOLKIT)
+    name, version = image.engine
+    framework: Framework = "tensorflow" if name == "tensorflow" else "pytorch"
+    return Container(
+        framework,
+        image.toolkit,
+        smddprun=image.smddp,
+        smddpmprun=image.smp == 1,
+        torch=version if framework == "pytorch" else None,
+        training_module=f"sagemaker_{framework}_container.training:main",
+    )
+
+
+_NEWEST_TOOLKIT = "5.1.4"
+"""The sagemaker-training version assumed for a user's own image with the toolkit."""
