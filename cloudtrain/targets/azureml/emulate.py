@@ -41,7 +41,7 @@ from cloudtrain.targets.azureml.launch import (
     processes,
     service_paths,
 )
-from cloudtrain.targets.azureml.request import Body
+from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
 from cloudtrain.targets.common.compiling import Problems
 from cloudtrain.targets.common.launch import LocalAccount, LocalSettings, local_plan

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from cloudtrain.job.data import find_references
 from cloudtrain.plans.processes import Alike, Process, Processes
-from cloudtrain.targets.azureml.request import Body, Request
+from cloudtrain.targets.azureml.reading import Body
 
 # The paths of inputs and outputs on an instance, and the command line with these paths filled in.
 #
@@ -462,17 +462,12 @@ def _of_all_hosts(layout: JobLayout, instance: int) -> dict[str, str]:
 # Every process of a job, with its argv and environment.
 
 
-def view(request: Request, run_name: str, workspace_id: str, devices: int | None) -> Processes:
-    """Return the job's processes for `Plan.processes`, without the environment variables in `variables.LONG`.
+def view(body: Body, run_name: str, workspace_id: str, gpus: int | None) -> Processes:
+    """Return the job's processes for `Plan.processes`, without the environment variables in `LONG`.
 
-    Args:
-        request: the body of the job.
-        run_name: the job's name.
-        workspace_id: the workspace's ARM id.
-        devices: number of GPUs of each instance; None if unknown.
+    `workspace_id` is the workspace's ARM id, and `gpus` the number of GPUs of each instance; None if unknown.
     """
-    body = Body(request)
-    return Processes(_groups(body, service_layout(body, run_name, workspace_id, devices), whole=False))
+    return Processes(_groups(body, service_layout(body, run_name, workspace_id, gpus), whole=False))
 
 
 def processes(body: Body, layout: JobLayout) -> Iterator[Process]:

@@ -111,7 +111,7 @@ class AzureMLTarget(Target):
         self, job: TrainingJob, settings: Any, account: Any, plan: Plan, processing: ProcessingJob | None = None
     ) -> Reading:
         """Return what the body of a command job says."""
-        from cloudtrain.targets.azureml.rules.view import AzureMLReading
+        from cloudtrain.targets.azureml.reading import AzureMLReading
 
         return AzureMLReading(self.name, job, account, plan, processing)
 

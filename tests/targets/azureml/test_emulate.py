@@ -14,7 +14,7 @@ from cloudtrain.plans.plan import Bundle, CompileContext, Machine, Plan
 from cloudtrain.targets.azureml.compile.job import compile_azureml
 from cloudtrain.targets.azureml.emulate import ACCOUNT
 from cloudtrain.targets.azureml.launch import processes, service_layout
-from cloudtrain.targets.azureml.request import Body
+from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.common.launch import LocalAccount
 from cloudtrain.targets.common.scaling import scaled_job
 from cloudtrain.targets.local.compile import compile_local

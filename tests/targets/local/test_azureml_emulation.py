@@ -16,7 +16,7 @@ from cloudtrain.code.tree import scan
 from cloudtrain.plans.plan import CompileContext
 from cloudtrain.plans.states import RunState
 from cloudtrain.targets.azureml.launch import processes, service_layout
-from cloudtrain.targets.azureml.request import Body
+from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.common.launchers import loopback_variables
 from tests.deadlines import GRACE
 from tests.targets.azureml.test_emulate import OWN, WORKSPACE, azureml_request

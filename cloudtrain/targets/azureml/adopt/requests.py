@@ -24,6 +24,7 @@ from cloudtrain.targets.azureml.adopt.job_files import (
 from cloudtrain.targets.azureml.compile.job import RUN_PROPERTY
 from cloudtrain.targets.azureml.compile.parts import MODELS, UNNAMED, asset_id, camel, compute_id, duration_seconds
 from cloudtrain.targets.azureml.compile.places import LOCAL_UPLOAD, SCHEMES
+from cloudtrain.targets.azureml.reading import DEFAULT_EXPERIMENT, Body
 from cloudtrain.targets.azureml.settings import AzureML, account_of
 from cloudtrain.targets.common.compiling import hyperparameter_text
 
@@ -134,51 +135,39 @@ _SERVICES = {"SSH": "ssh", "TensorBoard": "tensor_board", "JupyterLab": "jupyter
 ENVIRONMENT_WORDS = ("asset_name", "asset_version", "description", "tags")
 """What a definition of an environment says of the asset, under the names of the job's fields."""
 
-DEFAULT_EXPERIMENT = "Default"
-"""The experiment that the service chooses for a body that names none."""
-
 
 def drafts_of(original: Original) -> Iterator[Draft]:
     """Yield the one job that compiles to the original's body."""
-    body: Mapping[str, Any] = original.request["properties"]
-    comments: dict[tuple[str | int, ...], str] = {}
-    title = original.name or body.get("displayName") or body.get("experimentName") or "training"
+    body, comments = Body(original.request), dict[ValuePath, str]()
+    properties = body.properties
+    title = original.name or properties.get("displayName") or properties.get("experimentName") or "training"
     name = job_name_from(str(title))
     if original.name and name != original.name:
         comments[("name",)] = f"was {original.name!r}; every run of cloudtrain adds its own ending"
     job: dict[str, Any] = {"name": name}
-    if body.get("description") is not None:
-        job["description"] = body["description"]
-    job["source_dir"] = _source(original, body.get("codeId"), comments)
-    job["command"] = body.get("command", "")
-    distribution = _distribution(_mapping(body.get("distribution")), comments)
-    if distribution:
-        job["distribution"] = distribution
-    job["resources"] = _resources(_mapping(body.get("resources")))
-    job["environment"] = _environment(body.get("environmentId"))
+    if properties.get("description") is not None:
+        job["description"] = properties["description"]
+    job["source_dir"] = _source(original, properties.get("codeId"), comments)
+    job["command"] = properties.get("command", "")
     variables = {
         key: value if isinstance(value, str) else json.dumps(value)
-        for key, value in _mapping(body.get("environmentVariables")).items()
+        for key, value in body.mapping("environmentVariables").items()
     }
-    if variables:
-        job["environment"]["variables"] = variables
-    inputs = {key: _input(_mapping(item)) for key, item in _mapping(body.get("inputs")).items()}
-    outputs = {key: _output(_mapping(item)) for key, item in _mapping(body.get("outputs")).items()}
-    seconds = duration_seconds(str(_mapping(body.get("limits")).get("timeout", "")))
     optional = {
-        "resources": job.pop("resources"),
-        "environment": job.pop("environment"),
-        "inputs": inputs,
-        "outputs": outputs,
-        "spot": {} if _mapping(body.get("queueSettings")).get("jobTier") == "Spot" else None,
-        "max_runtime": seconds,
-        "tags": {key: value for key, value in _mapping(body.get("tags")).items() if isinstance(value, str)},
+        "distribution": _distribution(body, comments),
+        "resources": _resources(body),
+        "environment": _environment(properties.get("environmentId")) | ({"variables": variables} if variables else {}),
+        "inputs": {key: _input(_mapping(item)) for key, item in body.mapping("inputs").items()},
+        "outputs": {key: _output(_mapping(item)) for key, item in body.mapping("outputs").items()},
+        "spot": {} if body.is_spot else None,
+        "max_runtime": body.max_runtime,
+        "tags": {key: value for key, value in _mapping(properties.get("tags")).items() if isinstance(value, str)},
     }
     job |= {key: value for key, value in optional.items() if value or (key == "spot" and value is not None)}
     yield Draft(job, _settings(original, body), comments)
 
 
-def _source(original: Original, code: Any, comments: dict[Any, str]) -> str | None:
+def _source(original: Original, code: Any, comments: dict[ValuePath, str]) -> str | None:
     """Return the job's `source_dir`; None if the body has no code. `code` is the body's `codeId`. If the folder of the
     code is unknown, return `.` and add a comment to `comments`.
     """
@@ -201,35 +190,33 @@ def is_local(place: str) -> bool:
     return not place.startswith((*SCHEMES, "azureml:", "/subscriptions/", "git+", "run:"))
 
 
-def _distribution(given: Mapping[str, Any], comments: dict[Any, str]) -> dict[str, Any]:
-    kind = str(given.get("distributionType", "")).lower()
-    if kind in ("pytorch", "mpi"):
-        count = given.get("processCountPerInstance")
-        if count is None:
+def _distribution(body: Body, comments: dict[ValuePath, str]) -> dict[str, Any]:
+    if body.kind in ("PyTorch", "Mpi"):
+        if body.distribution.get("processCountPerInstance") is None:
             comments[("distribution",)] = (
                 "the body leaves the processes of each instance to the service, which starts one; give it the GPUs of\n"
                 "an instance, and remove `distribution` from the overrides"
             )
-        return {"type": "torch" if kind == "pytorch" else "mpi", "processes_per_instance": count or 1}
-    if kind == "tensorflow":
-        servers, workers = given.get("parameterServerCount") or 0, given.get("workerCount")
+        kind = "torch" if body.kind == "PyTorch" else "mpi"
+        return {"type": kind, "processes_per_instance": body.processes_per_instance}
+    if body.kind == "TensorFlow":
+        servers, workers = body.parameter_servers, body.distribution.get("workerCount")
         more = {"strategy": "parameter_server", "parameter_servers": servers} if servers else {}
         return {"type": "tensorflow", **more, **({"workers": workers} if workers is not None else {})}
-    if kind == "ray":
-        fields = {name: given.get(camel(name)) for name in Ray.model_fields if name != "type"}
+    if body.kind == "Ray":
+        fields = {name: body.distribution.get(camel(name)) for name in Ray.model_fields if name != "type"}
         return {"type": "ray", **{name: value for name, value in fields.items() if value is not None}}
     return {}
 
 
-def _resources(given: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if given.get("instanceCount") is not None:
-        found["instance_count"] = given["instanceCount"]
-    if given.get("instanceType"):
-        found["instance_type"] = {"azureml": given["instanceType"]}
-    if given.get("shmSize"):
-        found["shm_size"] = given["shmSize"]
-    return found
+def _resources(body: Body) -> dict[str, Any]:
+    resources = body.mapping("resources")
+    fields = {
+        "instance_count": resources.get("instanceCount"),
+        "instance_type": {"azureml": body.instance_type} if body.instance_type else None,
+        "shm_size": resources.get("shmSize") or None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _environment(given: Any) -> dict[str, Any]:
@@ -302,30 +289,28 @@ def _output(given: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _settings(original: Original, body: Mapping[str, Any]) -> dict[str, Any]:
-    resources, queue = _mapping(body.get("resources")), _mapping(body.get("queueSettings"))
-    identity = _mapping(body.get("identity"))
-    tier = str(queue.get("jobTier") or "").lower()
-    notified = _mapping(body.get("notificationSetting"))
-    found = {
+def _settings(original: Original, body: Body) -> dict[str, Any]:
+    resources, identity = body.mapping("resources"), body.mapping("identity")
+    notifications, tier = body.mapping("notificationSetting"), body.tier.lower()
+    settings = {
         **original.settings,
-        "compute": _compute(body.get("computeId"), original),
-        "experiment": body.get("experimentName") or DEFAULT_EXPERIMENT,
-        "display_name": body.get("displayName"),
+        "compute": _compute(body.properties.get("computeId"), original),
+        "experiment": body.experiment,
+        "display_name": body.properties.get("displayName"),
         "job_tier": tier if tier in ("basic", "standard", "premium") else None,
-        "priority": _PRIORITIES.get(queue.get("priority", 0)),
+        "priority": _PRIORITIES.get(body.mapping("queueSettings").get("priority", 0)),
         "identity": _IDENTITIES.get(str(identity.get("identityType", ""))),
         "managed_identity_client_id": identity.get("clientId"),
         "managed_identity_resource_id": identity.get("resourceId"),
         "docker_args": resources.get("dockerArgs") or resources.get("dockerArgsList"),
         "locations": resources.get("locations"),
         "max_instance_count": resources.get("maxInstanceCount"),
-        "services": {key: _service(_mapping(item)) for key, item in _mapping(body.get("services")).items()},
+        "services": {key: _service(_mapping(item)) for key, item in body.mapping("services").items()},
     }
-    if notified.get("emails"):
-        events = [_EVENTS[event] for event in notified.get("emailOn") or _EVENTS if event in _EVENTS]
-        found["notifications"] = {"emails": notified["emails"], "on": events}
-    return {name: value for name, value in found.items() if value not in (None, {}, [])}
+    if notifications.get("emails"):
+        events = [_EVENTS[event] for event in notifications.get("emailOn") or _EVENTS if event in _EVENTS]
+        settings["notifications"] = {"emails": notifications["emails"], "on": events}
+    return {name: value for name, value in settings.items() if value not in (None, {}, [])}
 
 
 def _compute(given: Any, original: Original) -> str | None:

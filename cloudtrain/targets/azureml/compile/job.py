@@ -20,7 +20,6 @@ from cloudtrain.targets.azureml.compile.parts import (
     code_id,
     compute_id,
     distribution_of,
-    duration_seconds,
     duration_text,
     is_cluster,
     is_own_type,
@@ -37,7 +36,7 @@ from cloudtrain.targets.azureml.compile.places import (
     outputs_of,
     places_of,
 )
-from cloudtrain.targets.azureml.request import Body
+from cloudtrain.targets.azureml.reading import OVERRIDES, Body, distribution_in, machines_in
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount, Service
 from cloudtrain.targets.common.compiling import Problems
 
@@ -321,63 +320,32 @@ def _variables(parts: Parts, problems: Problems) -> dict[str, str]:
 # The first lines of a plan, for the user: machines, processes, environment, checkpoints and highest cost.
 
 
-def summary(parts: Parts, request: Mapping[str, Any], processes: Processes) -> list[tuple[str, str]]:
-    """Return the lines as pairs of label and text, in reading order."""
-    job, account, body = parts.job, parts.account, request["properties"]
-    seconds = max_runtime(body)
+def summary(
+    parts: Parts, body: Body, machines: MachineGroup, processes: Processes
+) -> Iterator[tuple[str, str]]:  # fmt: skip
+    """Yield the lines as pairs of label and text, in reading order. `machines` are those of the body."""
+    job, account = parts.job, parts.account
     pairs = [
         ("target", f"azureml (workspace {account.workspace} in {account.resource_group})"),
-        ("compute", _summary_compute(body)),
-        ("instances", _instances(parts, instance_count(body))),
-        ("processes", _processes(processes, instance_count(body))),
-        ("distribution", job.distribution.type),
+        ("compute", body.compute_name),
+        ("instances", _instances(machines, body)),
+        ("processes", _processes(processes, body.instances)),
+        ("distribution", distribution_in(job, body).type),
         ("environment", _environment(parts, body)),
         ("script", job.entry_point or job.command or ""),
-        ("checkpoint", Body(request).outputs.get("checkpoint", {}).get("uri", "")),
-        ("max runtime", format_duration(seconds) if seconds else "none: it runs until it ends"),
-        ("tier", _tier(body)),
-        ("cost", _cost(parts.machines, body)),
+        ("checkpoint", body.outputs.get("checkpoint", {}).get("uri", "")),
+        ("max runtime", format_duration(body.max_runtime) if body.max_runtime else "none: it runs until it ends"),
+        ("tier", body.tier),
+        ("cost", _cost(machines, body)),
     ]
-    return [(label, text) for label, text in pairs if text]
+    return ((label, text) for label, text in pairs if text)
 
 
-def instance_count(body: Mapping[str, Any]) -> int:
-    """Return the number of instances that a body asks for. Default: one."""
-    return Body({"properties": body}).instances
-
-
-def max_runtime(body: Mapping[str, Any]) -> int | None:
-    """Return the seconds after which the service ends the job; None if the body sets no limit."""
-    return duration_seconds(str((body.get("limits") or {}).get("timeout", "")))
-
-
-def most_it_can_cost(machines: MachineGroup, body: Mapping[str, Any]) -> float | None:
-    """Return the cost of all instances for the whole time limit in US dollars; None if the price or the limit is
-    unknown.
-    """
-    seconds, rate = max_runtime(body), _hourly(machines, body)
-    return None if seconds is None or rate is None else over(rate, seconds)
-
-
-def _hourly(machines: MachineGroup, body: Mapping[str, Any]) -> float | None:
-    return hourly([(machines.known, instance_count(body))])
-
-
-def _tier(body: Mapping[str, Any]) -> str:
-    queue = body.get("queueSettings")
-    return str(queue.get("jobTier", "")) if isinstance(queue, Mapping) else ""
-
-
-def _summary_compute(body: Mapping[str, Any]) -> str:
-    compute = str(body.get("computeId", "serverless"))
-    return compute.rpartition("/")[2]
-
-
-def _instances(parts: Parts, count: int) -> str:
-    known = parts.machines.known
+def _instances(machines: MachineGroup, body: Body) -> str:
+    known, count = machines.known, machines.count
     if known is None:
-        left_open = "the type of the cluster" if is_cluster(parts.target.compute) else "any type"
-        return f"{count} x {parts.machines.instance_type or left_open}"
+        left_open = "any type" if body.compute is None else "the type of the cluster"
+        return f"{count} x {machines.instance_type or left_open}"
     network = ", InfiniBand" if known.interconnect == "rdma" and count > 1 else ""
     return f"{count} x {known.name} ({known.hardware}{network})"
 
@@ -389,31 +357,28 @@ def _processes(processes: Processes, instances: int) -> str:
     return f"{len(processes)} on {len(hosts)} of {instances} instances" if instances > 1 else str(len(processes))
 
 
-def _environment(parts: Parts, body: Mapping[str, Any]) -> str:
+def _environment(parts: Parts, body: Body) -> str:
     upload = parts.environment.upload
-    if upload is None or body.get("environmentId") != parts.environment.id:
-        return str(body.get("environmentId", ""))
-    given = parts.job.environment
+    if upload is None or body.environment != parts.environment.id:
+        return body.environment
+    environment = parts.job.environment
     *_, asset, _, version = upload.destination.split("/")
-    registered = f", registered as {asset}:{version}" if given.asset_name else ""
+    registered = f", registered as {asset}:{version}" if environment.asset_name else ""
     if upload.folder is not None:
-        return f"built from {upload.folder}/{given.dockerfile or 'Dockerfile'}{registered}"
-    image = given.image.of("azureml") if given.image else None
-    conda = f" with {given.conda_file}" if given.conda_file else ""
+        return f"built from {upload.folder}/{environment.dockerfile or 'Dockerfile'}{registered}"
+    image = environment.image.of("azureml") if environment.image else None
+    conda = f" with {environment.conda_file}" if environment.conda_file else ""
     return f"made of {image}{conda}{registered}"
 
 
-def _cost(machines: MachineGroup, body: Mapping[str, Any]) -> str:
-    most, rate = most_it_can_cost(machines, body), _hourly(machines, body)
-    spot = ", less on spot capacity" if _tier(body) == "Spot" else ""
-    if most is not None:
-        return f"at most ${most:,.2f} at list prices{spot}"
-    if rate is not None:
+def _cost(machines: MachineGroup, body: Body) -> str:
+    rate, seconds = hourly([(machines.known, machines.count)]), body.max_runtime
+    spot = ", less on spot capacity" if body.is_spot else ""
+    if rate is None:
+        return "unknown: the catalogue has no price of this type" if machines.known is not None else ""
+    if seconds is None:
         return f"${rate:,.2f} an hour at list prices{spot}; no limit is set"
-    return "unknown: the catalogue has no price of this type" if machines.known is not None else ""
-
-
-OVERRIDES = "azureml_overrides"
+    return f"at most ${over(rate, seconds):,.2f} at list prices{spot}"
 
 
 def compile_azureml(job: AnyJob, target: AzureML, context: CompileContext) -> Plan:
@@ -445,10 +410,11 @@ def _compile(job: TrainingJob, target: AzureML, context: CompileContext, problem
 
 
 def _plan(parts: Parts, request: dict[str, Any]) -> Plan:
-    context = parts.context
-    gpus = parts.machines.known.gpus if parts.machines.known is not None else None
+    context, body = parts.context, Body(request)
+    machines = machines_in(body, parts.machines, parts.account)
+    gpus = machines.known.gpus if machines.known is not None else None
     places = places_of(request, context.run_name, parts.account.workspace_id)
-    processes = azureml_node.view(request, context.run_name, parts.account.workspace_id, gpus)
+    processes = azureml_node.view(body, context.run_name, parts.account.workspace_id, gpus)
     return Plan(
         target="azureml",
         run_name=context.run_name,
@@ -456,7 +422,7 @@ def _plan(parts: Parts, request: dict[str, Any]) -> Plan:
         request=request,
         uploads=tuple(_uploads(parts, request)),
         processes=processes,
-        summary=tuple(summary(parts, request, processes)),
+        summary=tuple(summary(parts, body, machines, processes)),
         place=parts.account.place,
         outputs={name: uri.partition("?")[0] for name, uri in places.items()},  # without keys (SAS)
     )

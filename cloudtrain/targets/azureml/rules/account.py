@@ -14,23 +14,8 @@ from cloudtrain.rules.engine import Fault, Subject, plural, rule
 from cloudtrain.rules.facts import counterpart, has_rdma_somewhere
 from cloudtrain.rules.machines import instead, needs_network, over_ethernet
 from cloudtrain.targets.azureml.catalogue import guess, nearest_size
-from cloudtrain.targets.azureml.compile.job import max_runtime
 from cloudtrain.targets.azureml.compile.parts import is_own_type
-from cloudtrain.targets.azureml.rules.view import (
-    body,
-    count_path,
-    is_on_cluster,
-    is_on_virtual_cluster,
-    is_spot,
-    is_whole,
-    lifetime,
-    machines,
-    mapping,
-    overridden,
-    place,
-    properties,
-    text,
-)
+from cloudtrain.targets.azureml.reading import is_whole, read
 
 _WANTED = {
     "subscription_id": ("no subscription is known", 'subscription_id = "00000000-0000-0000-0000-000000000000"'),
@@ -96,19 +81,18 @@ def no_name_of_a_compute(subject: Subject) -> Iterator[Fault]:
     `compute` and use `resources.instance_type`; the job then runs serverless. To run on this machine, use the target
     `local`.
     """
-    name = text(subject, "computeId").rpartition("/")[2]
-    if (
-        not is_on_cluster(subject)
-        or is_on_virtual_cluster(subject)
-        or (_COMPUTE.fullmatch(name) and name.casefold() != "local")
-    ):
+    reading = read(subject)
+    name = reading.body.compute_name
+    if reading.body.compute is None or reading.body.is_on_virtual_cluster:
+        return
+    if _COMPUTE.fullmatch(name) and name.casefold() != "local":
         return
     hint = "`az ml compute list -o table` lists the names"
     if guess(name):
         hint = f'leave `compute` out, and write `instance_type: {{azureml: "{name}"}}` under `resources`'
     elif name.casefold() == "local":
         hint = "to run on this machine, use `--target local`"
-    yield Fault(f"`{name}` cannot be the name of a compute cluster", hint, place(subject, ("computeId",)))
+    yield Fault(f"`{name}` cannot be the name of a compute cluster", hint, reading.place(("computeId",)))
 
 
 @rule("AZ104", Level.WARNING)
@@ -119,16 +103,17 @@ def serverless_setting_on_cluster(subject: Subject) -> Iterator[Fault]:
     documented for serverless compute only (Azure ML documentation, serverless compute), and have no effect on a
     cluster.
     """
-    if not is_on_cluster(subject) or is_on_virtual_cluster(subject):
+    reading = read(subject)
+    if reading.body.compute is None or reading.body.is_on_virtual_cluster:
         return
-    name = text(subject, "computeId").rpartition("/")[2]
+    name = reading.body.compute_name
     for setting, keys in (("job_tier", ("queueSettings", "jobTier")), ("locations", ("resources", "locations"))):
-        given = getattr(subject.target, setting) or overridden(subject, *keys)
-        if given and not is_spot(subject):
+        given = getattr(subject.target, setting) or reading.overridden(*keys)
+        if given and not reading.body.is_spot:
             yield Fault(
                 f"`{setting}` has no effect on the cluster `{name}`",
                 f"remove `{setting}`, or remove `compute` to run serverless",
-                place(subject, keys),
+                reading.place(keys),
             )
 
 
@@ -140,12 +125,13 @@ def spot_on_cluster(subject: Subject) -> Iterator[Fault]:
     `Spot` is for serverless jobs (Azure ML documentation, serverless compute); on a cluster the job would be billed at
     the full price.
     """
-    if is_on_cluster(subject) and not is_on_virtual_cluster(subject) and is_spot(subject):
-        name = text(subject, "computeId").rpartition("/")[2]
+    reading = read(subject)
+    if reading.body.compute is not None and not reading.body.is_on_virtual_cluster and reading.body.is_spot:
+        name = reading.body.compute_name
         yield Fault(
             f"a job cannot choose spot capacity on a cluster: it is a setting of the cluster `{name}`",
             "name a cluster of the tier `low_priority` and remove the tier here, or remove `compute`",
-            place(subject, ("queueSettings", "jobTier"), ("spot",)),
+            reading.place(("queueSettings", "jobTier"), ("spot",)),
         )
 
 
@@ -156,7 +142,8 @@ def serverless_without_type(subject: Subject) -> Iterator[Fault]:
     Without an instance type Azure ML picks a size by quota, performance and cost (documentation, serverless compute).
     The chosen size may have no GPU, or several, but the plan's number of processes is fixed.
     """
-    if not is_on_cluster(subject) and not text(subject, "resources", "instanceType"):
+    body = read(subject).body
+    if body.compute is None and not body.instance_type:
         hint = "add `instance_type: {azureml: Standard_NC24ads_A100_v4}` under `resources`, or `compute` to the target"
         yield Fault("no instance type is named, so Azure ML picks any size that the quota allows", hint, ("resources",))
 
@@ -180,13 +167,14 @@ def most_below_count(subject: Subject) -> Iterator[Fault]:
 
     `max_instance_count` limits the growth of an elastic job; the job starts with `instance_count` instances.
     """
-    most: Any = mapping(subject, "resources").get("maxInstanceCount")
-    count = body(subject).instances
+    reading = read(subject)
+    most: Any = reading.body.mapping("resources").get("maxInstanceCount")
+    count = reading.body.instances
     if is_whole(most, 1) and most < count:
         yield Fault(
             f"`max_instance_count` is {most}, and the job asks for {count:,} instances",
             f"set `max_instance_count` to {count} or more, or remove it",
-            place(subject, ("resources", "maxInstanceCount"), ("resources", "instance_count")),
+            reading.place(("resources", "maxInstanceCount"), ("resources", "instance_count")),
         )
 
 
@@ -203,12 +191,13 @@ def timeout_unreadable(subject: Subject) -> Iterator[Fault]:
     The body needs an ISO 8601 duration of whole days, hours, minutes and seconds: `PT1M` is a minute, and `P1M` a
     month, which is not accepted.
     """
-    written = mapping(subject, "limits").get("timeout")
-    if written is not None and not max_runtime(properties(subject)):
+    reading = read(subject)
+    written = reading.body.mapping("limits").get("timeout")
+    if written is not None and not reading.body.max_runtime:
         yield Fault(
             f"`timeout` must be an ISO 8601 duration like `PT2H`, not `{written}`",
             "remove it from the overrides, and write for example `max_runtime: 2h`",
-            place(subject, ("limits", "timeout"), ("max_runtime",)),
+            reading.place(("limits", "timeout"), ("max_runtime",)),
         )
 
 
@@ -220,12 +209,13 @@ def timeout_too_short(subject: Subject) -> Iterator[Fault]:
     the SDK never sends such a limit for a sweep (azure-ai-ml 1.35.2, bug 1335978), but it sends one for a command. A
     job with a limit of seconds could run, and be billed, for 60 days.
     """
-    limit = max_runtime(properties(subject))
+    reading = read(subject)
+    limit = reading.body.max_runtime
     if limit and limit < _SHORTEST:
         yield Fault(
             f"the limit is {format_duration(limit)}, but the service turns a limit below 1m into 60 days",
             "set `max_runtime` to `1m` or more",
-            place(subject, ("limits", "timeout"), ("max_runtime",)),
+            reading.place(("limits", "timeout"), ("max_runtime",)),
         )
 
 
@@ -236,8 +226,9 @@ def run_too_long(subject: Subject) -> Iterator[Fault]:
     Azure ML ends a job after 21 days, or 7 days on spot capacity (documentation, quotas: job lifetime). You lose access
     to the data of a job that is ended this way.
     """
-    what = "a job on spot capacity" if is_spot(subject) else "a job"
-    return shared.run_too_long(subject, lifetime(subject), what)
+    body = read(subject).body
+    what = "a job on spot capacity" if body.is_spot else "a job"
+    return shared.run_too_long(subject, body.lifetime, what)
 
 
 @rule("AZ411", Level.WARNING)
@@ -247,7 +238,7 @@ def no_limit(subject: Subject) -> Iterator[Fault]:
     Without `max_runtime` a job ends only after 21 days (7 on spot capacity). A job that hangs, for example in a
     collective that one rank never joins, is billed until then.
     """
-    if mapping(subject, "limits").get("timeout") is None:  # AZ401 reports an unreadable one
+    if read(subject).body.mapping("limits").get("timeout") is None:  # AZ401 reports an unreadable one
         yield from shared.no_limit(subject, "Azure ML's limit")
 
 
@@ -291,12 +282,13 @@ def no_size(subject: Subject) -> Iterator[Fault]:
     job fails only when Azure allocates machines. Instance types of an attached Kubernetes cluster have the names of
     objects in that cluster (small letters, digits, `-` and `.`), which cloudtrain sends unchanged.
     """
-    found = machines(subject)
+    reading = read(subject)
+    found = reading.group
     name = _unknown(subject)
     if (
         not name
         or guess(name) is not None
-        or (is_on_cluster(subject) and is_own_type(text(subject, "computeId"), name))
+        or (reading.body.compute is not None and is_own_type(reading.body.text("computeId"), name))
     ):
         return
     near = nearest_size(name)
@@ -314,7 +306,7 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
     `cloudtrain instances --target azureml --refresh`. This rule ignores sizes without GPUs (series A to M), because
     they have little to check.
     """
-    found = machines(subject)
+    found = read(subject).group
     name = _unknown(subject)
     if guess(name) is None or re.match(_WITHOUT_GPU, name):
         return
@@ -333,7 +325,7 @@ def without_infiniband(subject: Subject) -> Iterator[Fault]:
     `cloudtrain instances --target azureml --interconnect infiniband` lists them. One larger instance with as many GPUs
     needs no network at all. If you mean to use Ethernet, write `interconnect: ethernet` under `resources`.
     """
-    known = machines(subject).known
+    known = read(subject).group.known
     if known is not None and has_rdma_somewhere(known):
         yield from over_ethernet(subject, "AZ203")
 
@@ -345,7 +337,7 @@ def infiniband_without_sriov(subject: Subject) -> Iterator[Fault]:
     On NC24r, NC24rs_v2 and ND24rs only Intel MPI can use InfiniBand (Azure documentation: RDMA-capable instances).
     NCCL, and therefore PyTorch and Horovod, fall back to Ethernet.
     """
-    found = machines(subject)
+    found = read(subject).group
     known = found.known
     if needs_network(subject) and known and known.fabric == "infiniband" and known.interconnect != "rdma":
         yield Fault(
@@ -364,7 +356,7 @@ def infiniband_guessed(subject: Subject) -> Iterator[Fault]:
     number means RDMA: this is true for all sizes in the catalogue, but Azure does not promise it. The name does not
     tell whether the InfiniBand has SR-IOV, which NCCL needs.
     """
-    found = machines(subject)
+    found = read(subject).group
     if not found.instance_type or found.known is not None or not needs_network(subject):
         return
     said = guess(found.instance_type)
@@ -408,19 +400,20 @@ def too_many_instances(subject: Subject) -> Iterator[Fault]:
     A cluster with InfiniBand has at most 100 instances, and an MPI run has at most 100 on any network (Azure ML
     documentation, quotas: nodes of a communication-enabled pool on an RDMA family, nodes of a single MPI run).
     """
-    found, kind = machines(subject), mapping(subject, "distribution").get("distributionType")
+    reading = read(subject)
+    found = reading.group
     if found.count <= _MOST_RDMA:
         return
     why = ""
     if found.known and found.known.fabric:
         why = f"over InfiniBand (`{found.known.name}`)"
-    elif kind == "Mpi":
+    elif reading.body.kind == "Mpi":
         why = "in one MPI run"
     if why:
         yield Fault(
             f"the job runs on {plural(found.count, 'instance')}, and Azure ML allows at most {_MOST_RDMA} {why}",
             f"set `instance_count` to {_MOST_RDMA} or less, with more GPUs on each",
-            count_path(subject),
+            reading.count_path,
         )
 
 
@@ -431,11 +424,12 @@ def instance_count(subject: Subject) -> Iterator[Fault]:
     Only overrides can cause this. The SDK sends -3, 0 and `"2"` unchanged (azure-ai-ml 1.35.2), and Azure does not
     document the service's reaction.
     """
-    written = mapping(subject, "resources").get("instanceCount", 1)
+    reading = read(subject)
+    written = reading.body.mapping("resources").get("instanceCount", 1)
     if not is_whole(written, 1):
         shown = f'"{written}"' if isinstance(written, str) else written
         hint = "set `resources.instance_count` to 1 or more, and remove it from the overrides"
-        yield Fault(f"`instanceCount` must be a whole number of at least 1, not `{shown}`", hint, count_path(subject))
+        yield Fault(f"`instanceCount` must be a whole number of at least 1, not `{shown}`", hint, reading.count_path)
 
 
 @rule("AZ211", Level.WARNING)
@@ -447,12 +441,12 @@ def no_infiniband_for_this_gpu(subject: Subject) -> Iterator[Fault]:
     than several instances with small GPUs. If you mean to use Ethernet, write `interconnect: ethernet` under
     `resources`.
     """
-    known = machines(subject).known
+    known = read(subject).group.known
     if known is not None and not has_rdma_somewhere(known):
         yield from over_ethernet(subject, "AZ211")
 
 
 def _unknown(subject: Subject) -> str:
     """Return the job's instance type if the catalogue lacks it; otherwise an empty text."""
-    found = machines(subject)
+    found = read(subject).group
     return found.instance_type if found.known is None else ""

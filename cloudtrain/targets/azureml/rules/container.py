@@ -7,23 +7,11 @@ import shlex
 from collections.abc import Iterator
 
 from cloudtrain.plans.plan import Level
-from cloudtrain.rules.engine import Fault, Subject, plural, rule, value_at
+from cloudtrain.rules.engine import Fault, Subject, ValuePath, plural, rule, value_at
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
 from cloudtrain.rules.machines import works_together
 from cloudtrain.targets.azureml.compile.parts import parse_label
-from cloudtrain.targets.azureml.rules.view import (
-    ValuePath,
-    body,
-    environment_name,
-    environment_path,
-    image,
-    is_on_cluster,
-    machines,
-    mapping,
-    overridden,
-    place,
-    text,
-)
+from cloudtrain.targets.azureml.reading import read
 
 _SIZE = re.compile(r"0*[1-9][0-9]*[bkmgBKMG]?")
 _PUBLIC_KEY = re.compile(r"(ssh-(rsa|ed25519|dss)|ecdsa-sha2-\S+|sk-\S+) +[A-Za-z0-9+/=]{16,}( .*)?")
@@ -39,12 +27,13 @@ def shared_memory_size(subject: Subject) -> Iterator[Fault]:
     Only overrides can cause this; the SDK sends even `banana` (azure-ai-ml 1.35.2). A size is a number and one of `b`,
     `k`, `m` and `g` (documentation, YAML schema of the command job).
     """
-    written = mapping(subject, "resources").get("shmSize")
+    reading = read(subject)
+    written = reading.body.mapping("resources").get("shmSize")
     if written is not None and not (isinstance(written, str) and _SIZE.fullmatch(written)):
         yield Fault(
             f"`shmSize` must be a size like `64g`, not `{written}`",
             "remove it from the overrides, and write for example `shm_size: 64g` under `resources`",
-            place(subject, ("resources", "shmSize"), ("resources", "shm_size")),
+            reading.place(("resources", "shmSize"), ("resources", "shm_size")),
         )
 
 
@@ -56,11 +45,12 @@ def shared_memory_small(subject: Subject) -> Iterator[Fault]:
     default is 2g (documentation, YAML schema of the command job). If that is not enough, a worker ends with "Bus
     error".
     """
-    found, count = machines(subject), body(subject).processes_per_instance
-    given = mapping(subject, "resources").get("shmSize") or any(
+    reading = read(subject)
+    found, count = reading.group, reading.body.processes_per_instance
+    given = reading.body.mapping("resources").get("shmSize") or any(
         word.startswith(("--shm-size", "--ipc")) for word in _docker_words(subject)
     )
-    if body(subject).kind == "PyTorch" and found.gpus and count >= _MANY_PROCESSES and not given:
+    if reading.body.kind == "PyTorch" and found.gpus and count >= _MANY_PROCESSES and not given:
         size = min(max(8 * count, 16), int((found.known.memory_gib if found.known else 64) / 2))
         yield Fault(
             f"{count} processes share the default 2 GiB of `/dev/shm`",
@@ -76,7 +66,7 @@ def docker_arguments(subject: Subject) -> Iterator[Fault]:
     A body has either `dockerArgs` (one text) or `dockerArgsList`, not both. For shared memory use the field `shm_size`:
     if the docker options also set its size, docker decides which value counts.
     """
-    resources = mapping(subject, "resources")
+    resources = read(subject).body.mapping("resources")
     text, words = resources.get("dockerArgs"), _docker_words(subject)
     path = _docker_path(subject)
     if text and resources.get("dockerArgsList"):
@@ -113,8 +103,9 @@ def ssh_key(subject: Subject) -> Iterator[Fault]:
     Without a public key nobody can log in. Write the key itself, the line in `~/.ssh/id_ed25519.pub`, not the file's
     name. Never write a private key, because it would be stored with the job.
     """
+    reading = read(subject)
     for name in _services(subject, "SSH"):
-        key = str(mapping(subject, "services", name, "properties").get("sshPublicKeys") or "")
+        key = str(reading.body.mapping("services", name, "properties").get("sshPublicKeys") or "")
         if all(_PUBLIC_KEY.fullmatch(line.strip()) for line in key.splitlines() if line.strip()) and key.strip():
             continue
         message = f"the ssh service `{name}` has no public key, so login is impossible"
@@ -123,7 +114,7 @@ def ssh_key(subject: Subject) -> Iterator[Fault]:
         elif key:
             message = f"`{key[:40]}` is not a public key, so login to the ssh service `{name}` is impossible"
         hint = 'write `ssh_public_key = "ssh-ed25519 AAAA..."`, the line of `~/.ssh/id_ed25519.pub`'
-        yield Fault(message, hint, place(subject, ("services", name)))
+        yield Fault(message, hint, reading.place(("services", name)))
 
 
 @rule("AZ712", Level.WARNING)
@@ -133,10 +124,11 @@ def tensor_board_without_folder(subject: Subject) -> Iterator[Fault]:
     `log_dir` is the folder that the script writes its events to. Without it TensorBoard reads a folder that the service
     chooses and does not document, and shows nothing.
     """
+    reading = read(subject)
     for name in _services(subject, "TensorBoard"):
-        if not mapping(subject, "services", name, "properties").get("logDir"):
+        if not reading.body.mapping("services", name, "properties").get("logDir"):
             message = f"the TensorBoard service `{name}` does not say where the script writes its events"
-            yield Fault(message, 'write for example `log_dir = "outputs/runs"`', place(subject, ("services", name)))
+            yield Fault(message, 'write for example `log_dir = "outputs/runs"`', reading.place(("services", name)))
 
 
 @rule("AZ721", Level.ERROR)
@@ -146,13 +138,14 @@ def managed_identity(subject: Subject) -> Iterator[Fault]:
     Serverless jobs use the user's identity, or a user-assigned identity, for which you write the client id. A
     system-assigned identity belongs to a cluster (Azure ML documentation, serverless compute).
     """
-    identity = mapping(subject, "identity")
+    reading = read(subject)
+    identity = reading.body.mapping("identity")
     named = any(identity.get(field) for field in ("clientId", "objectId", "resourceId"))
-    if identity.get("identityType") == "Managed" and not named and not is_on_cluster(subject):
+    if identity.get("identityType") == "Managed" and not named and reading.body.compute is None:
         yield Fault(
             "a serverless job cannot act as a system-assigned identity",
             'add `managed_identity_client_id = "..."`, or write `identity = "user"`, under `[azureml]`',
-            place(subject, ("identity",)),
+            reading.place(("identity",)),
         )
 
 
@@ -162,13 +155,14 @@ def client_id(subject: Subject) -> Iterator[Fault]:
 
     Write the GUID that `az identity show --query clientId` prints, not the identity's name or resource id.
     """
-    written = mapping(subject, "identity").get("clientId")
+    reading = read(subject)
+    written = reading.body.mapping("identity").get("clientId")
     if isinstance(written, str) and not _CLIENT_ID.fullmatch(written):
         name = written.rpartition("/")[2]
         yield Fault(
             f"`{written}` is not the client id of a managed identity",
             f"`az identity show --name {name} --resource-group GROUP --query clientId` prints it",
-            place(subject, ("identity", "clientId")),
+            reading.place(("identity", "clientId")),
         )
 
 
@@ -180,7 +174,7 @@ def interactive_services_keep_running(subject: Subject) -> Iterator[Fault]:
     itself, and is billed until its time limit.
     """
     kinds = [name for kind in ("SSH", "JupyterLab", "VSCode") for name in _services(subject, kind)]
-    if kinds and mapping(subject, "limits").get("timeout") is None:
+    if kinds and read(subject).body.mapping("limits").get("timeout") is None:
         shown = ", ".join(f"`{name}`" for name in kinds)
         message = f"the job has {plural(len(kinds), 'interactive service')} ({shown}) and no time limit"
         yield Fault(message, "add for example `max_runtime: 4h`")
@@ -188,17 +182,18 @@ def interactive_services_keep_running(subject: Subject) -> Iterator[Fault]:
 
 def _services(subject: Subject, kind: str) -> list[str]:
     """Return the names of the services of type `kind`."""
-    services = mapping(subject, "services")
+    services = read(subject).body.mapping("services")
     return [name for name, service in services.items() if value_at(service, "jobServiceType") == kind]
 
 
 def _docker_path(subject: Subject) -> ValuePath:
-    return overridden(subject, "resources", "dockerArgs") or overridden(subject, "resources", "dockerArgsList") or ()
+    reading = read(subject)
+    return reading.overridden("resources", "dockerArgs") or reading.overridden("resources", "dockerArgsList") or ()
 
 
 def _docker_words(subject: Subject) -> list[str]:
     """Return the docker options, split into words; options that cannot be parsed are left out."""
-    resources = mapping(subject, "resources")
+    resources = read(subject).body.mapping("resources")
     listed, text = resources.get("dockerArgsList"), resources.get("dockerArgs")
     words = [str(word) for word in listed] if isinstance(listed, list) else []
     try:
@@ -229,18 +224,19 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
     (AZ916), and sends that version, as the SDK does; it sends labels of registries unchanged. (`framework` and
     `version` select the newest build on purpose, because Microsoft removes old builds.)
     """
-    written = text(subject, "environmentId")
+    reading = read(subject)
+    written = reading.body.text("environmentId")
     if found := parse_label(written):
         yield Fault(
             f"the version of `{found.name}@latest` can change; a submit sends the version of that moment",
             f"add `--pin`, or write `azureml:{found.name}:VERSION`; `az ml environment list --name {found.name}` lists "
             "them",
-            environment_path(subject),
+            reading.environment_path,
         )
         return
     match = _LABEL.fullmatch(written)
-    if match and (subject.job.environment.of("azureml") or overridden(subject, "environmentId")):
-        start = text(subject, "environmentId").partition("/labels/")[0]
+    if match and (subject.job.environment.of("azureml") or reading.overridden("environmentId")):
+        start = written.partition("/labels/")[0]
         registry = re.search(r"/registries/([^/]+)/", start)
         lists = f"`az ml environment list --name {match['name']}" + (
             f" --registry-name {registry[1]}`" if registry else "`"
@@ -248,7 +244,7 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
         yield Fault(
             f"the version of `{match['name']}` with the label `{match['label']}` can change",
             f"write `{start}/versions/VERSION`; {lists} lists them",
-            environment_path(subject),
+            reading.environment_path,
         )
 
 
@@ -259,13 +255,14 @@ def image_changes(subject: Subject) -> Iterator[Fault]:
     Without a tag a registry returns `latest`, the image that was pushed last. Azure ML builds an environment once and
     keeps it, so the same job can run with an old image in one workspace and with a new one in another.
     """
-    name = image(subject)
+    reading = read(subject)
+    name = reading.image
     tag = _TAG.fullmatch(name.rpartition("/")[2])
     if name and "@sha256:" not in name and (tag is None or tag["tag"] == "latest"):
         what = "has no tag" if tag is None else "has the tag `latest`"
         plain = name.removesuffix(":latest")
         hint = f"write `{plain}:VERSION`, or `{plain}@sha256:DIGEST`"
-        yield Fault(f"`{name}` {what}, so its content can change", hint, environment_path(subject))
+        yield Fault(f"`{name}` {what}, so its content can change", hint, reading.environment_path)
 
 
 @rule("AZ603", Level.ERROR)
@@ -275,7 +272,8 @@ def image_of_another_architecture(subject: Subject) -> Iterator[Fault]:
     GB200 and GB300 machines have Arm processors (Grace), all others x86-64. A container for the other architecture
     fails at once with "exec format error". This rule reads the image's architecture from its name.
     """
-    known, name = machines(subject).known, environment_name(subject)
+    reading = read(subject)
+    known, name = reading.group.known, reading.environment_name
     if known is None or subject.processing is not None:
         return
     other = "x86_64" if known.architecture == "arm64" else "arm64"
@@ -283,7 +281,7 @@ def image_of_another_architecture(subject: Subject) -> Iterator[Fault]:
         yield Fault(
             f"`{name}` is for {_PROCESSOR[other]}, and `{known.name}` has {_PROCESSOR[known.architecture]}",
             f"use an image for {known.architecture}, or another type",
-            environment_path(subject),
+            reading.environment_path,
         )
 
 
@@ -295,12 +293,13 @@ def image_for_arm_unsaid(subject: Subject) -> Iterator[Fault]:
     environments are probably among them. An image for both architectures works; check it with
     `docker manifest inspect`.
     """
-    known, name = machines(subject).known, environment_name(subject)
+    reading = read(subject)
+    known, name = reading.group.known, reading.environment_name
     if known is not None and known.architecture == "arm64" and not any(_says(name, each) for each in _ARCHITECTURES):
         yield Fault(
             f"`{known.name}` has {_PROCESSOR['arm64']}, and nothing in `{name}` says that it supports them",
             "use an image for arm64, or add `--ignore AZ604` if `docker manifest inspect IMAGE` lists arm64",
-            environment_path(subject),
+            reading.environment_path,
         )
 
 
@@ -311,7 +310,8 @@ def image_of_another_gpu(subject: Subject) -> Iterator[Fault]:
     Software for CUDA cannot use an AMD MI300X, and software for ROCm cannot use an NVIDIA GPU. The script trains on the
     CPU, or fails, and you still pay for the GPUs. Azure ML's curated environments are for CUDA.
     """
-    known, name = machines(subject).known, environment_name(subject)
+    reading = read(subject)
+    known, name = reading.group.known, reading.environment_name
     if known is None or not known.gpus:
         return
     is_amd = known.gpu.startswith("MI")
@@ -322,7 +322,7 @@ def image_of_another_gpu(subject: Subject) -> Iterator[Fault]:
         yield Fault(
             f"`{name}` is made for {made}, and `{known.name}` has {has} GPUs ({known.hardware})",
             hint,
-            environment_path(subject),
+            reading.environment_path,
         )
 
 
@@ -333,12 +333,13 @@ def cpu_image_on_gpus(subject: Subject) -> Iterator[Fault]:
     A framework that was built without CUDA cannot use the GPUs: the script trains on the CPU, and you still pay for
     them.
     """
-    known, name = machines(subject).known, environment_name(subject)
+    reading = read(subject)
+    known, name = reading.group.known, reading.environment_name
     if known is not None and known.gpus and _CPU.search(name.casefold()) and not _CUDA.search(name.casefold()):
         yield Fault(
             f"`{name}` is made for CPUs, and `{known.name}` has {known.hardware}",
             "use an environment with CUDA, or a type without GPUs",
-            environment_path(subject),
+            reading.environment_path,
         )
 
 
@@ -370,8 +371,9 @@ def variable_is_no_text(subject: Subject) -> Iterator[Fault]:
     Only overrides can cause this. The SDK sends such values unchanged (azure-ai-ml 1.35.2), and the API accepts only
     texts.
     """
-    for name, value in mapping(subject, "environmentVariables").items():
-        path = place(subject, ("environmentVariables", name), ("environment", "variables", name))
+    reading = read(subject)
+    for name, value in reading.body.mapping("environmentVariables").items():
+        path = reading.place(("environmentVariables", name), ("environment", "variables", name))
         if not isinstance(value, str):
             word = str(value).lower() if isinstance(value, bool) else value
             yield Fault(f"the variable `{name}` is `{word}`, and not a text", f'write `{name}: "{word}"`', path)
@@ -385,7 +387,7 @@ def variable_of_service(subject: Subject) -> Iterator[Fault]:
     sets them, all processes may get the same rank, or the job may lose the connection to its run. This rule ignores
     `AZUREML_COMMON_RUNTIME_...` and other variables that users may set.
     """
-    for name in mapping(subject, "environmentVariables"):
+    for name in read(subject).body.mapping("environmentVariables"):
         seen = name in LAUNCHER_VARIABLES or name.startswith("AZUREML_CR_")  # CT204 reports these
         if _OF_SERVICE.fullmatch(name) and not seen:
             message = f"Azure ML sets `{name}` itself, for each process"
@@ -406,7 +408,7 @@ def interface_without_network(subject: Subject) -> Iterator[Fault]:
         value = _value(subject, name)
         cards = [card.lstrip("=") for card in value.split(",")]
         if value and not value.startswith("^") and all(card.startswith(_NOT_A_NETWORK) for card in cards):
-            message = f"`{name}={value}` does not connect the job's {body(subject).instances:,} instances"
+            message = f"`{name}={value}` does not connect the job's {read(subject).body.instances:,} instances"
             yield Fault(message, f"write `{name}: eth0`, or remove it", _path(subject, name))
 
 
@@ -417,7 +419,7 @@ def infiniband_switched_off(subject: Subject) -> Iterator[Fault]:
     With `NCCL_IB_DISABLE=1`, all gradients travel over Ethernet at a fraction of the speed. On a machine with
     InfiniBand this is useful only to find network errors.
     """
-    known, value = machines(subject).known, _value(subject, "NCCL_IB_DISABLE")
+    known, value = read(subject).group.known, _value(subject, "NCCL_IB_DISABLE")
     if _over_instances(subject) and known and known.interconnect == "rdma" and value.casefold() in _TRUE:
         speed = f"{known.network_gbps:,.0f} Gb/s of " if known.network_gbps else ""
         yield Fault(
@@ -434,10 +436,11 @@ def same_gpus_for_all(subject: Subject) -> Iterator[Fault]:
     All processes get the same value. With `0`, all eight processes of an instance see only GPU 0, and NCCL stops
     ("Duplicate GPU detected"). Let each process choose its GPU by `LOCAL_RANK`.
     """
-    value, count = _value(subject, "CUDA_VISIBLE_DEVICES"), body(subject).processes_per_instance
+    reading = read(subject)
+    value, count = _value(subject, "CUDA_VISIBLE_DEVICES"), reading.body.processes_per_instance
     shown = len([device for device in value.split(",") if device.strip()])
-    is_set = "CUDA_VISIBLE_DEVICES" in mapping(subject, "environmentVariables")
-    if is_set and body(subject).kind in ("PyTorch", "Mpi") and machines(subject).device != "cpu" and shown < count:
+    is_set = "CUDA_VISIBLE_DEVICES" in reading.body.mapping("environmentVariables")
+    if is_set and reading.body.kind in ("PyTorch", "Mpi") and reading.group.device != "cpu" and shown < count:
         yield Fault(
             f"`CUDA_VISIBLE_DEVICES={value}` shows {plural(shown, 'GPU')} to each of {plural(count, 'process')}",
             "remove it, and let each process use the GPU with the number `LOCAL_RANK`",
@@ -464,11 +467,11 @@ def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
 
 
 def _over_instances(subject: Subject) -> bool:
-    return body(subject).instances > 1 and works_together(subject)
+    return read(subject).body.instances > 1 and works_together(subject)
 
 
 def _value(subject: Subject, name: str) -> str:
-    value = mapping(subject, "environmentVariables").get(name)
+    value = read(subject).body.mapping("environmentVariables").get(name)
     return value if isinstance(value, str) else ""
 
 
@@ -479,4 +482,4 @@ def _path(subject: Subject, name: str) -> ValuePath:
     field: ValuePath = ("environment", "variables", name)
     if name not in subject.job.environment.variables:
         field = ("distribution", "options")
-    return place(subject, ("environmentVariables", name), field)
+    return read(subject).place(("environmentVariables", name), field)

@@ -11,10 +11,10 @@ from cloudtrain.errors import did_you_mean
 from cloudtrain.job.data import find_references, references_in
 from cloudtrain.job.nodes import PLACE_NAME, mend_name
 from cloudtrain.plans.plan import Level
-from cloudtrain.rules.engine import Fault, Subject, rule
+from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
 from cloudtrain.targets.azureml.compile.parts import asset_id, asset_meant, parse_label
 from cloudtrain.targets.azureml.compile.places import CHECKPOINT, DEFAULT_STORE, MODEL, SCHEMES
-from cloudtrain.targets.azureml.rules.view import ValuePath, body, overridden, place, text
+from cloudtrain.targets.azureml.reading import read
 
 _ASSET_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}")
 
@@ -40,13 +40,14 @@ def reference_to_nothing(subject: Subject) -> Iterator[Fault]:
     references when it reads the job; this rule checks the body after the overrides. The SDK's validation does not find
     this mistake (azure-ai-ml 1.35.2).
     """
-    found = body(subject)
+    reading = read(subject)
+    found = reading.body
     known = [
         f"{kind}.{name}" for kind, names in (("inputs", found.inputs), ("outputs", found.outputs)) for name in names
     ]
     for reference in find_references(found.command):
         if reference.inner not in known:
-            path = place(subject, ("command",), ("command",) if subject.job.command else ("entry_point",))
+            path = reading.place(("command",), ("command",) if subject.job.command else ("entry_point",))
             hint = did_you_mean(reference.inner, known) or "write the value itself, or add an input"
             yield Fault(
                 f"`{reference.text}` in the command refers to nothing: the job has no such input or output", hint, path
@@ -60,12 +61,13 @@ def name_of_place(subject: Subject) -> Iterator[Fault]:
     Names are letters, digits and underscores, and begin with a letter or underscore: `^[a-zA-Z_]+[a-zA-Z0-9_]*$`
     (azure-ai-ml 1.35.2, which checks names only when it sends the job).
     """
-    for kind, names in (("inputs", body(subject).inputs), ("outputs", body(subject).outputs)):
+    reading = read(subject)
+    for kind, names in (("inputs", reading.body.inputs), ("outputs", reading.body.outputs)):
         for name in names:
             if not re.fullmatch(PLACE_NAME, name):
                 better = mend_name(name, PLACE_NAME, 64)
                 hint = f"write `{better}`" if better else "use letters, digits and underscores"
-                yield Fault(f"`{name}` cannot be the name of one of the {kind}", hint, place(subject, (kind, name)))
+                yield Fault(f"`{name}` cannot be the name of one of the {kind}", hint, reading.place((kind, name)))
 
 
 @rule("AZ503", Level.NOTICE)
@@ -79,7 +81,7 @@ def not_in_command(subject: Subject) -> Iterator[Fault]:
     command = subject.job.command
     if command is None or subject.processing is not None:
         return
-    named = set(references_in(body(subject).command))
+    named = set(references_in(read(subject).body.command))
     for kind, names in (("inputs", subject.job.inputs), ("outputs", subject.job.outputs)):
         for name in names:
             variable = f"AZURE_ML_{kind[:-1].upper()}_{name}"
@@ -98,12 +100,13 @@ def value_breaks_command(subject: Subject) -> Iterator[Fault]:
     command. A quote in the value ends the quotes around it, so the script gets another value, or the shell finds an
     unclosed quote.
     """
+    reading = read(subject)
     for name, value in _written_values(subject).items():
         reference = re.compile(rf"\$\{{\{{\s*inputs\.{re.escape(name)}\s*\}}\}}")
-        command = body(subject).command
+        command = reading.body.command
         if reference.search(command) and not _survives(reference, value, command, subject.job.command is None):
-            field = "value" if body(subject).inputs[name].get("jobInputType") == "literal" else "azureml"
-            path = place(subject, ("inputs", name), ("inputs", name, field))
+            field = "value" if reading.body.inputs[name].get("jobInputType") == "literal" else "azureml"
+            path = reading.place(("inputs", name), ("inputs", name, field))
             hint = "write it without quotes, or put it into a file in the source folder"
             yield Fault(f"the value of input `{name}` breaks the quotes of the command: `{value}`", hint, path)
 
@@ -135,7 +138,7 @@ def place_of_output(subject: Subject) -> Iterator[Fault]:
     Write outputs and checkpoints to a datastore of the workspace (`azureml://datastores/NAME/paths/PATH`) or to a blob
     address. To register the written files as an asset, use `asset_name`.
     """
-    for name, item in body(subject).outputs.items():
+    for name, item in read(subject).body.outputs.items():
         uri = item.get("uri")
         if isinstance(uri, str) and not uri.startswith(SCHEMES):
             hint = f"use `{DEFAULT_STORE}/{name}`"
@@ -152,7 +155,8 @@ def datastore_misspelt(subject: Subject) -> Iterator[Fault]:
     Other addresses begin with `azureml://subscriptions/`, `azureml://registries/` or `azureml://jobs/`. Write a data
     asset with its name and version: `azureml:NAME:VERSION`.
     """
-    for kind, named in (("inputs", body(subject).inputs), ("outputs", body(subject).outputs)):
+    body = read(subject).body
+    for kind, named in (("inputs", body.inputs), ("outputs", body.outputs)):
         for name, item in named.items():
             uri = item.get("uri")
             if not isinstance(uri, str) or not uri.startswith("azureml:"):
@@ -174,14 +178,15 @@ def asset_of_output(subject: Subject) -> Iterator[Fault]:
     Names and versions of assets have at most 255 letters, digits, `_`, `-` and `.`, with a letter or digit first. Azure
     ML does not register an output that has a version but no name.
     """
-    for name, item in body(subject).outputs.items():
+    reading = read(subject)
+    for name, item in reading.body.outputs.items():
         asset, version = item.get("assetName"), item.get("assetVersion")
         if isinstance(asset, str) and not _ASSET_NAME.fullmatch(asset):
             better = re.sub(r"[^a-zA-Z0-9_.-]+", "-", asset).strip("-_.") or "NAME"
-            path = place(subject, ("outputs", name, "assetName"), ("outputs", name, "asset_name"))
+            path = reading.place(("outputs", name, "assetName"), ("outputs", name, "asset_name"))
             yield Fault(f"`{asset}` cannot be the name of an asset", f"write `asset_name: {better}`", path)
         if version is not None and asset is None:
-            path = place(subject, ("outputs", name, "assetVersion"), ("outputs", name, "asset_version"))
+            path = reading.place(("outputs", name, "assetVersion"), ("outputs", name, "asset_version"))
             message = f"`asset_version` of output `{name}` has no effect without `asset_name`"
             yield Fault(message, f"add `asset_name: {name}`", path)
 
@@ -193,9 +198,10 @@ def input_mounted_for_writing(subject: Subject) -> Iterator[Fault]:
     The SDK accepts `rw_mount` for an input, but the documentation names only `ro_mount`, `download` and `direct`. Files
     that the job writes into an input may be lost, and Azure ML does not record them. Use an output instead.
     """
-    for name, item in body(subject).inputs.items():
+    reading = read(subject)
+    for name, item in reading.body.inputs.items():
         if item.get("mode") == "ReadWriteMount":
-            path = place(subject, ("inputs", name, "mode"), ("inputs", name, "access"))
+            path = reading.place(("inputs", name, "mode"), ("inputs", name, "access"))
             hint = "remove `access: rw`, add an output with the same `azureml` address, and write to it"
             yield Fault(f"input `{name}` is mounted for writing, which is not documented for inputs", hint, path)
 
@@ -207,11 +213,12 @@ def upload_lost_on_spot(subject: Subject) -> Iterator[Fault]:
     With `mode: upload`, all files of the output are lost if Azure reclaims the machine. Use `mode: mount`, which saves
     the files while the script runs.
     """
-    if text(subject, "queueSettings", "jobTier").casefold() != "spot":
+    reading = read(subject)
+    if not reading.body.is_spot:
         return
-    for name, item in body(subject).outputs.items():
+    for name, item in reading.body.outputs.items():
         if item.get("mode") == "Upload":
-            path = place(subject, ("outputs", name, "mode"), ("outputs", name, "mode"))
+            path = reading.place(("outputs", name, "mode"), ("outputs", name, "mode"))
             yield Fault(f"output `{name}` is lost if Azure reclaims the spot capacity", "use `mode: mount`", path)
 
 
@@ -222,7 +229,7 @@ def key_in_output(subject: Subject) -> Iterator[Fault]:
     The address is part of the request: the service stores it, and everyone who may read the job can write to this
     address while the key is valid. Use a datastore, which keeps its key secret.
     """
-    for name in _with_key(body(subject).outputs):
+    for name in _with_key(read(subject).body.outputs):
         message = f"the address of `{name}` holds a key, with which everyone who may read the job can write there"
         yield Fault(message, f"write `{DEFAULT_STORE}/{name}`, or another datastore", _output_path(subject, name))
 
@@ -234,7 +241,7 @@ def key_in_input(subject: Subject) -> Iterator[Fault]:
     The address is part of the request, so everyone who may read the job can read the data while the key is valid. After
     the key has expired, the same job finds no data. Use a datastore, which keeps its key secret.
     """
-    for name in _with_key(body(subject).inputs):
+    for name in _with_key(read(subject).body.inputs):
         message = f"the address of input `{name}` holds a key, which the request shows to everyone who may read the job"
         hint = "`az ml datastore create` keeps the key; then write `azureml://datastores/NAME/paths/PATH`"
         yield Fault(message, hint, _input_path(subject, name))
@@ -250,7 +257,7 @@ def _written_values(subject: Subject) -> Mapping[str, str]:
     The service copies these texts unchanged into the command.
     """
     found: dict[str, str] = {}
-    for name, item in body(subject).inputs.items():
+    for name, item in read(subject).body.inputs.items():
         value: Any = item.get("value") if item.get("jobInputType") == "literal" else None
         if item.get("mode") == "Direct":
             value = item.get("uri")
@@ -279,7 +286,7 @@ def _survives(reference: re.Pattern[str], value: str, command: str, is_quoted_by
 
 
 def _output_path(subject: Subject, name: str) -> ValuePath:
-    if path := overridden(subject, "outputs", name):
+    if path := read(subject).overridden("outputs", name):
         return path
     if name == CHECKPOINT and subject.job.checkpoint is not None:
         return ("checkpoint", "azureml")
@@ -287,7 +294,7 @@ def _output_path(subject: Subject, name: str) -> ValuePath:
 
 
 def _input_path(subject: Subject, name: str) -> ValuePath:
-    return place(subject, ("inputs", name), ("inputs", name, "azureml") if name in subject.job.inputs else ())
+    return read(subject).place(("inputs", name), ("inputs", name, "azureml") if name in subject.job.inputs else ())
 
 
 @rule("AZ514", Level.NOTICE)
@@ -298,11 +305,12 @@ def data_changes(subject: Subject) -> Iterator[Fault]:
     workspace for the current version, reports it (AZ916), and sends that version, as the SDK does. Write the version
     into the job to keep it.
     """
-    for name, item in body(subject).inputs.items():
+    reading = read(subject)
+    for name, item in reading.body.inputs.items():
         if found := parse_label(item.get("uri")):
             yield Fault(
                 f"input `{name}` uses `{found.name}@latest`, whose version can change; a submit sends the version "
                 "of that moment",
                 f"add `--pin`, or write `azureml:{found.name}:VERSION`",
-                place(subject, ("inputs", name, "uri"), ("inputs", name, "azureml")),
+                reading.place(("inputs", name, "uri"), ("inputs", name, "azureml")),
             )

@@ -9,20 +9,10 @@ from typing import Any
 from cloudtrain.job.distribution import DeepSpeed
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules import machines as shared
-from cloudtrain.rules.engine import Fault, Subject, plural, rule
+from cloudtrain.rules.engine import Fault, Subject, ValuePath, plural, rule
 from cloudtrain.rules.named import TITLES, framework_of, missing_framework
 from cloudtrain.targets.azureml.compile.parts import is_launcher
-from cloudtrain.targets.azureml.rules.view import (
-    ValuePath,
-    body,
-    count_path,
-    environment_name,
-    environment_path,
-    is_whole,
-    machines,
-    mapping,
-    place,
-)
+from cloudtrain.targets.azureml.reading import is_whole, read
 
 _COUNT = "processCountPerInstance"
 _COUNT_FIELD: ValuePath = ("distribution", "processes_per_instance")
@@ -41,9 +31,9 @@ def process_count(subject: Subject) -> Iterator[Fault]:
     Only overrides can cause this. The SDK sends 0, -1 and texts unchanged (azure-ai-ml 1.35.2), and Azure does not
     document the service's reaction.
     """
-    distribution = mapping(subject, "distribution")
-    if distribution.get("distributionType") in ("PyTorch", "Mpi") and _COUNT in distribution:
-        yield from _no_count(subject, _COUNT, distribution[_COUNT], 1, _COUNT_FIELD)
+    body = read(subject).body
+    if body.kind in ("PyTorch", "Mpi") and _COUNT in body.distribution:
+        yield from _no_count(subject, _COUNT, body.distribution[_COUNT], 1, _COUNT_FIELD)
 
 
 @rule("AZ302", Level.ERROR)
@@ -53,12 +43,12 @@ def mpi_without_count(subject: Subject) -> Iterator[Fault]:
     `processCountPerInstance` is documented as required for MPI, but the SDK also sends a job without it (azure-ai-ml
     1.35.2). cloudtrain always writes the count; only the overrides can remove it.
     """
-    distribution = mapping(subject, "distribution")
-    if distribution.get("distributionType") == "Mpi" and distribution.get(_COUNT) is None:
-        gpus = machines(subject).gpus or 1
+    reading = read(subject)
+    if reading.body.kind == "Mpi" and reading.body.distribution.get(_COUNT) is None:
+        gpus = reading.group.gpus or 1
         hint = f"set `distribution.processes_per_instance` to {gpus}, and remove it from the overrides"
         message = f"an MPI distribution needs `{_COUNT}`, and the overrides remove it"
-        yield Fault(message, hint, place(subject, ("distribution", _COUNT), _COUNT_FIELD))
+        yield Fault(message, hint, reading.place(("distribution", _COUNT), _COUNT_FIELD))
 
 
 @rule("AZ303", Level.ERROR)
@@ -67,11 +57,10 @@ def tensorflow_counts(subject: Subject) -> Iterator[Fault]:
 
     Only overrides can cause this; the SDK sends any value (azure-ai-ml 1.35.2).
     """
-    distribution = mapping(subject, "distribution")
-    if distribution.get("distributionType") == "TensorFlow":
-        for name, (field, least) in _TENSORFLOW.items():
-            if name in distribution:
-                yield from _no_count(subject, name, distribution[name], least, ("distribution", field))
+    body = read(subject).body
+    for name, (field, least) in _TENSORFLOW.items():
+        if body.kind == "TensorFlow" and name in body.distribution:
+            yield from _no_count(subject, name, body.distribution[name], least, ("distribution", field))
 
 
 @rule("AZ304", Level.ERROR)
@@ -81,12 +70,13 @@ def servers_over_instances(subject: Subject) -> Iterator[Fault]:
     Azure ML runs at most one parameter server on an instance (documentation, quotas: "parameter servers per node"). The
     SDK does not check this: it sends three servers and nine workers for two instances (azure-ai-ml 1.35.2).
     """
-    servers, count = body(subject).parameter_servers, body(subject).instances
-    if body(subject).kind == "TensorFlow" and servers > count:
+    body = read(subject).body
+    servers, count = body.parameter_servers, body.instances
+    if body.kind == "TensorFlow" and servers > count:
         yield Fault(
             f"the job has {plural(servers, 'parameter server')}, but each of its {count} instances runs at most one",
             f"set `distribution.parameter_servers` to at most {max(1, count - 1)}, or `resources.instance_count` to "
-            f"{servers + body(subject).workers}",
+            f"{servers + body.workers}",
             ("distribution", "parameter_servers"),
         )
 
@@ -99,8 +89,9 @@ def tasks_share_instances(subject: Subject) -> Iterator[Fault]:
     instance share its GPUs, and each TensorFlow process takes all memory of all GPUs. On instances without GPUs, tasks
     may share an instance.
     """
-    tasks = body(subject)
-    if tasks.kind != "TensorFlow" or tasks.parameter_servers > tasks.instances or machines(subject).device == "cpu":
+    reading = read(subject)
+    tasks = reading.body
+    if tasks.kind != "TensorFlow" or tasks.parameter_servers > tasks.instances or reading.group.device == "cpu":
         return
     total = tasks.workers + tasks.parameter_servers
     if total > tasks.instances:
@@ -108,7 +99,7 @@ def tasks_share_instances(subject: Subject) -> Iterator[Fault]:
         yield Fault(
             f"{plural(tasks.workers, 'worker')}{servers} share {plural(tasks.instances, 'instance')}",
             f"set `resources.instance_count` to {total}, one for each",
-            count_path(subject),
+            reading.count_path,
         )
 
 
@@ -118,7 +109,7 @@ def idle_instances(subject: Subject) -> Iterator[Fault]:
 
     Each task runs on one instance. You also pay for instances without a task, which stay idle.
     """
-    tasks = body(subject)
+    tasks = read(subject).body
     total = tasks.workers + tasks.parameter_servers
     idle = tasks.instances - total
     if tasks.kind == "TensorFlow" and idle > 0:
@@ -137,7 +128,7 @@ def autotuning_over_instances(subject: Subject) -> Iterator[Fault]:
     Autotuning starts its experiments on other instances through ssh, but the instances of a job cannot log in to each
     other. Run autotuning on one instance; its result is also valid for several instances of the same type.
     """
-    distribution, count = subject.reading.distribution, body(subject).instances
+    distribution, count = subject.reading.distribution, read(subject).body.instances
     if count == 1 or not isinstance(distribution, DeepSpeed) or not is_launcher(subject.job):
         return
     if any(word.partition("=")[0] == "--autotuning" for word in shlex.split(distribution.launcher_options)):
@@ -155,7 +146,7 @@ def deepspeed_without_gpu(subject: Subject) -> Iterator[Fault]:
     On a CPU DeepSpeed trains with the gloo backend and lacks most of its features. A small GPU instance is often
     cheaper than the additional time.
     """
-    found = machines(subject)
+    found = read(subject).group
     if subject.reading.distribution.type == "deepspeed" and found.known and not found.known.gpus:
         yield Fault(
             f"`{found.known.name}` has no GPU, and the job uses DeepSpeed",
@@ -171,11 +162,12 @@ def environment_of_another_framework(subject: Subject) -> Iterator[Fault]:
     A TensorFlow environment has no PyTorch, and a PyTorch environment no TensorFlow, so the script fails at its first
     import. This rule ignores packages that the job itself installs, with `requirements` or a conda file.
     """
-    given, name = subject.job.environment, environment_name(subject)
+    reading = read(subject)
+    given, name = subject.job.environment, reading.environment_name
     says = framework_of(name)
     needed = missing_framework(subject, says)
     if says is not None and needed is not None and not subject.processing and not given.conda_file:
-        path = environment_path(subject)
+        path = reading.environment_path
         instead = f" instead of `{path[-1]}`" if path[-1] in ("azureml", "image") else ""
         yield Fault(
             f"the environment `{name}` is made for {TITLES[says]}, and the job needs {TITLES[needed]}",
@@ -214,4 +206,4 @@ def _no_count(subject: Subject, name: str, value: Any, least: int, field: ValueP
         shown = f'"{value}"' if isinstance(value, str) else value
         hint = f"set `{'.'.join(map(str, field))}`, and remove `{name}` from the overrides"
         message = f"`{name}` must be a whole number of at least {least}, not `{shown}`"
-        yield Fault(message, hint, place(subject, ("distribution", name), field))
+        yield Fault(message, hint, read(subject).place(("distribution", name), field))

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from cloudtrain.errors import did_you_mean
 from cloudtrain.job.model import overrides_of
 from cloudtrain.plans.plan import Level
-from cloudtrain.rules.engine import Fault, Subject, rule
-from cloudtrain.targets.azureml.compile.job import OVERRIDES, RUN_PROPERTY
-from cloudtrain.targets.azureml.rules.view import ValuePath, mapping, place, properties, text
+from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
+from cloudtrain.targets.azureml.compile.job import RUN_PROPERTY
+from cloudtrain.targets.azureml.reading import OVERRIDES, read
 
 
 class Named(NamedTuple):
@@ -225,7 +225,7 @@ def _violations(subject: Subject, *, unknown: bool) -> Iterator[Fault]:
     if not overrides_of(subject.job, "azureml"):  # without overrides, typed models write every field
         return
 
-    for found in violations(properties(subject)):
+    for found in violations(read(subject).body.properties):
         if found.is_unknown is unknown:
             yield Fault(found.message, found.hint, (OVERRIDES, *found.path))
 
@@ -237,12 +237,13 @@ def identity_overridden(subject: Subject) -> Iterator[Fault]:
     The property `cloudtrain.run` contains the run's name. Without it, cloudtrain could not distinguish an interrupted
     submission from another job of the same name, and you could not follow, stop or download the run.
     """
-    name, written = subject.plan.run_name, mapping(subject, "properties").get(RUN_PROPERTY)
+    reading = read(subject)
+    name, written = subject.plan.run_name, reading.body.mapping("properties").get(RUN_PROPERTY)
     if written != name:
         yield Fault(
             f"the overrides change the property `{RUN_PROPERTY}`, by which cloudtrain recognises its own job",
             f"remove `{RUN_PROPERTY}` from `azureml_overrides.properties`",
-            place(subject, ("properties", RUN_PROPERTY)) or (OVERRIDES, "properties"),
+            reading.place(("properties", RUN_PROPERTY)) or (OVERRIDES, "properties"),
         )
 
 
@@ -253,15 +254,16 @@ def tags_over_limit(subject: Subject) -> Iterator[Fault]:
     A job has at most 50 tags and 50 properties; a key has at most 100 characters and a value 1,000 (Azure ML
     documentation, service limits, 2025-02-05).
     """
+    reading = read(subject)
     for field in ("tags", "properties"):
-        pairs, word = mapping(subject, field), {"tags": "tag", "properties": "property"}[field]
+        pairs, word = reading.body.mapping(field), {"tags": "tag", "properties": "property"}[field]
         job_field: ValuePath = ("tags",) if field == "tags" else ()
         if len(pairs) > _MOST_TAGS:
-            path = place(subject, (field,), job_field)
+            path = reading.place((field,), job_field)
             message = f"the job has {len(pairs)} {field}, but Azure ML accepts at most {_MOST_TAGS}"
             yield Fault(message, f"remove {len(pairs) - _MOST_TAGS} of them", path)
         for key, value in pairs.items():
-            path = place(subject, (field, key), (*job_field, key) if job_field else ())
+            path = reading.place((field, key), (*job_field, key) if job_field else ())
             if not 1 <= len(key) <= _LONGEST_KEY:
                 message = f"the {word} key `{key[:20]}...` has {len(key)} characters; the limit is {_LONGEST_KEY}"
                 yield Fault(message if key else f"a {word} has an empty key", "write another key", path)
@@ -277,10 +279,11 @@ def text_too_long(subject: Subject) -> Iterator[Fault]:
     Display name and experiment have at most 256 characters, the description 5,000 (Azure ML documentation, service
     limits, 2025-02-05).
     """
+    reading = read(subject)
     for name, (most, word, field) in _LENGTHS.items():
-        length = len(text(subject, name))
+        length = len(reading.body.text(name))
         if length > most:
-            path = place(subject, (name,), () if word == "experiment" and subject.target.experiment else field)
+            path = reading.place((name,), () if word == "experiment" and subject.target.experiment else field)
             message = f"`{word}` has {length:,} characters, but Azure ML accepts at most {most:,}"
             yield Fault(message, f"shorten it to {most:,} characters", path)
 
@@ -293,12 +296,13 @@ def experiment_name(subject: Subject) -> Iterator[Fault]:
     version 2 of the SDK does not check them). Without `experiment`, cloudtrain uses the job's name, which is always
     valid.
     """
-    name = text(subject, "experimentName")
+    reading = read(subject)
+    name = reading.body.text("experimentName")
     if name and not _EXPERIMENT.fullmatch(name):
         better = re.sub(r"[^a-zA-Z0-9_-]+", "-", name).strip("-_") or "NAME"
         hint = f'write `experiment = "{better}"` under `[azureml]`'
         yield Fault(
-            f"Azure ML may not take `{name}` as the name of an experiment", hint, place(subject, ("experimentName",))
+            f"Azure ML may not take `{name}` as the name of an experiment", hint, reading.place(("experimentName",))
         )
 
 
@@ -368,7 +372,7 @@ def too_many_places(subject: Subject) -> Iterator[Fault]:
     data sets of a run).
     """
     for field, most in (("inputs", _MOST_INPUTS), ("outputs", _MOST_OUTPUTS)):
-        count = len(mapping(subject, field))
+        count = len(read(subject).body.mapping(field))
         if count > most:
             hint = "put several into one folder, and name only the folder in the job"
             yield Fault(f"the job has {count} {field}, but Azure ML accepts at most {most}", hint, (field,))

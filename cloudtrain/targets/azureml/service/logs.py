@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 
 from cloudtrain.errors import UsageError
 from cloudtrain.plans.states import LogLine
-from cloudtrain.targets.azureml.compile.places import LAUNCHER
 from cloudtrain.targets.azureml.launch import tasks
-from cloudtrain.targets.azureml.request import Body
+from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service.blobs import Blobs, DatastorePlace, Piece, Result, read
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
 
@@ -64,19 +63,6 @@ class Layout:
         """Return the layout of the job with these `properties` in its body."""
         return cls(Body({"properties": properties}))
 
-    @property
-    def has_ranks(self) -> bool:
-        """Return whether the service itself starts each rank; otherwise it starts one launcher on each instance."""
-        command = str(self.body.request["properties"].get("command") or "")
-        return self.body.kind != "Ray" and LAUNCHER not in command
-
-    @property
-    def ranks(self) -> int:
-        """The number of ranks."""
-        if self.body.kind == "TensorFlow":
-            return self.body.workers + self.body.parameter_servers
-        return self.body.instances * self.body.processes_per_instance
-
     def writer(self, file: str) -> Writer | None:
         """Return the process that writes a log file; None for files that are not a process's output."""
         if _LAUNCHERS_OWN.fullmatch(file):
@@ -85,7 +71,7 @@ class Layout:
         if match is None:
             return None
         number = int(match["number"] or 0)
-        if not self.has_ranks:
+        if self.body.has_launcher:
             return Writer(number, None)
         if self.body.kind != "TensorFlow":
             return Writer(number // self.body.processes_per_instance, number)
@@ -102,13 +88,13 @@ class Layout:
         Raises:
             UsageError: the rank or instance does not exist, or the log mixes the lines of all ranks of an instance.
         """
-        if rank is not None and not self.has_ranks:
+        if rank is not None and self.body.has_launcher:
             raise UsageError(
                 "you cannot select a rank, because the log mixes the lines of all ranks of an instance",
                 hint="use `--instance N`",
                 code="CT937",
             )
-        for noun, asked, count in (("rank", rank, self.ranks), ("instance", instance, self.body.instances)):
+        for noun, asked, count in (("rank", rank, self.body.ranks), ("instance", instance, self.body.instances)):
             if asked is not None and asked >= count:
                 plural = f"the {noun}s 0 to {count - 1}" if count > 1 else f"one {noun}, 0"
                 raise UsageError(f"the job has no {noun} {asked}", hint=f"the job has {plural}", code="CT937")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from cloudtrain.machines.table import instance_named
 from cloudtrain.plans.plan import Finding, Level, Plan
 from cloudtrain.rules.engine import declare, level_of
 from cloudtrain.targets.azureml.catalogue import overlay_of
-from cloudtrain.targets.azureml.compile.parts import SERVERLESS, Labelled, is_virtual_cluster, parse_label
+from cloudtrain.targets.azureml.compile.parts import Labelled, parse_label
+from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service.blobs import DatastorePlace, place_of
 from cloudtrain.targets.azureml.service.client import COMPUTE, DATASTORE, ENVIRONMENT, WORKSPACE, Client, Labels
 from cloudtrain.targets.common.services import Denied, NotThere
@@ -32,7 +34,7 @@ _ASK = "ask for more in the studio, under Quota: https://ml.azure.com/quota"
 _TYPE, _COUNT = ("resources", "instance_type"), ("resources", "instance_count")
 
 
-def _capacity(client: Client, size: str, count: int, location: str, is_spot: bool) -> Iterator[Finding]:
+def _capacity(client: Client, size: str, count: int, location: str, *, is_spot: bool) -> Iterator[Finding]:
     """Yield the capacity problems of a job that needs `count` machines of a size in one region."""
     sizes = _list_entries(client, location, "vmSizes")
     offered = next((item for item in sizes if item["name"].lower() == size.lower()), None)
@@ -111,25 +113,9 @@ class _Question:
     """The instance type that the job was planned for."""
     labels: Labels
 
-    @property
-    def body(self) -> Mapping[str, Any]:
-        """The request's `properties`, which describe the job."""
-        properties: Mapping[str, Any] = self.plan.request["properties"]
-        return properties
-
-    @property
-    def resources(self) -> Mapping[str, Any]:
-        return self.body.get("resources") or {}
-
-    @property
-    def instances(self) -> int:
-        return int(self.resources.get("instanceCount") or 1)
-
-    @property
-    def compute(self) -> str | None:
-        """The ARM id of the compute; None on serverless compute."""
-        compute = str(self.body.get("computeId") or "")
-        return compute if compute.rpartition("/")[2] not in ("", SERVERLESS) else None
+    @cached_property
+    def body(self) -> Body:
+        return Body(self.plan.request)
 
 
 _Check = Callable[[_Question], Iterator[Finding]]
@@ -155,8 +141,8 @@ def check(client: Client, plan: Plan, expected: str, labels: Labels) -> list[Fin
         return [_finding("AZ901", error.message, error.hint)]
     question = _Question(client, plan, expected, labels)
     checks = [_environment, *_places(question)]
-    if not is_virtual_cluster(question.compute or ""):  # Azure does not document how to ask for its machines
-        checks.insert(0, _compute if question.compute else _serverless)
+    if not question.body.is_on_virtual_cluster:  # Azure does not document how to ask for its machines
+        checks.insert(0, _compute if question.body.compute else _serverless)
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
         results = list(pool.map(lambda check: _answers(check, question), checks))
     return [finding for result in results for finding in result]
@@ -172,10 +158,10 @@ def _answers(check: _Check, question: _Question) -> list[Finding]:
 
 
 def _compute(question: _Question) -> Iterator[Finding]:
-    assert question.compute is not None, "the job names one"
-    name = question.compute.rpartition("/")[2]
+    assert question.body.compute is not None, "the job names one"
+    name = question.body.compute_name
     try:
-        compute = question.client.get(question.compute, api_version=COMPUTE)
+        compute = question.client.get(question.body.compute, api_version=COMPUTE)
     except NotThere:
         names = [item["name"] for page in question.client.pages("computes", api_version=COMPUTE) for item in page]
         hint = did_you_mean(name, names) or "make one with `az ml compute create`, or leave `compute` out"
@@ -193,8 +179,8 @@ def _kind(question: _Question, name: str, properties: Mapping[str, Any]) -> Iter
     hint = "name a cluster, or leave `compute` out to run serverless"
     if kind not in _RUNS_JOBS:
         yield _finding("AZ905", f"`{name}` is of the type {kind}, which runs no jobs", hint)
-    elif kind == _INSTANCE and question.instances > 1:
-        message = f"`{name}` is a compute instance, which is one machine, and the job needs {question.instances}"
+    elif kind == _INSTANCE and question.body.instances > 1:
+        message = f"`{name}` is a compute instance, which is one machine, and the job needs {question.body.instances}"
         yield _finding("AZ905", message, hint, ("resources", "instance_count"))
 
 
@@ -222,20 +208,20 @@ def _size(question: _Question, name: str, machines: Mapping[str, Any]) -> Iterat
         known = instance_named("azureml", size)  # the service writes sizes in capitals
         hint = f"name the cluster's type (`{known.name if known else size}`), or another cluster"
         yield _finding("AZ907", message, hint, ("resources", "instance_type"))
-    if most is not None and question.instances > most:
-        message = f"`{name}` may have {most} instances, and the job needs {question.instances}"
-        hint = f"`az ml compute update --name {name} --max-instances {question.instances}`, or ask for fewer"
+    if most is not None and question.body.instances > most:
+        message = f"`{name}` may have {most} instances, and the job needs {question.body.instances}"
+        hint = f"`az ml compute update --name {name} --max-instances {question.body.instances}`, or ask for fewer"
         yield _finding("AZ908", message, hint, ("resources", "instance_count"))
 
 
 def _serverless(question: _Question) -> Iterator[Finding]:
-    size, queue = question.resources.get("instanceType"), question.body.get("queueSettings") or {}
-    locations = question.resources.get("locations") or [question.client.workspace["location"]]
+    body, size = question.body, question.body.instance_type
+    locations = body.mapping("resources").get("locations") or [question.client.workspace["location"]]
     yield from _identity(question, "the workspace", question.client.workspace.get("identity"))
     if not size:
         return  # the service will choose a size that the quota allows
-    is_spot = str(queue.get("jobTier")).lower() == "spot"
-    regions = [list(_capacity(question.client, size, question.instances, location, is_spot)) for location in locations]
+    capacity = partial(_capacity, question.client, size, body.instances, is_spot=body.is_spot)
+    regions = [list(capacity(location)) for location in locations]
     # Errors count more than warnings, because an error means that the service refuses the job.
     yield from min(regions, key=lambda found: (_errors(found), len(found)), default=[])
 
@@ -246,7 +232,7 @@ def _errors(findings: list[Finding]) -> int:
 
 def _identity(question: _Question, owner: str, assigned: Any) -> Iterator[Finding]:
     """Report the job's managed identity if it is not among those `assigned` to `owner`, a cluster or workspace."""
-    identity = question.body.get("identity") or {}
+    identity = question.body.mapping("identity")
     if identity.get("identityType") != "Managed":
         return
     client, users = identity.get("clientId"), (assigned or {}).get("userAssignedIdentities") or {}
@@ -266,7 +252,7 @@ def _identity(question: _Question, owner: str, assigned: Any) -> Iterator[Findin
 
 
 def _environment(question: _Question) -> Iterator[Finding]:
-    environment = str(question.body.get("environmentId") or "")
+    environment = question.body.environment
     uploads = {upload.destination for upload in question.plan.uploads}
     if environment in uploads or not environment.startswith("/subscriptions/"):
         return  # the submit makes the former; the service checks those in registries
@@ -299,7 +285,7 @@ def _places(question: _Question) -> Iterator[_Check]:
     """Yield a check for each asset and each datastore that inputs and outputs name, without duplicates."""
     workspace, seen = question.client.place.workspace_id, set[str]()
     for kind, code in (("inputs", "AZ913"), ("outputs", "AZ914")):
-        for name, item in (question.body.get(kind) or {}).items():
+        for name, item in question.body.mapping(kind).items():
             uri = str(item.get("uri") or "")
             thing = _thing(uri, workspace)
             if thing is not None and thing not in seen:

@@ -19,7 +19,7 @@ from cloudtrain.job.model import format_duration
 from cloudtrain.machines.overlay import Overlay, type_named
 from cloudtrain.machines.table import hourly, over
 from cloudtrain.plans.states import RunState, RunStatus, Transition
-from cloudtrain.targets.azureml.compile.job import max_runtime
+from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service.logs import LogFile, RunLog
 from cloudtrain.targets.azureml.service.provider_errors import error_fields
 from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
@@ -295,7 +295,7 @@ def _with_reason(status: RunStatus, job: Mapping[str, Any], details: Mapping[str
 
 def _limit(status: RunStatus, job: Mapping[str, Any]) -> str | None:
     """Return a note if a job reached its time limit, else None."""
-    allowed = max_runtime(job["properties"])
+    allowed = Body(job).max_runtime
     if not allowed or status.started is None or status.ended is None or status.ended - status.started < allowed:
         return None
     return f"it reached `max_runtime` ({format_duration(allowed)})"

@@ -1,0 +1,408 @@
+"""What the finished body of a job says: who starts the processes, on which machines, with which data and limits.
+
+Overrides may contain any value. Values of a wrong type count as missing; AZ111 and similar rules report them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+from urllib.parse import unquote
+
+from cloudtrain.job.data import Checkpoint
+from cloudtrain.job.distribution import MPI, Distribution, NoDistribution, Ray, Torch
+from cloudtrain.job.model import overrides_of
+from cloudtrain.job.training import Resources, Spot, TrainingJob
+from cloudtrain.machines.choose import MachineGroup, Machines, known_type
+from cloudtrain.rules.engine import (
+    KeysOf,
+    Reading,
+    Subject,
+    ValuePath,
+    as_written,
+    changed_variables,
+    checkpoint_at,
+    is_written,
+    keys_at,
+    keys_named,
+    mapping_at,
+    positive_count,
+    tensorflow_with,
+    text_at,
+)
+from cloudtrain.rules.facts import DataPlace, data_place, split_uri
+from cloudtrain.rules.named import framework_of
+from cloudtrain.targets.azureml.compile.parts import SERVERLESS, duration_seconds, is_virtual_cluster, machines_of
+from cloudtrain.targets.azureml.compile.places import LAUNCHER
+from cloudtrain.targets.azureml.settings import AzureMLAccount
+
+Request = Mapping[str, Any]
+"""The body of `PUT jobs/NAME`: `{"properties": {...}}`."""
+
+OVERRIDES = "azureml_overrides"
+
+DEFAULT_EXPERIMENT = "Default"
+"""The experiment that the service chooses for a body that names none."""
+
+_KINDS = {kind.casefold(): kind for kind in ("PyTorch", "Mpi", "TensorFlow", "Ray")}
+
+_LIFETIME, _SPOT_LIFETIME = 21 * 86_400, 7 * 86_400
+"""Seconds (Azure ML documentation, quotas: job lifetime, and job lifetime on a low-priority node)."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """The body of a command job, as the service reads it."""
+
+    request: Request
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """The fields that describe the job."""
+        return mapping_at(self.request, "properties")
+
+    def mapping(self, *keys: str) -> Mapping[str, Any]:
+        """Return the mapping at `keys` of the properties; empty if it is missing."""
+        return mapping_at(self.properties, *keys)
+
+    def text(self, *keys: str) -> str:
+        """Return the text at `keys` of the properties; empty if it is missing."""
+        return text_at(self.properties, *keys)
+
+    @property
+    def command(self) -> str:
+        """The shell's command line, in which references are not yet replaced."""
+        return str(self.properties.get("command") or "")
+
+    @property
+    def experiment(self) -> str:
+        return str(self.properties.get("experimentName") or DEFAULT_EXPERIMENT)
+
+    # Who starts the processes, and how many.
+
+    @property
+    def distribution(self) -> Mapping[str, Any]:
+        return self.mapping("distribution")
+
+    @property
+    def kind(self) -> str:
+        """The distribution's type: `PyTorch`, `Mpi`, `TensorFlow` or `Ray`; empty if the service starts one process.
+
+        The API takes the type in upper or lower case.
+        """
+        kind = str(self.distribution.get("distributionType") or "")
+        return _KINDS.get(kind.casefold(), kind)
+
+    @property
+    def processes_per_instance(self) -> int:
+        """The number of processes on each instance. Default: one, even with several GPUs, as documented for
+        PyTorch.
+        """
+        return positive_count(self.distribution.get("processCountPerInstance")) or 1
+
+    @property
+    def parameter_servers(self) -> int:
+        """The number of TensorFlow's parameter servers. Default: none."""
+        return positive_count(self.distribution.get("parameterServerCount")) or 0
+
+    @property
+    def workers(self) -> int:
+        """The number of TensorFlow's workers. Default: one for each instance."""
+        return positive_count(self.distribution.get("workerCount")) or self.instances
+
+    @property
+    def ranks(self) -> int:
+        """The number of processes that the service starts with a distribution of PyTorch, MPI or TensorFlow."""
+        if self.kind == "TensorFlow":
+            return self.workers + self.parameter_servers
+        return self.instances * self.processes_per_instance
+
+    @property
+    def has_launcher(self) -> bool:
+        """Whether the service starts one launcher on each instance, which starts the ranks: Ray's or DeepSpeed's."""
+        return self.kind == "Ray" or LAUNCHER in self.command
+
+    # Machines and limits.
+
+    @property
+    def instances(self) -> int:
+        """The number of instances. Default: one."""
+        return positive_count(self.mapping("resources").get("instanceCount")) or 1
+
+    @property
+    def instance_type(self) -> str:
+        """The instance type; empty on a cluster, which has its own type."""
+        return self.text("resources", "instanceType")
+
+    @property
+    def compute(self) -> str | None:
+        """The id of the cluster; None on serverless compute."""
+        compute = self.text("computeId")
+        return compute if compute.rpartition("/")[2] not in ("", SERVERLESS) else None
+
+    @property
+    def compute_name(self) -> str:
+        return SERVERLESS if self.compute is None else self.compute.rpartition("/")[2]
+
+    @property
+    def is_on_virtual_cluster(self) -> bool:
+        """Whether the compute is a virtual cluster, which has tiers like serverless compute."""
+        return is_virtual_cluster(self.text("computeId"))
+
+    @property
+    def tier(self) -> str:
+        return self.text("queueSettings", "jobTier")
+
+    @property
+    def is_spot(self) -> bool:
+        return self.tier.casefold() == "spot"
+
+    @property
+    def max_runtime(self) -> int | None:
+        """The seconds after which the service ends the job; None if the body sets no limit."""
+        return duration_seconds(str(self.mapping("limits").get("timeout", "")))
+
+    @property
+    def lifetime(self) -> int:
+        """The seconds after which the service ends every job, even without a time limit."""
+        return _SPOT_LIFETIME if self.is_spot else _LIFETIME
+
+    # The container and its data.
+
+    @property
+    def environment(self) -> str:
+        """The id of the environment."""
+        return str(self.properties.get("environmentId") or "")
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The job's own environment variables. The service replaces references only in the command, not in
+        variables.
+        """
+        return {name: str(value) for name, value in self.mapping("environmentVariables").items()}
+
+    @property
+    def inputs(self) -> Mapping[str, Mapping[str, Any]]:
+        return _mappings(self.mapping("inputs"))
+
+    @property
+    def outputs(self) -> Mapping[str, Mapping[str, Any]]:
+        return _mappings(self.mapping("outputs"))
+
+
+def _mappings(named: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    return {name: item for name, item in named.items() if isinstance(item, Mapping)}
+
+
+def machines_in(body: Body, job: MachineGroup, account: AzureMLAccount) -> MachineGroup:
+    """Return the machines in the body. On a cluster, whose type the body does not name, they are those of the job."""
+    if name := body.instance_type:
+        return MachineGroup(name, body.instances, known_type("azureml", name, account.overlay))
+    return MachineGroup("", body.instances, None) if body.compute is None else replace(job, count=body.instances)
+
+
+def distribution_in(job: TrainingJob, body: Body) -> Distribution:
+    """Return the distribution in the body, close to the job's own wording. It is the job's, unless overrides change it.
+
+    An MPI distribution without a count, which AZ302 reports, keeps the job's.
+    """
+    if not is_written(overrides_of(job, "azureml"), "distribution"):
+        return job.distribution
+    count = positive_count(body.distribution.get("processCountPerInstance"))
+    if body.kind == "PyTorch":
+        return as_written(job.distribution, Torch.model_construct(processes_per_instance=count or 1))
+    if body.kind == "Mpi":
+        return as_written(job.distribution, MPI.model_construct(processes_per_instance=count))
+    if body.kind == "TensorFlow":
+        asked = tensorflow_with(bool(body.parameter_servers), body.parameter_servers, body.workers)
+        return as_written(job.distribution, asked)
+    if body.kind == "Ray":
+        return job.distribution if isinstance(job.distribution, Ray) else Ray.model_construct()
+    return NoDistribution.model_construct()
+
+
+# The body in the words of the job, for rules.
+
+_PATHS: dict[ValuePath, KeysOf] = {
+    ("resources", "instance_count"): keys_at(("resources", "instanceCount")),
+    ("environment", "variables"): keys_named("environmentVariables"),
+    ("environment", "image"): keys_at(("environmentId",)),
+    ("distribution", "processes_per_instance"): keys_at(("distribution", "processCountPerInstance")),
+    ("distribution", "parameter_servers"): keys_at(("distribution", "parameterServerCount")),
+    ("distribution", "workers"): keys_at(("distribution", "workerCount")),
+    ("max_runtime",): keys_at(("limits", "timeout")),
+    ("spot",): keys_at(("queueSettings", "jobTier")),
+    ("inputs",): keys_named("inputs"),
+    ("outputs",): keys_named("outputs"),
+    ("checkpoint",): keys_at(("outputs", "checkpoint")),
+}
+
+
+class AzureMLReading(Reading):
+    """The body of a command job."""
+
+    paths = _PATHS
+
+    @cached_property
+    def body(self) -> Body:
+        return Body(self.request)
+
+    def overridden(self, *keys: str) -> ValuePath | None:
+        """Return the path of the override that sets or removes the field `keys` of the body; None without one."""
+        return (OVERRIDES, *keys) if is_written(self.overrides, *keys) else None
+
+    def place(self, keys: tuple[str, ...], field: ValuePath = ()) -> ValuePath:
+        """Return the path of the setting that determines the body's field `keys`: an override, or else the job's
+        `field`.
+
+        `field` is empty for settings of the target, which are not part of the job.
+        """
+        return self.overridden(*keys) or field
+
+    @property
+    def count_path(self) -> ValuePath:
+        """The path of the field that sets the job's number of instances."""
+        return self.place(("resources", "instanceCount"), ("resources", "instance_count"))
+
+    @cached_property
+    def group(self) -> MachineGroup:
+        """The job's machines."""
+        is_named_by_job = not self.body.instance_type and self.body.compute is not None
+        job = machines_of(self.job, self.account) if is_named_by_job else MachineGroup("", 0, None)
+        machines = machines_in(self.body, job, self.account)
+        field = "instance_type" if self.job.resources.instance_type else "gpu"
+        path: ValuePath = ("resources", field) if machines.instance_type else ()
+        return replace(machines, path=self.place(("resources", "instanceType"), path))
+
+    @cached_property
+    def machines(self) -> Machines:
+        return Machines((self.group,))
+
+    @property
+    def image(self) -> str:
+        """The image that the job's environment is made of; empty for a named environment."""
+        environment = self.body.text("environmentId")
+        for upload in self.plan.uploads:
+            if upload.kind == "environment" and upload.content and upload.destination == environment:
+                return text_at(json.loads(upload.content), "properties", "image")
+        return ""
+
+    @cached_property
+    def environment_name(self) -> str:
+        """The environment's name for messages: its image, or else the name in its id, such as
+        `acpt-pytorch-2.8-cuda12.6`.
+        """
+        parts = self.body.text("environmentId").split("/")
+        named = parts[parts.index("environments") + 1] if "environments" in parts[:-1] else parts[-1]
+        return self.image or named
+
+    @property
+    def environment_path(self) -> ValuePath:
+        """The path of the field that sets the job's environment."""
+        environment = self.job.environment
+        field = "azureml" if environment.of("azureml") else "image" if environment.image else "framework"
+        return self.place(("environmentId",), ("environment", field))
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        return changed_variables(self.job, self.overrides.get("environmentVariables") if self.request else None)
+
+    @property
+    def max_runtime(self) -> int | None:
+        return self.body.max_runtime if self.request and self.overrides else self.job.max_runtime
+
+    @property
+    def longest_run(self) -> int:
+        """The body's time limit in seconds, or else the service's own limit."""
+        return self.body.max_runtime or self.body.lifetime
+
+    @cached_property
+    def resources(self) -> Resources:
+        if not self.changes("resources"):
+            return self.job.resources
+        return self.job.resources.model_copy(update={"instance_count": self.body.instances})
+
+    @cached_property
+    def distribution(self) -> Distribution:
+        if not self.request or self.processing is not None:
+            return self.job.distribution
+        return distribution_in(self.job, self.body)
+
+    @property
+    def spot(self) -> Spot | None:
+        if not self.changes("queueSettings"):
+            return self.job.spot
+        return (self.job.spot or Spot()) if self.body.is_spot else None
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        if not self.changes("outputs", "checkpoint"):
+            return self.job.checkpoint
+        return checkpoint_at(self.target, self.body.outputs.get("checkpoint", {}).get("uri"))
+
+    @property
+    def framework(self) -> str | None:
+        """The framework in the environment's name; None if the name contains none."""
+        return framework_of(self.environment_name)
+
+    @cached_property
+    def places(self) -> Sequence[DataPlace]:
+        return list(self._places())
+
+    def _places(self) -> Iterator[DataPlace]:
+        for kind, named in (("input", self.body.inputs), ("output", self.body.outputs)):
+            for name, item in named.items():
+                uri = item.get("uri")
+                if not isinstance(uri, str) or item.get("jobInputType") == "literal" or uri.startswith("/"):
+                    continue
+                parts, path = split_azure_uri(uri, self.account), (f"{kind}s", name, self.target)
+                if kind == "output" and name == "checkpoint" and self.job.checkpoint is not None:
+                    yield data_place("checkpoint", name, uri, parts, ("checkpoint", self.target))
+                else:
+                    yield data_place(kind, name, uri, parts, path)
+
+
+def is_whole(value: Any, least: int) -> bool:
+    """Return whether a value is a whole number of at least `least`; Python's `True` does not count as one."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def read(subject: Subject) -> AzureMLReading:
+    """Return the reading of a body for Azure ML."""
+    assert isinstance(subject.reading, AzureMLReading)
+    return subject.reading
+
+
+_DATASTORE = re.compile(
+    r"azureml://(?:subscriptions/(?P<subscription>[^/]+)/resourcegroups/(?P<group>[^/]+)/(?:providers/[^/]+/)?"
+    r"workspaces/(?P<workspace>[^/]+)/)?datastores/(?P<store>[^/]+)(?:/paths)?(?P<below>/.*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+_BLOB = re.compile(
+    r"https?://(?P<account>[^./]+)\.(?:blob|dfs)\.[^/]+/(?P<container>[^/?]+)(?P<below>/[^?]*)?(?:\?.*)?"
+)
+_CONTAINER = re.compile(r"(?:wasbs?|abfss?)://(?P<container>[^@/]+)@(?P<account>[^./]+)\.[^/]+(?P<below>/.*)?")
+
+
+def split_azure_uri(uri: str, account: AzureMLAccount) -> tuple[str, ...]:
+    """Split an address into parts, which are the same for every address of the same data.
+
+    For example, a datastore's address may or may not include the workspace of `account`, and a container has `https:`,
+    `wasbs:` and `abfss:` addresses.
+    """
+    if match := _DATASTORE.fullmatch(uri):
+        own = (account.subscription_id, account.resource_group, account.workspace)
+        named = (match["subscription"], match["group"], match["workspace"])
+        is_own = match["workspace"] is None or [str(part).casefold() for part in named] == [p.casefold() for p in own]
+        return ("azureml", *(() if is_own else map(str, named)), match["store"], *_below(match["below"]))
+    if match := _BLOB.fullmatch(uri) or _CONTAINER.fullmatch(uri):
+        return ("storage", match["account"], match["container"], *_below(unquote(match["below"] or "")))
+    return split_uri(uri)
+
+
+def _below(path: str | None) -> list[str]:
+    return [part for part in (path or "").split("/") if part]
