@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -23,13 +24,14 @@ from cloudtrain.errors import (
 )
 from cloudtrain.job.file import anchored
 from cloudtrain.job.training import BUNDLED, TrainingJob
-from cloudtrain.lifecycle.prepare import PlaceOf, PreparedJob, prepare_job
+from cloudtrain.lifecycle.prepare import PlaceOf, Ready, prepare
 from cloudtrain.lookup import recover_if_needed, run, runs_at
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import AFTER, SWEEP
 from cloudtrain.targets.contract import ByteProgress
-from cloudtrain.targets.registry import service_of, target_of, usable_target
-from cloudtrain.targets.settings import AnyTarget, Settings, TargetSettings, load_settings
+from cloudtrain.targets.registry import usable_target
+from cloudtrain.targets.settings import load_settings
+from cloudtrain.targets.where import AnyTarget, Where, where
 
 if TYPE_CHECKING:
     from cloudtrain.job.file import JobFile
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from cloudtrain.lifecycle.record import Sent
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.lifecycle.submit import Submitted
-    from cloudtrain.lifecycle.sweeps.plan import PreparedSweep
+    from cloudtrain.lifecycle.sweeps.plan import ReadySweep
 
 
 def load_job(path: str | Path, overrides: Sequence[str] = ()) -> AnyJob:
@@ -95,20 +97,6 @@ def bundled_job(name: str, overrides: Sequence[str] = ()) -> TrainingJob:
     return job
 
 
-def target_named(
-    name: str | None = None, *, profile: str | None = None, near: Path | None = None, **flags: Any
-) -> TargetSettings:
-    """Return a target with its account settings from `cloudtrain.toml`. Flags that are not None override the settings.
-
-    `near` is the folder of the job file. The settings of its project are used instead of those of the working
-    directory.
-
-    Raises:
-        SettingsError: the target or profile does not exist, or a settings file is wrong.
-    """
-    return load_settings(near).target(name, profile=profile, **flags)
-
-
 def plan(
     job: AnyJob | Sweep,
     target: AnyTarget = None,
@@ -131,9 +119,7 @@ def plan(
         JobError: the target does not support a field of the job; the hint names an alternative.
         TargetUnavailable: the target cannot be used from this machine.
     """
-    settings = _settings_of(job)
-    prepared = _prepare(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
-    return _next_plan(prepared, settings)
+    return _next_plan(_prepare(job, _where(job, target, profile), ignore, place_of))
 
 
 def check(
@@ -151,11 +137,10 @@ def check(
     With `online=None` the target is asked only if you have credentials for it; with `online=False`, never. The other
     arguments are as in `plan`.
     """
-    settings = _settings_of(job)
-    prepared = _prepare(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
-    compiled = _next_plan(prepared, settings)
-    wanted = prepared.can_check if online is None else online
-    return prepared.check_online(compiled, may_wait=True) if wanted else compiled
+    ready = _prepare(job, _where(job, target, profile), ignore, place_of)
+    compiled = _next_plan(ready)
+    asks = ready.can_check if online is None else online
+    return ready.check_online(compiled, may_wait=True) if asks else compiled
 
 
 def submit(
@@ -258,19 +243,18 @@ def _submit(
     from cloudtrain.lifecycle.submit import Submission, stop_on_errors, submit_once
     from cloudtrain.lookup import find_service, run_of_record
 
-    settings = _settings_of(job)
+    place = _where(job, target, profile)
     if queue is not None or priority is not None:
         from cloudtrain.lifecycle.submit import queued_settings
 
-        named = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
-        target = queued_settings(named, queue, priority)
-    prepared = _prepare(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
+        place = replace(place, settings=queued_settings(place.settings, queue, priority))
+    ready, settings = _prepare(job, place, ignore, place_of), place.here
 
-    if isinstance(prepared, PreparedJob):
-        keeper = Keeper(prepared, anchored(cast("AnyJob", job), settings.cwd), file)
+    if isinstance(ready, Ready):
+        keeper = Keeper(ready, anchored(cast("AnyJob", job), settings.cwd), file)
     else:  # the trials, which the sweep's driver submits, are stored as ordinary jobs
-        trained = anchored(prepared.written_job, settings.cwd)
-        keeper = Keeper(prepared.prepared, job.model_copy(update={"job": trained}), file)
+        trained = anchored(ready.written_job, settings.cwd)
+        keeper = Keeper(ready.first, job.model_copy(update={"job": trained}), file)
 
     def run_of(submitted: Submitted) -> Run:
         names = tuple(record.name for record in submitted.unreported)
@@ -284,27 +268,27 @@ def _submit(
         if on_run is not None:
             on_run(run_of(submitted))
 
-    service, key = prepared.service, prepared.key
-    if isinstance(prepared, PreparedJob) and prepared.waits_for:
+    service, key = ready.service, ready.key
+    if isinstance(ready, Ready) and ready.waits_for:
         from cloudtrain.lifecycle.waiting import ChainService
 
         service = ChainService(
-            settings.environ, settings.state_dir, after=prepared.waits_for, key=key, submitter=settings.submitter
+            settings.environ, settings.state_dir, after=ready.waits_for, key=key, submitter=settings.submitter
         )
         key = AFTER + key
 
     with open_store(settings.state_dir) as store:
 
         def approved_plan(counter: int) -> Plan:
-            compiled = prepared.check_online(prepared.plan(counter, store.salt), ask=online, may_wait=True)
+            compiled = ready.check_online(ready.plan(counter, store.salt), ask=online, may_wait=True)
             if on_plan is not None:
                 on_plan(compiled)
             stop_on_errors(compiled)
-            if on_changes is not None and isinstance(prepared, PreparedJob):
+            if on_changes is not None and isinstance(ready, Ready):
                 from cloudtrain.lifecycle.past import changes_since_last
 
                 with suppress(CloudtrainError, OSError):
-                    on_changes(changes_since_last(store, prepared, cast("AnyJob", keeper.job), compiled))
+                    on_changes(changes_since_last(store, ready, cast("AnyJob", keeper.job), compiled))
             return compiled
 
         submission = Submission(
@@ -313,10 +297,10 @@ def _submit(
             submitter=settings.submitter,
             plan_of=approved_plan,
             outputs_of=outputs_of,
-            bundle=prepared.tree,
+            bundle=ready.tree,
             report=report,
             on_bytes=on_bytes,
-            origin=origin_here(Path.cwd(), project=job.folder, labels=prepared.labels),
+            origin=origin_here(Path.cwd(), project=job.folder, labels=ready.labels),
             kept_of=keeper.kept_of,
         )
         try:
@@ -352,17 +336,17 @@ def upload(
     """
     from cloudtrain.lifecycle.submit import stop_on_errors
 
-    settings = _settings_of(job)
-    prepared = _prepare(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
-    compiled = _next_plan(prepared, settings)
-    is_here = target_of(compiled.target).run_folder(compiled.run_name, settings.state_dir) is not None
-    if is_here or prepared.key.startswith(SWEEP):
+    place = _where(job, target, profile)
+    ready = _prepare(job, place, ignore, place_of)
+    compiled = _next_plan(ready)
+    is_here = place.target.run_folder(compiled.run_name, place.here.state_dir) is not None
+    if is_here or ready.key.startswith(SWEEP):
         what = "this machine runs it" if is_here else "cloudtrain drives the sweep"
         message = f"no other tool can start `{job.name}`, because {what}"
         raise UsageError(message, hint="remove `--upload-only`, or use another target or job", code="CT977")
     stop_on_errors(compiled)
     if compiled.uploads:
-        prepared.service.upload(compiled, prepared.tree, on_bytes=on_bytes)
+        ready.service.upload(compiled, ready.tree, on_bytes=on_bytes)
     return compiled
 
 
@@ -375,21 +359,18 @@ def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = 
     """
     from cloudtrain.targets.contract import PinsVersions
 
-    settings = _settings_of(job)
-    own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
-    service, inner = service_of(own.type, settings), cast("AnyJob", getattr(job, "job", job))
-    if not isinstance(service, PinsVersions):
-        raise UsageError(
-            f"the target `{own.type}` has no labels such as `NAME@latest`", hint="remove `--pin`", code="CT987"
-        )
-    pinned = service.pin(inner, own)
+    place, inner = _where(job, target, profile), cast("AnyJob", getattr(job, "job", job))
+    if not isinstance(place.service, PinsVersions):
+        message = f"the target `{place.target.name}` has no labels such as `NAME@latest`"
+        raise UsageError(message, hint="remove `--pin`", code="CT987")
+    pinned = place.service.pin(inner, place.settings)
     if pinned is inner:
         raise UsageError("the job contains no label `NAME@latest`", hint="remove `--pin`", code="CT987")
     return pinned if inner is job else job.model_copy(update={"job": pinned})
 
 
-def _settings_of(job: AnyJob | Sweep) -> Settings:
-    """Return the settings of the job's project, or of the working directory.
+def _where(job: AnyJob | Sweep, target: AnyTarget, profile: str | None) -> Where:
+    """Return where the job runs, with the settings of the job's project, or of the working directory.
 
     Raises:
         UsageError: the value is no job, for example the name of a job file.
@@ -397,29 +378,30 @@ def _settings_of(job: AnyJob | Sweep) -> Settings:
     if not hasattr(job, "folder"):
         file = shortened(str(job)) if isinstance(job, str | Path) else "job.yaml"
         raise UsageError(f"`{type(job).__name__}` is not a job", hint=f'read a job file first: `ct.load_job("{file}")`')
-    return load_settings(job.folder)
+    return where(target, near=job.folder, profile=profile)
 
 
-def _prepare(job: AnyJob | Sweep, target: AnyTarget, settings: Settings, **words: Any) -> PreparedJob | PreparedSweep:
+def _prepare(job: AnyJob | Sweep, place: Where, ignore: Sequence[str], place_of: PlaceOf | None) -> Ready | ReadySweep:
     if getattr(job, "kind", None) != "sweep":
-        return prepare_job(job, target, settings, **words)  # type: ignore[arg-type]  # no sweep, and no import of its model
+        return prepare(cast("AnyJob", job), place, ignore=ignore, place_of=place_of)
     from cloudtrain.lifecycle.sweeps.plan import prepare_sweep
 
-    return prepare_sweep(job, target, settings, **words)  # type: ignore[arg-type]  # a sweep
+    return prepare_sweep(cast("Sweep", job), place, ignore=ignore, place_of=place_of)
 
 
-def _next_plan(prepared: PreparedJob | PreparedSweep, settings: Settings) -> Plan:
+def _next_plan(ready: Ready | ReadySweep) -> Plan:
     """Return the plan of the job's next run, without creating a run store."""
     from cloudtrain.lifecycle.records import has_store, salt_of_new_store
 
-    if not has_store(settings.state_dir):
-        return prepared.plan(1, salt_of_new_store(settings.state_dir))
+    here = ready.where.here
+    if not has_store(here.state_dir):
+        return ready.plan(1, salt_of_new_store(here.state_dir))
     from cloudtrain.lifecycle.schema import read_store
 
-    with read_store(settings.state_dir) as store:
+    with read_store(here.state_dir) as store:
         if store is None:
-            return prepared.plan(1, salt_of_new_store(settings.state_dir))
-        return prepared.plan(store.next_counter(prepared.key, settings.submitter), store.salt)
+            return ready.plan(1, salt_of_new_store(here.state_dir))
+        return ready.plan(store.next_counter(ready.key, here.submitter), store.salt)
 
 
 # Public functions about past runs: `diff` and `costs`.
@@ -471,11 +453,11 @@ def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
     from cloudtrain.lifecycle.schema import read_store
     from cloudtrain.plans.states import SWEEP
 
-    settings = load_settings()
     if target is not None:
-        model = settings.target(target, profile=profile) if isinstance(target, str) else target
-        yield from (Run.attached(item, settings) for item in runs_at(model, settings))
+        place = where(target, profile=profile)
+        yield from (Run.attached(item, place.here) for item in runs_at(place))
         return
+    settings = load_settings()
     recover_if_needed()
     with read_store(settings.state_dir) as store:
         rows = [] if store is None else store.newest(trials=True)
@@ -563,7 +545,6 @@ def _side(given: object, found: Sent | Mapping[str, Any] | AnyJob, target: AnyTa
         return Side.of_run(found.name, found.ref, found.kept)
     if isinstance(found, Mapping):
         return Side(str(given) if isinstance(given, str | Path) else found["run_name"], found)
-    settings = load_settings(found.folder)
-    prepared = prepare_job(found, target, settings, profile=profile, ignore=(), place_of=None)
+    place = where(target, near=found.folder, profile=profile)
     title = str(given) if isinstance(given, str | Path) else found.name
-    return Side.of_job(title, prepared, anchored(found, settings.cwd))
+    return Side.of_job(title, prepare(found, place), anchored(found, place.here.cwd))

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import RunNotFound, SettingsError, StoreError, TargetError, UsageError, did_you_mean
 from cloudtrain.plans.states import AFTER, REHEARSAL, SWEEP, TUNER, ListedRun, RunRef, RunState
-from cloudtrain.targets.registry import service_of, target_of
-from cloudtrain.targets.settings import AnyTarget, Settings, TargetSettings, load_settings
+from cloudtrain.targets.registry import service_of
+from cloudtrain.targets.settings import Settings, load_settings
+from cloudtrain.targets.where import AnyTarget, Where
+from cloudtrain.targets.where import where as find_where
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.records import Condition
@@ -109,11 +111,12 @@ def runs(
     if conditions and target is not None:
         hint = "remove the target, because only this machine stores tags and hyperparameters of its runs"
         raise UsageError("runs on a target cannot be selected by tags or hyperparameters", hint=hint, code="CT902")
-    settings, limit = load_settings(), None if limit is None else min(limit, sys.maxsize)
+    limit = None if limit is None else min(limit, sys.maxsize)
     if target is not None:
-        model = settings.target(target, profile=profile) if isinstance(target, str) else target
-        there = (Run.attached(item, settings) for item in runs_at(model, settings))
+        place = find_where(target, profile=profile)
+        there = (Run.attached(item, place.here) for item in runs_at(place))
         return list(islice((item for item in there if _is_wanted(item, states, job, rehearsals)), limit))
+    settings = load_settings()
     recover_if_needed()
     with read_store(settings.state_dir) as store:
         rows = [] if store is None else _perhaps(store, states, job, limit, conditions, rehearsals, trials=trials)
@@ -121,19 +124,18 @@ def runs(
     return list(islice((item for item in here if _is_wanted(item, states, job, rehearsals)), limit))
 
 
-def runs_at(target: TargetSettings, settings: Settings) -> Iterator[ListedRun]:
+def runs_at(where: Where) -> Iterator[ListedRun]:
     """Yield the runs on a target, the newest first.
 
     Raises:
         SettingsError: the settings that locate the runs are missing.
     """
-    name = target.type
-    account = target_of(name).account(target, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
-    missing = [field for field in target_of(name).locating_settings if field in getattr(account, "missing", ())]
+    name, account = where.target.name, where.account
+    missing = [field for field in where.target.locating_settings if field in getattr(account, "missing", ())]
     if missing:
         hint = f"set {', '.join(f'`{field}`' for field in missing)} in [{name}] of cloudtrain.toml"
         raise SettingsError(f"the settings lack the location of the runs on `{name}`", hint=hint, code="CT915")
-    return service_of(name, settings).runs(account.place)
+    return where.service.runs(account.place)
 
 
 def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[Recovered]:

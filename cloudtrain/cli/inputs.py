@@ -16,7 +16,7 @@ from cloudtrain.job.file import array_of, format_of
 from cloudtrain.job.training import BUNDLED
 from cloudtrain.system.files import expand_home
 from cloudtrain.system.plugins import DEFAULT_TARGET
-from cloudtrain.targets.settings import TargetSettings, load_settings
+from cloudtrain.targets.where import Where, where
 
 if TYPE_CHECKING:
     from cloudtrain.cli.job_options import SubmitOptions
@@ -136,8 +136,8 @@ def _save(file: Path, text: str) -> None:
     say(f"wrote `{file}`")
 
 
-def target_of(options: SubmitOptions) -> TargetSettings:
-    """Return the target with its settings. For a job file, the settings of its project are used instead of those of the
+def target_of(options: SubmitOptions) -> Where:
+    """Return where the job runs. For a job file, the settings of its project are used instead of those of the
     working directory.
 
     Raises:
@@ -145,8 +145,8 @@ def target_of(options: SubmitOptions) -> TargetSettings:
     """
     script, name = options.job.endswith(".py"), options.target or (DEFAULT_TARGET if options.emulate else None)
     near = Path(options.job).parent if not script and Path(options.job).is_file() else None
-    settings = load_settings(near)
-    target = settings.target(name, profile=options.profile)
+    place = where(name, near=near, profile=options.profile)
+    target = place.settings
     typed = {option: value for option in _OF_THE_TARGET if (value := getattr(options, option)) is not None}
     if target.type != DEFAULT_TARGET:
         if script:  # the job has them
@@ -155,12 +155,13 @@ def target_of(options: SubmitOptions) -> TargetSettings:
             if option not in _OF_A_QUEUE or option not in type(target).model_fields:
                 raise _works_only_here(option, value, target.type)
     if not typed:
-        return target
+        return place
     python = typed.get("python")
     if python is not None and os.sep in python and not python.startswith("conda:"):
         typed["python"] = str(expand_home(python).absolute())
     flags = {_OF_THE_TARGET[option]: value for option, value in typed.items()}
-    return settings.target(name, profile=options.profile, **flags)
+    settings = place.here.target(name, profile=options.profile, **flags)
+    return Where.of(settings, place.here, profile=options.profile)
 
 
 def _works_only_here(option: str, value: Any, target: str) -> UsageError:
@@ -171,7 +172,7 @@ def _works_only_here(option: str, value: Any, target: str) -> UsageError:
     return UsageError(f"`{flag}` works only on the local target, but the target is `{target}`", hint=hint, code="CT902")
 
 
-def pinned(file: JobFile, target: TargetSettings, *, offline: bool = False) -> JobFile:
+def pinned(file: JobFile, target: Where, *, offline: bool = False) -> JobFile:
     """Return a copy of `file` with every label (`NAME@latest`) replaced by its current version. Writes nothing to disk.
 
     Raises:
@@ -184,13 +185,13 @@ def pinned(file: JobFile, target: TargetSettings, *, offline: bool = False) -> J
     return file._replace(**{"job": work} if file.sweep is None else {"sweep": work})
 
 
-def plan_of(file: JobFile, target: TargetSettings, options: SubmitOptions) -> Plan:
+def plan_of(file: JobFile, target: Where, options: SubmitOptions) -> Plan:
     """Return the plan of a job file. Its findings have positions in the file."""
     ignore = list(options.ignore or ())
     return ct.plan(file.work, target, profile=options.profile, ignore=ignore, place_of=file.place_of)
 
 
-def checked_plan_of(file: JobFile, target: TargetSettings, options: SubmitOptions, *, online: bool | None) -> Plan:
+def checked_plan_of(file: JobFile, target: Where, options: SubmitOptions, *, online: bool | None) -> Plan:
     """Return the plan of a job file, with findings from the target about role, bucket, inputs and quota. With
     `online=None`, the target is asked only if you have credentials; with `online=False`, it is never asked."""
     ignore = list(options.ignore or ())

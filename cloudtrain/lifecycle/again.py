@@ -20,7 +20,7 @@ from cloudtrain.code.tree import PIECE, SourceChanged, Tree, open_regular
 from cloudtrain.errors import JobError, TargetError, UsageError, dotted
 from cloudtrain.job.file import fields_of, model_of_kind
 from cloudtrain.lifecycle.inputs import is_hidden, texts_of
-from cloudtrain.lifecycle.prepare import prepare_job
+from cloudtrain.lifecycle.prepare import NAMELESS, prepare
 from cloudtrain.lifecycle.record import keep_plan, settings_of
 from cloudtrain.lifecycle.records import Kept, Origin, origin_here
 from cloudtrain.lifecycle.schema import open_store
@@ -33,6 +33,7 @@ from cloudtrain.targets.common.compiling import run_name, submission_key
 from cloudtrain.targets.contract import ByteProgress, Service
 from cloudtrain.targets.registry import service_of
 from cloudtrain.targets.settings import Settings
+from cloudtrain.targets.where import Where
 from cloudtrain.version import __version__
 
 if TYPE_CHECKING:
@@ -164,9 +165,6 @@ def _digest(place: str) -> str | None:
     return digest.hexdigest()
 
 
-_NAMELESS = "job-00000000-0"
-
-
 @dataclass(frozen=True)
 class Again:
     """A run to send again.
@@ -194,7 +192,7 @@ class Again:
         if key.startswith(TRIAL) or (name is not None and name != job_name):  # a trial becomes an ordinary run
             name = name or job_name
             job_name = _job(kept.kind, {**kept.job, "name": name}).name
-            nameless = replace(self._plan(_NAMELESS, kept), job_name=job_name)
+            nameless = replace(self._plan(NAMELESS, kept), job_name=job_name)
             key = submission_key(nameless)
             kept = replace(kept, job={**kept.job, "name": job_name}, overrides=(*kept.overrides, f"name={job_name}"))
         service = service_of(self.row.target, self.settings)
@@ -251,11 +249,11 @@ class Again:
             raise self._not_kept(missing)
         service = service_of(self.row.target, settings)
         with code_of(kept, self.row.ref, service) as tree, open_store(settings.state_dir) as store:
-            prepared = prepare_job(job, own, settings, profile=None, ignore=ignore, place_of=None, tree=tree)
+            ready = prepare(job, Where.of(own, settings), ignore=ignore, tree=tree)
             commit = Commit(kept.commit, kept.branch, kept.dirty, kept.difference)
 
             def approved_plan(counter: int) -> Plan:
-                plan = prepared.check_online(prepared.plan(counter, store.salt), ask=online)
+                plan = ready.check_online(ready.plan(counter, store.salt), ask=online)
                 if self.on_plan is not None:
                     self.on_plan(plan)
                 stop_on_errors(plan)
@@ -263,19 +261,19 @@ class Again:
 
             def sent(plan: Plan) -> Kept:
                 both = (*kept.overrides, *overrides)
-                new = keep_plan(prepared, written, plan, commit, file=kept.file, text=kept.text, overrides=both)
+                new = keep_plan(ready, written, plan, commit, file=kept.file, text=kept.text, overrides=both)
                 return replace(new, rerun_of=self.row.name)
 
             submission = Submission(
                 service=service,
-                key=prepared.key,
+                key=ready.key,
                 submitter=settings.submitter,
                 plan_of=approved_plan,
                 outputs_of=outputs_of,
                 bundle=SameCode(kept, self.row.ref, service),
                 report=self.report,
                 on_bytes=self.on_bytes,
-                origin=self._origin(store, prepared.labels),
+                origin=self._origin(store, ready.labels),
                 kept_of=sent,
             )
             return self._submit(store, submission)

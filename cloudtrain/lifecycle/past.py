@@ -14,7 +14,7 @@ from cloudtrain.code.tree import Tree
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.job.file import SWEEP
 from cloudtrain.lifecycle.again import RUNTIME, code_of
-from cloudtrain.lifecycle.prepare import PreparedJob
+from cloudtrain.lifecycle.prepare import Ready
 from cloudtrain.lifecycle.record import keep_plan, settings_fields, shown_fields
 from cloudtrain.lifecycle.records import Kept, Money
 from cloudtrain.lifecycle.store import RunRecord, Store
@@ -54,7 +54,7 @@ class Since(NamedTuple):
         return [*values, *(f"{item.path} {item.amount}" for item in self.files)]
 
 
-def changes_since_last(store: Store, prepared: PreparedJob, job: AnyJob, plan: Plan) -> Since | None:
+def changes_since_last(store: Store, ready: Ready, job: AnyJob, plan: Plan) -> Since | None:
     """Return the changes since the newest run of a job with the same name. None if there is no such run, if it is a
     sweep, or if the store has no record of its submission.
     """
@@ -62,8 +62,8 @@ def changes_since_last(store: Store, prepared: PreparedJob, job: AnyJob, plan: P
     kept = None if last is None else store.kept(last.name)
     if last is None or kept is None or kept.kind == SWEEP:
         return None
-    changes = [*_of_target(last, kept, prepared), *changes_between(kept.job, shown_fields(prepared, job, plan))]
-    files = list(_of_code(last, kept, prepared))
+    changes = [*_of_target(last, kept, ready), *changes_between(kept.job, shown_fields(ready, job, plan))]
+    files = list(_of_code(last, kept, ready))
     return Since(last.name, tuple(changes), tuple(files))
 
 
@@ -94,35 +94,35 @@ def _name(change: Change) -> str:
     return ".".join(map(str, change.path[1:])) if is_script_s else change.name
 
 
-def _of_target(last: RunRecord, kept: Kept, prepared: PreparedJob) -> Iterator[Change]:
-    before, after = dict(kept.settings), settings_fields(prepared.target)
+def _of_target(last: RunRecord, kept: Kept, ready: Ready) -> Iterator[Change]:
+    before, after = dict(kept.settings), settings_fields(ready.where.settings)
     if before.get("type") != after["type"]:
-        yield Change(("target",), last.target, prepared.where.name)
+        yield Change(("target",), last.target, ready.where.target.name)
         return
     if "settings" not in kept.hidden:
         yield from changes_between(before, after)
 
 
-def _of_code(last: RunRecord, kept: Kept, prepared: PreparedJob) -> Iterator[FileChange]:
-    if kept.bundle == prepared.tree.sha256 or not kept.files:
+def _of_code(last: RunRecord, kept: Kept, ready: Ready) -> Iterator[FileChange]:
+    if kept.bundle == ready.tree.sha256 or not kept.files:
         return
-    before, after = hashes(kept.files), hashes(prepared.tree.entries)
+    before, after = hashes(kept.files), hashes(ready.tree.entries)
     changed = [path for path in before.keys() & after.keys() if before[path] != after[path]]
-    entries = {entry.path: entry for entry in prepared.tree.entries}
+    entries = {entry.path: entry for entry in ready.tree.entries}
     with ExitStack() as stack:
         old: Mapping[str, str] = {}
-        is_here = target_of(last.target).run_folder(last.name, prepared.settings.state_dir) is not None
-        if changed and is_here and prepared.tree.identity.size < _QUICK:
+        is_here = target_of(last.target).run_folder(last.name, ready.where.here.state_dir) is not None
+        if changed and is_here and ready.tree.identity.size < _QUICK:
             from cloudtrain.targets.registry import service_of
 
             with suppress(CloudtrainError):
-                service = service_of(last.target, prepared.settings)
+                service = service_of(last.target, ready.where.here)
                 old = stack.enter_context(code_of(kept, last.ref, service, only=changed)).included
         yield from file_changes(
             before,
             after,
             lambda path: content(old.get(path)),
-            lambda path: content(prepared.tree.location(entries[path])),
+            lambda path: content(ready.tree.location(entries[path])),
             names=("", ""),
         )
 
@@ -163,11 +163,11 @@ class Side:
         return cls(title, kept.plan, kept, ref=ref)
 
     @classmethod
-    def of_job(cls, title: str, prepared: PreparedJob, job: AnyJob) -> Side:
+    def of_job(cls, title: str, ready: Ready, job: AnyJob) -> Side:
         """Return the side that describes a job as a submit would send it."""
-        plan = prepared.plan(1, "")
-        kept = keep_plan(prepared, job, plan, Commit(None, None), file=None, text=None, overrides=())
-        return cls(title, kept.plan, kept, tree=prepared.tree)
+        plan = ready.plan(1, "")
+        kept = keep_plan(ready, job, plan, Commit(None, None), file=None, text=None, overrides=())
+        return cls(title, kept.plan, kept, tree=ready.tree)
 
     @property
     def request(self) -> Any:

@@ -17,14 +17,15 @@ from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.data import is_local_path, is_run_input
 from cloudtrain.job.file import anchored
 from cloudtrain.job.training import BUNDLED, TrainingJob
-from cloudtrain.plans.plan import CompileContext, Finding, Level, Plan, Upload
+from cloudtrain.plans.plan import Bundle, CompileContext, Finding, Level, Plan, Upload
 from cloudtrain.rules.facts import declared_places
 from cloudtrain.system.files import links_to
 from cloudtrain.system.plugins import DEFAULT_TARGET, target_names
 from cloudtrain.targets.common.compiling import run_name, submission_key, without_literals
-from cloudtrain.targets.contract import Account, Service, Target
-from cloudtrain.targets.registry import service_of, target_of
-from cloudtrain.targets.settings import Settings, TargetSettings
+from cloudtrain.targets.contract import Service, Target
+from cloudtrain.targets.registry import target_of
+from cloudtrain.targets.settings import Settings
+from cloudtrain.targets.where import Where
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,180 +45,238 @@ _PLACE = r"(?s)(?P<file>.*):(?P<line>\d+):(?P<column>\d+)"
 _NAMED = 10
 """Maximum number of files from outside of the source folder that a plan names."""
 
-_NAMELESS = "job-00000000-0"
-"""Stands for the run name while the plan's hash is computed, because the name depends on the hash."""
+NAMELESS = "job-00000000-0"
+"""Stands for the run name while a job is compiled, because the name depends on the plan's hash. No run has this name,
+because the numbers of runs begin with 1."""
 
 
-def prepare_job(
-    job: AnyJob,
-    target: str | TargetSettings | None,
-    settings: Settings,
+def prepare(
+    work: AnyJob,
+    where: Where,
     *,
-    profile: str | None,
-    ignore: Sequence[str],
-    place_of: PlaceOf | None,
+    ignore: Sequence[str] = (),
+    place_of: PlaceOf | None = None,
     tree: Tree | None = None,
-) -> PreparedJob:
-    """Read the data that compile needs: the target's settings, the source folder, the account, and the outputs of
-    earlier runs.
+) -> Ready:
+    """Read the data that compile needs: the source folder, the data on this machine, and the outputs of earlier runs.
 
     `place_of` returns the position of a value in the job's file, for messages. If `tree` is given, its files are the
     code, and the source folder is not read.
+
+    Raises:
+        JobError: an input, a secret or a file of the job cannot be used.
     """
-    own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
-    where = target_of(own.type)
-    own = where.settings_here(own, environ=settings.environ, cwd=settings.cwd)
-    job = anchored(job, settings.cwd)
+    here, name = where.here, where.target.name
+    job = anchored(work, here.cwd)
+    notes: tuple[str, ...] = ()
+    awaited: tuple[Awaited, ...] = ()
+    after: tuple[str, ...] = ()
     try:
-        job, notes, awaited, after = _resolve_run_inputs(job, where.name, settings)
-        job = job if _keeps_literals(where, own) else without_literals(job)
+        if any(is_run_input(item.of(name)) for item in job.inputs.values()):
+            from cloudtrain.lifecycle.inputs import resolve_run_inputs
+
+            job, notes, awaited, after = resolve_run_inputs(job, name, here)
+        job = job if _sent_target(where).keeps_literals else without_literals(job)
         if job.environment.secrets:
             from cloudtrain.lifecycle.inputs import with_secret_places
 
-            job, missing = with_secret_places(job, where, getattr(own, "emulate", None), settings.environ)
+            job, missing = with_secret_places(job, where.target, where.settings.emulated_target, here.environ)
             notes = (*notes, *missing)
     except JobError as error:
         raise JobError([place_problem(problem, place_of) for problem in error.problems]) from None
-    account: Any = where.account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
-    if emulated := getattr(own, "emulate", None):
-        account = account._replace(emulated=settings.target(emulated, profile=profile))
+    account = where.account
     if tree is None:
-        job, tree, more = _code_of(job, settings)
+        job, tree, more = _code_of(job, here)
         notes = (*more, *notes)
-    job, uploads, more = _place_data(job, where, own, account, place_of)
-    notes = (*notes, *more)
-    return PreparedJob(
-        job, where, own, settings, account, tree, tuple(ignore), place_of, notes, awaited, after, uploads
+    job, uploads, more = _place_data(job, where, place_of)
+    context = CompileContext(
+        NAMELESS,
+        tree.identity,
+        account,
+        build=_build_hash(job, tree),
+        requirements=_requirements_hash(job, tree),
+        package=any(entry.path == "setup.py" for entry in tree.entries),
+        after=after,
     )
+    ready = Ready(job, where, context, tree, tuple(ignore), place_of, (*notes, *more), awaited, uploads)
+    try:
+        return replace(ready, context=context._replace(conda=_conda_text(job, tree)))
+    except JobError as error:
+        raise ready.with_findings(error) from None
+
+
+def _sent_target(where: Where) -> Target:
+    """Return the target whose request the job becomes. For a local run that emulates a target, this is that target."""
+    emulated = where.settings.emulated_target
+    return where.target if emulated is None else target_of(emulated)
 
 
 def _place_data(
-    job: AnyJob, where: Target, own: TargetSettings, account: Account, place_of: PlaceOf | None
+    job: AnyJob, where: Where, place_of: PlaceOf | None
 ) -> tuple[AnyJob, tuple[Upload, ...], tuple[str, ...]]:
     """Return the job with data on this machine replaced by locations, the uploads, and notes for the plan."""
-    emulated = getattr(own, "emulate", None)
-    name = emulated if emulated is not None else where.name
-    if not any(is_local_path(item.of(name)) for item in job.inputs.values()):
+    sent = _sent_target(where)
+    if not any(is_local_path(item.of(sent.name)) for item in job.inputs.values()):
         return job, (), ()
     from cloudtrain.lifecycle.inputs import emulated_here, place_data
 
-    if emulated is not None:
-        return emulated_here(job, target_of(emulated)), (), ()
+    if sent is not where.target:
+        return emulated_here(job, sent), (), ()
+
+    def place(sha256: str, name: str, is_file: bool) -> tuple[str, str]:
+        return where.target.data_place(where.settings, where.account, sha256, name, is_file=is_file)
+
     try:
-        return place_data(
-            job, where, lambda sha256, name, is_file: where.data_place(own, account, sha256, name, is_file=is_file)
-        )
+        return place_data(job, where.target, place)
     except JobError as error:
         raise JobError([place_problem(problem, place_of) for problem in error.problems]) from None
 
 
-def _code_of(job: AnyJob, settings: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]]:
+def _code_of(job: AnyJob, here: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]]:
     """Return three things: the job, with file names changed to those in the bundle; the tree of code files on disk; and
     notes for the plan."""
-    source = _source_of(job, settings)
+    source = _source_of(job, here)
     job, beside, more = _environment_beside(job, source)
     if source.file is not None:
         beside = {source.file: str(source.folder / source.file), **beside}
-    declared = {} if source.alone else _declared_below(source.folder, job, settings.state_dir)
+    declared = {} if source.alone else _declared_below(source.folder, job, here.state_dir)
     tree = scan(source.folder, declared=declared, beside=beside, alone=source.alone)
     return job, tree, (*_included(tree, beside), *more)
 
 
+def _conda_text(job: AnyJob, tree: Tree) -> str | None:
+    """Return the text of the conda file; None if the job names none, or if the bundle does not contain the file, which
+    compile reports. Raises JobError if the file is unreadable.
+    """
+    name = job.environment.conda_file
+    entry = next((entry for entry in tree.entries if entry.path == name), None)
+    if entry is None:
+        return None
+    from cloudtrain.documents.document import Unreadable, read_text
+
+    try:
+        return read_text(tree.location(entry))
+    except Unreadable as error:
+        message, hint = f"`{name}`: {error.problem.message}", error.problem.hint
+    except OSError as error:
+        message, hint = f"`{name}` cannot be read: {error.strerror}", "name a file that you may read"
+    raise JobError([Problem(("environment", "conda_file"), message, hint, code="CT054")])
+
+
+def _build_hash(job: AnyJob, tree: Tree) -> str | None:
+    """Return the hash of the content of the build folder, inside or outside of the source folder; None if the job names
+    none, or if the folder contains no Dockerfile.
+    """
+    if job.environment.build is None:
+        return None
+    files = below(tree.entries, job.environment.build)
+    name = os.path.normpath(job.environment.dockerfile or "Dockerfile")
+    return content_hash(files) if any(entry.path == name for entry in files) else None
+
+
+def _requirements_hash(job: AnyJob, tree: Tree) -> str | None:
+    """Return the hash of the job's requirements file and all files that the file names, such as wheels; None if the job
+    names no requirements file, or if the bundle has no such file that can be read.
+    """
+    if job.environment.requirements is None:
+        return None
+    from cloudtrain.lifecycle.inputs import requirements_hash
+
+    def text_of(name: str) -> str | None:
+        entry = next((entry for entry in tree.entries if entry.path == name), None)
+        try:
+            return None if entry is None else Path(tree.location(entry)).read_text("utf-8", "replace")
+        except OSError:
+            return None
+
+    return requirements_hash(job.environment.requirements, text_of, tree.identity.sha256)
+
+
 @dataclass(frozen=True)
-class PreparedJob:
-    """A job that can be compiled under any run name."""
+class Ready:
+    """A job with all that its plan depends on. It is compiled once, under a placeholder instead of its run's name.
 
-    job: AnyJob
-    where: Target
-    target: TargetSettings
-    """The settings of `where`."""
-    settings: Settings
-    account: Account
+    Attributes:
+        work: the job, with absolute paths, and with locations instead of `run:...` inputs and of data on this machine.
+        context: what compile gets besides the job and the settings, for the run `NAMELESS`.
+        notes: notes from the preparation for the reader of the plan.
+        awaited: earlier runs that the job reads from and that had not ended when they were last seen.
+        uploads: data on this machine that the job reads.
+    """
+
+    work: AnyJob
+    where: Where
+    context: CompileContext
     tree: Tree
-    ignore: Sequence[str]
-    place_of: PlaceOf | None
+    ignore: Sequence[str] = ()
+    place_of: PlaceOf | None = None
     notes: tuple[str, ...] = ()
-    """Notes from the preparation for the reader of the plan."""
     awaited: tuple[Awaited, ...] = ()
-    """Earlier runs that the job reads from and that had not ended when they were last seen."""
-    after: tuple[str, ...] = ()
-    """Earlier runs that this run will wait for. `key` ignores them, so it stays the same once they have ended."""
     uploads: tuple[Upload, ...] = ()
-    """Data on this machine that the job reads."""
 
-    @cached_property
+    def to_json(self) -> dict[str, object]:
+        """Return what the plans of this and of similar jobs depend on besides the job, as JSON data."""
+        context = self.context
+        return {
+            **self.where.to_json(),
+            "bundle": context.bundle._asdict(),
+            "conda": context.conda,
+            "build": context.build,
+            "package": context.package,
+        }
+
+    @property
+    def beside(self) -> dict[str, str | None]:
+        """The rest of this data, on which no name of a run depends: the hash of the requirements follows from the
+        bundle, and the working directory, in which the account's files are found, is this machine's."""
+        return {"requirements": self.context.requirements, "cwd": str(self.where.here.cwd)}
+
+    @classmethod
+    def from_json(cls, work: AnyJob, data: Mapping[str, Any], here: Settings) -> Ready:
+        """Return the job `work` with the data that `to_json` and `beside` have returned, perhaps of an earlier version.
+        The code is known by its hash alone, so nothing about the job's files can be asked.
+        """
+        where = Where.from_json(data, here._replace(cwd=Path(data["cwd"])) if "cwd" in data else here)
+        bundle = Bundle(**data["bundle"])
+        context = CompileContext(
+            NAMELESS,
+            bundle,
+            where.account,
+            conda=data["conda"],
+            build=data["build"],
+            requirements=data.get("requirements"),
+            package=data["package"],
+        )
+        return cls(work, where, context, Tree(Path(), (), (), bundle))
+
+    @property
     def service(self) -> Service:
-        """The service object that sends requests to the target."""
-        return service_of(self.where.name, self.settings)
+        """The service that sends requests to the target."""
+        return self.where.service
 
     @property
     def can_check(self) -> bool:
         """Whether the target can probably be asked to check a plan, for example because credentials exist."""
-        return self.service.can_check(self.target)
+        return self.service.can_check(self.where.settings)
+
+    @cached_property
+    def draft(self) -> Plan:
+        """The plan without its run name. It does not say for which runs it waits."""
+        return self._compile(())
 
     @cached_property
     def key(self) -> str:
         """Hash of the job's name and of the plan without its run name. Submissions with equal keys are for the same
-        job.
+        job. The key stays the same when a run that the job waits for has ended.
         """
-        return submission_key(self._compile(_NAMELESS))
-
-    @cached_property
-    def _conda(self) -> str | None:
-        """The text of the conda file; None if the job names none, or if the bundle does not contain the file, which
-        compile reports. Raises JobError if the file is unreadable.
-        """
-        name = self.job.environment.conda_file
-        entry = next((entry for entry in self.tree.entries if entry.path == name), None)
-        if entry is None:
-            return None
-        from cloudtrain.documents.document import Unreadable, read_text
-
-        try:
-            return read_text(self.tree.location(entry))
-        except Unreadable as error:
-            message, hint = f"`{name}`: {error.problem.message}", error.problem.hint
-        except OSError as error:
-            message, hint = f"`{name}` cannot be read: {error.strerror}", "name a file that you may read"
-        raise JobError([Problem(("environment", "conda_file"), message, hint, code="CT054")])
-
-    @cached_property
-    def _build(self) -> str | None:
-        """The hash of the content of the build folder, inside or outside of the source folder; None if the job names
-        none, or if the folder contains no Dockerfile.
-        """
-        if self.job.environment.build is None:
-            return None
-        found = below(self.tree.entries, self.job.environment.build)
-        name = os.path.normpath(self.job.environment.dockerfile or "Dockerfile")
-        return content_hash(found) if any(entry.path == name for entry in found) else None
-
-    @cached_property
-    def _requirements(self) -> str | None:
-        """The hash of the job's requirements file and all files that the file names, such as wheels; None if the job
-        names no requirements file, or if the bundle has no such file that can be read.
-        """
-        file = self.job.environment.requirements
-        if file is None:
-            return None
-        from cloudtrain.lifecycle.inputs import requirements_hash
-
-        return requirements_hash(file, self._text_of, self.tree.identity.sha256)
-
-    def _text_of(self, name: str) -> str | None:
-        """Return the text of a file of the bundle; None if the file is missing or unreadable."""
-        entry = next((entry for entry in self.tree.entries if entry.path == name), None)
-        try:
-            return None if entry is None else Path(self.tree.location(entry)).read_text("utf-8", "replace")
-        except OSError:
-            return None
+        return submission_key(self.draft)
 
     @property
     def view(self) -> TrainingJob:
         """The job as the checks see it. A processing job is shown as a training job with the fields that both kinds
         have.
         """
-        return self.job if isinstance(self.job, TrainingJob) else self.job.as_training()
+        return self.work if isinstance(self.work, TrainingJob) else self.work.as_training()
 
     @property
     def labels(self) -> tuple[Label, ...]:
@@ -226,7 +285,7 @@ class PreparedJob:
         from cloudtrain.lifecycle.records import labels_of
         from cloudtrain.rules.values import named_secrets, values_to_hide
 
-        labels = labels_of(self.job.tags, self.job.hyperparameters)
+        labels = labels_of(self.work.tags, self.work.hyperparameters)
         values = (*values_to_hide(self.view), *signatures_in(labels))
         secrets = Secrets(values, tuple(named_secrets(self.view)))
         return tuple(
@@ -240,30 +299,38 @@ class PreparedJob:
         from cloudtrain.rules.values import values_to_hide
         from cloudtrain.targets.rules import check_plan
 
-        plan = self._compile(run_name(self.job.name, self.key, self.settings.submitter, salt, counter))
+        name = run_name(self.work.name, self.key, self.where.here.submitter, salt, counter)
+        plan = (self._compile(self.context.after) if self.context.after else self.draft).renamed(name)
         findings = check_plan(self._subject(plan), ignore=self.ignore)
         placed = tuple(self._place(finding) for finding in findings)
         return replace(plan, findings=placed, hidden=values_to_hide(self.view))
+
+    def compile_as(self, name: str) -> Plan:
+        """Return what the target makes of the job for the run `name`: no notes, no data to upload, no findings.
+
+        Raises:
+            JobError: the target does not support a field of the job.
+        """
+        return self.where.target.compile(self.work, self.where.settings, self.context._replace(run_name=name))
 
     def hourly_price(self, plan: Plan) -> float | None:
         """Return the list price in US dollars per hour for all instances; None if the target is free or the price is
         unknown.
         """
-        if not self.where.is_paid:
+        if not self.where.target.is_paid:
             return None
         subject = self._subject(plan)
         price = subject.reading.machines.price
         return price.hourly if price is not None and price.exact else None
 
-    def rate_and_limit(self, plan: Plan | None = None) -> tuple[float | None, int | None]:
+    def rate_and_limit(self) -> tuple[float | None, int | None]:
         """Return the price in US dollars per hour for all instances, and the maximum run time in seconds. Unknown
         values are None; both are None if the target is free.
         """
-        if not self.where.is_paid:
+        if not self.where.target.is_paid:
             return None, None
-        plan = plan or self._compile(_NAMELESS)
-        subject = self._subject(plan)
-        return self.hourly_price(plan), subject.reading.longest_run
+        subject = self._subject(self.draft)
+        return self.hourly_price(self.draft), subject.reading.longest_run
 
     def check_online(self, plan: Plan, *, ask: bool = True, may_wait: bool = False) -> Plan:
         """Return the plan with findings of the target about the plan and about the runs that the job reads from. With
@@ -277,85 +344,73 @@ class PreparedJob:
         ignored = {rule_named(code).code for code in self.ignore}
         waits = self.waits_for if may_wait else ()
         unwritten = {item.path for item in self.awaited if item.ref in waits}
-        asked = list(self.service.check(self.view, self.target, plan)) if ask else []
-        found = [item for item in asked if item.path not in unwritten] + list(self._about_runs(waits))
-        found = [item for item in found if item.code not in ignored]
-        return plan.with_findings((*plan.findings, *(self._place(finding) for finding in found)))
+        asked = list(self.service.check(self.view, self.where.settings, plan)) if ask else []
+        findings = [item for item in asked if item.path not in unwritten] + list(self._about_runs(waits))
+        findings = [item for item in findings if item.code not in ignored]
+        return plan.with_findings((*plan.findings, *(self._place(finding) for finding in findings)))
 
     @property
     def waits_for(self) -> tuple[RunRef, ...]:
         """The earlier runs that the job reads from and that have not ended, according to the target."""
-        return tuple(ref for ref, state in self._awaited.items() if state is not None and not state.is_final)
+        return tuple(ref for ref, state in self._states.items() if state is not None and not state.is_final)
 
     @cached_property
-    def _awaited(self) -> Mapping[RunRef, RunState | None]:
+    def _states(self) -> Mapping[RunRef, RunState | None]:
         if not self.awaited:
             return {}
         from cloudtrain.lifecycle.inputs import states_of
 
-        return states_of(self.awaited, self.settings)
+        return states_of(self.awaited, self.where.here)
 
     def _about_runs(self, waits: Sequence[RunRef]) -> Iterable[Finding]:
         from cloudtrain.plans.states import RunState
 
         for path, ref in self.awaited:
-            state = self._awaited[ref]
+            state = self._states[ref]
             if state is not RunState.SUCCEEDED and ref not in waits:
                 from cloudtrain.rules.job import not_succeeded
 
                 yield not_succeeded(path, ref.name, None if state is None else state.value)
 
-    def context(self, name: str) -> CompileContext:
-        """Return the data that compiling the job needs besides the job. `name` is the name of the run."""
-        return CompileContext(
-            name,
-            self.tree.identity,
-            self.account,
-            conda=self._conda,
-            build=self._build,
-            requirements=self._requirements,
-            package=any(entry.path == "setup.py" for entry in self.tree.entries),
-            after=() if name == _NAMELESS else self.after,
-        )
-
-    def _compile(self, name: str) -> Plan:
+    def _compile(self, after: tuple[str, ...]) -> Plan:
         try:
-            plan = self.where.compile(self.job, self.target, self.context(name))
+            plan = self.where.target.compile(self.work, self.where.settings, self.context._replace(after=after))
         except JobError as error:
-            raise JobError(self._with_findings(error, name)) from None
+            raise self.with_findings(error) from None
         uploads = (*plan.uploads, *self.uploads)
         return replace(plan, notes=(*plan.notes, *self.notes), settings=self._settings_files, uploads=uploads)
 
     @property
     def _settings_files(self) -> tuple[str, ...]:
         """The files from which the target's settings, the account's settings and the user's instance types come."""
-        corrections = getattr(self.account, "overlay", None) or ()
-        corrected = (item.file for item in corrections if item.target == self.target.type)
-        return tuple(dict.fromkeys((*self.target.settings_files, *getattr(self.account, "files", ()), *corrected)))
+        settings, account = self.where.settings, self.where.account
+        corrections = getattr(account, "overlay", None) or ()
+        corrected = (item.file for item in corrections if item.target == settings.type)
+        return tuple(dict.fromkeys((*settings.settings_files, *getattr(account, "files", ()), *corrected)))
 
-    def _with_findings(self, error: JobError, name: str) -> list[Problem]:
-        """Return the problems in `error`, which compile raised, and the errors that the rules find, each with its
-        position in the job file. `name` is the run's name.
+    def with_findings(self, error: JobError) -> JobError:
+        """Return the error with the problems in `error`, which compile raised, and the errors that the rules find, each
+        with its position in the job file.
         """
         from cloudtrain.targets.rules import check_plan
 
         plan = getattr(error, "plan", None)
-        subject = self._subject(plan or Plan(self.target.type, name, self.job.name, {}))
-        found = check_plan(subject, ignore=self.ignore, portable=plan is None)
+        subject = self._subject(plan or Plan(self.where.settings.type, NAMELESS, self.work.name, {}))
+        findings = check_plan(subject, ignore=self.ignore, portable=plan is None)
         refused = {problem.path for problem in error.problems}
         refused.discard(())  # many settings of a target have no position, and each is a separate mistake
-        errors = [item for item in found if item.level is Level.ERROR and item.path not in refused]
+        errors = [item for item in findings if item.level is Level.ERROR and item.path not in refused]
         problems = [
             *error.problems,
             *(Problem(item.path, item.message, item.hint, code=item.code) for item in errors),
         ]
-        return [place_problem(problem, self.place_of) for problem in problems]
+        return JobError([place_problem(problem, self.place_of) for problem in problems])
 
     def _subject(self, plan: Plan) -> Subject:
         from cloudtrain.targets.rules import subject_of
 
-        processing = None if isinstance(self.job, TrainingJob) else self.job
-        return subject_of(self.view, self.target, self.account, plan, self.tree, processing)
+        processing = None if isinstance(self.work, TrainingJob) else self.work
+        return subject_of(self.view, self.where.settings, self.where.account, plan, self.tree, processing)
 
     def _place(self, finding: Finding) -> Finding:
         finding = finding._replace(hint=_in_form(finding.hint, self.place_of))
@@ -399,19 +454,6 @@ def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
         yield f"{', '.join(names[:_NAMED])}{more} {verb} from elsewhere, as `{INCLUDE_FILE}` says"
 
 
-def _resolve_run_inputs(
-    job: AnyJob, target: str, settings: Settings
-) -> tuple[AnyJob, tuple[str, ...], tuple[Awaited, ...], tuple[str, ...]]:
-    """Return the fields of `inputs.Resolved`: the job with each `run:NAME` input replaced by the location of the run's
-    output, notes for the plan, and the runs to ask about and to wait for.
-    """
-    if not any(is_run_input(item.of(target)) for item in job.inputs.values()):
-        return job, (), (), ()
-    from cloudtrain.lifecycle.inputs import resolve_run_inputs
-
-    return resolve_run_inputs(job, target, settings)
-
-
 def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str]:
     """Find the paths inside the source folder that are not code: inputs, outputs and checkpoints of the job on this
     machine, links that lead to them, and the state folder. Map each path to a description for messages.
@@ -440,14 +482,6 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
             if path != "." and not path.startswith("..") and not is_code:
                 found[path] = what
     return found
-
-
-def _keeps_literals(where: Target, own: TargetSettings) -> bool:
-    """Return whether an input with a plain `value` stays an input in the target's request, instead of being replaced
-    by its value. For a local run that emulates a target, the emulated target decides.
-    """
-    emulated = getattr(own, "emulate", None)
-    return (target_of(emulated) if emulated is not None else where).keeps_literals
 
 
 class _Source(NamedTuple):

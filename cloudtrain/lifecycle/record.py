@@ -13,7 +13,7 @@ from cloudtrain.errors import CloudtrainError, RunNotFound, dotted
 from cloudtrain.job.file import SWEEP, fields_of, kind_of_job
 from cloudtrain.job.training import BUNDLED
 from cloudtrain.lifecycle.inputs import Secrets, signatures_in, texts_of
-from cloudtrain.lifecycle.prepare import PreparedJob
+from cloudtrain.lifecycle.prepare import Ready
 from cloudtrain.lifecycle.records import Kept, KeptFile
 from cloudtrain.lifecycle.store import RunRecord, Store
 from cloudtrain.plans.plan import Plan
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 class Keeper:
     """Collects the record of one submission for the store while the submission proceeds."""
 
-    def __init__(self, prepared: PreparedJob, job: AnyJob | Sweep, file: JobFile | None) -> None:
-        self.prepared = prepared
+    def __init__(self, ready: Ready, job: AnyJob | Sweep, file: JobFile | None) -> None:
+        self.ready = ready
         self.job = job
         self._file = file
         written: Any = getattr(job, "job", job)
         is_bundled = (written.source_dir or "").startswith(BUNDLED)
-        self._commit = (None if is_bundled else commit_of(prepared.tree.root)) or Commit(None, None)
-        self._differences = Differences(prepared.tree.root) if self._commit.commit else None
+        self._commit = (None if is_bundled else commit_of(ready.tree.root)) or Commit(None, None)
+        self._differences = Differences(ready.tree.root) if self._commit.commit else None
 
     def kept_of(self, plan: Plan) -> Kept:
         """Return the record of a plan for the store. `finish` adds later whether the code differs from its commit."""
         file = self._file
         return keep_plan(
-            self.prepared,
+            self.ready,
             self.job,
             plan,
             self._commit,
@@ -63,7 +63,7 @@ class Keeper:
 
 
 def keep_plan(
-    prepared: PreparedJob,
+    ready: Ready,
     job: AnyJob | Sweep,
     plan: Plan,
     commit: Commit,
@@ -72,20 +72,20 @@ def keep_plan(
     text: str | None,
     overrides: Sequence[str],
 ) -> Kept:
-    """Return the record of the plan of a job or sweep. For a sweep, `prepared` is its first trial. The trial's fields
+    """Return the record of the plan of a job or sweep. For a sweep, `ready` is its first trial. The trial's fields
     and hourly price are left out, because each trial has its own record.
     """
     from cloudtrain.rules.values import named_secrets
 
-    fields, compiled, kind = fields_of(job), fields_of(prepared.job), kind_of_job(job)
-    settings = settings_fields(prepared.target)
+    fields, compiled, kind = fields_of(job), fields_of(ready.work), kind_of_job(job)
+    settings = settings_fields(ready.where.settings)
     content = replace(plan, processes=()).to_dict()
     del content["processes"]
     raw = {"job": fields, "prepared": {} if kind == SWEEP else compiled, "settings": settings, "request": plan.request}
     written = _Written(file, text, overrides)
     secrets = Secrets(
         tuple(dict.fromkeys((*plan.hidden, *signatures_in(raw), *written.overridden_secrets()))),
-        tuple(named_secrets(prepared.view)),
+        tuple(named_secrets(ready.view)),
     )
     return Kept(
         version=__version__,
@@ -97,24 +97,24 @@ def keep_plan(
         overrides=tuple(secrets.hidden(list(overrides))),
         settings=secrets.hidden(settings),
         plan=secrets.hidden(content),
-        bundle=prepared.tree.sha256,
-        files=tuple(KeptFile(*entry[:5]) for entry in prepared.tree.entries),
+        bundle=ready.tree.sha256,
+        files=tuple(KeptFile(*entry[:5]) for entry in ready.tree.entries),
         commit=commit.commit,
         branch=commit.branch,
         dirty=commit.dirty,
         difference=commit.difference,
         hidden=tuple(dict.fromkeys(_hidden_ways(raw, secrets))),
-        hourly=prepared.hourly_price(plan) if kind != SWEEP else None,
-        trial=prepared.rate_and_limit() if kind == SWEEP else (None, None),
+        hourly=ready.hourly_price(plan) if kind != SWEEP else None,
+        trial=ready.rate_and_limit() if kind == SWEEP else (None, None),
     )
 
 
-def shown_fields(prepared: PreparedJob, job: AnyJob, plan: Plan) -> dict[str, Any]:
+def shown_fields(ready: Ready, job: AnyJob, plan: Plan) -> dict[str, Any]:
     """Return a job's fields as the store keeps them, with secrets hidden."""
     from cloudtrain.rules.values import named_secrets
 
     fields = fields_of(job)
-    return Secrets((*plan.hidden, *signatures_in(fields)), tuple(named_secrets(prepared.view))).hidden(fields)
+    return Secrets((*plan.hidden, *signatures_in(fields)), tuple(named_secrets(ready.view))).hidden(fields)
 
 
 def settings_fields(target: TargetSettings) -> dict[str, Any]:

@@ -373,7 +373,7 @@ class Plan:
 
 PlanT = TypeVar("PlanT", bound=Plan)
 
-_NAMED = ("run_name", "request", "uploads", "summary", "notes", "written")
+_NAMED = ("run_name", "request", "uploads", "summary", "notes", "outputs")
 """The fields of a plan that may hold the run's name, besides the processes."""
 
 

@@ -36,6 +36,11 @@ class TargetSettings(Model):
         """The settings files that set these values, in increasing order of precedence."""
         return self._files
 
+    @property
+    def emulated_target(self) -> str | None:
+        """The name of the target that a run with these settings emulates on this machine; None without emulation."""
+        return None
+
     def from_files(self, files: tuple[str, ...]) -> Self:
         """Return the same settings with `settings_files` set to `files`."""
         same = self.model_copy()
@@ -45,10 +50,6 @@ class TargetSettings(Model):
     def replace(self, **changes: Any) -> Self:
         """Return a copy with the given fields replaced, like `Model.replace`. The copy keeps `settings_files`."""
         return super().replace(**changes).from_files(self._files)
-
-
-AnyTarget = str | TargetSettings | None
-"""The name of a target, a target's settings, or None for the default target."""
 
 
 # A `cloudtrain.toml` file: its tables and the position of each value.

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.api import target_named
 from cloudtrain.errors import JobError, SettingsError
+from cloudtrain.targets.settings import load_settings
 
 
 @pytest.fixture
@@ -28,18 +28,18 @@ def project(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_nearest_file_upwards_counts(project: Path) -> None:
     """Tables become target models; the default target comes from the file."""
-    target = target_named()
+    target = load_settings().target()
     assert (target.type, target.region) == ("sagemaker", "eu-west-1")  # type: ignore[union-attr]
-    assert target_named("local").grace_period == 60  # type: ignore[union-attr]
+    assert load_settings().target("local").grace_period == 60  # type: ignore[union-attr]
 
 
 def test_profiles_override_and_flags_override_profiles(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """File, profile, flag: the later wins, field by field."""
-    target = target_named("sagemaker", profile="research")
+    target = load_settings().target("sagemaker", profile="research")
     assert (target.region, target.role) == ("us-east-1", "arn:aws:iam::1:role/r")  # type: ignore[union-attr]
-    assert target_named("sagemaker", profile="research", region="eu-north-1").region == "eu-north-1"  # type: ignore[union-attr]
+    assert load_settings().target("sagemaker", profile="research", region="eu-north-1").region == "eu-north-1"  # type: ignore[union-attr]
     monkeypatch.setenv("CLOUDTRAIN_PROFILE", "research")
-    assert target_named("sagemaker").region == "us-east-1"  # type: ignore[union-attr]
+    assert load_settings().target("sagemaker").region == "us-east-1"  # type: ignore[union-attr]
 
 
 def test_the_users_file_is_weaker_than_the_projects(project: Path, clean_environment: Path) -> None:
@@ -47,7 +47,7 @@ def test_the_users_file_is_weaker_than_the_projects(project: Path, clean_environ
     user = clean_environment / ".config" / "cloudtrain" / "cloudtrain.toml"
     user.parent.mkdir(parents=True)
     user.write_text('[local]\ngrace_period = "5s"\nmax_restarts = 2\n')
-    target = target_named("local")
+    target = load_settings().target("local")
     assert (target.grace_period, target.max_restarts) == (60, 2)  # type: ignore[union-attr]
 
 
@@ -70,7 +70,7 @@ def test_mistakes_in_the_file_are_explained(clean_environment: Path, text: str, 
     """The error names the file and the nearest right word."""
     (clean_environment / "cloudtrain.toml").write_text(text)
     with pytest.raises(SettingsError) as caught:
-        target_named("local")
+        load_settings().target("local")
     assert message in caught.value.message
     assert "cloudtrain.toml" in caught.value.message
     assert hint in (caught.value.hint or "")
@@ -79,20 +79,20 @@ def test_mistakes_in_the_file_are_explained(clean_environment: Path, text: str, 
 def test_a_file_may_begin_with_a_mark_of_its_encoding(clean_environment: Path) -> None:
     """As editors on Windows write it, and as job files may."""
     (clean_environment / "cloudtrain.toml").write_text("\ufeff[local]\nmax_restarts = 2\n", encoding="utf-8")
-    assert target_named("local").max_restarts == 2  # type: ignore[union-attr]
+    assert load_settings().target("local").max_restarts == 2  # type: ignore[union-attr]
 
 
 def test_an_unknown_profile_names_the_known_ones(project: Path) -> None:
     """With did-you-mean."""
     with pytest.raises(SettingsError) as caught:
-        target_named("sagemaker", profile="reserch")
+        load_settings().target("sagemaker", profile="reserch")
     assert caught.value.hint == "did you mean `research`?"
 
 
 def test_a_wrong_flag_is_an_error_of_the_flag(project: Path) -> None:
     """Flags are validated like fields."""
     with pytest.raises(JobError, match="max_restarts"):
-        target_named("local", max_restarts=-1)
+        load_settings().target("local", max_restarts=-1)
 
 
 def test_a_hint_about_settings_is_toml(clean_environment: Path) -> None:
@@ -100,10 +100,10 @@ def test_a_hint_about_settings_is_toml(clean_environment: Path) -> None:
     file = clean_environment / "cloudtrain.toml"
     file.write_text('[azureml]\nlocations = "westeurope"\n')
     with pytest.raises(SettingsError) as caught:
-        target_named("azureml")
+        load_settings().target("azureml")
     assert caught.value.hint == 'write `locations = ["westeurope"]`'
     file.write_text('[azureml]\nlocations = ["westeurope"]\n')
-    assert target_named("azureml").locations == ("westeurope",)
+    assert load_settings().target("azureml").locations == ("westeurope",)
 
 
 @pytest.mark.parametrize(

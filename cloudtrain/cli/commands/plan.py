@@ -50,7 +50,7 @@ def plan_command(
     from cloudtrain.cli import inputs
 
     target = inputs.target_of(given)
-    form = "json" if json else _known_format(form, target.type)
+    form = "json" if json else _known_format(form, target.target.name)
     file = inputs.job_of(given)
     if given.pin:
         file = inputs.pinned(file, target)

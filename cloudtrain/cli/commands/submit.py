@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.lifecycle.submit import Recovered
     from cloudtrain.plans.plan import Plan
-    from cloudtrain.targets.settings import TargetSettings
+    from cloudtrain.targets.where import Where
 
 
 @with_submit_options(OF_THE_JOB, OF_THE_RUN)
@@ -89,7 +89,7 @@ def submit_command(
 
 def _send(
     file: JobFile,
-    target: TargetSettings,
+    target: Where,
     given: SubmitOptions,
     on_run: Callable[[Run], None],
     *,
@@ -129,7 +129,7 @@ def _alone(option: str, others: dict[str, bool]) -> None:
         raise UsageError(message, hint=f"remove `{other}`", code="CT902")
 
 
-def _upload(file: JobFile, target: TargetSettings, given: SubmitOptions, *, as_json: bool) -> None:
+def _upload(file: JobFile, target: Where, given: SubmitOptions, *, as_json: bool) -> None:
     """Upload code and data, and print their destinations on stdout."""
     import cloudtrain as ct
     from cloudtrain.cli.live import upload_progress

@@ -12,7 +12,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,11 +26,9 @@ from cloudtrain.plans.states import LogLine, Metrics, RunRef, RunState, RunStatu
 from cloudtrain.system.patterns import MetricPatterns
 from cloudtrain.system.processes import ProcessLock
 from cloudtrain.targets.contract import Service
-from cloudtrain.targets.registry import service_of
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.records import Kept, Origin
-    from cloudtrain.targets.settings import Settings
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = {True: 10.0, False: 1.0}
@@ -71,9 +69,9 @@ def drive(folder: SweepFolder, ready: Callable[[], None], moment: Moment = lambd
     from cloudtrain.targets.settings import load_settings
 
     try:
-        settings = load_settings()
-        specification = Specification.from_json(json.loads(folder.specification.read_bytes()))
-        Driver(folder, specification, settings, started, since, moment).drive(wake)
+        here = load_settings()._replace(state_dir=folder.path.parents[1])
+        specification = Specification.from_json(json.loads(folder.specification.read_bytes()), here)
+        Driver(folder, specification, started, since, moment).drive(wake)
     except OSError as error:
         reason = f"the sweep's folder cannot be written: {error.strerror}; run `cloudtrain continue {folder.name}`"
         folder.write_status(RunState.FAILED, reason, started=started, metrics=_metrics_left(folder))
@@ -93,25 +91,17 @@ class Driver:
     """Starts, watches and stops the trials of one sweep."""
 
     def __init__(
-        self,
-        folder: SweepFolder,
-        specification: Specification,
-        settings: Settings,
-        started: float,
-        since: float,
-        moment: Moment,
+        self, folder: SweepFolder, specification: Specification, started: float, since: float, moment: Moment
     ) -> None:
         self._folder = folder
         self._specification = specification
         self._sweep = specification.sweep
-        self._state_dir = folder.path.parents[1]
-        self._settings = settings
+        self._where = specification.first.where
+        self._state_dir = self._where.here.state_dir
         self._started = started
         self._since = since
         self._moment = moment
-        self._account = specification.account(settings.environ, self._state_dir)
-        self._context = _Context(settings.environ, self._state_dir)
-        self._service: Service = service_of(specification.where.name, self._context)
+        self._service = self._where.service
         self._journal = Journal(folder.path)
         self._reports: dict[int, tuple[float, ...]] = {}
         metric = "" if self._sweep.objective is None else self._sweep.objective.metric
@@ -135,7 +125,7 @@ class Driver:
             study = self._journal.study
             if not study.open and not self._next_number():
                 break
-            pause = _FIRST_PAUSE if happened else min(pause * 1.5, _LONGEST_PAUSE[self._specification.where.is_paid])
+            pause = _FIRST_PAUSE if happened else min(pause * 1.5, _LONGEST_PAUSE[self._where.target.is_paid])
             sleep_until_woken(wake, pause)
         self._end()
 
@@ -198,7 +188,7 @@ class Driver:
         number, key = trial.number, trial_key(self._folder.name, trial.number)
 
         def plan_of(counter: int) -> Plan:
-            return self._specification.trial_plan(self._account, number, trial.values, counter)
+            return self._specification.trial_plan(number, trial.values, counter)
 
         try:
             with open_store(self._state_dir) as store:
@@ -214,16 +204,15 @@ class Driver:
                     submission = Submission(
                         service=self._service,
                         key=key,
-                        submitter=self._settings.submitter,
+                        submitter=self._where.here.submitter,
                         plan_of=plan_of,
                         outputs_of=outputs_of,
-                        bundle=Archive(self._folder.archive, self._specification.bundle.sha256),
+                        bundle=Archive(self._folder.archive, self._specification.first.tree.sha256),
                         report=lambda _: self._moment("accepted"),
                         origin=self._origin(trial),
                         kept_of=self._kept_of(trial, store.kept(self._folder.name)),
                     )
-                    service_of_name = self._context.service_named
-                    name = submit_once(store, submission, service_of_name).record.name
+                    name = submit_once(store, submission, self._service_named).record.name
         except (TargetUnreachable, StoreError) as error:  # neither is the trial's fault
             self._refused_until = time.monotonic() + _LONGEST_PAUSE[True]
             self._say(f"trial {number} waits: {error.message}")
@@ -243,28 +232,33 @@ class Driver:
             return None
         from cloudtrain.code.files import Entry
         from cloudtrain.code.tree import Tree
-        from cloudtrain.lifecycle.prepare import PreparedJob
         from cloudtrain.lifecycle.record import keep_plan
         from cloudtrain.system.git import Commit
 
-        spec, job = self._specification, self._specification.trial_job(trial.number, trial.values)
-        tree = Tree(Path(), tuple(Entry(*file) for file in sweep.files), (), spec.bundle)
-        prepared = PreparedJob(job, spec.where, spec.settings, self._settings, self._account, tree, (), None)
+        ready = self._specification.trial(trial.number, trial.values)
+        files = tuple(Entry(*file) for file in sweep.files)
+        ready = replace(ready, tree=Tree(Path(), files, (), ready.context.bundle))
         commit = Commit(sweep.commit, sweep.branch, sweep.dirty, sweep.difference)
-        return lambda plan: keep_plan(prepared, job, plan, commit, file=sweep.file, text=None, overrides=())
+        return lambda plan: keep_plan(ready, ready.work, plan, commit, file=sweep.file, text=None, overrides=())
+
+    def _service_named(self, name: str) -> Service:
+        from cloudtrain.lifecycle.sweeps.service import service_named
+
+        return service_named(name, self._where.here)
 
     def _origin(self, trial: Trial) -> Origin:
         from cloudtrain.lifecycle.records import Origin, labels_of
         from cloudtrain.plans.plan import hide
         from cloudtrain.rules.values import values_to_hide
 
-        job = self._specification.trial_job(trial.number, trial.values)
-        return Origin(labels=hide(labels_of(job.tags, job.hyperparameters), values_to_hide(job)))
+        ready = self._specification.trial(trial.number, trial.values)
+        labels = labels_of(ready.work.tags, ready.work.hyperparameters)
+        return Origin(labels=hide(labels, values_to_hide(ready.view)))
 
     def _watch(self, trial: Trial) -> bool:
         """Check a running trial, and record its result if it has ended. Return whether the trial has ended or was asked
         to stop."""
-        ref = RunRef(self._specification.where.name, self._account.place, trial.run)
+        ref = RunRef(self._where.target.name, self._where.account.place, trial.run)
         try:
             status = self._service.status(ref)
             if not status.state.is_final:
@@ -412,17 +406,3 @@ class Driver:
                 store.keep_outputs(self._folder.name, {} if best is None else store.outputs_of(best.run))
         except CloudtrainError as error:
             self._say(f"the best trial's outputs could not be noted: {error.message}")
-
-
-class _Context:
-    """The environment and the state folder, as services need them."""
-
-    def __init__(self, environ: Mapping[str, str], state_dir: Path) -> None:
-        self.environ = environ
-        self.state_dir = state_dir
-
-    def service_named(self, name: str) -> Service:
-        """Return the service that is recorded in the store as `name`."""
-        from cloudtrain.lifecycle.sweeps.service import service_named
-
-        return service_named(name, self)

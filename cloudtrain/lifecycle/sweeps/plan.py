@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.model import format_duration
 from cloudtrain.job.sweep import MAX_TRIALS, Sweep
-from cloudtrain.lifecycle.prepare import PlaceOf, PreparedJob, prepare_job
+from cloudtrain.lifecycle.prepare import PlaceOf, Ready, prepare
 from cloudtrain.lifecycle.sweeps.service import Specification, trial_name
 from cloudtrain.lifecycle.sweeps.study import needs_optuna, propose, require_optuna
 from cloudtrain.machines.table import over
-from cloudtrain.plans.plan import CompileContext, Finding, Plan
+from cloudtrain.plans.plan import Finding, Plan
 from cloudtrain.plans.states import SWEEP, TUNER
 from cloudtrain.targets.common.compiling import run_name, submission_key
 from cloudtrain.targets.contract import Service
-from cloudtrain.targets.settings import Settings, TargetSettings
+from cloudtrain.targets.where import Where
 
 if TYPE_CHECKING:
     from cloudtrain.code.tree import Tree
@@ -38,14 +38,8 @@ _SHOWN = 3
 
 
 def prepare_sweep(
-    sweep: Sweep,
-    target: str | TargetSettings | None,
-    settings: Settings,
-    *,
-    profile: str | None,
-    ignore: Sequence[str],
-    place_of: PlaceOf | None,
-) -> PreparedSweep:
+    sweep: Sweep, where: Where, *, ignore: Sequence[str] = (), place_of: PlaceOf | None = None
+) -> ReadySweep:
     """Prepare a sweep for compiling, together with the job of its first trial.
 
     Raises:
@@ -55,40 +49,32 @@ def prepare_sweep(
     written = sweep.job.from_folder(sweep.folder)
     job = sweep.trial_job(propose(sweep, 1)).from_folder(sweep.folder)
     in_job: PlaceOf | None = None if place_of is None else (lambda path: place_of(_path_in_sweep(sweep, path)))
-    own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
-
-    def prepared_with(target: TargetSettings) -> PreparedJob:
-        return prepare_job(job, target, settings, profile=profile, ignore=ignore, place_of=in_job)
-
-    queued = _queued(own)
-    prepared = prepared_with(queued)
-    if queued is not own and _is_too_large(prepared):
-        prepared = prepared_with(own)
-    if prepared.after:
-        message = f"a sweep cannot wait for other runs, and `{prepared.after[0]}` has not ended"
-        raise _refused(
-            [Problem(("job", "inputs"), message, f"wait for it: `cloudtrain wait {prepared.after[0]}`", code="CT021")],
-            place_of,
-        )
-    if not hasattr(prepared.job, "distribution"):
-        raise AssertionError("the sweep model accepts only training jobs")
-    sweep = sweep.model_copy(update={"job": prepared.job})
-    return PreparedSweep(sweep, prepared, settings, written, place_of)
+    queued = _queued(where)
+    first = prepare(job, queued, ignore=ignore, place_of=in_job)
+    if queued is not where and _is_too_large(first):
+        first = prepare(job, where, ignore=ignore, place_of=in_job)
+    if first.context.after:
+        before = first.context.after[0]
+        message = f"a sweep cannot wait for other runs, and `{before}` has not ended"
+        problem = Problem(("job", "inputs"), message, f"wait for it: `cloudtrain wait {before}`", code="CT021")
+        raise _refused([problem], place_of)
+    return ReadySweep(sweep.model_copy(update={"job": first.work}), first, written, place_of)
 
 
-def _queued(target: TargetSettings) -> TargetSettings:
-    """Return settings that let trials wait for GPUs in cloudtrain's queue, if the target has this queue and
-    `target` does not set `queue`; otherwise return `target`. Without the queue, parallel trials would share the first
+def _queued(where: Where) -> Where:
+    """Return settings that let trials wait for GPUs in cloudtrain's queue, if the target has this queue and the
+    settings do not set `queue`; otherwise return `where`. Without the queue, parallel trials would share the first
     GPU."""
-    if "queue" not in type(target).model_fields or "queue" in target.model_fields_set:
-        return target
-    return target.replace(queue=True)
+    settings = where.settings
+    if "queue" not in type(settings).model_fields or "queue" in settings.model_fields_set:
+        return where
+    return replace(where, settings=settings.replace(queue=True))
 
 
-def _is_too_large(prepared: PreparedJob) -> bool:
+def _is_too_large(first: Ready) -> bool:
     """Return whether a trial asks for more GPUs or CPU slots than the queue of this machine has."""
     try:
-        prepared._compile(_NAMELESS)
+        first.draft  # noqa: B018 - compiles it
     except JobError as error:
         return any(problem.code == "CT041" for problem in error.problems)
     return False
@@ -115,17 +101,24 @@ def _refused(problems: Sequence[Problem], place_of: PlaceOf | None) -> JobError:
 
 
 @dataclass(frozen=True)
-class PreparedSweep:
-    """A sweep that is ready to be compiled under any run name."""
+class ReadySweep:
+    """A sweep with all that its plan depends on.
+
+    Attributes:
+        sweep: the sweep. In its job, paths are absolute, and references to earlier runs are replaced by storage paths.
+        first: the job of the first trial.
+        written_job: the job as written in the sweep's file, without the values of a trial.
+    """
 
     sweep: Sweep
-    """The sweep. In its job, paths are absolute, and references to earlier runs are replaced by storage paths."""
-    prepared: PreparedJob
-    """The job of the first trial."""
-    settings: Settings
+    first: Ready
     written_job: TrainingJob
-    """The job as written in the sweep's file, without the values of a trial."""
     place_of: PlaceOf | None = None
+
+    @property
+    def where(self) -> Where:
+        """Where the sweep and its trials run."""
+        return self.first.where
 
     @cached_property
     def _tuner(self) -> tuple[Plan | None, str]:
@@ -135,17 +128,18 @@ class PreparedSweep:
         Raises:
             JobError: the sweep has `driver: service`, and the target's tuner cannot run the sweep.
         """
-        sweep, where = self.sweep, self.prepared.where
+        sweep, target = self.sweep, self.where.target
         if sweep.driver == "cloudtrain":
             return None, "the sweep has `driver: cloudtrain`"
-        if not where.has_tuner:
+        if not target.has_tuner:
             if sweep.driver == "service":
-                message = f"{where.title} has no tuner of its own"
+                message = f"{target.title} has no tuner of its own"
                 problem = Problem(("driver",), message, "remove `driver: service`", code="CT061")
                 raise _refused([problem], self.place_of)
-            return None, f"{where.title} has no tuner of its own"
+            return None, f"{target.title} has no tuner of its own"
         try:
-            plan = where.compile_sweep(sweep, self.prepared.target, self.prepared.context(_NAMELESS))
+            context = self.first.context._replace(run_name=_NAMELESS)
+            plan = target.compile_sweep(sweep, self.where.settings, context)
         except JobError as error:
             if sweep.driver == "service" or any(item.code != "CT061" for item in error.problems):
                 raise _refused(error.problems, self.place_of) from None
@@ -163,36 +157,59 @@ class PreparedSweep:
         return self._tuner[0] is None
 
     @cached_property
+    def draft(self) -> Plan:
+        """The plan without its run name: the request to the target's tuner, or the specification for the driver."""
+        plan = self._tuner[0]
+        if plan is not None:
+            return plan
+        specification = Specification(_NAMELESS, self.sweep, self.first)
+        numbers = range(1, min(_SHOWN, self.sweep.trial_count) + 1)
+        values = {number: propose(self.sweep, number) for number in numbers}
+        trials = {number: specification.trial_plan(number, values[number]) for number in numbers}
+        return Plan(
+            target=self.where.target.name,
+            run_name=_NAMELESS,
+            job_name=self.sweep.name,
+            request=specification.to_json(),
+            uploads=trials[1].uploads,
+            processes=trials[1].processes,
+            summary=tuple(_of_a_trial(trials[1])),
+            place=trials[1].place,
+            notes=tuple(_trial_note(self.sweep, _NAMELESS, number, values[number]) for number in numbers),
+        )
+
+    @cached_property
     def key(self) -> str:
         """The submission key. Two submissions with equal keys are the same sweep."""
         kind = SWEEP if self.is_driven else TUNER
-        return kind + submission_key(self._compiled(_NAMELESS))
+        return kind + submission_key(self.draft)
 
     @property
     def tree(self) -> Tree:
         """A snapshot of the user's code, taken when the source folder was read."""
-        return self.prepared.tree
+        return self.first.tree
 
     @property
     def can_check(self) -> bool:
         """Whether online checks are possible, as far as this machine can tell without a request."""
-        return self.prepared.can_check
+        return self.first.can_check
 
     @property
     def service(self) -> Service:
         """The service for the target's tuner, or for cloudtrain's own driver."""
+        here = self.where.here
         if self.is_driven:
             from cloudtrain.lifecycle.sweeps.service import SweepService
 
-            specification = self._specification(self.prepared.context(_NAMELESS))
-            return SweepService(self.settings.environ, self.settings.state_dir, specification=specification)
-        return self.prepared.where.tuner(environ=self.settings.environ, state_dir=self.settings.state_dir)
+            specification = Specification(_NAMELESS, self.sweep, self.first)
+            return SweepService(here.environ, here.state_dir, specification=specification)
+        return self.where.target.tuner(environ=here.environ, state_dir=here.state_dir)
 
     @property
     def labels(self) -> tuple[Label, ...]:
         """The labels by which users search for the sweep: those of its job, without the hyperparameters that trials
         change."""
-        return tuple(label for label in self.prepared.labels if label.key not in self.sweep.search)
+        return tuple(label for label in self.first.labels if label.key not in self.sweep.search)
 
     def plan(self, counter: int, salt: str) -> Plan:
         """Return the plan of the sweep's run number `counter`, with the findings of checks that need only this machine.
@@ -202,22 +219,21 @@ class PreparedSweep:
         """
         from cloudtrain.rules.values import values_to_hide
 
-        first = self.prepared.plan(1, salt)
-        plan = self._compiled(run_name(self.sweep.name, self.key, self.settings.submitter, salt, counter))
-        cost = self._cost(first)
+        first = self.first.plan(1, salt)
+        name = run_name(self.sweep.name, self.key, self.where.here.submitter, salt, counter)
+        plan = self.draft.renamed(name)
+        cost = self._cost()
         self._keep_budget(cost)
         if self.is_driven and needs_optuna(self.sweep):
             require_optuna()
-        summary = (*_summary(self.sweep, plan, self._driver_text, cost), *plan.summary)
-        notes = tuple(dict.fromkeys((*plan.notes, *first.notes)))
         return replace(
             plan,
-            summary=summary,
-            notes=notes,
-            uploads=(*plan.uploads, *self.prepared.uploads),
+            summary=(*_summary(self.sweep, plan, self._driver_text, cost), *plan.summary),
+            notes=tuple(dict.fromkeys((*plan.notes, *first.notes))),
+            uploads=(*plan.uploads, *self.first.uploads),
             findings=tuple(self._placed(item) for item in first.findings),
             settings=first.settings,
-            hidden=values_to_hide(self.prepared.view),
+            hidden=values_to_hide(self.first.view),
         )
 
     def check_online(self, plan: Plan, *, ask: bool = True, may_wait: bool = False) -> Plan:  # noqa: ARG002
@@ -225,42 +241,19 @@ class PreparedSweep:
         errors, return it unchanged. `may_wait` has no effect, because a sweep never waits for other runs."""
         if plan.errors or not ask:
             return plan
-        first = self.prepared.check_online(self.prepared._compile(plan.run_name), ask=ask)
+        first = self.first.check_online(self.first.draft.renamed(plan.run_name), ask=ask)
         return plan.with_findings((*plan.findings, *first.findings))
 
     @property
     def _driver_text(self) -> str:
-        who = "cloudtrain, on this machine" if self.is_driven else f"{self.prepared.where.title}'s own tuner"
+        who = "cloudtrain, on this machine" if self.is_driven else f"{self.where.target.title}'s own tuner"
         return f"{who}: {self._tuner[1]}"
 
-    def _compiled(self, name: str) -> Plan:
-        context = self.prepared.context(name)
-        if not self.is_driven:
-            return self.prepared.where.compile_sweep(self.sweep, self.prepared.target, context)
-        specification = self._specification(context)
-        numbers = range(1, min(_SHOWN, self.sweep.trial_count) + 1)
-        values = {number: propose(self.sweep, number) for number in numbers}
-        trials = {number: specification.trial_plan(context.account, number, values[number]) for number in numbers}
-        return Plan(
-            target=self.prepared.where.name,
-            run_name=name,
-            job_name=self.sweep.name,
-            request=specification.to_json(),
-            uploads=trials[1].uploads,
-            processes=trials[1].processes,
-            summary=tuple(_of_a_trial(trials[1])),
-            place=trials[1].place,
-            notes=tuple(_trial_note(self.sweep, name, number, values[number]) for number in numbers),
-        )
-
-    def _specification(self, context: CompileContext) -> Specification:
-        return Specification.of(self.sweep, self.prepared.target, context, self.settings.cwd)
-
-    def _cost(self, first: Plan) -> float | None:
+    def _cost(self) -> float | None:
         """Return the most US dollars that all trials can cost; None if a price or the time limit is not known."""
-        if not self.prepared.where.is_paid:
+        if not self.where.target.is_paid:
             return 0.0
-        hourly, seconds = self.prepared.rate_and_limit(first)
+        hourly, seconds = self.first.rate_and_limit()
         return None if hourly is None or seconds is None else over(hourly, seconds) * self.sweep.trial_count
 
     def _keep_budget(self, cost: float | None) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 from cloudtrain.errors import RunNotFound, TargetError, UsageError
 from cloudtrain.job.data import Checkpoint, Output
 from cloudtrain.job.sweep import MAX_TRIALS, Objective, Sweep
-from cloudtrain.job.training import TrainingJob
 from cloudtrain.lifecycle.driven import GLANCE, DrivenService, SweepFolder
+from cloudtrain.lifecycle.prepare import Ready
 from cloudtrain.lifecycle.sweeps.study import Journal, lines_of, read_events, read_study
-from cloudtrain.plans.plan import Bundle, CompileContext, Plan, Upload, canonical_json
+from cloudtrain.plans.plan import Plan, Upload, canonical_json
 from cloudtrain.plans.states import (
     AFTER,
     SWEEP,
@@ -34,9 +34,9 @@ from cloudtrain.system.private import make_private_folder, make_state_folder
 from cloudtrain.system.processes import ProcessLock, last_line
 from cloudtrain.targets.common.archives import unpacked
 from cloudtrain.targets.common.services import refuse_rank
-from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service, Target, Tuner
+from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service, Tuner
 from cloudtrain.targets.registry import ServiceContext, service_of, target_of
-from cloudtrain.targets.settings import TargetSettings
+from cloudtrain.targets.settings import Settings
 
 # The prefixes of keys in the store that distinguish sweeps and their trials from other runs.
 #
@@ -72,126 +72,54 @@ def number_of(key: str) -> int:
 # user's files change meanwhile.
 
 
-_BESIDE = ("requirements", "cwd")
-"""The keys of `Specification.beside`."""
-
-
 @dataclass(frozen=True)
 class Specification:
-    """A sweep under its run name, with everything that the plans of its trials need."""
+    """A sweep under its run name, with everything that the plans of its trials need.
+
+    Attributes:
+        first: the job of the first trial. The other trials differ from it in their hyperparameters and locations.
+    """
 
     name: str
     sweep: Sweep
-    settings: TargetSettings
-    bundle: Bundle
-    conda: str | None = None
-    build: str | None = None
-    package: bool = False
-    emulated: TargetSettings | None = None
-    """The settings of the emulated target; None without emulation."""
-    requirements: str | None = None
-    cwd: Path | None = None
-    """The folder in which the sweep was planned, where the account's files are found. None: the working directory."""
+    first: Ready
 
     @classmethod
-    def of(cls, sweep: Sweep, target: TargetSettings, context: CompileContext, cwd: Path) -> Specification:
-        """Return the specification of a sweep for this target and context."""
-        rest = {name: getattr(context, name) for name in ("conda", "build", "package", "requirements")}
-        emulated = getattr(context.account, "emulated", None)
-        return cls(context.run_name, sweep, target, context.bundle, **rest, emulated=emulated, cwd=cwd)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Specification:
-        """Return the specification from the JSON data that `to_json` has returned, with or without `beside`."""
-        rest = {name: data[name] for name in ("conda", "build", "package")}
-        return cls(
-            data["name"],
-            _sweep_of(data["sweep"]),
-            _settings_from(data["target"]),
-            Bundle(**data["bundle"]),
-            **rest,
-            emulated=_settings_from(data["emulated"]) if "emulated" in data else None,
-            requirements=data.get("requirements"),
-            cwd=Path(data["cwd"]) if "cwd" in data else None,
-        )
+    def from_json(cls, data: Mapping[str, Any], here: Settings) -> Specification:
+        """Return the specification from the JSON data that `to_json` has returned, with or without `first.beside`."""
+        sweep = _sweep_of(data["sweep"])
+        return cls(data["name"], sweep, Ready.from_json(sweep.job, data, here))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the specification as JSON data: the request of the sweep's plan, without `beside`."""
-        emulated = self.emulated
+        """Return the specification as JSON data, without `first.beside`: the request of the sweep's plan."""
         sweep = self.sweep.model_dump(mode="json", exclude_unset=True, exclude={"job"})
         job = self.sweep.job.model_dump(mode="json", exclude_unset=True)
-        return {
-            "name": self.name,
-            "sweep": {**sweep, "kind": "sweep", "job": job},
-            "target": _settings_json(self.settings),
-            "bundle": self.bundle._asdict(),
-            "conda": self.conda,
-            "build": self.build,
-            "package": self.package,
-            **({"emulated": _settings_json(emulated)} if emulated is not None and emulated.model_fields_set else {}),
-        }
+        return {"name": self.name, "sweep": {**sweep, "kind": "sweep", "job": job}, **self.first.to_json()}
 
-    @property
-    def beside(self) -> dict[str, str | None]:
-        """The data that the driver needs, and that the request leaves out: the hash of the requirements, which follows
-        from the bundle, and this machine's folder. So the name of a sweep does not depend on them."""
-        return dict(zip(_BESIDE, (self.requirements, str(self.cwd or Path.cwd())), strict=True))
-
-    @property
-    def where(self) -> Target:
-        """The target of the trials."""
-        return target_of(self.settings.type)
-
-    def account(self, environ: Mapping[str, str], state_dir: Path) -> Any:
-        """Return the facts about the target's account that this machine knows."""
-        cwd = self.cwd or Path.cwd()
-        account: Any = self.where.account(self.settings, environ=environ, state_dir=state_dir, cwd=cwd)
-        return account if self.emulated is None else account._replace(emulated=self.emulated)
-
-    def trial_job(self, number: int, values: Mapping[str, Any], counter: int = 1) -> TrainingJob:
-        """Return the job of one trial, with its own storage paths for checkpoints and outputs."""
+    def trial(self, number: int, values: Mapping[str, Any], counter: int = 1) -> Ready:
+        """Return one trial, with its own storage paths for checkpoints and outputs."""
         name, job = trial_name(self.name, number, counter), self.sweep.trial_job(values)
         changes: dict[str, Any] = {"name": self.sweep.name}
         if job.checkpoint is not None:
             changes["checkpoint"] = self._own(job.checkpoint, name)
         if job.outputs:
             changes["outputs"] = {key: self._own(item, name) for key, item in job.outputs.items()}
-        return job.model_copy(update=changes)
+        return replace(self.first, work=job.model_copy(update=changes))
 
-    def trial_plan(self, account: Any, number: int, values: Mapping[str, Any], counter: int = 1) -> Plan:
+    def trial_plan(self, number: int, values: Mapping[str, Any], counter: int = 1) -> Plan:
         """Return the plan of one trial.
 
         Raises:
             JobError: the target does not support these values.
         """
-        name = trial_name(self.name, number, counter)
-        context = CompileContext(
-            name,
-            self.bundle,
-            account,
-            conda=self.conda,
-            build=self.build,
-            requirements=self.requirements,
-            package=self.package,
-        )
-        return self.where.compile(self.trial_job(number, values, counter), self.settings, context)
+        return self.trial(number, values, counter).compile_as(trial_name(self.name, number, counter))
 
     def _own(self, place: Checkpoint | Output, name: str) -> Checkpoint | Output:
         """Return a copy of the checkpoint or output `place`, stored in the subfolder `name` of the storage path that
         the job gives. If the job gives no storage path, return `place` unchanged: the path then depends on the run."""
-        given = place.of(self.where.name)
-        if given is None:
-            return place
-        return place.model_copy(update={self.where.name: f"{given.rstrip('/')}/{name}"})
-
-
-def _settings_json(settings: TargetSettings) -> dict[str, object]:
-    return {**settings.model_dump(mode="json", exclude_unset=True), "type": settings.type}
-
-
-def _settings_from(data: Mapping[str, Any]) -> TargetSettings:
-    settings: TargetSettings = target_of(data["type"]).settings_model(**data)
-    return settings
+        target = self.first.where.target.name
+        given = place.of(target)
+        return place if given is None else place.model_copy(update={target: f"{given.rstrip('/')}/{name}"})
 
 
 def _sweep_of(data: Mapping[str, Any]) -> Sweep:
@@ -221,16 +149,17 @@ class SweepService(DrivenService, Tuner):
         self, environ: Mapping[str, str], state_dir: Path, *, specification: Specification | None = None
     ) -> None:
         super().__init__(environ, state_dir)
-        self._beside = {} if specification is None else specification.beside
+        self._specification = specification
 
     def content(self, plan: Plan) -> str:
         """Return the request, and the data beside it, for the driver."""
-        return canonical_json({**plan.request, **self._beside})
+        assert self._specification is not None, "only a service that submits writes it"
+        return canonical_json({**plan.request, **self._specification.first.beside})
 
     def is_written(self, content: bytes, plan: Plan) -> bool:
         """Return whether the file holds the request. An interrupted command may have written other data beside it."""
         data = json.loads(content)
-        return canonical_json({name: data[name] for name in data if name not in _BESIDE}) == plan.request_json
+        return canonical_json({name: data.get(name) for name in plan.request}) == plan.request_json
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
         """Store the code in the sweep's folder, and upload the code to the target for the trials. Return False if the
@@ -247,11 +176,11 @@ class SweepService(DrivenService, Tuner):
                 bundle.write(folder.archive)
         except OSError as error:
             raise self._unwritable(error) from error
-        specification = Specification.from_json({**plan.request, **self._beside})
-        account = specification.account(self.environ, self.state_dir)
         from cloudtrain.lifecycle.sweeps.study import propose
 
-        first = specification.trial_plan(account, 1, propose(specification.sweep, 1))
+        assert self._specification is not None, "only a service that submits uploads"
+        specification = replace(self._specification, name=plan.run_name)
+        first = specification.trial_plan(1, propose(specification.sweep, 1))
         data = tuple(item for item in plan.uploads if item.kind == "data")
         first = replace(first, uploads=(*first.uploads, *data))
         return service_of(plan.target, self).upload(first, bundle, on_bytes=on_bytes)
@@ -379,7 +308,7 @@ class SweepService(DrivenService, Tuner):
         """
         folder = self._known(ref)
         try:
-            return Specification.from_json(json.loads(folder.specification.read_bytes())).sweep
+            return _sweep_of(json.loads(folder.specification.read_bytes())["sweep"])
         except (OSError, ValueError, KeyError) as error:
             hint = f"the remaining files of the sweep are in `{folder.path}`"
             raise TargetError(f"the sweep's specification cannot be read: {error}", hint=hint, code="CT994") from error

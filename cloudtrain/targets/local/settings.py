@@ -85,6 +85,10 @@ class Local(TargetSettings):
 
     _rules = all_at_once(_local_rules)
 
+    @property
+    def emulated_target(self) -> str | None:
+        return self.emulate
+
     if TYPE_CHECKING:
 
         def __init__(

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.api import target_named
 from cloudtrain.lifecycle.driven import SweepFolder
 from cloudtrain.lifecycle.sweeps.driver import drive
 from cloudtrain.lifecycle.sweeps.service import SweepService
@@ -101,7 +100,7 @@ def test_each_trial_is_sent_as_planned(
 ) -> None:
     """The request of every trial is that of its job alone, and the sweep's plan shows the processes of the first."""
     name, flags = CASES[case]
-    target = target_named(name, near=sweep.folder, **flags)
+    target = load_settings(sweep.folder).target(name, **flags)
     waits = "queue" in type(target).model_fields and "queue" not in target.model_fields_set
     alone = target.replace(queue=True) if waits else target
     shown = ct.plan(sweep, target)
@@ -123,7 +122,7 @@ def test_a_sweep_of_an_earlier_version_is_read(
     sweep: ct.Sweep, tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its specification is the request alone. The driver then reads the account in its own working directory."""
-    target = target_named("local")
+    target = load_settings().target("local")
     request = ct.plan(sweep, target).request
     run = submit_without_driver(sweep, target, tmp_path / "sent", monkeypatch)
     folder = SweepFolder(state_dir, run)

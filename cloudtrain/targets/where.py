@@ -1,0 +1,90 @@
+"""Where a job runs: a target, the user's settings for it, and the account. A command reads this once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from cloudtrain.targets.contract import Account, Service, Target
+from cloudtrain.targets.registry import target_of
+from cloudtrain.targets.settings import Settings, TargetSettings, load_settings
+
+
+@dataclass(frozen=True)
+class Where:
+    """A target, and all that planning a job for it needs besides the job.
+
+    Attributes:
+        settings: the settings of the target.
+        here: the user's environment variables, working directory, state folder and settings files.
+        emulated: the settings of the target that the local run emulates; None without emulation.
+    """
+
+    target: Target
+    settings: TargetSettings
+    here: Settings
+    emulated: TargetSettings | None = None
+
+    @classmethod
+    def of(cls, settings: TargetSettings, here: Settings, *, profile: str | None = None) -> Where:
+        """Return the place with these settings. `profile` is the profile for the settings of an emulated target."""
+        target, emulated = target_of(settings.type), settings.emulated_target
+        return cls(
+            target,
+            target.settings_here(settings, environ=here.environ, cwd=here.cwd),
+            here,
+            None if emulated is None else here.target(emulated, profile=profile),
+        )
+
+    @cached_property
+    def account(self) -> Account:
+        """The account, as the files and variables of this machine set it."""
+        here = self.here
+        account = self.target.account(self.settings, environ=here.environ, state_dir=here.state_dir, cwd=here.cwd)
+        return account if self.emulated is None else cast("Any", account)._replace(emulated=self.emulated)
+
+    @cached_property
+    def service(self) -> Service:
+        """The service that sends requests to the target."""
+        return self.target.service(environ=self.here.environ, state_dir=self.here.state_dir)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the settings as JSON data, from which `from_json` makes the place in any process of this machine."""
+        emulated = self.emulated
+        is_set = emulated is not None and emulated.model_fields_set
+        return {"target": _to_json(self.settings), **({"emulated": _to_json(emulated)} if emulated and is_set else {})}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], here: Settings) -> Where:
+        """Return the place with the settings that `to_json` has returned. The account is read again."""
+        settings, emulated = _from_json(data["target"]), data.get("emulated")
+        return cls(target_of(settings.type), settings, here, None if emulated is None else _from_json(emulated))
+
+
+AnyTarget = str | TargetSettings | Where | None
+"""The name of a target, a target's settings, or None for the default target. cloudtrain's commands pass a `Where`."""
+
+
+def where(target: AnyTarget, *, near: Path | None = None, profile: str | None = None) -> Where:
+    """Return where a job runs, with the settings of the project of the folder `near`, or else of the working directory.
+
+    Raises:
+        SettingsError: the target or profile does not exist, or a settings file is wrong.
+    """
+    if isinstance(target, Where):
+        return target
+    here = load_settings(near)
+    own = target if isinstance(target, TargetSettings) else here.target(target, profile=profile)
+    return Where.of(own, here, profile=profile)
+
+
+def _to_json(settings: TargetSettings) -> dict[str, object]:
+    return {**settings.model_dump(mode="json", exclude_unset=True), "type": settings.type}
+
+
+def _from_json(data: Mapping[str, Any]) -> TargetSettings:
+    settings: TargetSettings = target_of(data["type"]).settings_model(**data)
+    return settings
