@@ -242,10 +242,11 @@ def test_what_azure_mls_tuner_cannot_do(make: Make, change: dict[str, Any], mess
 def test_each_trial_has_its_own_checkpoints(make: Make) -> None:
     """Below the place that the job names."""
     from cloudtrain.lifecycle.sweeps.service import Specification
+    from cloudtrain.targets.settings import load_settings
 
     sweep = make(job={"checkpoint": {"sagemaker": "s3://b/c/"}})
-    specification = Specification.from_json(ct.plan(sweep, SAGEMAKER).request)
-    places = [specification.trial_job(number, {"lr": 0.1}).checkpoint for number in (1, 2)]
+    specification = Specification.from_json(ct.plan(sweep, SAGEMAKER).request, load_settings())
+    places = [specification.trial(number, {"lr": 0.1}).view.checkpoint for number in (1, 2)]
     assert [place.sagemaker for place in places if place is not None] == [
         f"s3://b/c/{specification.name}-t001",
         f"s3://b/c/{specification.name}-t002",

@@ -14,11 +14,14 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.lifecycle.driven import SweepFolder
 from cloudtrain.lifecycle.sweeps.driver import drive
+from cloudtrain.lifecycle.sweeps.plan import prepare_sweep
 from cloudtrain.lifecycle.sweeps.service import SweepService
 from cloudtrain.lifecycle.sweeps.study import propose
 from cloudtrain.plans.states import RunState, RunStatus
 from cloudtrain.targets.registry import all_targets, service_of
 from cloudtrain.targets.settings import TargetSettings, load_settings
+from cloudtrain.targets.where import where
+from tests.lifecycle.sweeps.conftest import MakeSweep
 
 SETTINGS = """
 [sagemaker]
@@ -136,13 +139,15 @@ def test_a_sweep_of_an_earlier_version_is_read(
 
 
 def test_a_sweep_is_submitted_again_from_another_folder(
-    sweep: ct.Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its driver was not started yet. What lies beside the request, such as the folder, may differ then."""
-    plan, service = ct.plan(sweep, "local"), SweepService(dict(os.environ), tmp_path / "state")
     monkeypatch.setattr(SweepService, "_start", lambda *_: None)
+    sweep = make_sweep()
+    plan, service = ct.plan(sweep, "local"), prepare_sweep(sweep, where("local")).service
     service.submit(plan)
     monkeypatch.chdir(tmp_path)
+    service = prepare_sweep(sweep, where("local")).service
     assert service.submit(plan, again=True) == plan.ref
     with pytest.raises(ct.TargetError, match="exists already"):
         service.submit(plan)
