@@ -94,13 +94,12 @@ def landing(destination: Path, *, odd_names: bool = False) -> Iterator[Staging]:
 Places = Iterable[Path]
 """The folders of one output. Their contents are copied together."""
 
-
 Files = Mapping[str, Path]
 """Maps relative paths of an output's files to the files on this machine."""
 
 
 def copy_places(
-    known: Mapping[str, Places], path: str, destination: Path, *, chosen: Mapping[str, Files] | None = None
+    places: Mapping[str, Places], path: str, destination: Path, *, chosen: Mapping[str, Files] | None = None
 ) -> list[Path]:
     """Copy the run's files at `path` into the folder `destination`, which is created. Return the copies.
 
@@ -110,52 +109,44 @@ def copy_places(
     copied.
 
     Args:
-        known: the folders of each output on this machine, by the output's name for `cloudtrain download`.
+        places: the folders of each output on this machine, by the output's name for `cloudtrain download`.
         chosen: more outputs, whose folders also hold other files. Maps each output's name to its files.
 
     Raises:
         UsageError: the run has no output of this name; the hint names its outputs.
         TargetError: the run wrote no files to the output, or an existing file blocks a copy's path.
     """
-    wanted = path.strip("/")
-    chosen = chosen or {}
-    if not wanted:
-        return _copy_named({**{name: dict(_files(folders)) for name, folders in known.items()}, **chosen}, destination)
-    outputs = {name.removeprefix("outputs/"): known[name] for name in known if name.startswith("outputs/")}
-    if wanted == "outputs" and wanted not in known and outputs:
-        return _copy_named({name: dict(_files(folders)) for name, folders in outputs.items()}, destination)
-    if wanted == "outputs" and wanted not in known:
-        raise UsageError("the job declares no outputs except its model", hint=_instead(known, chosen), code="CT935")
-    place, _, below = wanted.partition("/")
-    if place in chosen:
-        files = _below(chosen[place], below)
+    path, chosen = path.strip("/"), chosen or {}
+    if not path:
+        return _copy_named({**{name: dict(_files(folders)) for name, folders in places.items()}, **chosen}, destination)
+    if path == "outputs" and path not in places:
+        outputs = {name.removeprefix("outputs/"): places[name] for name in places if name.startswith("outputs/")}
+        if outputs:
+            return _copy_named({name: dict(_files(folders)) for name, folders in outputs.items()}, destination)
+        name = "model" if any(_files(places.get("model", ()))) else next(filter(chosen.get, chosen), "model")
+        hint = f"copy `{name}/`" + (": the script wrote into its working folder" if name in chosen else "")
+        raise UsageError("the job declares no outputs except its model", hint=hint, code="CT935")
+    name, _, below = path.partition("/")
+    if name in chosen:
+        files = _below(chosen[name], below)
         if below and not files:
-            raise TargetError(f"the run wrote nothing to `{wanted}`", hint=f"`{place}/` copies the whole output")
+            raise TargetError(f"the run wrote nothing to `{path}`", hint=f"`{name}/` copies the whole output")
         return _copy(files, destination)
-    found = [place for place in _find(wanted, known) if place.exists()]
-    if not found:
-        hint = f"the run's outputs: {', '.join(f'`{name}/`' for name in known)}"
-        raise TargetError(f"the run wrote nothing to `{wanted}`", hint=hint)
-    return _copy(dict(_files(found)), destination)
+    existing = [place for place in _find(path, places) if place.exists()]
+    if not existing:
+        hint = f"the run's outputs: {', '.join(f'`{name}/`' for name in places)}"
+        raise TargetError(f"the run wrote nothing to `{path}`", hint=hint)
+    return _copy(dict(_files(existing)), destination)
 
 
-def _find(wanted: str, known: Mapping[str, Places]) -> list[Path]:
-    parts = wanted.split("/")
+def _find(path: str, places: Mapping[str, Places]) -> list[Path]:
+    parts = path.split("/")
     for length in (2, 1):  # an output's name can have two parts, as `outputs/scores`
         name, rest = "/".join(parts[:length]), parts[length:]
-        if name in known and ".." not in rest:
-            return [place.joinpath(*rest) for place in known[name]]
-    hint = f"did you mean `outputs/{wanted}`?" if f"outputs/{parts[0]}" in known else did_you_mean(wanted, known)
-    raise UsageError(f"`{wanted}` is not a result of the run", hint=hint, code="CT935")
-
-
-def _instead(known: Mapping[str, Places], chosen: Mapping[str, Files]) -> str:
-    """Return the hint for a job without outputs: to copy its model, or an output of `chosen` if the model is empty."""
-    if not any(_files(known.get("model", ()))):
-        for place, files in chosen.items():
-            if files:
-                return f"copy `{place}/`: the script wrote into its working folder"
-    return "copy `model/`"
+        if name in places and ".." not in rest:
+            return [place.joinpath(*rest) for place in places[name]]
+    hint = f"did you mean `outputs/{path}`?" if f"outputs/{parts[0]}" in places else did_you_mean(path, places)
+    raise UsageError(f"`{path}` is not a result of the run", hint=hint, code="CT935")
 
 
 def _files(places: Places) -> Iterator[tuple[str, Path]]:
@@ -185,9 +176,8 @@ def _below(files: Files, path: str) -> dict[str, Path]:
 
 
 def _copy_named(places: Mapping[str, Files], destination: Path) -> list[Path]:
-    """Copy each output to a folder with the output's name."""
     return _copy(
-        {f"{name}/{file}": found for name, files in places.items() for file, found in files.items()}, destination
+        {f"{name}/{file}": path for name, files in places.items() for file, path in files.items()}, destination
     )
 
 

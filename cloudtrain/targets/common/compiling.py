@@ -53,7 +53,6 @@ def without_literals(job: AnyJob) -> AnyJob:
 
 
 def resolve_hyperparameters(hyperparameters: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:
-    """Return the hyperparameters with `${{...}}` replaced by the target's paths."""
     return {key: _fill_texts(value, lambda text: resolve_text(text, paths)) for key, value in hyperparameters.items()}
 
 
@@ -63,12 +62,10 @@ def has_bare_flags(job: TrainingJob) -> bool:
 
 
 def arguments_of(job: TrainingJob, paths: Mapping[str, str]) -> list[str]:
-    """Return the script's command-line arguments, made from the job's hyperparameters."""
     return argv_of(resolve_hyperparameters(job.hyperparameters, paths), bare_flags=job.bare_flags)
 
 
 def resolve_text(text: str, paths: Mapping[str, str]) -> str:
-    """Return `text` with `${{...}}` replaced by the target's paths."""
     return replace_references(text, paths.__getitem__)
 
 

@@ -55,20 +55,19 @@ class Program:
 
     @property
     def result(self) -> str:
-        """Return the name of the last variable, whose method sends the request."""
         return list(self.variables)[-1]
 
 
-def build(program: Program, **given: Any) -> tuple[Any, dict[str, Any]]:
+def build(program: Program, **objects: Any) -> tuple[Any, dict[str, Any]]:
     """Execute the program except for its last call, which sends the request. Return the program's last variable and the
-    arguments of the last call. Values in `given` replace the variables of the same names.
+    arguments of the last call. `objects` replace the variables of the same names.
 
     Raises:
         MissingExtra: the SDK is not installed.
     """
     scope: dict[str, Any] = {}
     for name, value in program.variables.items():
-        scope[name] = given[name] if given.get(name) is not None else _make(value, scope, program.extra)
+        scope[name] = objects[name] if objects.get(name) is not None else _make(value, scope, program.extra)
     for method, arguments in program.steps:
         getattr(scope[program.result], method)(**_make(arguments, scope, program.extra))
     return scope[program.result], _make(program.arguments, scope, program.extra)
@@ -88,8 +87,8 @@ def build_arguments(program: Program) -> dict[str, Any]:
 def _make(value: Any, scope: dict[str, Any], extra: str) -> Any:
     if isinstance(value, Call):
         module, _, attribute = value.name.rpartition(".")
-        made = {name: _make(argument, scope, extra) for name, argument in value.arguments.items()}
-        return getattr(require(module, extra=extra), attribute)(**made)
+        arguments = {name: _make(argument, scope, extra) for name, argument in value.arguments.items()}
+        return getattr(require(module, extra=extra), attribute)(**arguments)
     if isinstance(value, Ref):
         return scope[value.variable] if value.index is None else scope[value.variable][value.index]
     if isinstance(value, dict):
@@ -106,13 +105,13 @@ class Fields:
     """The fields of a request that have not been used yet."""
 
     def __init__(self, request: dict[str, Any]) -> None:
-        self._left = deepcopy(request)
+        self._unused = deepcopy(request)
 
     def take(self, path: str, default: Any = None) -> Any:
         """Return the value at `path`, such as `ResourceConfig.InstanceType`, and mark the field as used. Return
         `default` if there is no unused field at `path`."""
         *parents, name = path.split(".")
-        place: Any = self._left
+        place: Any = self._unused
         for parent in parents:
             place = place.get(parent, {})
         return place.pop(name, default)
@@ -128,14 +127,13 @@ class Fields:
     def put_back(self, path: str, value: Any) -> None:
         """Give the field this value, and mark it as unused."""
         *parents, name = path.split(".")
-        place = self._left
+        place = self._unused
         for parent in parents:
             place = place[parent]
         place[name] = value
 
     def remaining_paths(self) -> list[str]:
-        """Return the dotted paths of the unused fields."""
-        return sorted(_leaves(self._left))
+        return sorted(_leaves(self._unused))
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[str]:
@@ -162,7 +160,7 @@ def python_code(program: Program, *, title: str) -> str:
     blocks = [
         f'"""{title}"""',
         "\n".join(_imports(program)),
-        "\n".join([*_assignments(program), *_steps(program)]),
+        "\n".join(_statements(program)),
         "\n".join(_layout("", arguments, "", 0)),
     ]
     code = "\n\n".join(blocks) + "\n"
@@ -180,21 +178,18 @@ def _imports(program: Program) -> Iterator[str]:
     for module in sorted(modules.keys() - _WHOLE):
         names = sorted(modules[module])
         line = f"from {module} import {', '.join(names)}"
-        yield from (
-            [line] if len(line) <= WIDTH else [f"from {module} import (", *(f"    {name}," for name in names), ")"]
-        )
+        if len(line) > WIDTH:
+            line = "\n".join([f"from {module} import (", *(f"    {name}," for name in names), ")"])
+        yield line
 
 
-def _assignments(program: Program) -> Iterator[str]:
+def _statements(program: Program) -> Iterator[str]:
     for name, value in program.variables.items():
         if name == program.result:
             yield ""
             for note in program.notes:
                 yield from (f"# {line}" for line in wrap(note, WIDTH - 2))
         yield from _layout(f"{name} = ", value, "", 0)
-
-
-def _steps(program: Program) -> Iterator[str]:
     for method, arguments in program.steps:
         yield from _layout("", Call(f"{program.result}.{method}", arguments), "", 0)
 

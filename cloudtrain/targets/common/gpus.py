@@ -32,8 +32,7 @@ def chosen_gpus(gpus: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     chosen, visible = visible_ids(gpus), environ.get(VISIBLE)
     if visible is None:
         return chosen
-    left = visible_ids(visible)
-    return tuple(gpu for gpu in chosen if gpu in left)
+    return tuple(gpu for gpu in chosen if gpu in visible_ids(visible))
 
 
 def visible_ids(text: str) -> tuple[str, ...]:

@@ -39,11 +39,9 @@ class LocalAccount(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Return the HOST in the references of runs, `local://HOST/RUN`."""
         return self.host
 
     def run_dir(self, run_name: str) -> str:
-        """Return the folder of a run."""
         return f"{self.state_dir}/runs/{run_name}"
 
     def archive(self, bundle: Bundle) -> str:
@@ -52,34 +50,19 @@ class LocalAccount(NamedTuple):
 
 
 class LocalSettings(Protocol):
-    """The settings of the local target that an emulation needs."""
+    """The settings of the local target that an emulation needs; its model, which no other target may import, describes
+    them."""
 
     @property
-    def python(self) -> str | None:
-        """The Python interpreter that runs the script; None for the interpreter that runs cloudtrain."""
-        ...
-
+    def python(self) -> str | None: ...
     @property
-    def instance_count(self) -> int | None:
-        """The exact number of simulated instances. Default: the job's number, or fewer if this machine has too few
-        CPUs or GPUs."""
-        ...
-
+    def instance_count(self) -> int | None: ...
     @property
-    def processes_per_instance(self) -> int | None:
-        """The exact number of processes per simulated instance. Default: the job's number, or fewer if this machine
-        has too few CPUs or GPUs."""
-        ...
-
+    def processes_per_instance(self) -> int | None: ...
     @property
-    def grace_period(self) -> int:
-        """Seconds between SIGTERM and SIGKILL."""
-        ...
-
+    def grace_period(self) -> int: ...
     @property
-    def emulate(self) -> str | None:
-        """The name of the target to emulate; None without emulation."""
-        ...
+    def emulate(self) -> str | None: ...
 
 
 def local_plan(
@@ -117,7 +100,6 @@ def local_outputs(specification: LaunchSpecification) -> dict[str, str]:
 
 
 def this_machine(environ: Mapping[str, str], *, devices: Path = Path("/dev")) -> Machine:
-    """Return the number of CPUs that this process may use, and the GPUs that CUDA_VISIBLE_DEVICES makes visible."""
     return Machine(cpu_count(), gpu_ids(environ, devices=devices))
 
 
@@ -136,15 +118,15 @@ def find_mpirun(python: str, environ: Mapping[str, str]) -> str | None:
     """
     path = environ.get("PATH", os.defpath)
     for folders in (_folder_of(python, path), path, _folder_of(sys.executable, path)):
-        found = shutil.which("mpirun", path=folders)
-        if found is not None:
-            return os.path.abspath(found)  # noqa: PTH100 - a link stays the name that it is called by
+        program = shutil.which("mpirun", path=folders)
+        if program is not None:
+            return os.path.abspath(program)  # noqa: PTH100 - a link stays the name that it is called by
     return None
 
 
 def _folder_of(program: str, path: str) -> str:
-    found = shutil.which(program, path=path)
-    return os.path.dirname(os.path.abspath(found)) if found else ""  # noqa: PTH100, PTH120 - as above
+    file = shutil.which(program, path=path)
+    return os.path.dirname(os.path.abspath(file)) if file else ""  # noqa: PTH100, PTH120 - as above
 
 
 def host_name() -> str:
@@ -154,5 +136,4 @@ def host_name() -> str:
 
 
 def loopback_interface() -> str:
-    """Return the name of the loopback network interface, such as `lo`."""
     return "lo0" if sys.platform == "darwin" else "lo"

@@ -41,8 +41,6 @@ def launcher_argv(
 
 
 def fork_ranks(program: Sequence[str], *, instance_count: int, processes_per_instance: int, max_restarts: int) -> Alike:
-    """Return the forked processes, with all variables that the launcher sets."""
-
     def rank(number: int) -> Process:
         env = rank_environment(
             number,
@@ -89,9 +87,6 @@ _REDIRECT = 'exec "$@" >"$0/rank_$OMPI_COMM_WORLD_RANK.stdout.log" 2>"$0/rank_$O
 
 
 def mpirun_argv(program: Sequence[str], *, mpirun: str, processes: int, options: str, log_dir: str) -> list[str]:
-    """Return the command line that starts `processes` ranks on this machine, which write their output to files in
-    `log_dir`.
-    """
     return [mpirun, *mpirun_options(processes, options), *redirected(program, log_dir)]
 
 
@@ -101,8 +96,6 @@ def redirected(program: Sequence[str], log_dir: str) -> list[str]:
 
 
 def mpirun_ranks(program: Sequence[str], *, processes: int) -> Alike:
-    """Return the ranks, with the variables that Open MPI gives each of them."""
-
     def rank(number: int) -> Process:
         env = {
             "OMPI_COMM_WORLD_LOCAL_RANK": str(number),
@@ -132,7 +125,6 @@ def tasks(*, workers: int, parameter_servers: int) -> list[tuple[str, int]]:
 
 
 def port_name(task: str, index: int) -> str:
-    """Return the name of the port that a task listens on."""
     return f"{task}_{index}"
 
 
@@ -176,7 +168,7 @@ def agent_argv(
     run_dir: str,
 ) -> list[str]:
     """Return the arguments of one instance's agent. `program` is the script and its arguments, or any other command."""
-    from cloudtrain.runtime.torchrun import BACKEND
+    from cloudtrain.runtime.torchrun import BACKEND  # which only torchrun's jobs need
 
     return [
         python, "-m", "cloudtrain.runtime.torchrun",
@@ -207,9 +199,7 @@ def torchrun_ranks(
 
     Args:
         program: the script and its arguments, or any other command.
-        python: the interpreter of a Python script.
         instance_count: number of agents.
-        processes_per_instance: number of ranks of each agent.
         where: the instance of each agent. Default: agent N is on instance N.
         env: additional variables for all processes.
     """

@@ -30,7 +30,6 @@ class JobSize(NamedTuple):
 
     @property
     def world_size(self) -> int:
-        """Return the total number of processes."""
         return self.instances * self.processes_per_instance
 
     def __str__(self) -> str:
@@ -54,17 +53,17 @@ def local_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> Job
     The capacity is the number of GPUs, or of CPUs on a machine without GPUs. Processes are reduced before instances, so
     that a job with several instances still runs with several.
     """
-    wanted = requested_size(job, machine)
+    requested = requested_size(job, machine)
     capacity = machine.gpus or machine.cpus
     if target.instance_count is not None:
         instances = target.instance_count
     else:
         room = max(1, capacity // (target.processes_per_instance or 1))
-        instances = min(wanted.instances, room)
+        instances = min(requested.instances, room)
     if target.processes_per_instance is not None:
         processes = target.processes_per_instance
     else:
-        processes = min(wanted.processes_per_instance, max(1, capacity // instances))
+        processes = min(requested.processes_per_instance, max(1, capacity // instances))
     return JobSize(instances, processes)
 
 
@@ -80,17 +79,17 @@ def requested_tasks(job: TrainingJob) -> Tasks:
     distribution = job.distribution
     assert isinstance(distribution, TensorFlow)
     servers = (distribution.parameter_servers or 1) if distribution.strategy == "parameter_server" else 0
-    return _working(distribution.workers or job.resources.instance_count, servers)
+    return _tasks(distribution.workers or job.resources.instance_count, servers)
 
 
 def local_tasks(job: TrainingJob, target: LocalSettings, machine: Machine) -> Tasks:
     """Return the tasks that run on this machine. The target's `instance_count` sets the number of workers exactly. By
     default, the job's workers and servers are each reduced to the machine's capacity."""
-    wanted = requested_tasks(job)
+    requested = requested_tasks(job)
     if target.instance_count is not None:
-        return _working(target.instance_count, wanted.servers)
+        return _tasks(target.instance_count, requested.servers)
     capacity = min(machine.gpus or machine.cpus, MOST_TASKS // 2)
-    return _working(min(wanted.workers, capacity), min(wanted.servers, capacity))
+    return _tasks(min(requested.workers, capacity), min(requested.servers, capacity))
 
 
 MOST_TASKS = 1200
@@ -98,7 +97,7 @@ MOST_TASKS = 1200
 every task gets the addresses of all others."""
 
 
-def _working(workers: int, servers: int) -> Tasks:
+def _tasks(workers: int, servers: int) -> Tasks:
     """Return the tasks, with at least two workers if there are parameter servers. With parameter servers the chief only
     coordinates, so another worker must train."""
     return Tasks(max(workers, 2) if servers else workers, servers)
@@ -122,36 +121,41 @@ def scaled_job(job: TrainingJob, target: LocalSettings, account: LocalAccount) -
         JobError: the job needs something that this machine cannot emulate.
     """
     problems = [problem for name, item in job.inputs.items() for problem in _input_problems(name, item)]
-    problems += _library_problems(job)
+    if job.distribution.type == "smp":
+        message = "`smp` is SageMaker's own library and does not exist on this machine"
+        hint = "submit it to SageMaker, or use `distribution: {type: torch}` as in "
+        hint += "`cloudtrain scripts copy pipeline_gpt`"
+        problems.append(Problem(("distribution", "type"), message, hint, code="CT030"))
+    problems += no_ray(job.distribution, "on this machine")
     size = _size(job, target, account.machine)
-    problems += _size_problems(size)
+    if size.instances > MOST_INSTANCES or size.world_size > MOST_PROCESSES:  # which only the target's settings can ask
+        message = f"{size} (instances x processes) is too much to emulate: at most {MOST_INSTANCES} instances, and "
+        message += f"{MOST_PROCESSES:,} processes in all"
+        hint = "emulate it smaller: `--instances 2 --processes-per-instance 2`"
+        problems.append(Problem(("resources", "instance_count"), message, hint, code="CT031"))
     if problems:
         raise JobError(problems)
-    update: dict[str, Any] = {"resources": _resources(job, size), "distribution": _distribution(job, size)}
+    resources, groups = job.resources, job.resources.instance_groups
+    counts = {"instance_groups": _groups(groups, size.instances)} if groups else {"instance_count": size.instances}
+    update = {"resources": resources.model_copy(update=counts), "distribution": _distribution(job, size)}
     return placed_job(job, target).model_copy(update=update), size
 
 
 def placed_job(job: TrainingJob, target: LocalSettings) -> TrainingJob:
     """Return the job with a made-up service path for each input that has a path only on this machine."""
-    service = str(target.emulate)
-    return job.model_copy(
-        update={"inputs": {name: _make_up_place(name, item, service) for name, item in job.inputs.items()}}
-    )
+    service, inputs = str(target.emulate), dict(job.inputs)
+    for name, item in job.inputs.items():
+        path = item.of(DEFAULT_TARGET)
+        if path is not None and item.of(service) is None:
+            end = PurePath(path).name if item.type == "uri_file" else ""
+            place = f"{target_of(service).emulated_places}/{name}/{end}".rstrip("/")
+            inputs[name] = item.model_copy(update={service: place})
+    return job.model_copy(update={"inputs": inputs})
 
 
 MOST_INSTANCES, MOST_PROCESSES = 256, 2048
 """Limits of an emulation. The plan grows with the square of the instances, because every process gets a list of them.
 Each process is a separate Python process on this machine."""
-
-
-def _size_problems(size: JobSize) -> Iterator[Problem]:
-    """Yield a problem if an emulation would be too large. Only numbers in the local target's settings can cause it,
-    because the job's numbers are reduced."""
-    if size.instances > MOST_INSTANCES or size.world_size > MOST_PROCESSES:
-        message = f"{size} (instances x processes) is too much to emulate: at most {MOST_INSTANCES} instances, and "
-        message += f"{MOST_PROCESSES:,} processes in all"
-        hint = "emulate it smaller: `--instances 2 --processes-per-instance 2`"
-        yield Problem(("resources", "instance_count"), message, hint, code="CT031")
 
 
 def _size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
@@ -172,12 +176,6 @@ def _fitting(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSi
     return size if size.instances >= groups else JobSize(groups, 1)
 
 
-def _resources(job: TrainingJob, size: JobSize) -> Any:
-    if not job.resources.instance_groups:
-        return job.resources.model_copy(update={"instance_count": size.instances})
-    return job.resources.model_copy(update={"instance_groups": _groups(job.resources.instance_groups, size.instances)})
-
-
 def _groups(groups: tuple[InstanceGroup, ...], instances: int) -> tuple[InstanceGroup, ...]:
     """Reduce instance groups to `instances` instances in total, but not below one instance per group. The largest
     group loses an instance first; of equally large groups, the last one."""
@@ -195,39 +193,19 @@ def _distribution(job: TrainingJob, size: JobSize) -> Any:
         return distribution.model_copy(update={"processes_per_instance": size.processes_per_instance})
     if isinstance(distribution, TensorFlow):
         counts = {name: getattr(distribution, name) for name in ("workers", "parameter_servers")}
-        given = {name: min(count, size.instances) for name, count in counts.items() if count is not None}
-        return distribution.model_copy(update=given)
+        tasks = {name: min(count, size.instances) for name, count in counts.items() if count is not None}
+        return distribution.model_copy(update=tasks)
     return distribution
 
 
-def _make_up_place(name: str, item: Input, service: str) -> Input:
-    here = item.of(DEFAULT_TARGET)
-    if here is None or item.of(service) is not None:
-        return item
-    end = PurePath(here).name if item.type == "uri_file" else ""
-    return item.model_copy(update={service: f"{target_of(service).emulated_places}/{name}/{end}".rstrip("/")})
-
-
-def _input_problems(name: str, item: Input) -> list[Problem]:
+def _input_problems(name: str, item: Input) -> Iterator[Problem]:
     if item.of(DEFAULT_TARGET) is None and item.value is None:
         hint = f"add `local: PATH` under `inputs.{name}`, or `--set inputs.{name}.local=PATH`"
-        return [Problem(("inputs", name), f"input `{name}` has no path on this machine", hint, code="CT032")]
-    if item.mode == "pipe":
+        yield Problem(("inputs", name), f"input `{name}` has no path on this machine", hint, code="CT032")
+    elif item.mode == "pipe":
         message = f"input `{name}` is a pipe, which an emulation does not support"
-        return [
-            Problem(
-                ("inputs", name, "mode"), message, f"emulate it with `--set inputs.{name}.mode=mount`", code="CT031"
-            )
-        ]
-    return []
-
-
-def _library_problems(job: TrainingJob) -> list[Problem]:
-    if job.distribution.type != "smp":
-        return [*no_ray(job.distribution, "on this machine")]
-    message = "`smp` is SageMaker's own library and does not exist on this machine"
-    hint = "submit it to SageMaker, or use `distribution: {type: torch}` as in `cloudtrain scripts copy pipeline_gpt`"
-    return [Problem(("distribution", "type"), message, hint, code="CT030")]
+        hint = f"emulate it with `--set inputs.{name}.mode=mount`"
+        yield Problem(("inputs", name, "mode"), message, hint, code="CT031")
 
 
 def without_echoes(problems: Sequence[Problem]) -> list[Problem]:

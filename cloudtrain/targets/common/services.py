@@ -21,11 +21,8 @@ T = TypeVar("T")
 
 
 def check_timeout() -> float:
-    """Return the time limit in seconds for all optional queries of one check together.
-
-    The environment variable `CLOUDTRAIN_CHECK_TIMEOUT` sets it. If its value is missing or is not a positive number,
-    the limit is 3 seconds.
-    """
+    """Return the time limit in seconds for all optional queries of one check together: the positive number in the
+    variable `CLOUDTRAIN_CHECK_TIMEOUT`, or else 3."""
     try:
         seconds = float(os.environ.get("CLOUDTRAIN_CHECK_TIMEOUT", ""))
     except ValueError:
@@ -46,24 +43,23 @@ class Deadline(Generic[T]):
     def answers(self, questions: Sequence[Callable[[], T]]) -> list[T]:
         """Call all `questions` at the same time. Return the results that arrive before the deadline, in the order of
         the questions. If one of the calls raises an error, raise it."""
-        found: dict[int, T] = {}
-        failed: list[BaseException] = []
+        results: dict[int, T] = {}
+        errors: list[BaseException] = []
 
         def ask(number: int) -> None:
             try:
-                found[number] = questions[number]()
+                results[number] = questions[number]()
             except BaseException as error:  # noqa: BLE001 - raised again where somebody waits
-                failed.append(error)
+                errors.append(error)
 
         threads = [Thread(target=ask, args=(number,), daemon=True) for number in range(len(questions))]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(max(0.0, self._end - time.monotonic()))
-        if failed:
-            raise failed[0]
-        answered = dict(found)
-        return [answered[number] for number in sorted(answered)]
+        if errors:
+            raise errors[0]
+        return [result for _, result in sorted(results.copy().items(), key=lambda item: item[0])]
 
 
 # Follow a job's output until the job has ended and its last line has arrived, despite throttling and lost
@@ -94,9 +90,7 @@ class Log(Protocol):
     """A job's output. Each call of `new_lines` continues where the previous one stopped."""
 
     @property
-    def streams(self) -> Sized:
-        """Return the streams of the log. Only their number is used."""
-        ...
+    def streams(self) -> Sized: ...
 
     def new_lines(self) -> Iterator[LogLine]:
         """Yield the lines written since the last call. If an error occurs in between, no line is lost or
@@ -116,16 +110,16 @@ def follow(
     Raises:
         TargetUnreachable: the service did not answer for `pace.patience` seconds.
     """
-    told: RunStatus | None = None
+    reported: RunStatus | None = None
     ended: float | None = None  # when the end was first seen; only silence after it counts
     answered = quiet_since = time.monotonic()
     pause = pace.every
     while True:
         try:
             status = status_of()  # before the log, which may be complete when the status is final
-            if on_status is not None and _news(status, told):
+            if on_status is not None and (reported is None or _without_cost(status) != _without_cost(reported)):
                 on_status(status)
-                told = status
+                reported = status
             for line in log.new_lines():
                 quiet_since = time.monotonic()
                 yield line
@@ -137,22 +131,15 @@ def follow(
             answered, pause = time.monotonic(), max(pace.every, pace.per_stream * len(log.streams))
             if status.state.is_final:
                 ended = answered if ended is None else ended
-                if _is_settled(status, max(quiet_since, ended), pace):
+                is_late = status.ended is not None and time.time() - status.ended > _LATE
+                if is_late or time.monotonic() - max(quiet_since, ended) >= pace.settle:
                     return
         time.sleep(pause)
 
 
-def _is_settled(status: RunStatus, quiet_since: float, pace: Pace) -> bool:
-    if status.ended is not None and time.time() - status.ended > _LATE:
-        return True
-    return time.monotonic() - quiet_since >= pace.settle
-
-
-def _news(status: RunStatus, told: RunStatus | None) -> bool:
-    """Return whether `status` differs from `told`, the last reported one, in more than cost and billable seconds."""
-    if told is None:
-        return True
-    return replace(status, billable_seconds=None, cost=None) != replace(told, billable_seconds=None, cost=None)
+def _without_cost(status: RunStatus) -> RunStatus:
+    """Return the status without the values that change at every look."""
+    return replace(status, billable_seconds=None, cost=None)
 
 
 # Errors of a service in a common form for all providers.
@@ -182,12 +169,9 @@ class Expired(TargetError):
 def trial_lines(
     tuner: Tuner, ref: RunRef, *, every: float, follow: bool, on_status: Callable[[RunStatus], None] | None
 ) -> Iterator[LogLine]:
-    """Yield a line for each trial that has started or ended. With `follow`, go on until the sweep has ended.
-
-    Args:
-        every: seconds between two requests for the trials.
-    """
-    told, objective = set[tuple[str, int]](), tuner.objective(ref)
+    """Yield a line for each trial that has started or ended. With `follow`, go on until the sweep has ended. `every`:
+    seconds between two requests for the trials."""
+    reported, objective = set[tuple[str, int]](), tuner.objective(ref)
     while True:
         status = tuner.status(ref)
         if on_status is not None:
@@ -196,8 +180,8 @@ def trial_lines(
         best = best_of(trials, objective)
         for trial in trials:
             for which, text in enumerate(_texts(trial, objective, best)):
-                if (trial.run, which) not in told:  # the text of an old line changes when another trial is the best
-                    told.add((trial.run, which))
+                if (trial.run, which) not in reported:  # an old line's text changes when another trial is the best
+                    reported.add((trial.run, which))
                     yield LogLine(trial.ended or trial.started or time.time(), 0, None, "stdout", text)
         if status.state.is_final or not follow:
             return
@@ -205,21 +189,15 @@ def trial_lines(
 
 
 def refuse_rank(ref: RunRef, rank: int | None, instance: int | None) -> None:
-    """Raise an error if a rank or an instance is given, because a sweep has only one log.
-
-    Raises:
-        UsageError: `rank` or `instance` is not None.
-    """
+    """Raise a `UsageError` if a rank or an instance is given, because a sweep has only one log."""
     if rank is not None or instance is not None:
         hint = f"name the trial: `cloudtrain logs {ref.name} --trial 1`"
         raise UsageError("a sweep has no ranks or instances; only its trials do", hint=hint, code="CT937")
 
 
 def own_value(text: Any) -> Any:
-    """Convert a hyperparameter from the service's JSON text to the value that the script gets.
-
-    Anything that is not JSON text is returned unchanged.
-    """
+    """Convert a hyperparameter from the service's JSON text to the value that the script gets. Anything that is not
+    JSON text is returned unchanged."""
     try:
         return json.loads(text) if isinstance(text, str) else text
     except ValueError:

@@ -44,8 +44,7 @@ class BuiltEnvironment:
     requirements: str
 
     def to_json(self) -> "dict[str, Any]":
-        """Return the environment as JSON data."""
-        content: dict[str, Any] = _written(self)
+        content: dict[str, Any] = _json_of(self)
         return content
 
 
@@ -170,8 +169,7 @@ class LaunchSpecification:
         return read
 
     def to_json(self) -> "dict[str, Any]":
-        """Return the specification as JSON data."""
-        content: dict[str, Any] = {"version": 1, **_written(self)}
+        content: dict[str, Any] = {"version": 1, **_json_of(self)}
         last = () if self.emulates else ("links", "places")
         return {name: content[name] for name in sorted(content, key=last.__contains__)}
 
@@ -181,28 +179,28 @@ class LaunchSpecification:
         """
         from pathlib import Path
 
-        found = self.places
-        if found is None:
+        places = self.places
+        if places is None:
             env = self.processes[0].env
-            found = {"model": (env["CLOUDTRAIN_MODEL_DIR"],), "checkpoint": (env["CLOUDTRAIN_CHECKPOINT_DIR"],)}
+            places = {"model": (env["CLOUDTRAIN_MODEL_DIR"],), "checkpoint": (env["CLOUDTRAIN_CHECKPOINT_DIR"],)}
             for variable, path in env.items():
                 name, folder = variable.removeprefix(_OUTPUT), Path(path).name
                 if name not in (variable, "MODEL"):  # the variable has the name in capitals, the folder as in the job
-                    found[f"outputs/{folder if folder.upper() == name else name.lower()}"] = (path,)
-        found = found | {"logs": (f"{self.run_dir}/logs",)}
-        return {name: tuple(map(Path, folders)) for name, folders in found.items()}
+                    places[f"outputs/{folder if folder.upper() == name else name.lower()}"] = (path,)
+        places = places | {"logs": (f"{self.run_dir}/logs",)}
+        return {name: tuple(map(Path, folders)) for name, folders in places.items()}
 
 
-def _written(value: "Any") -> "Any":
+def _json_of(value: "Any") -> "Any":
     """Return a value as JSON data. Fields with their default values are left out."""
     if isinstance(value, tuple):
-        return [_written(item) for item in value]
+        return [_json_of(item) for item in value]
     if isinstance(value, dict):
-        return {name: _written(item) for name, item in value.items()}
+        return {name: _json_of(item) for name, item in value.items()}
     if not is_dataclass(value):
         return value
     pairs = ((each, getattr(value, each.name)) for each in fields(value))
-    return {each.name: _written(found) for each, found in pairs if found != each.default}
+    return {each.name: _json_of(content) for each, content in pairs if content != each.default}
 
 
 def _read(kind: "Any", data: "Any", where: str) -> "Any":

@@ -20,14 +20,13 @@ def error_in(lines: Sequence[str]) -> str | None:
     """Return the last line that names an exception; None without such a line. If the runtime told an error and only
     exceptions follow that are consequences, return the message of this error.
     """
-    found = [(index, match[1]) for index, line in enumerate(lines) if (match := _NAMED_ERROR.match(line))]
-    told = errors.find_told(lines)
-    if told is not None and all(index < told[0] or _CONSEQUENCE.search(text) for index, text in found):
-        return shorten_line(told[1])
-    return shorten_line(found[-1][1]) if found else None
+    names = [(index, match[1]) for index, line in enumerate(lines) if (match := _NAMED_ERROR.match(line))]
+    message = errors.find_told(lines)
+    if message is not None and all(index < message[0] or _CONSEQUENCE.search(text) for index, text in names):
+        return shorten_line(message[1])
+    return shorten_line(names[-1][1]) if names else None
 
 
 def shorten_line(text: str) -> str:
-    """Shorten a line of output to a readable length."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."

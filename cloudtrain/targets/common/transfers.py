@@ -45,14 +45,14 @@ def run_concurrently(
 
     with ThreadPoolExecutor(count) as pool:
         try:
-            begun = [pool.submit(work, item, goes_on) for item in items]
-            for done in as_completed(begun):
-                done.result()
+            futures = [pool.submit(work, item, goes_on) for item in items]
+            for future in as_completed(futures):
+                future.result()
         except BaseException:
             ended.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return [item.result() for item in begun]
+    return [future.result() for future in futures]
 
 
 # Upload data from this machine to storage: only the missing files, several at the same time.
@@ -83,15 +83,15 @@ def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> 
         TargetError: the storage refuses the upload, or its folder has files that are not part of the data.
         UnreadableData: the data is no longer on this machine, or has changed since it was planned.
     """
-    there = storage.sizes()
-    if len(there) == item.file_count and sum(there.values()) == item.size:
+    sizes = storage.sizes()
+    if len(sizes) == item.file_count and sum(sizes.values()) == item.size:
         return False
     data = _read_again(item)
-    strangers = there.keys() - {file.path for file in data.files}
+    strangers = sizes.keys() - {file.path for file in data.files}
     if strangers:
         message = f"`{item.destination}` holds `{escape_path(min(strangers))}`, which is not part of this data"
         raise TargetError(message, hint="remove this file: only cloudtrain may write to that folder", code="CT986")
-    missing = [file for file in data.files if there.get(file.path) != file.size]
+    missing = [file for file in data.files if sizes.get(file.path) != file.size]
     report = _counting(data, missing, on_bytes)
 
     def send(file: DataFile, check: Check) -> None:
@@ -115,25 +115,17 @@ def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> 
 
 
 def _read_again(item: Upload) -> LocalData:
-    """Read the data again, and check that it is the same as in the plan.
-
-    Raises:
-        UnreadableData: the data is missing, or has changed.
-    """
+    """Read the data again, and check that it is the same as in the plan."""
     if item.source is None:
         raise UnreadableData(f"`{item.destination}` does not hold all its data", hint="submit the job again")
     data = read_data(item.source)
     if data.sha256 != item.sha256:
         raise _changed(item)
     for file in data.files:
-        if not file.path.isprintable() or not _is_text(file.path):
+        if not file.path.isprintable() or any("\ud800" <= letter <= "\udfff" for letter in file.path):
             hint = "rename the file: names in storage must be printable text"
             raise UnreadableData(f"`{escape_path(file.path)}` has a name that storage cannot hold", hint=hint)
     return data
-
-
-def _is_text(name: str) -> bool:
-    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _changed(item: Upload) -> UnreadableData:
