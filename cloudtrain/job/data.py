@@ -64,13 +64,8 @@ def _input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
                 yield Problem((name,), message, "remove one of them", code="CT018")
     elif all(data.get(target) is None for target in target_names()):
         message = "an input needs a location on at least one target"
-        yield KeyProblem((), message, f"add for example {_examples()}", code="CT011")
-
-
-def _examples() -> str:
-    """Return example locations for two targets, as text for a hint."""
-    found = [f"`{target.name}: {target.place_example}`" for target in all_targets() if target.place_example]
-    return " or ".join(found[:2])
+        examples = [f"`{target.name}: {target.place_example}`" for target in all_targets() if target.place_example]
+        yield KeyProblem((), message, f"add for example {' or '.join(examples[:2])}", code="CT011")
 
 
 class Input(_Places):
@@ -193,12 +188,10 @@ def reference_problems(job: Mapping[str, Any], implicit: Sequence[str] = IMPLICI
     problems = []
     for field in _PLACES:
         for path, text in _texts(job.get(field), (field,)):
-            for found in find_references(text):
-                fault = _fault(found.inner, job, implicit)
-                if fault is not None:
-                    problems.append(
-                        Problem(path, f"`{found.text}` refers to nothing: {fault[0]}", fault[1], code="CT020")
-                    )
+            for reference in find_references(text):
+                if fault := _fault(reference.inner, job, implicit):
+                    message = f"`{reference.text}` refers to nothing: {fault[0]}"
+                    problems.append(Problem(path, message, fault[1], code="CT020"))
     return [*problems, *_value_problems(job.get("inputs")), *_run_problems(job.get("inputs"))]
 
 
@@ -246,8 +239,8 @@ def run_input(place: str) -> RunInput | None:
 def _value_problems(inputs: Any) -> Iterator[Problem]:
     """Yield a problem for each reference in an input's `value`, because Azure ML would not replace the reference."""
     for path, text in _texts(inputs, ("inputs",)):
-        for found in find_references(text) if path[2:] == ("value",) else ():
-            message = f"`{found.text}` is in a plain value, where references are not replaced"
+        for reference in find_references(text) if path[2:] == ("value",) else ():
+            message = f"`{reference.text}` is in a plain value, where references are not replaced"
             yield Problem(path, message, f"write it where `${{{{inputs.{path[1]}}}}}` is used", code="CT020")
 
 
@@ -296,15 +289,15 @@ def find_references(text: str) -> Iterator[Reference]:
 def replace_references(text: str, path_of: Callable[[str], str]) -> str:
     """Return `text` with each reference replaced: `${{inputs.train}}` by the result of `path_of("inputs.train")`."""
     parts, end = list[str](), 0
-    for found in find_references(text):
-        parts += [text[end : found.start], path_of(found.inner)]
-        end = found.end
+    for reference in find_references(text):
+        parts += [text[end : reference.start], path_of(reference.inner)]
+        end = reference.end
     return "".join([*parts, text[end:]])
 
 
 def references_in(text: str) -> list[str]:
     """Return the inner texts of all references in a text: `["inputs.train", "checkpoint"]`."""
-    return [found.inner for found in find_references(text)]
+    return [reference.inner for reference in find_references(text)]
 
 
 def _texts(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -320,12 +313,13 @@ def _texts(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str 
 
 def _fault(inner: str, job: Mapping[str, Any], implicit: Sequence[str]) -> tuple[str, str | None] | None:
     """Return the error of one reference and a hint; None if the reference is valid."""
-    names = {kind: _names(job, kind) for kind in ("inputs", "outputs")}
-    known = sorted({*implicit, *(f"{kind}.{name}" for kind in names for name in names[kind])})
+    places = {kind: job.get(kind) for kind in ("inputs", "outputs")}
+    names = [f"{kind}.{name}" for kind, named in places.items() if isinstance(named, Mapping) for name in named]
+    known = sorted({*implicit, *names})
     if inner in known:
         return None
     kind, dot, name = inner.partition(".")
-    if kind in names and dot:
+    if kind in places and dot:
         options = [word.partition(".")[2] for word in known if word.startswith(f"{kind}.")]
         return f"the job has no {kind[:-1]} `{name}`", did_you_mean(name, options) or f"add `{name}` under `{kind}`"
     words = (
@@ -334,8 +328,3 @@ def _fault(inner: str, job: Mapping[str, Any], implicit: Sequence[str]) -> tuple
         else "`inputs.NAME` or `outputs.NAME`"
     )
     return f"a reference is {words}", did_you_mean(inner, known)
-
-
-def _names(job: Mapping[str, Any], kind: str) -> list[str]:
-    declared = job.get(kind)
-    return [str(name) for name in declared] if isinstance(declared, Mapping) else []

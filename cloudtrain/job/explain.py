@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-class Said(NamedTuple):
+class Wording(NamedTuple):
     """The text for one error: the message, a hint that says what to type, and the code for `cloudtrain explain`."""
 
     message: str
@@ -43,7 +43,9 @@ class Said(NamedTuple):
     code: str
 
 
-def unknown_field(path: ValuePath, parent: SchemaNode, root: type[BaseModel] | None = None, tag: object = None) -> Said:
+def unknown_field(
+    path: ValuePath, parent: SchemaNode, root: type[BaseModel] | None = None, tag: object = None
+) -> Wording:
     """Return the text for a field that does not exist. `tag` is the value of `type` in the same mapping."""
     name, known = str(path[-1]), parent.field_names(tag)
     whole = node_of_model(root) if root is not None else parent
@@ -52,7 +54,7 @@ def unknown_field(path: ValuePath, parent: SchemaNode, root: type[BaseModel] | N
     if hint is None and not (near or "").startswith("did you mean"):
         hint = other_type_hint(path, whole) or elsewhere_hint(name, parent, whole)
     hint = hint or near or "remove it"
-    return Said(f"`{shortened(name)}` is not a field of {_owner(parent, path[:-1])}", hint, "CT010")
+    return Wording(f"`{shortened(name)}` is not a field of {_owner(parent, path[:-1])}", hint, "CT010")
 
 
 def _owner(parent: SchemaNode, path: ValuePath) -> str:
@@ -76,7 +78,7 @@ def label(path: ValuePath) -> str:
 
 def explain(
     item: ErrorDetails, path: ValuePath, node: SchemaNode | None, parent: SchemaNode | None, source: Source
-) -> Said:
+) -> Wording:
     """Return the message, hint and code for one error of pydantic."""
     kind, value, name = item["type"], item["input"], label(path)
     context = item.get("ctx", {})
@@ -87,16 +89,16 @@ def explain(
     if kind in _WITH_CONTEXT:
         return _WITH_CONTEXT[kind](name, value, context)
     if node is None or kind == "value_error":
-        return Said(item["msg"].removeprefix("Value error, "), "write another value, or remove the line", "CT013")
+        return Wording(item["msg"].removeprefix("Value error, "), "write another value, or remove the line", "CT013")
     if value is None:
-        return Said(f"`{name}` has no value", "write a value, or remove the line", "CT011")
+        return Wording(f"`{name}` has no value", "write a value, or remove the line", "CT011")
     written = source.written(path) if source.written else None
     if kind == "invalid-json-value":  # a date in TOML, or an object in Python
         words = "text, a number, `true`, `false`, a list or a mapping"
         hint = f'write `"{shortened(written)}"`, in quotes' if written else "write it as text, or leave it out"
-        return Said(f"`{name}` must be {words}, not {describe_value(value)}", hint, "CT012")
+        return Wording(f"`{name}` must be {words}, not {describe_value(value)}", hint, "CT012")
     hint = _type_hint(node, name, value, written) or _example(node, name)
-    return Said(f"`{name}` must be {node.words}, not {describe_value(value, written)}", hint, "CT012")
+    return Wording(f"`{name}` must be {node.words}, not {describe_value(value, written)}", hint, "CT012")
 
 
 _EXAMPLES = {str: "text", int: "1", float: "1.5", bool: "true"}
@@ -125,11 +127,6 @@ def _example_value(node: SchemaNode) -> str:
     return _EXAMPLES_OF_KINDS.get(node.kind) or _EXAMPLES[node.type]
 
 
-def _holds_mappings(node: SchemaNode) -> bool:
-    inner = node.child(0)
-    return inner is not None and inner.kind in ("model", "choice", "map") and not inner.parsed
-
-
 def _type_hint(node: SchemaNode, name: str, value: Any, written: str | None) -> str | None:
     if node.words == "text" and isinstance(value, os.PathLike):
         is_uri = ":/" in os.fspath(value)
@@ -144,85 +141,94 @@ def _type_hint(node: SchemaNode, name: str, value: Any, written: str | None) -> 
     if node.type is bool and isinstance(value, str | int):
         word = str(value).casefold()
         return "write `true`" if word in ("yes", "on", "true", "1") else "write `false`" if word else None
-    if node.kind == "list" and isinstance(value, str) and not _holds_mappings(node):
+    item = node.child(0) if node.kind == "list" else None
+    holds_mappings = item is not None and item.kind in ("model", "choice", "map") and not item.parsed
+    if node.kind == "list" and isinstance(value, str) and not holds_mappings:
         return f"write `{name}: [{shortened(value)}]`"
     return mapping_hint(node, name, value) if node.kind in ("model", "choice", "map") else None
 
 
-def _missing(name: str, _: Any, __: Mapping[str, Any]) -> Said:
-    return Said(f"`{name}` is missing", f"add `{name}: ...`", "CT011")
+def _missing(name: str, _: Any, __: Mapping[str, Any]) -> Wording:
+    return Wording(f"`{name}` is missing", f"add `{name}: ...`", "CT011")
 
 
-def _no_option(name: str, value: Any, options: Sequence[Any]) -> Said:
+def _no_option(name: str, value: Any, options: Sequence[Any]) -> Wording:
     texts = [str(option) for option in options]
     hint = did_you_mean(value, texts) if isinstance(value, str) else None
-    return Said(f"`{name}` cannot be {describe_value(value)}", hint or did_you_mean("", texts) or "remove it", "CT013")
+    return Wording(
+        f"`{name}` cannot be {describe_value(value)}", hint or did_you_mean("", texts) or "remove it", "CT013"
+    )
 
 
-def _no_tag(name: str, value: Any, context: Mapping[str, Any]) -> Said:
+def _no_literal(name: str, value: Any, context: Mapping[str, Any]) -> Wording:
+    words = context["expected"].replace(" or ", ", ").split(", ")  # `'mount', 'download' or 'pipe'`
+    return _no_option(name, value, [word.strip("'") for word in words])
+
+
+def _no_tag(name: str, value: Any, context: Mapping[str, Any]) -> Wording:
     tags = [tag.strip("' ") for tag in context["expected_tags"].split(",")]
     written = value.get("type") if isinstance(value, Mapping) else context["tag"]
     if not isinstance(written, str):
         return _no_option("type", written, tags)
     kind = "an" if name[0] in "aeiou" else "a"
     hint = distribution_hint(written) or did_you_mean(written, tags) or f"write `type: {tags[0]}`"
-    return Said(f"`{shortened(written)}` is not {kind} {name}", hint, "CT013")
+    return Wording(f"`{shortened(written)}` is not {kind} {name}", hint, "CT013")
 
 
-def _needs_tag(name: str, _: Any, __: Mapping[str, Any]) -> Said:
-    return Said(f"`{name}` needs a `type`", f"add for example `type: torch` under `{name}`", "CT011")
+def _needs_tag(name: str, _: Any, __: Mapping[str, Any]) -> Wording:
+    return Wording(f"`{name}` needs a `type`", f"add for example `type: torch` under `{name}`", "CT011")
 
 
-def _too_small(name: str, value: Any, context: Mapping[str, Any]) -> Said:
+def _too_small(name: str, value: Any, context: Mapping[str, Any]) -> Wording:
     least = context["ge"] if "ge" in context else context["gt"]
     words = "at least" if "ge" in context else "more than"
     example = least if "ge" in context else least + 1
-    return Said(
+    return Wording(
         f"`{name}` must be {words} {least:g}, not {describe_value(value)}", f"write `{example:g}` or more", "CT014"
     )
 
 
-def _too_big(name: str, value: Any, context: Mapping[str, Any]) -> Said:
+def _too_big(name: str, value: Any, context: Mapping[str, Any]) -> Wording:
     most = context["le"]
-    return Said(f"`{name}` must be at most {most}, not {describe_value(value)}", f"write `{most}` or less", "CT014")
+    return Wording(f"`{name}` must be at most {most}, not {describe_value(value)}", f"write `{most}` or less", "CT014")
 
 
-def _too_long(name: str, value: Any, context: Mapping[str, Any]) -> Said:
+def _too_long(name: str, value: Any, context: Mapping[str, Any]) -> Wording:
     limit = context["max_length"]
     message = f"`{name}` has {len(value)} characters, and at most {limit} are allowed"
-    return Said(message, f"shorten it to {limit} characters", "CT016")
+    return Wording(message, f"shorten it to {limit} characters", "CT016")
 
 
-def _too_short(name: str, _: Any, __: Mapping[str, Any]) -> Said:
-    return Said(f"`{name}` is empty", "give it a text", "CT016")
+def _too_short(name: str, _: Any, __: Mapping[str, Any]) -> Wording:
+    return Wording(f"`{name}` is empty", "give it a text", "CT016")
 
 
-def _too_many(name: str, _: Any, context: Mapping[str, Any]) -> Said:
+def _too_many(name: str, _: Any, context: Mapping[str, Any]) -> Wording:
     message = f"`{name}` has {context['actual_length']} entries, and at most {context['max_length']} are allowed"
-    return Said(message, "remove the others", "CT012")
+    return Wording(message, "remove the others", "CT012")
 
 
-def _pattern(name: str, value: Any, context: Mapping[str, Any]) -> Said:
+def _pattern(name: str, value: Any, context: Mapping[str, Any]) -> Wording:
     pattern = context["pattern"]
     hint = f"write for example `{mend_name(value, pattern, 40) or 'my-job'}`"
     rule = rule_of(pattern) or f"what matches {pattern}"
-    return Said(f"`{name}` may contain only {rule}; {describe_value(value)} is not valid", hint, "CT016")
+    return Wording(f"`{name}` may contain only {rule}; {describe_value(value)} is not valid", hint, "CT016")
 
 
-def _bad_key(key: str, context: Mapping[str, Any], path: ValuePath) -> Said:
+def _bad_key(key: str, context: Mapping[str, Any], path: ValuePath) -> Wording:
     kind = {"inputs": "an input", "outputs": "an output"}.get(str(path[0]), "an entry")
     if "max_length" in context:
         hint = f"use at most {context['max_length']} characters"
-        return Said(f"`{shortened(key)}` is too long for the name of {kind}", hint, "CT016")
+        return Wording(f"`{shortened(key)}` is too long for the name of {kind}", hint, "CT016")
     pattern = context.get("pattern", "")
     better = mend_name(key, pattern, 64)
     message = f"`{shortened(key)}` cannot name {kind}: use {rule_of(pattern) or 'text'}"
-    return Said(message, f"write `{better}`" if better else "write for example `train`", "CT016")
+    return Wording(message, f"write `{better}`" if better else "write for example `train`", "CT016")
 
 
-_WITH_CONTEXT: dict[str, Callable[[str, Any, Mapping[str, Any]], Said]] = {
+_WITH_CONTEXT: dict[str, Callable[[str, Any, Mapping[str, Any]], Wording]] = {
     "missing": _missing,
-    "literal_error": lambda name, value, context: _no_option(name, value, _options(context)),
+    "literal_error": _no_literal,
     "union_tag_invalid": _no_tag,
     "union_tag_not_found": _needs_tag,
     "greater_than_equal": _too_small,
@@ -234,11 +240,6 @@ _WITH_CONTEXT: dict[str, Callable[[str, Any, Mapping[str, Any]], Said]] = {
     "string_pattern_mismatch": _pattern,
 }
 """Maps pydantic's name of an error to our text. Errors of type (`int_type`, ...) are explained by the node instead."""
-
-
-def _options(context: Mapping[str, Any]) -> list[str]:
-    """Return the allowed values, which `context` of a pydantic error lists as `'mount', 'download' or 'pipe'`."""
-    return [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
 
 
 # Conversion of hints, which are written as YAML, to the syntax of the user's file, which may be TOML or JSON.
@@ -257,9 +258,7 @@ def in_form(hint: str | None, format: Format) -> str | None:
 def _convert(text: str, format: Format) -> str:
     try:
         data = read_document(text, "yaml").data
-    except Unreadable:  # such as `checkpoint: {...}`, which only shows a position
-        return text
-    except UnicodeEncodeError:  # half of a surrogate pair, from JSON
+    except (Unreadable, UnicodeEncodeError):  # `checkpoint: {...}`, or half of a surrogate pair, from JSON
         return text
     if not isinstance(data, dict):
         return text

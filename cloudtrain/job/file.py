@@ -1,4 +1,4 @@
-"""Reading of job files. No other module in `cloudtrain.job.file` reads files."""
+"""Reading of job files: the text of a file and overrides become a job, or a list of all problems with positions."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ from cloudtrain.system.plugins import DEFAULT_TARGET, find_usable, target_names
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
 
-
-# Conversion of text and overrides to a job, or to a list of all problems with their positions.
 
 _START = {
     "yaml": "start with `name: my-job` and `entry_point: train.py`",
@@ -116,11 +114,16 @@ def parse(
     try:
         job = model.model_validate(data)
     except ValidationError as error:
-        of_fields = problems_of(error, model, Source((), model, _written(document.positions, changes)))
+        texts, origin = document.positions.texts, changes.origin
+
+        def spelling(path: ValuePath) -> str | None:
+            return (changes.texts if origin(path) else texts).get(path)
+
+        of_fields = problems_of(error, model, Source((), model, spelling))
         found += [item for item in of_fields if not (isinstance(data.get("job"), str) and item.path == ("job",))]
     if found:
         raise JobError(_place_each([_in_form(item, format) for item in found], file, document.positions, changes))
-    if model.__name__ != "Sweep":
+    if model is not Sweep:
         return JobFile(job, file, document.positions, changes, text, tuple(overrides))
     return JobFile(job.job, file, document.positions, changes, text, tuple(overrides), job, inner)
 
@@ -161,8 +164,6 @@ def _model(document: Document, file: str) -> Any:
 
     kind = document.data["kind"]
     if kind == "sweep":
-        from cloudtrain.job.sweep import Sweep
-
         return Sweep
     model = KINDS.get(kind) if isinstance(kind, str) else None
     if model is None:
@@ -181,12 +182,6 @@ def _apply_overrides(data: dict[str, Any], overrides: Sequence[str], model: Any)
     from cloudtrain.job.overrides import override  # importing it costs start-up time
 
     return override(data, overrides, model)
-
-
-def _written(positions: Positions, changes: Changes) -> Any:
-    """Return a function that takes a path, and returns the spelling of the value at the path, as in the file or in an
-    override. It returns None if there is no plain value at the path."""
-    return lambda path: (changes.texts if changes.origin(path) else positions.texts).get(path)
 
 
 def _in_form(problem: Problem, format: Format) -> Problem:
@@ -216,6 +211,8 @@ def _place(problem: Problem, file: str, positions: Positions, changes: Changes) 
     place = positions.of(problem.path, key=isinstance(problem, KeyProblem))
     return replace(problem, file=file, line=place.line, column=place.column) if place else replace(problem, file=file)
 
+
+# The files themselves, and the local paths in them.
 
 SUFFIXES: dict[str, Format] = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".json": "json"}
 """Maps the suffix of a job file to its format."""
@@ -390,8 +387,6 @@ def model_of_kind(kind: str) -> Any:
     if kind == TRAINING:
         return TrainingJob
     if kind == SWEEP:
-        from cloudtrain.job.sweep import Sweep
-
         return Sweep
     from cloudtrain.job.processing import ProcessingJob
 

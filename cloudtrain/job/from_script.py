@@ -10,7 +10,7 @@ from typing import Any
 
 from cloudtrain.documents.document import Positions, Unreadable, parse_python, read_document
 from cloudtrain.documents.yaml_text import read_scalar
-from cloudtrain.errors import JobError, Problem
+from cloudtrain.errors import JobError
 from cloudtrain.job.file import JobFile, anchored, parse
 from cloudtrain.job.overrides import override
 from cloudtrain.job.script import fields_of_script
@@ -29,7 +29,12 @@ def load_script(script: Path, arguments: Sequence[str], overrides: Sequence[str]
     try:
         found = parse(text, format="yaml", file=str(script), overrides=overrides)
     except JobError as error:  # a line of a file that does not exist would confuse the reader
-        raise JobError([_without_place(problem, str(script)) for problem in error.problems]) from None
+        own = str(script)
+        problems = [
+            replace(problem, file=None, line=None, column=None) if problem.file == own else problem
+            for problem in error.problems
+        ]
+        raise JobError(problems) from None
     return found._replace(job=anchored(found.job, here).from_folder(here), positions=Positions())
 
 
@@ -37,10 +42,6 @@ def job_text(script: Path, arguments: Sequence[str], overrides: Sequence[str] = 
     """Return the text of a job file for the job of `load_script`. The file must be saved in the working directory."""
     data, _ = override(fields_of_script(script, arguments, Path.cwd()), overrides, TrainingJob)
     return yaml_text(data)
-
-
-def _without_place(problem: Problem, file: str) -> Problem:
-    return replace(problem, file=None, line=None, column=None) if problem.file == file else problem
 
 
 def yaml_text(data: dict[str, Any]) -> str:
@@ -74,6 +75,10 @@ _READS = "parse_args"
 _HARMLESS = frozenset((_READS, "set_defaults", "get_default", "error", "exit", "print_help", "print_usage"))
 
 
+_TEXTS_OF_HELP = {"description", "prog", "usage", "epilog", "formatter_class"}
+"""Arguments of `ArgumentParser` that add no options."""
+
+
 class _NotCertain(Exception):
     """The options cannot all be determined from the script's text."""
 
@@ -93,17 +98,12 @@ def options_of_script(text: str) -> frozenset[str] | None:
 def _read(tree: ast.Module) -> set[str]:
     nodes = list(ast.walk(tree))
     _require_plain(nodes)
-    made = [node for node in nodes if isinstance(node, ast.Call) and _is_parser(node, _imported(nodes))]
-    if len(made) != 1 or {word.arg for word in made[0].keywords} - {
-        "description",
-        "prog",
-        "usage",
-        "epilog",
-        "formatter_class",
-    }:
+    names = _imported(nodes)
+    parsers = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) in names]
+    if len(parsers) != 1 or not {word.arg for word in parsers[0].keywords} <= _TEXTS_OF_HELP:
         raise _NotCertain
-    holders = {_holder(made[0], nodes)}
-    found = {"help", "h"}
+    holders = {_holder(parsers[0], nodes)}
+    options = {"help", "h"}
     while True:  # a group of options is filled like the parser
         calls = list(_calls_of(holders, nodes))
         groups = {_holder(call, nodes) for name, call in calls if name in _FILLS - {"add_argument"}}
@@ -112,11 +112,11 @@ def _read(tree: ast.Module) -> set[str]:
         holders |= groups
     for name, call in calls:
         if name == "add_argument":
-            found.update(_names(call))
+            options.update(_names(call))
     reads = [call for name, call in calls if name == _READS]
     if len(reads) != 1 or reads[0].args or reads[0].keywords or not _is_reached(reads[0], tree, nodes):
         raise _NotCertain
-    return found
+    return options
 
 
 def _require_plain(nodes: list[ast.AST]) -> None:
@@ -145,10 +145,6 @@ def _imported(nodes: list[ast.AST]) -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.module == "argparse" and not node.level:
             found.update(alias.asname or alias.name for alias in node.names if alias.name == "ArgumentParser")
     return found
-
-
-def _is_parser(call: ast.Call, names: set[str]) -> bool:
-    return isinstance(call.func, ast.Name | ast.Attribute) and ast.unparse(call.func) in names
 
 
 def _holder(call: ast.Call, nodes: list[ast.AST]) -> str:

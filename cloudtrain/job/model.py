@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from cloudtrain.documents.yaml_text import read_scalar
 from cloudtrain.errors import JobError
 from cloudtrain.job.nodes import describe_value
 from cloudtrain.job.problems import Rules, problems_of, validate_with_rules, wrong
@@ -338,22 +339,12 @@ _LONGEST_FLOAT = 8
 def value_text(value: Any) -> str:
     """Return a value as a YAML or JSON file could have it. Text is quoted only if it would be read as another value."""
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False) if _needs_quotes(value) else value
+        is_plain = value == value.strip() and value[:1] not in ("[", "{", '"', "'")
+        return value if is_plain and isinstance(read_scalar(value), str) else json.dumps(value, ensure_ascii=False)
     if isinstance(value, float):
-        text = repr(value)
-        return text if len(text) <= _LONGEST_FLOAT else _with_point(f"{value:.4g}")
+        text = repr(value) if len(repr(value)) <= _LONGEST_FLOAT else f"{value:.4g}"
+        return f"{text}.0" if text.lstrip("-").isdecimal() else text  # no float looks like a whole number
     return json.dumps(value)
-
-
-def _with_point(text: str) -> str:
-    """Return the text of a float so that it does not look like a whole number."""
-    return f"{text}.0" if text.lstrip("-").isdecimal() else text
-
-
-def _needs_quotes(text: str) -> bool:
-    from cloudtrain.documents.yaml_text import read_scalar
-
-    return text != text.strip() or text[:1] in ("[", "{", '"', "'") or not isinstance(read_scalar(text), str)
 
 
 # Merging of the user's overrides into a request.

@@ -103,7 +103,8 @@ def _node(annotation: Any, parsed: bool = False) -> SchemaNode:
     if annotation is JsonValue:
         return JSON
     if origin is Literal:
-        return SchemaNode("value", "one of " + _quote_all(arguments), options=arguments, type=type(arguments[0]))
+        words = "one of " + ", ".join(f"`{value}`" for value in arguments)
+        return SchemaNode("value", words, options=arguments, type=type(arguments[0]))
     if origin is dict:
         return SchemaNode("map", "a mapping", inner=_node(arguments[1]))
     if origin is tuple:
@@ -118,26 +119,18 @@ def _union(options: list[Any], parsed: bool) -> SchemaNode:
     if len(options) == 1:
         return _node(options[0], parsed)
     if not any(isinstance(option, type) and issubclass(option, BaseModel) for option in options):
-        words = list(dict.fromkeys(_node(option).words for option in options))
+        words = [_node(option).words for option in options]
         words = ["a number" if word == "a whole number" and "a number" in words else word for word in words]
-        return SchemaNode("json", _either(list(dict.fromkeys(words))))
+        *others, last = sorted(dict.fromkeys(words), key=lambda word: " or " in word)
+        either = ", ".join((*others, last)) if " or " in last else f"{', '.join(others)} or {last}"
+        return SchemaNode("json", either)
     models = {tag_of(option): option for option in options}
     return SchemaNode("choice", "a mapping with a `type`", models, options=tuple(models))
-
-
-def _either(words: list[str]) -> str:
-    """Join alternatives to one text, such as `text, a number or a list`."""
-    words = sorted(words, key=lambda word: " or " in word)
-    return ", ".join(words) if " or " in words[-1] else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def tag_of(model: type[BaseModel]) -> str:
     """Return the value of `type` that selects `model` in a choice. It is the default of the model's field `type`."""
     return str(model.model_fields["type"].default)
-
-
-def _quote_all(values: tuple[Any, ...]) -> str:
-    return ", ".join(f"`{value}`" for value in values)
 
 
 def plain_path(location: ValuePath, root: type[BaseModel]) -> tuple[ValuePath, SchemaNode | None, SchemaNode | None]:

@@ -57,11 +57,6 @@ _ACCOUNT = frozenset(
 """Names that other tools have in a job and cloudtrain has in the settings of a target."""
 
 
-def _is_setting(name: str) -> bool:
-    """Return whether the name is a setting of some target."""
-    return name in _ACCOUNT or any(name in own.settings_model.model_fields for own in all_targets())
-
-
 _ACCOUNT_HINT = "put it in `cloudtrain.toml`: it is a setting of the target, not of a job"
 
 
@@ -86,27 +81,27 @@ def other_tool_hint(name: str, parent: SchemaNode, root: SchemaNode, known: Iter
     """Return a hint with cloudtrain's name for the field that other tools call `name`; None if no tool uses `name`.
     `known` are the names of the fields in `parent`.
     """
-    meant = _MEANT.get(_word(name)) or _place_meant(_word(name))
+    word = _word(name)
+    of_target = (own.name for own in all_targets() if word in own.place_aliases)  # `s3_uri` means `sagemaker`
+    meant = _MEANT.get(word) or next(of_target, None)
     if meant is None:
         return None
     home = meant if meant in known else _home(meant, parent, root)
     return f"did you mean `{home}`?" if home else None
 
 
-def _place_meant(name: str) -> str | None:
-    """Return the target whose locations other tools write into a field called `name`, such as `sagemaker` for `s3_uri`;
-    None if there is none.
-    """
-    return next((own.name for own in all_targets() if name in own.place_aliases), None)
-
-
 def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
     """Return a hint to the correct position of the field `name`, in the job or in a target's settings. If no such field
     exists, return a hint to the field of the job with almost this name; None if there is none.
     """
-    home = _home(_word(name), parent, root)
+    word = _word(name)
+    home = _home(word, parent, root)
     if home is None:
-        return _ACCOUNT_HINT if _is_setting(_word(name)) else _nearly(_word(name), root)
+        if word in _ACCOUNT or any(word in own.settings_model.model_fields for own in all_targets()):
+            return _ACCOUNT_HINT
+        paths = {path.rpartition(".")[2]: path for path in reversed(_paths(root))}
+        near = get_close_matches(word, paths, n=1, cutoff=0.8)
+        return f"did you mean `{paths[near[0]]}`?" if near else None
     above, _, field = home.rpartition(".")
     holder = root.child(above) if above else None
     if holder is not None and holder.kind == "choice":
@@ -138,12 +133,6 @@ def _home(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
     """
     homes = [*_paths(parent), *root.field_names(), *_paths(root)]
     return next((path for path in homes if f".{path}".endswith(f".{name}")), None)
-
-
-def _nearly(name: str, root: SchemaNode) -> str | None:
-    paths = {path.rpartition(".")[2]: path for path in reversed(_paths(root))}
-    near = get_close_matches(name, paths, n=1, cutoff=0.8)
-    return f"did you mean `{paths[near[0]]}`?" if near else None
 
 
 def distribution_hint(name: str) -> str | None:

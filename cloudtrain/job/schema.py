@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from itertools import combinations
 from typing import Any
 
 from pydantic import BaseModel
@@ -54,8 +55,11 @@ def job_schema(kind: str = "training") -> Schema:
         schema["required"] = ["kind", *schema["required"]]
     if kind == "sweep":
         _open_short_forms(schema, definitions)
-    for name in ("inputs", "outputs"):
-        _pattern_to_names((definitions["TrainingJob"] if kind == "sweep" else schema)["properties"][name])
+    fields = (definitions["TrainingJob"] if kind == "sweep" else schema)["properties"]
+    for field in (fields["inputs"], fields["outputs"]):
+        # Other names are not valid; pydantic's `patternProperties` would allow them.
+        for pattern, inner in field.pop("patternProperties", {}).items():
+            field |= {"additionalProperties": inner, "propertyNames": {"pattern": pattern, "maxLength": 64}}
     title = {"training": "cloudtrain job", "sweep": "cloudtrain sweep"}.get(kind, f"cloudtrain {kind} job")
     head = {"$schema": DIALECT, "$id": f"urn:cloudtrain:schema:{_NAMES[kind]}", "title": title}
     return head | {key: value for key, value in schema.items() if key != "title"} | {"$defs": definitions}
@@ -166,13 +170,6 @@ def _choice(schema: Schema, definitions: Schema) -> Schema:
     }
 
 
-def _pattern_to_names(schema: Schema) -> None:
-    """Allow only valid names of inputs and outputs. pydantic's `patternProperties` would allow all other names, too."""
-    for pattern, inner in schema.pop("patternProperties", {}).items():
-        schema["additionalProperties"] = inner
-        schema["propertyNames"] = {"pattern": pattern, "maxLength": 64}
-
-
 def _require(*names: str) -> Schema:
     """Return a schema that requires each of the fields `names` with a value other than null."""
     return {"required": list(names), "properties": {name: {"not": {"type": "null"}} for name in names}}
@@ -197,11 +194,6 @@ def _truthy(name: str) -> Schema:
     return {"required": [name], "properties": {name: {"not": {"enum": [None, "", [], {}]}}}}
 
 
-def _two_of(*names: str) -> Schema:
-    pairs = [[one, other] for index, one in enumerate(names) for other in names[index + 1 :]]
-    return {"anyOf": [{"allOf": [_truthy(name) for name in pair]} for pair in pairs]}
-
-
 _ONE_THING_TO_RUN: Schema = {
     "anyOf": [
         _require("entry_point"),
@@ -216,7 +208,7 @@ _ONE_THING_TO_RUN: Schema = {
     },
 }
 
-_MACHINE = ("instance_type", "gpu", "instance_preferences")
+_MACHINE = [_truthy(name) for name in ("instance_type", "gpu", "instance_preferences")]
 
 _PLACE = {"anyOf": [_require(name) for name in target_names()]}
 
@@ -250,9 +242,9 @@ _RULES: dict[str, Schema] = {
     },
     "ProcessingOutput": {"allOf": [{"properties": _ABSOLUTE}]},
     "Resources": {
-        "not": _two_of(*_MACHINE),
+        "not": {"anyOf": [{"allOf": list(pair)} for pair in combinations(_MACHINE, 2)]},
         "if": _not_empty("instance_groups"),
-        "then": {"not": {"anyOf": [{"required": ["instance_count"]}, *(_truthy(name) for name in _MACHINE)]}},
+        "then": {"not": {"anyOf": [{"required": ["instance_count"]}, *_MACHINE]}},
         "else": {"not": _not_empty("distribution_groups")},
     },
     "SMP": {"allOf": [_smp_version(1), _smp_version(2)]},

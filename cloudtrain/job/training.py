@@ -53,11 +53,10 @@ class PerTarget(Model):
         def __getattr__(self, target: str) -> str | None: ...
 
 
-def _everywhere(value: Any) -> Any:
-    return dict.fromkeys(target_names(), value) if isinstance(value, str) else value
-
-
-Named = Annotated[PerTarget, BeforeValidator(_everywhere)]
+Named = Annotated[
+    PerTarget,
+    BeforeValidator(lambda value: dict.fromkeys(target_names(), value) if isinstance(value, str) else value),
+]
 """One string for every target, or one per target."""
 
 NamedInput = str | Mapping[str, str | None] | PerTarget
@@ -96,11 +95,9 @@ class InstancePreference(Model):
         ) -> None: ...
 
 
-def _type_alone(value: Any) -> Any:
-    return {"instance_type": value} if isinstance(value, str) else value
-
-
-Preferred = Annotated[InstancePreference, BeforeValidator(_type_alone)]
+Preferred = Annotated[
+    InstancePreference, BeforeValidator(lambda value: {"instance_type": value} if isinstance(value, str) else value)
+]
 """An instance type as a string, or with its own count and training plan."""
 
 
@@ -307,16 +304,12 @@ def one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the problems of a job that names no program to run (script, command or image), or both a script and a
     command, or a script that Python, bash or torchrun would read as an option.
     """
-    script, command = job.get("entry_point"), job.get("command")
-    if script is None and command is None and not _has_image(job):
-        message = "a job needs something to run: `entry_point` or `command`"
-        yield MissingProblem(
-            ("entry_point",),
-            message,
-            "add for example `entry_point: train.py`",
-            alternatives=("command",),
-            code="CT011",
-        )
+    script, command, environment = job.get("entry_point"), job.get("command"), job.get("environment")
+    image = environment.get("image") if isinstance(environment, Mapping) else getattr(environment, "image", None)
+    if script is None and command is None and image is None:  # an image has a program of its own
+        message, hint = "a job needs something to run: `entry_point` or `command`", "`entry_point: train.py`"
+        path = ("entry_point",)
+        yield MissingProblem(path, message, f"add for example {hint}", alternatives=("command",), code="CT011")
     if script is not None and "source_dir" in job and job["source_dir"] is None:
         hint = "write the script's folder: `source_dir: .`"
         yield Problem(("entry_point",), "a job without code has no script to run", hint, code="CT018")
@@ -330,13 +323,6 @@ def one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
     if command is not None and script is None and job.get("hyperparameters"):
         message = "only an `entry_point` gets `hyperparameters`, but this job runs a `command`"
         yield Problem(("hyperparameters",), message, "write them into the command", code="CT018")
-
-
-def _has_image(job: Mapping[str, Any]) -> bool:
-    """Return whether the job names an image, whose entry point can be the program to run."""
-    environment = job.get("environment")
-    image = environment.get("image") if isinstance(environment, Mapping) else getattr(environment, "image", None)
-    return image is not None
 
 
 def same_names(job: Mapping[str, Any], *, outputs: Sequence[str] = ()) -> Iterator[Problem]:
@@ -361,7 +347,9 @@ def unsendable(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem
     text.
     """
     if isinstance(value, str):
-        yield from (Problem(path, f"`{path[-1]}` holds {what}", hint, code="CT017") for what, hint in _no_text(value))
+        yield from (
+            Problem(path, f"`{path[-1]}` holds {what}", hint, code="CT017") for what, hint in _text_faults(value)
+        )
     elif isinstance(value, float) and not isfinite(value):
         word, name = str(value), dotted(path[-2:] if isinstance(path[-1], int) else path[-1:])
         yield Problem(
@@ -369,7 +357,7 @@ def unsendable(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem
         )
     elif isinstance(value, Mapping | BaseModel):
         for key, inner in value.items() if isinstance(value, Mapping) else value:
-            for what, hint in _no_text(str(key)):
+            for what, hint in _text_faults(str(key)):
                 yield KeyProblem((*path, key), f"a name holds {what}", hint, code="CT017")
             yield from unsendable(inner, (*path, key))
     elif isinstance(value, list | tuple):
@@ -377,7 +365,7 @@ def unsendable(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem
             yield from unsendable(inner, (*path, index))
 
 
-def _no_text(text: str) -> Iterator[tuple[str, str]]:
+def _text_faults(text: str) -> Iterator[tuple[str, str]]:
     """Yield a message and a hint for each fault of a text: a NUL character, or a character that UTF-8 cannot encode."""
     if "\0" in text:
         yield "a NUL character, which ends every argument", "remove it"
