@@ -57,6 +57,11 @@ _ACCOUNT = frozenset(
 """Names that other tools have in a job and cloudtrain has in the settings of a target."""
 
 
+def _is_setting(name: str) -> bool:
+    """Return whether the name is a setting of some target."""
+    return name in _ACCOUNT or any(name in own.settings_model.model_fields for own in all_targets())
+
+
 _ACCOUNT_HINT = "put it in `cloudtrain.toml`: it is a setting of the target, not of a job"
 
 
@@ -97,7 +102,7 @@ def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | Non
     word = _word(name)
     home = _home(word, parent, root)
     if home is None:
-        if word in _ACCOUNT or any(word in own.settings_model.model_fields for own in all_targets()):
+        if _is_setting(word):
             return _ACCOUNT_HINT
         paths = {path.rpartition(".")[2]: path for path in reversed(_paths(root))}
         near = get_close_matches(word, paths, n=1, cutoff=0.8)
