@@ -255,7 +255,7 @@ class _Expression:
     def _part(self, tokens: Sequence[bytes]) -> bytes:
         """Return the regular expression for one name in a path. The texts between the stars are matched from left to
         right; the text after the last star must be at the end of the name."""
-        first, *others = _pieces(tokens)
+        first, *others = [b"".join(piece) for piece in _split(tokens, _STAR)]
         if not others:
             return first
         *middle, last = others
@@ -278,10 +278,6 @@ def _texts(tokens: Sequence[bytes]) -> list[bytes]:
         else:
             texts[-1] += letter
     return texts
-
-
-def _pieces(tokens: Sequence[bytes]) -> list[bytes]:
-    return [b"".join(piece) for piece in _split(tokens, _STAR)]
 
 
 def _split(tokens: Sequence[bytes], separator: bytes) -> list[list[bytes]]:
@@ -446,9 +442,12 @@ class Defaults(NamedTuple):
             return self.declared[path]
         if (secret := secret_name(path)) is not None:
             return f"default {secret[1]}"
-        if is_folder:
-            return _environment_rule(item.path)
-        return "the output of this command" if self.output and _inode(item) in self.output else None
+        if is_folder:  # a Python environment, whatever its name
+            marks = (what for mark, what in _ENVIRONMENT_MARKS.items() if os.path.lexists(f"{item.path}/{mark}"))
+            return next((f"default {what}" for what in marks), None)
+        status = item.stat(follow_symlinks=False) if self.output else None
+        is_output = status is not None and (status.st_dev, status.st_ino) in self.output
+        return "the output of this command" if is_output else None
 
 
 def own_output() -> frozenset[tuple[int, int]]:
@@ -462,29 +461,13 @@ def own_output() -> frozenset[tuple[int, int]]:
     return frozenset(found)
 
 
-def _inode(item: OnDisk) -> tuple[int, int]:
-    status = item.stat(follow_symlinks=False)
-    return status.st_dev, status.st_ino
-
-
-def _environment_rule(folder: str) -> str | None:
-    """Return the default rule that leaves out the folder if it is a Python environment, whatever its name; else None.
-    `folder` is a path on disk."""
-    for mark, what in _ENVIRONMENT_MARKS.items():
-        if os.path.lexists(f"{folder}/{mark}"):
-            return f"default {what}"
-    return None
-
-
 def ignore_line(path: str) -> str:
     """Return a line for the root's ignore file that matches this path and can be printed and typed.
 
     A `?` replaces each byte that an editor cannot show: line breaks, control characters, bytes that are not UTF-8.
     """
-    letters = []
-    for letter in path:
-        if not letter.isprintable():
-            letters.append("?" * len(os.fsencode(letter)))
-        else:
-            letters.append(f"\\{letter}" if letter in "\\*?[" else letter)
+    letters = [
+        "?" * len(os.fsencode(letter)) if not letter.isprintable() else f"\\{letter}" if letter in "\\*?[" else letter
+        for letter in path
+    ]
     return "/" + re.sub(r" $", r"\\ ", "".join(letters))

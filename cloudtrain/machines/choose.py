@@ -68,19 +68,15 @@ def _no_such_gpu(target: str, gpu: str, table: Sequence[InstanceType]) -> JobErr
 
 
 def _rank(instance: InstanceType, priced: bool) -> tuple[Any, ...]:
+    # The generation is 5 for the families `p5en` and `NCads H100 v5`.
+    generation = re.search(r"v(\d+)$", instance.family) or re.match(r"[a-zA-Z]+(\d+)", instance.family)
     price = inf if instance.price is None else instance.price
     machine_price = inf if instance.machine_price is None else instance.machine_price
     return (
         bool(instance.retired), bool(instance.gpu_slice), instance.gpus, price if priced else 0.0,
         instance.gpu_memory_gib, instance.vcpus, instance.memory_gib,
-        price, machine_price, -_generation(instance.family), instance.name,
+        price, machine_price, -int(generation[1] if generation else 0), instance.name,
     )  # fmt: skip
-
-
-def _generation(family: str) -> int:
-    """Return the generation in the name of a family: 5 for `p5en` and for `NCads H100 v5`."""
-    found = re.search(r"v(\d+)$", family) or re.match(r"[a-zA-Z]+(\d+)", family)
-    return int(found[1]) if found else 0
 
 
 def _wrong_count(gpu: str, count: int | None, same_gpu: Sequence[InstanceType]) -> tuple[str, str]:
@@ -164,11 +160,12 @@ def select(types: Iterable[InstanceType], query: Query, order: str = "price") ->
     """Return the types that match, sorted by `order`, a key of `ORDERS`. Retired types come last."""
     tests = query.tests().values()
     fitting = (instance for instance in types if all(test(instance) for test in tests))
-    return sorted(fitting, key=lambda instance: (bool(instance.retired), ORDERS[order](instance), *_size(instance)))
 
+    def rank(instance: InstanceType) -> tuple[Any, ...]:
+        size = instance.family.casefold(), instance.vcpus, instance.memory_gib, instance.name
+        return bool(instance.retired), ORDERS[order](instance), *size
 
-def _size(instance: InstanceType) -> tuple[Any, ...]:
-    return instance.family.casefold(), instance.vcpus, instance.memory_gib, instance.name
+    return sorted(fitting, key=rank)
 
 
 def without_each(types: Sequence[InstanceType], query: Query) -> dict[str, int]:

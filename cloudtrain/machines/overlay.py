@@ -206,19 +206,24 @@ def read_overlay(data: Mapping[str, Any], file: str, positions: Positions | None
         else:
             for name, cells in types.items():
                 path = (target, name)
-                found = list(_cell_problems(path, cells))
-                problems += found
-                if not found:
-                    typed = tuple((column, _convert(column, value)) for column, value in cells.items())
-                    corrections.append(Correction(target, name, typed, file, positions.of(path, key=True)))
+                faults = list(_cell_problems(path, cells))
+                problems += faults
+                if not faults:
+                    typed = {
+                        column: float(value) if "float" in COLUMNS[column] else _plain(column, value)
+                        for column, value in cells.items()
+                    }
+                    place = positions.of(path, key=True)
+                    corrections.append(Correction(target, name, (*typed.items(),), file, place))
     if problems:
-        raise SettingsError.of([_locate(problem, file, positions) for problem in problems])
+        places = [positions.of(item.path, key=isinstance(item, KeyProblem)) or (None, None) for item in problems]
+        raise SettingsError.of(
+            [
+                replace(item, file=file, line=place[0], column=place[1])
+                for item, place in zip(problems, places, strict=True)
+            ]
+        )
     return tuple(corrections)
-
-
-def _locate(problem: Problem, file: str, positions: Positions) -> Problem:
-    line, column = positions.of(problem.path, key=isinstance(problem, KeyProblem)) or (None, None)
-    return replace(problem, file=file, line=line, column=column)
 
 
 def apply_overlay(
@@ -295,10 +300,6 @@ def _cell_problems(path: tuple[str, str], cells: Any) -> Iterator[Problem]:
 def _plain(column: str, value: Any) -> Any:
     """Convert TOML's dates to text."""
     return value.isoformat() if column in _DATES and hasattr(value, "isoformat") else value
-
-
-def _convert(column: str, value: Any) -> Any:
-    return float(value) if "float" in COLUMNS[column] else _plain(column, value)
 
 
 def _correct(known: InstanceType, correction: Correction) -> InstanceType:

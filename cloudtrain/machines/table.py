@@ -385,19 +385,16 @@ def price_of(instances: Iterable[Counted], *, any_of: bool = False) -> Price | N
     If the price of a type is unknown, use its price without the training service. Return None if that price is unknown
     too.
     """
-    prices = [_price(known, count) for known, count in instances]
-    found = [price for price in prices if price is not None]
-    if not found or len(found) < len(prices):
-        return None
-    rates = [price.hourly for price in found]
-    return Price(max(rates) if any_of else sum(rates), all(price.exact for price in found))
+    rates, exact = list[float](), True
+    for known, count in instances:
+        price = None if known is None else known.machine_price if known.price is None else known.price
+        if known is None or price is None:
+            return None
+        rates.append(price * count)
+        exact = exact and known.price is not None
+    return Price(max(rates) if any_of else sum(rates), exact) if rates else None
 
 
 def over(hourly: float, seconds: float) -> float:
     """Return the cost of `seconds` seconds at the price `hourly` per hour."""
     return hourly * seconds / 3600
-
-
-def _price(known: InstanceType | None, count: int) -> Price | None:
-    price = None if known is None else known.machine_price if known.price is None else known.price
-    return None if price is None or known is None else Price(price * count, known.price is not None)

@@ -87,7 +87,7 @@ def changes_between(before: Any, after: Any, path: ValuePath = ()) -> Iterator[C
     elif after is ABSENT and isinstance(before, Mapping) and before:
         for key, value in before.items():
             yield from changes_between(value, ABSENT, (*path, key))
-    elif not _is_same(before, after):
+    elif type(before) is not type(after) or before != after:  # `True` differs from `1`, and `1` from `1.0`
         yield Change(path, before, after)
 
 
@@ -98,11 +98,6 @@ def _between_lists(before: Sequence[Any], after: Sequence[Any], path: ValuePath)
             old = before[start + number] if start + number < end else ABSENT
             new = after[other + number] if other + number < last else ABSENT
             yield from changes_between(old, new, (*path, (start if old is not ABSENT else other) + number))
-
-
-def _is_same(before: Any, after: Any) -> bool:
-    """Return whether two values are equal and have the same type. `True` differs from `1`, and `1` from `1.0`."""
-    return type(before) is type(after) and bool(before == after)
 
 
 Content = Callable[[str], bytes | None]
@@ -133,9 +128,9 @@ def _compare_file(path: str, old: bytes | None, new: bytes | None, names: tuple[
     old_lines, new_lines = _lines(old), _lines(new)
     if old_lines is None or new_lines is None:
         return FileChange(path, "changed")
-    found = tuple(unified_diff(old_lines, new_lines, f"{names[0]}/{path}", f"{names[1]}/{path}", lineterm=""))
-    counts = [sum(line.startswith(sign) for line in found[2:]) for sign in "+-"]
-    return FileChange(path, "changed", counts[0], counts[1], found)
+    diff = tuple(unified_diff(old_lines, new_lines, f"{names[0]}/{path}", f"{names[1]}/{path}", lineterm=""))
+    counts = [sum(line.startswith(sign) for line in diff[2:]) for sign in "+-"]
+    return FileChange(path, "changed", counts[0], counts[1], diff)
 
 
 _LARGEST = 1 << 20
@@ -171,18 +166,18 @@ def paths_that_differ(theirs: Any, ours: Any, path: ValuePath = ()) -> Iterator[
 
 
 def overrides_between(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the overrides with which `core.merging.merged` turns `ours` into `theirs`."""
-    found: dict[str, Any] = {}
+    """Return the overrides with which `job.model.merged` turns `ours` into `theirs`."""
+    overrides: dict[str, Any] = {}
     for key in [*theirs, *(key for key in ours if key not in theirs)]:
-        wanted, have = theirs.get(key, ABSENT_TEXT), ours.get(key, ABSENT_TEXT)
-        if wanted is ABSENT_TEXT:
-            found[key] = None
-        elif isinstance(wanted, Mapping) and isinstance(have, Mapping):
-            if inner := overrides_between(have, wanted):
-                found[key] = inner
-        elif not _same(wanted, have):
-            found[key] = wanted
-    return found
+        after, before = theirs.get(key, ABSENT_TEXT), ours.get(key, ABSENT_TEXT)
+        if after is ABSENT_TEXT:
+            overrides[key] = None
+        elif isinstance(after, Mapping) and isinstance(before, Mapping):
+            if inner := overrides_between(before, after):
+                overrides[key] = inner
+        elif not _same(after, before):
+            overrides[key] = after
+    return overrides
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -323,19 +323,13 @@ def _table(block: Table, width: int | None) -> Iterator[Line]:
         max([width_of(header), *(width_of(row[column].text) for row in rows)]) for column, header in enumerate(headers)
     ]
     if width is not None:
-        widths[0] = min(widths[0], _room_for_key(headers, widths, width))
+        # The first column leaves 24 characters to the last one, or the width of its header if that is larger.
+        last = min(widths[-1], max(width_of(headers[-1]), 24)) if len(widths) > 1 else 0
+        others = sum(widths[1:-1]) + last + GAP * (len(widths) - 1)
+        widths[0] = min(widths[0], max(width - others, width_of(headers[0])))
     yield _row([Span(header, "dim") for header in headers], widths)
     for row in rows:
         yield from _fit_row(row, widths, width)
-
-
-def _room_for_key(headers: Sequence[str], widths: Sequence[int], width: int) -> int:
-    """Return the largest possible width of the first column if the last column is wrapped to 24 characters, or to the
-    width of its header if that is larger. The result is at least the width of the first column's header.
-    """
-    last = min(widths[-1], max(width_of(headers[-1]), 24)) if len(widths) > 1 else 0
-    others = sum(widths[1:-1]) + last + GAP * (len(widths) - 1)
-    return max(width - others, width_of(headers[0]))
 
 
 def _fit_row(row: Sequence[Span], widths: Sequence[int], width: int | None) -> Iterator[Line]:
@@ -346,11 +340,11 @@ def _fit_row(row: Sequence[Span], widths: Sequence[int], width: int | None) -> I
     if others and width_of(key.text) > widths[0]:
         yield [key]
         key = Span("")
-    taken = sum(widths[:-1]) + GAP * (len(widths) - 1)
-    last = wrap(row[-1].text, width, first=taken, rest=taken) if others else []
     if not others:
         yield [key]
         return
+    taken = sum(widths[:-1]) + GAP * (len(widths) - 1)
+    last = wrap(row[-1].text, width, first=taken, rest=taken)
     yield _row([key, *others[:-1], Span(last[0], others[-1].style)], widths)
     for line in last[1:]:
         yield [Span(" " * taken), Span(line, others[-1].style)]
@@ -427,8 +421,10 @@ _RICH: dict[Style, str] = {
 
 def to_text(document: Document, *, width: int | None = 80, color: bool = False) -> str:
     """Return the document as text that ends with a newline. `color` adds terminal colours."""
-    paint = _paint_line if color else _plain
-    return "".join(f"{paint(line)}\n" for line in layout(document, width))
+    lines = layout(document, width)
+    if color:
+        return "".join("".join(paint(text, style) for text, style in _trim(line)) + "\n" for line in lines)
+    return "".join("".join(span.text for span in line).rstrip() + "\n" for line in lines)
 
 
 def paint(text: str, style: Style) -> str:
@@ -447,14 +443,6 @@ class RichDocument:
 
         for line in layout(self.document, options.max_width):
             yield Text.assemble(*((text, _RICH.get(style, "")) for text, style in _trim(line)), overflow="fold")
-
-
-def _plain(line: Line) -> str:
-    return "".join(span.text for span in line).rstrip()
-
-
-def _paint_line(line: Line) -> str:
-    return "".join(paint(text, style) for text, style in _trim(line))
 
 
 def _trim(line: Line) -> Line:

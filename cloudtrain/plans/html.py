@@ -71,14 +71,6 @@ def run_html(name: str, ref: str, status: RunStatus) -> str:
     return to_html(run_document(name, ref, status))
 
 
-def _heading(block: Heading) -> str:
-    return f"<h4>{_inline(block.text)}</h4>"
-
-
-def _text(block: Text) -> str:
-    return f"<p>{_inline(block.text)}</p>"
-
-
 def _pairs(block: Pairs) -> str:
     rows = "".join(
         f"<tr><th{_LEFT}>{_escape(label)}</th><td{_LEFT}>{_cell(value)}</td></tr>" for label, value in block.rows
@@ -90,10 +82,6 @@ def _table(block: Table) -> str:
     head = "".join(f"<th{_LEFT}>{_escape(header)}</th>" for header in block.headers)
     rows = "".join("<tr>" + "".join(f"<td{_LEFT}>{_cell(cell)}</td>" for cell in row) + "</tr>" for row in block.rows)
     return f"<table><tr>{head}</tr>{rows}</table>"
-
-
-def _lines(block: Lines) -> str:
-    return _pre(block.lines)
 
 
 def _command(block: Command) -> str:
@@ -142,11 +130,11 @@ def _escape(text: str) -> str:
 
 
 _BLOCKS: dict[type[Block], Callable[[Any], str]] = {
-    Heading: _heading,
-    Text: _text,
+    Heading: lambda block: f"<h4>{_inline(block.text)}</h4>",
+    Text: lambda block: f"<p>{_inline(block.text)}</p>",
     Pairs: _pairs,
     Table: _table,
-    Lines: _lines,
+    Lines: lambda block: _pre(block.lines),
     Command: _command,
     Notice: _notice,
     Section: _section,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
+from os.path import commonprefix
 from typing import Any, overload
 
 
@@ -131,11 +132,11 @@ class Processes(Sequence[Process]):
 
     @staticmethod
     def _count(groups: Iterable[Alike]) -> Counter[int]:
-        found: Counter[int] = Counter()
+        counts: Counter[int] = Counter()
         for group in groups:
             for instance, number in group.spread:
-                found[instance] += number
-        return found
+                counts[instance] += number
+        return counts
 
     def __len__(self) -> int:
         return sum(group.count for group in self.groups)
@@ -171,10 +172,6 @@ class Processes(Sequence[Process]):
         return f"<{len(self):,} processes>"
 
 
-def _kind(process: Process) -> tuple[object, ...]:
-    return process.role, process.rank is None, process.argv if process.role == "rank" else None
-
-
 def common_variables(envs: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Return the variables that have the same value in all environments."""
     first, *others = envs
@@ -206,7 +203,8 @@ def processes_data(processes: Iterable[Process]) -> list[dict[str, Any]]:
 
 def _entries(group: Alike) -> Iterator[dict[str, Any]]:
     if group.count <= LISTED:
-        yield from map(_whole, group)
+        for process in group:
+            yield {**vars(process), "argv": list(process.argv)}
         return
     begins = _beginnings(group)
     same_argv = all(process.argv == group.first.argv for process in group.examples)
@@ -218,17 +216,6 @@ def _entries(group: Alike) -> Iterator[dict[str, Any]]:
         "env": group.env,
         **({"env_begins": begins} if begins else {}),
         "each": [_own(group.make(number), group.env, begins, same_argv) for number in numbers],
-    }
-
-
-def _whole(process: Process) -> dict[str, Any]:
-    return {
-        "instance": process.instance,
-        "role": process.role,
-        "argv": list(process.argv),
-        "env": process.env,
-        "rank": process.rank,
-        "local_rank": process.local_rank,
     }
 
 
@@ -254,14 +241,8 @@ def _beginnings(group: Alike) -> dict[str, str]:
     """Map each variable whose values differ to the common beginning of its values, if that is long. An example is
     TF_CONFIG, which lists all hosts before the task.
     """
-    names = group.first.env.keys() - group.env.keys()
-    found = {name: _beginning([process.env.get(name, "") for process in group.examples]) for name in sorted(names)}
+    names = sorted(group.first.env.keys() - group.env.keys())
+    values = {name: [process.env.get(name, "") for process in group.examples] for name in names}
+    begins = {name: commonprefix(texts) for name, texts in values.items()}  # noqa: RUF071 - of texts, not of paths
     # Do not split a number: the other texts may continue with another digit.
-    return {name: re.sub(r"\w+$", "", text) for name, text in found.items() if len(text) > _LONG}
-
-
-def _beginning(texts: Sequence[str]) -> str:
-    low, high = min(texts), max(texts)
-    return low[
-        : next((place for place, pair in enumerate(zip(low, high, strict=False)) if len(set(pair)) > 1), len(low))
-    ]
+    return {name: re.sub(r"\w+$", "", text) for name, text in begins.items() if len(text) > _LONG}

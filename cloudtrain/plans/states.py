@@ -188,18 +188,15 @@ class Metrics:
         rank = (line.rank is None, line.instance if line.rank is None else line.rank)
         for name in line.values.keys() - PLACES:
             self._rank_of[name] = min(rank, self._rank_of.get(name, rank))
-        return self._keep(line.values, rank)
+        values = {name: value for name, value in line.values.items() if name in PLACES or self._rank_of[name] == rank}
+        return values if values.keys() - PLACES or not line.values.keys() - PLACES else None
 
     def every(self, lines: Iterable[LogLine]) -> list[dict[str, float]]:
         """Return the values of all lines. If several ranks print a metric, only the values of the lowest rank are kept,
         even if that rank starts to print later.
         """
-        found = [line for line in lines if self.of(line)]
-        return [values for line in found if (values := self.of(line))]
-
-    def _keep(self, values: dict[str, float], rank: tuple[bool, int]) -> dict[str, float] | None:
-        kept = {name: value for name, value in values.items() if name in PLACES or self._rank_of[name] == rank}
-        return kept if kept.keys() - PLACES or not values.keys() - PLACES else None
+        measured = [line for line in lines if self.of(line)]
+        return [values for line in measured if (values := self.of(line))]
 
 
 # A trial: one run of a sweep, its hyperparameter values and its result.

@@ -42,10 +42,8 @@ def run_document(name: str, ref: str, status: RunStatus, more: Mapping[str, str]
     rows += [("metrics", metrics_text(status.metrics))] if status.metrics else []
     blocks: list[Block] = [Heading(name), Pairs(rows)]
     if status.transitions:
-        blocks += [
-            Heading("Phases"),
-            Table(("PHASE", "STARTED", "TOOK", ""), [_phase(item) for item in status.transitions]),
-        ]
+        phases = [_phase(item) for item in status.transitions]
+        blocks += [Heading("Phases"), Table(("PHASE", "STARTED", "TOOK", ""), phases)]
     if status.details:
         blocks += [Heading("Last output"), Lines(status.details)]
     return Document(blocks)

@@ -127,7 +127,8 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
     environment, distribution = subject.job.environment, subject.job.distribution
     if distribution.type == "smp" and distribution.version == 1:
         return
-    version = _torch_version(environment.version) if environment.framework == "pytorch" else None
+    match = re.match(r"(\d+)\.(\d+)", environment.version or "") if environment.framework == "pytorch" else None
+    version = (int(match[1]), int(match[2])) if match else None
     if version is None or version >= torch_names.NEWEST or not subject.where.is_paid:
         return
     here = f"{version[0]}.{version[1]}"
@@ -154,11 +155,6 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
             f'set `environment.version` to "{since[0]}.{since[1]}" or newer, or use the schedule `1f1b`',
             ("hyperparameters", "schedule"),
         )
-
-
-def _torch_version(text: str | None) -> tuple[int, int] | None:
-    match = re.match(r"(\d+)\.(\d+)", text or "")
-    return (int(match[1]), int(match[2])) if match else None
 
 
 @rule("CT209", Level.WARNING)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 from shlex import split
 from typing import Literal, NamedTuple
@@ -27,23 +27,16 @@ _DEVICES: dict[Device, re.Pattern[str]] = {
 }
 
 
-def written_images(subject: Subject) -> Sequence[tuple[str, ValuePath]]:
-    """Return each image that the user names for the target, or in a local run for any target, with its path in the job.
-    Images from the catalogue are left out.
-    """
-    return subject.reading.images
-
-
 def framework_of(name: str) -> Framework | None:
     """Return the framework, PyTorch or TensorFlow, that an image name mentions; None if it mentions neither or both."""
-    found = [framework for framework, words in _FRAMEWORKS.items() if _says(name, words)]
-    return found[0] if len(found) == 1 else None
+    frameworks = [framework for framework, words in _FRAMEWORKS.items() if _says(name, words)]
+    return frameworks[0] if len(frameworks) == 1 else None
 
 
 def device_of(name: str) -> Device | None:
     """Return the device (GPU, CPU or Neuron) that an image name mentions; None if it mentions none, or several."""
-    found = [device for device, words in _DEVICES.items() if _says(name, words)]
-    return found[0] if len(found) == 1 else None
+    devices = [device for device, words in _DEVICES.items() if _says(name, words)]
+    return devices[0] if len(devices) == 1 else None
 
 
 def wanted_frameworks(subject: Subject) -> tuple[Framework, ...]:
@@ -74,12 +67,9 @@ def _says(name: str, words: re.Pattern[str]) -> bool:
     """Return whether an image's repository or tag contains a word that matches `words`. The registry is ignored,
     because users choose its name.
     """
-    return any(words.fullmatch(word) for word in re.split(r"[^a-z0-9]+", _without_registry(name).casefold()))
-
-
-def _without_registry(name: str) -> str:
     first, slash, rest = name.partition("/")
-    return rest if slash and ("." in first or ":" in first or first == "localhost") else name
+    has_registry = slash and ("." in first or ":" in first or first == "localhost")
+    return any(words.fullmatch(word) for word in re.split(r"[^a-z0-9]+", (rest if has_registry else name).casefold()))
 
 
 # The environment variables that a user sets for a job: in fields, in overrides, or in options of mpirun.

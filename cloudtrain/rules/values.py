@@ -17,7 +17,6 @@ from cloudtrain.job.model import OVERRIDES
 from cloudtrain.plans.plan import Finding, Level
 from cloudtrain.rules.engine import Fault, Subject, rule
 from cloudtrain.rules.facts import DataPlace
-from cloudtrain.rules.named import written_images
 from cloudtrain.runtime.secret_values import VARIABLE
 from cloudtrain.system.plugins import target_names
 
@@ -396,7 +395,7 @@ def image_reference(subject: Subject) -> Iterator[Fault]:
     letters, digits, dots, hyphens and underscores between slashes; and a tag of at most 128 letters, digits and `_.-`
     (OCI distribution specification). With any other text, the instances start but cannot pull the image.
     """
-    for reference, path in written_images(subject):
+    for reference, path in subject.reading.images:
         if not is_reference(reference):
             better = _mend(reference)
             hint = f"write `{better}`" if better else "write it as `REGISTRY/REPOSITORY:TAG`"

@@ -116,7 +116,8 @@ def require_trust(file: Path, status: os.stat_result) -> None:
         return
     trusted = _trusted_folders()
     for hop in _hops(file.absolute()):
-        if _is_below(hop.parent, trusted):
+        parent = hop.parent.resolve()
+        if any(folder in (parent, *parent.parents) for folder in trusted):
             continue
         folder, itself = hop.parent.stat(), hop.lstat()
         if problem := _problem(status, is_file=True):
@@ -177,19 +178,14 @@ def _trusted_folders() -> list[Path]:
     Raises:
         SettingsError: a path is relative, so its meaning would depend on the working directory.
     """
-    given = [expand_home(part) for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
-    for path in given:
+    folders = [expand_home(part) for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
+    for path in folders:
         if not path.is_absolute():
             raise SettingsError(
                 f"{VARIABLE} contains `{path}`, which is not an absolute path",
                 hint=f"`export {VARIABLE}={quote(str(path.absolute()))}`",
             )
-    return [path.resolve() for path in given]
-
-
-def _is_below(place: Path, folders: list[Path]) -> bool:
-    resolved = place.resolve()
-    return any(resolved == folder or folder in resolved.parents for folder in folders)
+    return [path.resolve() for path in folders]
 
 
 def _is_only_you(number: int) -> bool:

@@ -192,7 +192,7 @@ def _head(git: Path, common: Path) -> Commit | None:
         if not text.startswith("ref:"):
             break
         name = text.removeprefix("ref:").strip()
-        if not _is_plain(name):
+        if not name.startswith("refs/") or ".." in name or len(name) >= 300 or not name.isprintable():
             return None
         branch = name.removeprefix(_BRANCH)
         text = (_read(common / name) or _find_packed(common, name)).strip()
@@ -206,10 +206,6 @@ def _find_packed(common: Path, name: str) -> str:
         if packed == name:
             return commit
     return ""
-
-
-def _is_plain(name: str) -> bool:
-    return name.startswith("refs/") and ".." not in name and len(name) < 300 and name.isprintable()
 
 
 def _read(file: Path) -> str | None:

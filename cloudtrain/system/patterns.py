@@ -61,7 +61,8 @@ class MetricPatterns:
         for name, pattern in tuple(self._compiled.items()):
             began = time.thread_time()
             try:
-                self._start_clock()
+                self._searching = True
+                signal.setitimer(signal.ITIMER_VIRTUAL, _LIMIT)
                 match = pattern.search(line)
                 self._searching = False
             except TooSlow:
@@ -88,10 +89,6 @@ class MetricPatterns:
                     f"cloudtrain: metric `{name}` is not read, because its pattern is not valid: {error}"
                 )
         return compiled
-
-    def _start_clock(self) -> None:
-        self._searching = True
-        signal.setitimer(signal.ITIMER_VIRTUAL, _LIMIT)
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         """Handle the timer's signal: end a running search with TooSlow. After the search, the signal has no effect."""

@@ -161,7 +161,9 @@ def _load(entry: EntryPoint) -> tuple[Any, str, str]:
 @cache
 def declared() -> tuple[EntryPoint, ...]:
     """Return every entry point of the group: the built-in ones first, each group sorted by name."""
-    return tuple(sorted(_find_entries(), key=_rank))
+    return tuple(
+        sorted(_find_entries(), key=lambda entry: (not is_own(entry), entry.name == DEFAULT_TARGET, entry.name))
+    )
 
 
 @cache
@@ -173,16 +175,12 @@ def _entries() -> dict[str, EntryPoint]:
     return found
 
 
-def _rank(entry: EntryPoint) -> tuple[bool, bool, str]:
-    return (not is_own(entry), entry.name == DEFAULT_TARGET, entry.name)
-
-
 def _find_entries() -> list[EntryPoint]:
     """Return the entry points of the group. `importlib.metadata.entry_points` parses the files of every package, which
     takes 7 ms for 150 packages; this function searches each file for the group's name first."""
     from importlib.metadata import Distribution
 
-    found: list[EntryPoint] = []
+    entries: list[EntryPoint] = []
     for folder in dict.fromkeys(sys.path):
         try:
             names = [
@@ -198,8 +196,8 @@ def _find_entries() -> list[EntryPoint]:
             except OSError:
                 continue
             if has_group:
-                found.extend(Distribution.at(place).entry_points.select(group=GROUP))
-    return found
+                entries.extend(Distribution.at(place).entry_points.select(group=GROUP))
+    return entries
 
 
 # Targets of other packages: which ones cannot be used and why, and which one a defect is in.

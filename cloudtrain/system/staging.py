@@ -213,7 +213,7 @@ class Staging:
         known = {""}
         root = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self._check_way(root)
+            self._check_destinations(root)
             for number, name in enumerate(self._names):
                 _make_way(root, name.rpartition("/")[0], known, made)
                 self._replace(root, name, f"{self._old}/{number}", journal)
@@ -242,7 +242,7 @@ class Staging:
             raise Unsafe(name, "is below a link")
         self._folders.add(folder)
 
-    def _check_way(self, root: int) -> None:
+    def _check_destinations(self, root: int) -> None:
         """Before the first file is moved, check that every file can be placed in the folder."""
         seen: set[str] = set()
         for name in self._names:
