@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import compileall
+import itertools
 import os
+import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -13,21 +16,41 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.examples import ASKED, examples
+
 REPOSITORY = Path(__file__).parent.parent
 
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "COVERAGE_PROCESS_START")
 
+_SET = {
+    "COLUMNS": "80",
+    "TERM": "dumb",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "CLOUDTRAIN_GIT_TIMEOUT": "300",  # a busy machine answers late
+    "CLOUDTRAIN_CHECK_TIMEOUT": "300",
+}
 
-settings.register_profile("cloudtrain", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "cloudtrain",
+    deadline=None,
+    max_examples=examples(100),
+    derandomize=not ASKED,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("cloudtrain")
 """Hypothesis measures no times: a busy machine is slow."""
 
+sys.dont_write_bytecode = False
+"""pytest keeps its own versions of the tests; to make them is half of the time that it takes to find the tests."""
 
-def pytest_configure() -> None:
+
+def pytest_configure(config: pytest.Config) -> None:
     """Ctrl-C and a lost terminal do what they do at a prompt, also in the programs that tests start: a shell starts its
     background jobs with SIGINT ignored, and nohup with SIGHUP ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if not hasattr(config, "workerinput"):  # once, and not in each process that a test starts
+        compileall.compile_dir(REPOSITORY / "cloudtrain", quiet=2)
     read_service_descriptions_once()
 
 
@@ -40,22 +63,50 @@ def read_service_descriptions_once() -> None:
         JSONFileLoader.load_file = lambda self, file_path: read(file_path)
 
 
+@pytest.fixture(scope="session")
+def _new_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Makes folders with numbers of its own; pytest looks at all earlier folders to find a free number."""
+    top = tmp_path_factory.mktemp("folders")
+    numbers = itertools.count()
+
+    def make(name: str) -> Path:
+        folder = top / f"{name}{next(numbers)}"
+        folder.mkdir()
+        return folder
+
+    return make
+
+
 @pytest.fixture(autouse=True)
-def clean_environment(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def clean_environment(_new_folder: Callable[[str], Path]) -> Iterator[Path]:
     """Only what programs need to start is left of the environment; home and state are new folders."""
-    home = tmp_path_factory.mktemp("home")
-    for name in list(os.environ):
-        if name not in _KEPT and not name.startswith("PYTEST"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("CLOUDTRAIN_STATE_DIR", str(home / "state"))
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("TERM", "dumb")
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    monkeypatch.setenv("CLOUDTRAIN_GIT_TIMEOUT", "300")  # the same for git
-    monkeypatch.setenv("CLOUDTRAIN_CHECK_TIMEOUT", "300")  # a busy machine answers late
-    monkeypatch.chdir(home)
-    return home
+    home = _new_folder("home")
+    before, folder = dict(os.environ), Path.cwd()
+    _set_variables({
+        **{name: value for name, value in before.items() if name in _KEPT},
+        **_SET,
+        "HOME": str(home),
+        "CLOUDTRAIN_STATE_DIR": str(home / "state"),
+    })  # fmt: skip
+    os.chdir(home)
+    yield home
+    os.chdir(folder)
+    _set_variables(before)
+
+
+def _set_variables(variables: Mapping[str, str]) -> None:
+    """Replace the environment, but for pytest's own variables."""
+    for name in [name for name in os.environ if name not in variables and not name.startswith("PYTEST")]:
+        del os.environ[name]
+    for name, value in variables.items():
+        if not name.startswith("PYTEST") and os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+@pytest.fixture
+def tmp_path(_new_folder: Callable[[str], Path], request: pytest.FixtureRequest) -> Path:
+    """A new folder, named after the test."""
+    return _new_folder(re.sub(r"\W", "_", request.node.name)[:30])
 
 
 @pytest.fixture

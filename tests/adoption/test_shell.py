@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.adoption.shell import Open, commands_of
+from tests.examples import examples
 
 PLAIN = st.text("ab1./=-:,%@+", min_size=1, max_size=4)
 KNOWN = st.sampled_from(
@@ -58,7 +59,7 @@ def words_in_bash(script: str) -> list[str]:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(script=scripts())
 @example(script='N=2\nA=1\nB=()\nprog a\\\nb "c\\\nd"')
 @example(script='N=2\nA="; $A"\nB=($A:)\nprog ${B[1]}')

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 import cloudtrain
 from cloudtrain.job.codes import error_codes
+from tests.architecture.test_layers import tree
 
 PACKAGE = Path(cloudtrain.__file__).parent
 
@@ -26,12 +25,6 @@ NEED_A_CODE = {"Problem", "KeyProblem", "MissingProblem", "wrong"}
 
 LISTS = {"JobError", "CompileError", "_Problems", "PreflightError"}
 """Errors that are lists of what has its codes already."""
-
-
-@cache
-def tree(file: Path) -> ast.Module:
-    """A module, parsed."""
-    return ast.parse(file.read_text())
 
 
 @cache
@@ -73,11 +66,10 @@ def argument(node: ast.Call, name: str, position: int | None = None) -> ast.expr
     return named
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_every_error_has_a_code_and_a_hint(file: Path) -> None:
+def test_every_error_has_a_code_and_a_hint() -> None:
     """No error is raised without a code that can be explained and a hint that says what to type."""
     faults = []
-    for name, node in calls(file):
+    for file, (name, node) in ((path, call) for path in FILES for call in calls(path)):
         if name in LISTS or (name == "super" and not node.args):
             continue
         has_code = argument(node, "code") is not None or (name in classes() and classes()[name] is not None)
@@ -108,11 +100,10 @@ def test_the_codes_of_errors_are_no_codes_of_rules() -> None:
     assert {rule.code for rule in all_rules()} & error_codes().keys() == set()
 
 
-@pytest.mark.parametrize("code", error_codes())
-def test_every_code_is_explained(code: str) -> None:
+def test_every_code_is_explained() -> None:
     """One line that says what is wrong, and a paragraph that says more."""
-    entry = error_codes()[code]
-    assert entry.code == code
-    assert entry.summary.endswith(".")
-    assert len(entry.summary) < 80
-    assert entry.explanation.endswith(".")
+    for code, entry in error_codes().items():
+        assert entry.code == code
+        assert entry.summary.endswith("."), code
+        assert len(entry.summary) < 80, code
+        assert entry.explanation.endswith("."), code

@@ -8,9 +8,8 @@ import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 import cloudtrain
 
@@ -31,6 +30,7 @@ HEAVY = {
 """Imported inside functions only. (sqlite3 may be imported by the store itself, which is imported late.)"""
 
 
+@cache
 def modules() -> list[tuple[str, Path]]:
     """Every module of the package: dotted name below `cloudtrain`, and its file."""
     found = []
@@ -43,10 +43,21 @@ def modules() -> list[tuple[str, Path]]:
     return found
 
 
-def imports(file: Path, *, inside_functions: bool, for_types: bool = False) -> Iterator[str]:
+@cache
+def tree(file: Path) -> ast.Module:
+    """A module, parsed."""
+    return ast.parse(file.read_text())
+
+
+@cache
+def imports(file: Path, *, inside_functions: bool, for_types: bool = False) -> tuple[str, ...]:
     """Absolute names that a file imports; those for type checkers on request."""
+    return tuple(_imports(file, inside_functions=inside_functions, for_types=for_types))
+
+
+def _imports(file: Path, *, inside_functions: bool, for_types: bool) -> Iterator[str]:
     package = "cloudtrain." + ".".join(file.relative_to(PACKAGE).parts[:-1])
-    stack: list[ast.AST] = [ast.parse(file.read_text())]
+    stack: list[ast.AST] = [tree(file)]
     while stack:
         node = stack.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not inside_functions:
@@ -76,14 +87,15 @@ def test_every_module_has_a_layer() -> None:
     assert {name.split(".")[0] for name, _ in modules()} <= LAYERS.keys()
 
 
-@pytest.mark.parametrize(("name", "file"), modules(), ids=lambda value: value if isinstance(value, str) else "")
-def test_imports_point_down(name: str, file: Path) -> None:
+def test_imports_point_down() -> None:
     """A module imports only from its own part, its own layer or lower ones, inside functions too."""
-    own = name.split(".")[0]
     upward = {
-        found
+        (name, found)
+        for name, file in modules()
         for found in imports(file, inside_functions=True)
-        if (part := part_of(found)) is not None and part != own and LAYERS[part] > LAYERS[own]
+        if (part := part_of(found)) is not None
+        and part != name.split(".")[0]
+        and LAYERS[part] > LAYERS[name.split(".")[0]]
     }
     assert upward == set()
 
@@ -111,12 +123,15 @@ def test_no_import_cycles() -> None:
         visit(name, ())
 
 
-@pytest.mark.parametrize(("name", "file"), modules(), ids=lambda value: value if isinstance(value, str) else "")
-def test_heavy_imports_are_late(name: str, file: Path) -> None:
+def test_heavy_imports_are_late() -> None:
     """SDKs, torch, rich and their like are imported inside functions."""
-    found = {imported.split(".")[0] for imported in imports(file, inside_functions=False)}
-    allowed = {"sqlite3"} if name in {"lifecycle.records", "lifecycle.schema", "lifecycle.store"} else set()
-    assert found & HEAVY - allowed == set()
+    early = {
+        (name, package)
+        for name, file in modules()
+        for package in {imported.split(".")[0] for imported in imports(file, inside_functions=False)} & HEAVY
+        if not (package == "sqlite3" and name in {"lifecycle.records", "lifecycle.schema", "lifecycle.store"})
+    }
+    assert early == set()
 
 
 def test_runtime_stands_alone() -> None:

@@ -24,6 +24,7 @@ from cloudtrain.code.content import ContentHash
 from cloudtrain.code.tree import SourceChanged, Tree, scan
 from cloudtrain.code.unpack import DamagedBundle, unpack, verify
 from cloudtrain.errors import UsageError
+from tests.examples import examples
 
 Content = dict[str, tuple[bytes, bool]]
 """Path to bytes and executable bit."""
@@ -69,7 +70,7 @@ def written(tree: Tree) -> bytes:
         return Path(folder, "out.tar.gz").read_bytes()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(content=trees, seed=st.integers(1, 2**32))
 def test_the_same_content_gives_the_same_bytes(content: Content, seed: int) -> None:
     """Order of creation, times and permissions other than the executable bit leave no trace."""
@@ -81,7 +82,7 @@ def test_the_same_content_gives_the_same_bytes(content: Content, seed: int) -> N
         assert written(first) == written(second)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(content=trees)
 def test_what_was_packed_is_unpacked(content: Content) -> None:
     """Unpacking gives every path, byte and executable bit back, and a scan of it gives the same name."""

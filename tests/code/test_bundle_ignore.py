@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from cloudtrain.code.ignore import ignore_line
 from cloudtrain.code.tree import scan
 from cloudtrain.errors import JobError
+from tests.examples import examples
 
 IGNORE = ".cloudtrainignore"
 
@@ -170,7 +171,7 @@ odd_names = st.text(
 ).filter(lambda name: name not in (".", "..") and not name.startswith((".", "cloudtrain")))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     name=odd_names
     | st.binary(min_size=1, max_size=6).filter(lambda name: not set(name) & set(b"/\0.")).map(os.fsdecode)
@@ -208,7 +209,7 @@ rule_files = st.dictionaries(
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git says what the rules mean")
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(files=st.sets(paths, min_size=1, max_size=14), rules=rule_files)
 def test_random_rules_mean_what_git_says(files: set[str], rules: dict[str, list[str]]) -> None:
     """Random trees with nested rule files and `!`: the bundle holds what `git ls-files` would list."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cloudtrain.code.tree import scan
 from cloudtrain.code.unpack import unpack
 from cloudtrain.errors import JobError
+from tests.examples import examples
 
 
 def fill(root: Path, files: list[str], links: dict[str, str]) -> Path:
@@ -126,7 +127,7 @@ def test_many_links_through_links_end(tmp_path: Path) -> None:
 PARTS = st.sampled_from(["a", "b", "c", "..", ".", "x", "y"])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     links=st.dictionaries(
         st.sampled_from(["x", "y", "a/x", "a/b/y"]),

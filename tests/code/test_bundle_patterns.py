@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.code.ignore import NoPattern, Pattern, Rules, pattern_of
+from tests.examples import examples
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git says what patterns mean")
 
@@ -60,7 +61,7 @@ asked = st.lists(paths, min_size=1, max_size=12)
 
 
 @needs_git
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(line=lines, paths=asked)
 @example("**/a*b/**/c", ["a/b", "x/ab/c", "x/aab/y/z/c", "ab/c"])
 @example("a/**", ["a", "a/b", "a/b/c", "x/a/b"])
@@ -86,7 +87,7 @@ def test_lines_that_can_match_nothing(line: str) -> None:
         pattern_of(line.encode())
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(rules=st.lists(lines, min_size=1, max_size=12), paths=asked, is_folder=st.booleans())
 @example(["a*b", "*ab", "[ab]*", "**/a/*b", "a/**", "*a*"], ["ab", "a/b", "aab", "a", "b/a/ab", "bab"], False)
 def test_every_path_meets_every_pattern_that_matches_it(rules: list[str], paths: list[str], is_folder: bool) -> None:

@@ -19,6 +19,7 @@ from cloudtrain.code.tree import Tree, scan
 from cloudtrain.plans.plan import Finding, Level
 from tests.code.credential_files import BASE64, HEX, Kind, Maker, kinds
 from tests.conftest import REPOSITORY
+from tests.examples import examples
 
 KINDS = [kind for seed in (1, 2) for kind in kinds(seed)]
 PACKAGES = Path(sysconfig.get_paths()["purelib"])
@@ -159,7 +160,7 @@ def test_following_the_hint_ends_the_finding(tmp_path: Path) -> None:
 plain = st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=600)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(before=plain, behind=plain, seed=st.integers(0, 10**6))
 def test_a_token_is_found_in_any_text(before: str, behind: str, seed: int) -> None:
     """Whatever stands before and behind the line, and whatever else it finds there."""
@@ -169,7 +170,7 @@ def test_a_token_is_found_in_any_text(before: str, behind: str, seed: int) -> No
     assert ("github-pat", before.count("\n") + 2) in [(secret.rule, secret.line) for secret in found]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(content=st.binary(max_size=5000), name=st.sampled_from(["a.py", "a.yaml", "a.bin"]))
 def test_any_content_can_be_searched(content: bytes, name: str) -> None:
     """Spans are in order, apart and inside."""

@@ -16,6 +16,7 @@ import cloudtrain as ct
 from cloudtrain.documents.document import read_document
 from cloudtrain.job.file import format_of, parse_job
 from cloudtrain.job.schema import job_schema
+from tests.examples import examples
 
 REPOSITORY = Path(__file__).parents[2]
 SCHEMA = job_schema()
@@ -194,7 +195,7 @@ OTHER = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(VALID), st.data())
 def test_schema_and_loader_agree_on_changed_jobs(base: dict[str, Any], data: st.DataObject) -> None:
     """One value of a right job is replaced by some other: both take the result, or neither does."""

@@ -16,6 +16,7 @@ from cloudtrain.errors import JobError
 from cloudtrain.machines.overlay import read_overlay
 from cloudtrain.plans.plan import Level
 from cloudtrain.targets.azureml.rules.request import BODY, Fields, Named
+from tests.examples import examples
 from tests.rules.azureml_rule_cases import (
     ARM,
     CASES,
@@ -382,7 +383,9 @@ def _bodies(kind: Any) -> st.SearchStrategy[Any]:
 
 
 @run_with(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(body=st.fixed_dictionaries({}, optional={name: _bodies(kind) for name, kind in BODY.known.items()}))
 def test_overrides_may_hold_anything(body: dict[str, Any], make_source: MakeSource) -> None:

@@ -16,6 +16,7 @@ import cloudtrain as ct
 from cloudtrain.errors import PreflightError
 from cloudtrain.plans.plan import HIDDEN, Finding, Plan, hide
 from tests.code.credential_files import BASE64, HEX, Maker
+from tests.examples import examples
 
 M = Maker(77)
 HF, GITLAB, WANDB = M.letters(34, before="hf_"), M.of(HEX, 20, before="glpat-"), M.of(HEX, 40)
@@ -164,7 +165,7 @@ def test_the_command_line_never_prints_it(source: Path) -> None:
 words = st.text(st.sampled_from("ab\"'\\\n ü"), min_size=1, max_size=12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(before=words, secret=words, behind=words)
 def test_hiding_finds_every_form(before: str, secret: str, behind: str) -> None:
     """As it is, in JSON, and in JSON inside JSON, with quotes, backslashes and line ends in it."""

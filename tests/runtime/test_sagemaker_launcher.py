@@ -22,6 +22,7 @@ from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
 from cloudtrain.runtime.sagemaker_launcher.failure import LIMIT, failure_text
 from cloudtrain.targets.sagemaker.service.logs import Writer, lines_of
 from tests.deadlines import DEADLINE
+from tests.examples import examples
 from tests.ports import free_ports
 from tests.runtime.sagemaker_host import RECORDER, Host, resource_config
 
@@ -91,7 +92,9 @@ TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(15),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.dictionaries(TEXTS.filter(lambda key: key and not key.startswith("cloudtrain_")), TEXTS, max_size=40))
 def test_any_text_arrives_exactly(tmp_path_factory: pytest.TempPathFactory, user: dict[str, str]) -> None:

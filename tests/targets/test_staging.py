@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.system.staging import Staging, Unsafe, safe_name, safe_target
+from tests.examples import examples
 
 
 def everything(root: Path) -> dict[str, str]:
@@ -208,7 +209,7 @@ names = st.lists(parts, min_size=1, max_size=4).map("/".join)
 members = st.lists(st.tuples(names, st.none() | names), max_size=6)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(members, min_size=1, max_size=3))
 @example([[("s", "."), ("t/x", None)], [("s/t/l", "../../evil")]])
 @example([[("a/b/c", None), ("l", "a/b")], [("l/x", "../../..")]])
@@ -243,7 +244,7 @@ def land_members(root: Path, download: list[tuple[str, str | None]]) -> None:
         staging.move()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text(max_size=12) | names)
 def test_a_safe_name_stays_below(name: str) -> None:
     """Whatever the text: what comes back is relative, plain, and the same when it is asked again."""
@@ -253,7 +254,7 @@ def test_a_safe_name_stays_below(name: str) -> None:
         assert os.path.normpath(f"/x/{safe}") == f"/x/{safe}"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(names, names)
 def test_a_safe_target_stays_below(name: str, target: str) -> None:
     """Joined to the folder of its link it never leaves, and says nothing twice."""

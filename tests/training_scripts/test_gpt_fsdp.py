@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.runtime import SetupError
 from tests.deadlines import DEADLINE
+from tests.examples import examples
 
 SCRIPTS = Path(__file__).parents[2] / "training_scripts"
 FOLDER = SCRIPTS / "gpt_fsdp"
@@ -85,7 +86,7 @@ def test_what_cannot_be_cut_is_refused_with_a_hint(
 
 
 @pytest.mark.torch
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(rows=st.integers(1, 40), columns=st.integers(1, 8), shard=st.integers(1, 7), tensor=st.integers(1, 4))
 def test_the_parts_of_a_tensor_are_all_of_it(
     parts: dict[str, Any], rows: int, columns: int, shard: int, tensor: int

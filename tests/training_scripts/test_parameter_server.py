@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.runtime import SetupError
+from tests.examples import examples
 
 FOLDER = Path(__file__).parents[2] / "training_scripts" / "parameter_server"
 
@@ -88,7 +89,7 @@ def cycle(picks: list[int]) -> Iterator[int]:
         yield from picks
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(1, 4), st.integers(0, 3), st.lists(st.integers(0, 11), min_size=1, max_size=30))
 def test_staleness_stays_within_what_the_bound_promises(
     server_module: ModuleType, workers: int, lead: int, picks: list[int]
@@ -100,7 +101,7 @@ def test_staleness_stays_within_what_the_bound_promises(
     assert max(row.staleness for row in play.server.seen) <= server_module.largest_staleness(workers, lead)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 4), st.lists(st.integers(0, 11), min_size=1, max_size=30))
 def test_without_a_bound_a_fast_worker_never_waits(server_module: ModuleType, workers: int, picks: list[int]) -> None:
     """Every worker has a task at all times, each number is handed out once, and each gradient moves the weights."""
@@ -182,7 +183,7 @@ def test_a_stop_takes_what_is_under_way_and_lets_all_leave(server_module: Module
     assert (state["updates"], state["next_number"], state["again"]) == (2, 2, [])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 4), st.integers(1, 4), st.lists(st.integers(0, 11), min_size=1, max_size=20))
 def test_a_state_saved_at_any_moment_loses_and_repeats_no_batch(
     server_module: ModuleType, workers: int, later: int, picks: list[int]

@@ -20,6 +20,7 @@ from cloudtrain.plans.plan import Bundle, CompileContext
 from cloudtrain.targets.azureml.compile.job import compile_azureml
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.compiling import hyperparameter_argv
+from tests.examples import examples
 
 SCRIPT = "import json, sys\nprint(json.dumps(sys.argv[1:]))\n"
 ACCOUNT = AzureMLAccount("s", "r", "w")
@@ -93,7 +94,7 @@ def test_hostile_hyperparameters_arrive(code: Path) -> None:
     """More than 200 different values reach the script exactly, many in one command."""
     seen: set[str] = set()
 
-    @settings(max_examples=40, deadline=None, database=None)
+    @settings(max_examples=examples(40), deadline=None, database=None)
     @given(st.lists(HOSTILE, min_size=15, max_size=30, unique=True))
     def check(values: list[str]) -> None:
         hyperparameters = {f"p{number}": value for number, value in enumerate(values)}
@@ -121,7 +122,7 @@ JSON = st.recursive(
 def test_values_of_every_type_arrive(code: Path) -> None:
     """Numbers, truth values, nothing, lists and mappings arrive as the convention writes them."""
 
-    @settings(max_examples=10, deadline=None, database=None)
+    @settings(max_examples=examples(10), deadline=None, database=None)
     @given(st.lists(JSON, min_size=5, max_size=10))
     def check(values: list[Any]) -> None:
         hyperparameters = {f"p{number}": value for number, value in enumerate(values)}
@@ -168,7 +169,7 @@ BESIDE = HOSTILE.filter(lambda text: "{" not in text and "}" not in text and not
 def test_text_beside_references_arrives(code: Path) -> None:
     """`${{inputs.train}}/a b` is the path with the very text beside it, for paths and for addresses handed through."""
 
-    @settings(max_examples=20, deadline=None, database=None)
+    @settings(max_examples=examples(20), deadline=None, database=None)
     @given(st.lists(st.tuples(BESIDE, st.sampled_from(sorted(WRITTEN)), BESIDE), min_size=4, max_size=10))
     def check(parts: list[tuple[str, str, str]]) -> None:
         written = {f"p{number}": "".join(part) for number, part in enumerate(parts)}
@@ -190,7 +191,7 @@ def test_plain_values_as_inputs_arrive(code: Path) -> None:
     around it where the service puts it in, which a rule finds.)"""
     seen: set[str] = set()
 
-    @settings(max_examples=20, deadline=None, database=None)
+    @settings(max_examples=examples(20), deadline=None, database=None)
     @given(st.lists(HOSTILE.filter(lambda text: "'" not in text), min_size=8, max_size=16, unique=True))
     def check(values: list[str]) -> None:
         inputs = {f"i{number}": {"value": value} for number, value in enumerate(values)}

@@ -21,6 +21,7 @@ import cloudtrain as ct
 from cloudtrain.errors import MissingExtra, TargetError
 from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.azureml.settings import AzureMLAccount
+from tests.examples import examples
 from tests.parity.azureml_jobs import ACCOUNT, CASES, PYTHON_ALONE, RUN, STORE, WORKSPACE, Case, overrides, plan_of
 
 YAML = "the YAML of Azure ML"
@@ -116,7 +117,7 @@ def test_ids_have_the_yamls_own_scheme(name: str) -> None:
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(TEXT, TEXT, st.lists(st.sampled_from("\n\r\t \x85\u2028\ufeff|>:#-'\"\\é😀a"), max_size=12).map("".join))
 def test_texts_are_read_back_from_the_yaml(variable: str, tag: str, description: str) -> None:
     """Whatever they hold: line ends, marks that look like some, what YAML takes for numbers or structure."""

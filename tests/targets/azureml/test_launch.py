@@ -19,6 +19,7 @@ from cloudtrain.plans.processes import Process
 from cloudtrain.runtime.environment import detect_environment
 from cloudtrain.targets.azureml.launch import fill_command, processes, service_layout, view
 from cloudtrain.targets.azureml.reading import Body
+from tests.examples import examples
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "azureml"
 WORKSPACE = "/subscriptions/sub/resourceGroups/group/providers/Microsoft.MachineLearningServices/workspaces/space"
@@ -277,7 +278,7 @@ def test_a_hostile_argument_arrives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("quotes", ["{}", "'{}'", '"{}"', "'a b'/{}", "x\\'{}", '"it\'s "{}'])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(folder=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12))
 def test_any_path_arrives(quotes: str, folder: str) -> None:
     """A path of this machine, whatever characters it has, is quoted for the place where its reference stands."""

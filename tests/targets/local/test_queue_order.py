@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from cloudtrain.targets.local.queueing import Held, Queue, QueueOrder, Waiting
+from tests.examples import examples
 
 GPUS = ("0", "1", "GPU-4f2a", "MIG-11c7")
 SLOTS = 3
@@ -182,7 +183,7 @@ class QueueMachine(RuleBasedStateMachine):
         return self.queue.read() if hasattr(self, "queue") else QueueOrder()
 
 
-QueueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+QueueMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
 test_queue_machine = QueueMachine.TestCase
 
 

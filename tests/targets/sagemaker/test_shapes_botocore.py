@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.targets.sagemaker.catalogue import shapes
 from cloudtrain.targets.sagemaker.catalogue.shapes import violations
+from tests.examples import examples
 
 OURS_ALONE = {"pattern", "enum", "max"}
 """Kinds of violation that botocore leaves to the service."""
@@ -98,7 +99,7 @@ def test_both_find_the_same_requests_wrong(operation: str) -> None:
     pytest.importorskip("botocore")
     seen = {True: 0, False: 0}
 
-    @settings(max_examples=150, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=examples(150), deadline=None, derandomize=True, database=None)
     @given(request=values(shapes._model()["operations"][operation]))
     def check(request: Any) -> None:
         report = botocores(request, operation)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.targets.slurm.runner import Runner
 from cloudtrain.targets.slurm.transfer import ClusterLog
+from tests.examples import examples
 
 TEXT = st.text(st.characters(blacklist_characters="\n\r", blacklist_categories=("Cs",)), max_size=20)
 
@@ -25,7 +26,7 @@ def write(folder: Path, name: str, data: bytes) -> None:
         stream.write(data)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(lines=st.lists(TEXT, max_size=6), cuts=st.lists(st.integers(0, 60), max_size=4))
 def test_wherever_it_is_cut(tmp_path_factory, lines: list[str], cuts: list[int]) -> None:  # type: ignore[no-untyped-def]
     """However a file grows, in the middle of a line or of a character, its lines come once and in order."""

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import cloudtrain as ct
 from cloudtrain.code.tree import scan
 from cloudtrain.targets.slurm.settings import Slurm
+from tests.examples import examples
 from tests.targets.slurm.site import compile_plan
 
 SHOW = (
@@ -97,7 +98,7 @@ def test_awkward_texts(run_here: Callable[..., list[Any]], text: str) -> None:
     assert place == "/da ta/it's"
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(argument=TEXT, variable=TEXT, folder=FOLDER)
 def test_any_text(run_here: Callable[..., list[Any]], argument: str, variable: str, folder: str) -> None:
     """Any text arrives byte for byte, in a shared folder of any name."""
