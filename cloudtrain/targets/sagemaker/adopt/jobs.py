@@ -16,7 +16,6 @@ from cloudtrain.job.nodes import PLACE_NAME
 from cloudtrain.job.script import job_name_from
 from cloudtrain.machines.choose import known_type
 from cloudtrain.targets.adoption import Draft, Original
-from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
 from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, draft_fields
 from cloudtrain.targets.sagemaker.catalogue.images import image_of_uri
@@ -24,7 +23,14 @@ from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_MAX_RUNTIME, D
 from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR
 from cloudtrain.targets.sagemaker.plan import RUN_TAG
 from cloudtrain.targets.sagemaker.reading import Start
-from cloudtrain.targets.sagemaker.request import OF_TOOLKIT, parsed
+from cloudtrain.targets.sagemaker.request import (
+    GROUPS,
+    OF_TOOLKIT,
+    PROGRAM,
+    REGION,
+    SUBMIT_DIRECTORY,
+    parsed,
+)
 from cloudtrain.targets.sagemaker.settings import CHECKPOINT_PATH, account_id
 
 # Turn a request's profiler, debugger and their rules into settings: the inverse of `compile/monitoring`.
@@ -100,7 +106,7 @@ def drafts_of(original: Original) -> Iterator[Draft]:
     parameters = _mapping(request.get("HyperParameters"))
     if original.start is not None:
         yield from _by_drivers(original, original.start)
-    elif parsed(parameters.get(keys.PROGRAM)):
+    elif parsed(parameters.get(PROGRAM)):
         algorithm = _mapping(request.get("AlgorithmSpecification"))
         if algorithm.get("EnableSageMakerMetricsTimeSeries"):
             yield from _by_framework(original)
@@ -155,14 +161,14 @@ def _script(original: Original, environment: dict[str, Any]) -> Draft:
         "name": draft.job["name"],
         "source_dir": original.source or (CODE_FOLDER if original.code else "."),
     }
-    job["entry_point"] = parameters[keys.PROGRAM]
+    job["entry_point"] = parameters[PROGRAM]
     own = {name: value for name, value in parameters.items() if name not in OF_TOOLKIT}
     if own:
         job["hyperparameters"] = own
     distribution = _distribution(Start.of(request), _gpus(request))
     if distribution:
         job["distribution"] = distribution
-    groups = parameters.get(keys.GROUPS)
+    groups = parameters.get(GROUPS)
     if isinstance(groups, list) and "instance_groups" in draft.job.get("resources", {}):
         draft.job["resources"]["distribution_groups"] = groups
     variables = draft.job.pop("environment", {})
@@ -212,7 +218,7 @@ def _image_alone(original: Original) -> Draft:
     environment = {"image": {"sagemaker": algorithm.get("TrainingImage") or "image-of-the-algorithm:1"}}
     draft.job["environment"] = environment | draft.job.get("environment", {})
     draft.job |= {"hyperparameters": own} if own else {}
-    if parsed(parameters.get(keys.PROGRAM)) is None and original.code is None and original.source is None:
+    if parsed(parameters.get(PROGRAM)) is None and original.code is None and original.source is None:
         draft.job["source_dir"] = None
     draft.job, draft.last_resort = _order_fields(draft.job), True
     return draft
@@ -302,9 +308,7 @@ def _gpus(request: Mapping[str, Any]) -> int | None:
 
 def _inputs(request: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     job_mode = _mapping(request.get("AlgorithmSpecification")).get("TrainingInputMode", "File")
-    isolated = (
-        str(_mapping(request.get("HyperParameters")).get(keys.SUBMIT_DIRECTORY, "")).strip('"').startswith("/opt")
-    )
+    isolated = str(_mapping(request.get("HyperParameters")).get(SUBMIT_DIRECTORY, "")).strip('"').startswith("/opt")
     channels = request.get("InputDataConfig", ())
     names = {str(channel.get("ChannelName")) for channel in channels}
     for channel in channels:
@@ -412,7 +416,7 @@ def region_of(original: Original) -> str | None:
     """
     request = original.request
     parameters = _mapping(request.get("HyperParameters"))
-    named = parsed(parameters.get(keys.REGION)) or original.settings.get("region")
+    named = parsed(parameters.get(REGION)) or original.settings.get("region")
     if isinstance(named, str) and named:
         return named
     image = _REGION.match(str(_mapping(request.get("AlgorithmSpecification")).get("TrainingImage", "")))
@@ -421,7 +425,7 @@ def region_of(original: Original) -> str | None:
 
 def code_uri(request: Mapping[str, Any]) -> str | None:
     """Return the location of the request's code; None if the request does not name one."""
-    submit_directory = parsed(_mapping(request.get("HyperParameters")).get(keys.SUBMIT_DIRECTORY))
+    submit_directory = parsed(_mapping(request.get("HyperParameters")).get(SUBMIT_DIRECTORY))
     if isinstance(submit_directory, str) and submit_directory.startswith("s3://"):
         return submit_directory
     for channel in request.get("InputDataConfig", ()):

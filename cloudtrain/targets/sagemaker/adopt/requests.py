@@ -11,9 +11,11 @@ from typing import Any
 from cloudtrain.errors import UsageError
 from cloudtrain.job.script import job_name_from
 from cloudtrain.targets.adoption import Original, Search
-from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.catalogue.shapes import members_of, violations
 from cloudtrain.targets.sagemaker.compile.sweep import LONGEST_NAME
+from cloudtrain.targets.sagemaker.request import (
+    PROGRAM,
+)
 
 # Split a CreateHyperParameterTuningJob request into the training job of its trials and the fields of a sweep.
 
@@ -60,7 +62,7 @@ def _fields(request: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     config = request["HyperParameterTuningJobConfig"]
     objective, limits = config["HyperParameterTuningJobObjective"], config["ResourceLimits"]
     strategy = config["Strategy"].lower()
-    is_script = keys.PROGRAM in request["TrainingJobDefinition"].get("StaticHyperParameters", {})
+    is_script = PROGRAM in request["TrainingJobDefinition"].get("StaticHyperParameters", {})
     name = job_name_from(_STAMP.sub("", str(request["HyperParameterTuningJobName"])))
     yield "name", name[: LONGEST_NAME - _HASH].rstrip("-")
     yield "search", dict(_ranges(config["ParameterRanges"], is_script=is_script))

@@ -13,7 +13,6 @@ from cloudtrain.job.script import job_name_from
 from cloudtrain.plans.comparison import ValuePath, overrides_between
 from cloudtrain.plans.plan import Bundle, CompileContext, Plan
 from cloudtrain.targets.adoption import Comparable, Draft, Original, StaticCall, Unknown, said
-from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT
 from cloudtrain.targets.sagemaker.adopt.jobs import code_uri, drafts_of
 from cloudtrain.targets.sagemaker.adopt.requests import OF_SEARCH, flat, originals_in
@@ -32,6 +31,10 @@ from cloudtrain.targets.sagemaker.adopt.trainers import (
 )
 from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR, CHECKPOINT_VARIABLE
 from cloudtrain.targets.sagemaker.plan import RUN_TAG
+from cloudtrain.targets.sagemaker.request import (
+    JOB_NAME,
+    SUBMIT_DIRECTORY,
+)
 from cloudtrain.targets.sagemaker.settings import SageMaker, account_id, account_of
 
 
@@ -341,12 +344,12 @@ class SageMakerAdopter:
             found = with_start(found, start)
             renewed += [(name, WHY_STARTED) for name in RENEWED_BY_START]
         parameters = found.get("HyperParameters", {})
-        if original.search is not None and parameters.pop(keys.JOB_NAME, None):
+        if original.search is not None and parameters.pop(JOB_NAME, None):
             renewed.append(("HyperParameters.sagemaker_job_name", "it is the name of the run"))
-        where = str(parameters.get(keys.SUBMIT_DIRECTORY, "")).strip('"')
+        where = str(parameters.get(SUBMIT_DIRECTORY, "")).strip('"')
         if where.startswith("s3://"):
-            parameters[keys.SUBMIT_DIRECTORY] = _CODE
-            renewed.append((f"HyperParameters.{keys.SUBMIT_DIRECTORY}", _WHY_CODE))
+            parameters[SUBMIT_DIRECTORY] = _CODE
+            renewed.append((f"HyperParameters.{SUBMIT_DIRECTORY}", _WHY_CODE))
         elif where:
             for channel in found.get("InputDataConfig", ()):
                 source = channel.get("DataSource", {}).get("S3DataSource")
@@ -366,8 +369,8 @@ class SageMakerAdopter:
         if drivers or _CODE in json.dumps(found.get("InputDataConfig")):
             found.pop("InputDataConfig", None)
         parameters = found.get("HyperParameters")
-        if parameters is not None and parameters.get(keys.SUBMIT_DIRECTORY) == _CODE:
-            del parameters[keys.SUBMIT_DIRECTORY]
+        if parameters is not None and parameters.get(SUBMIT_DIRECTORY) == _CODE:
+            del parameters[SUBMIT_DIRECTORY]
         return found
 
     def hook(self) -> str:

@@ -16,9 +16,11 @@ from typing import Any
 
 from cloudtrain.documents.archives import archive_of, files_of
 from cloudtrain.runtime.sagemaker_launcher.arguments import text_of
-from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.export.distributions import Start, start_of
-from cloudtrain.targets.sagemaker.request import parsed
+from cloudtrain.targets.sagemaker.request import (
+    MODEL_PARALLEL,
+    parsed,
+)
 
 DRIVERS, CODE = "sm_drivers", "code"
 """The channels that version 3 adds."""
@@ -129,11 +131,11 @@ def started_by_drivers(request: Mapping[str, Any], uploads: Mapping[str, bytes])
         requirements=found.get("requirements"),
         processes=distributed.get("process_count_per_node"),
         mpi_options=distributed.get("mpi_additional_options") or [],
-        smp=values.get(keys.MODEL_PARALLEL),
+        smp=values.get(MODEL_PARALLEL),
         arguments={
             f"--{name}": parsed(value) if isinstance(parsed(value), str) else json.dumps(parsed(value))
             for name, value in values.items()
-            if name != keys.MODEL_PARALLEL
+            if name != MODEL_PARALLEL
         },
     )
 
@@ -156,7 +158,7 @@ def started_by_us(request: Mapping[str, Any], region: str) -> dict[str, Any] | N
         return None
     values = {name: parsed(text) for name, text in start.hyperparameters.items()}
     return _start(
-        start.launcher if start.launcher != keys.MODEL_PARALLEL else "torchrun",
+        start.launcher if start.launcher != MODEL_PARALLEL else "torchrun",
         entry_point=start.entry_point,
         command=start.command,
         requirements=start.requirements,

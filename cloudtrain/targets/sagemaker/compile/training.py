@@ -17,7 +17,6 @@ from cloudtrain.plans.processes import Processes
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
 from cloudtrain.targets.common.compiling import Problems, resolve_hyperparameters, resolve_text
-from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.compile.launch import (
     Launch,
     distribution_pairs,
@@ -53,6 +52,14 @@ from cloudtrain.targets.sagemaker.compile.places import (
 from cloudtrain.targets.sagemaker.launch import processes as container
 from cloudtrain.targets.sagemaker.plan import RUN_TAG, outputs_of
 from cloudtrain.targets.sagemaker.reading import Start, distribution_in
+from cloudtrain.targets.sagemaker.request import (
+    GROUPS,
+    INSTANCE_TYPE,
+    MPI_OPTIONS,
+    PROCESSES,
+    RANKS,
+    SMDDP_OPTIONS,
+)
 from cloudtrain.targets.sagemaker.settings import MonitoringRule, SageMaker, SageMakerAccount
 
 # Write the request's monitoring fields: profiler, debugger, their rules, TensorBoard and MLflow.
@@ -400,12 +407,12 @@ def _is_list_of_texts(value: Any) -> bool:
 
 
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    keys.GROUPS: ("a list of instance groups", _is_list_of_texts),
-    keys.INSTANCE_TYPE: ("text", _is_text),
-    keys.PROCESSES: ("a number of processes", _is_count),
-    keys.RANKS: ("a number of processes", _is_count),
-    keys.MPI_OPTIONS: ("text", _is_text),
-    keys.SMDDP_OPTIONS: ("text", _is_text),
+    GROUPS: ("a list of instance groups", _is_list_of_texts),
+    INSTANCE_TYPE: ("text", _is_text),
+    PROCESSES: ("a number of processes", _is_count),
+    RANKS: ("a number of processes", _is_count),
+    MPI_OPTIONS: ("text", _is_text),
+    SMDDP_OPTIONS: ("text", _is_text),
 }
 """The type that sagemaker-training expects of each hyperparameter."""
 

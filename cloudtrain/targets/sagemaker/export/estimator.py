@@ -19,7 +19,6 @@ from typing import Any
 
 from cloudtrain.errors import JobError, TargetError, dotted
 from cloudtrain.targets.common.export import Call, Fields, Program, Ref
-from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.catalogue.images import Image, device_of, image_of_uri, resolve_image
 from cloudtrain.targets.sagemaker.catalogue.shapes import violations
 from cloudtrain.targets.sagemaker.export import distributions as dist
@@ -216,9 +215,10 @@ def _framework(request: dict[str, Any], script: Script) -> str | None:
     known = framework_of(request["AlgorithmSpecification"]["TrainingImage"])
     if known is not None:
         return known
-    if script.values.keys() & {keys.PARAMETER_SERVER, keys.MIRRORED}:
+    wanted = dist.distribution_of(script.values)
+    if wanted.keys() & {"parameter_server", "multi_worker_mirrored_strategy"}:
         return "tensorflow"
-    return "pytorch" if dist.distribution_of(script.values) else None
+    return "pytorch" if wanted else None
 
 
 def _with_script(request: dict[str, Any], script: Script, framework: str | None, region: str) -> Form:

@@ -16,11 +16,9 @@ from typing import Any, NamedTuple
 
 from cloudtrain.machines.overlay import Overlay, type_named
 from cloudtrain.plans.states import LogLine
-from cloudtrain.runtime.sagemaker_launcher import LAUNCH_KEY
-from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
 from cloudtrain.targets.common.services import NotThere
-from cloudtrain.targets.sagemaker import request as keys
-from cloudtrain.targets.sagemaker.request import Host, hosts, hyperparameters_file
+from cloudtrain.targets.sagemaker.reading import Start
+from cloudtrain.targets.sagemaker.request import PROCESSES, PROGRAM, Host, hosts
 from cloudtrain.targets.sagemaker.service.clients import Clients
 
 # Turn one CloudWatch event into log lines, each with its rank if the launcher marks it.
@@ -167,77 +165,61 @@ class JobLog:
 
 # Find the ranks of each instance of a job from the service's job description.
 
-Settings = Mapping[str, Any]
-"""A job's hyperparameters, decoded."""
-
 
 def ranks_of(description: Mapping[str, Any], overlay: Overlay) -> dict[int, range]:
     """Map each instance to its ranks. Launchers number the hosts by name, so `algo-10` comes before `algo-2`.
 
-    An instance is left out if its number of ranks is unknown. `overlay`: the user's own instance types.
+    The result is empty for processing jobs, and for jobs that run an image's own entry point. An instance is left out
+    if its number of ranks is unknown. `overlay`: the user's own instance types.
     """
-    given = _settings(description)
-    if given is None or "ResourceConfig" not in description:
+    start = Start.of(description)
+    if "ResourceConfig" not in description or not (start.launch or PROGRAM in start.values):
         return {}
-    found: dict[int, range] = {}
-    for world in _worlds(given, hosts(description)):
+    ranks: dict[int, range] = {}
+    for world in _worlds(start, hosts(description)):
         first = 0
         for host in world:
-            count = _count(given, host, overlay)
+            count = _count(start, host, overlay)
             if count is None:
                 break
-            found[host.index] = range(first, first + count)
+            ranks[host.index] = range(first, first + count)
             first += count
-    return found
+    return ranks
 
 
-def _settings(description: Mapping[str, Any]) -> Settings | None:
-    """Return the hyperparameters that decide how a script starts.
-
-    Returns None for processing jobs, and for jobs that run an image's own entry point.
-    """
-    given = decode_hyperparameters(hyperparameters_file(description))
-    if not isinstance(given.get(LAUNCH_KEY), dict):
-        given.pop(LAUNCH_KEY, None)
-    return given if given.keys() & {LAUNCH_KEY, keys.PROGRAM} else None
+def _is_alone(start: Start) -> bool:
+    """Return whether each host runs the script without a launcher."""
+    return start.launch.get("launcher") == "single" if start.launch else start.asked is None
 
 
-def _count(given: Settings, host: Host, overlay: Overlay) -> int | None:
+def _count(start: Start, host: Host, overlay: Overlay) -> int | None:
     """Return the number of ranks on a host; None if unknown."""
-    if launch := given.get(LAUNCH_KEY):
-        alone, asked = launch.get("launcher") == "single", launch.get("processes_per_instance")
-    else:
-        alone, asked = not _asks_for_launcher(given), given.get(keys.PROCESSES)
-    if alone:
+    if _is_alone(start):
         return 1
-    return _number(asked) if asked else _devices(host.instance_type, overlay)
+    asked = start.launch.get("processes_per_instance") if start.launch else start.settings.get(PROCESSES)
+    if asked:
+        return _number(asked)
+    known = type_named("sagemaker", host.instance_type, overlay)
+    return known.devices if known is not None else None
 
 
-def _asks_for_launcher(given: Settings) -> bool:
-    return any(given.get(key) for key in keys.LAUNCHER_KEYS)
-
-
-def _worlds(given: Settings, everyone: Iterable[Host]) -> list[list[Host]]:
+def _worlds(start: Start, everyone: Iterable[Host]) -> list[list[Host]]:
     """Return the sets of hosts whose ranks are numbered together, each in the order of ranks.
 
     If the distribution names no instance groups, the toolkit numbers the ranks of each instance group separately, and
     cloudtrain's launcher numbers the ranks of all groups together.
     """
     in_order = list(everyone)
+    if _is_alone(start):
+        return [in_order]
     groups: dict[str, list[Host]] = {host.group: [] for host in sorted(in_order, key=lambda host: host.index)}
     for host in in_order:
         groups[host.group].append(host)
-    if launch := given.get(LAUNCH_KEY):
-        if launch.get("launcher") == "single":
-            return [in_order]
-        spanned = launch.get("instance_groups") or groups
-        return [[host for name in spanned for host in groups.get(name, ())]]
-    if not _asks_for_launcher(given):
-        return [in_order]
-    spanned = given.get(keys.GROUPS)
-    if not isinstance(spanned, list):
+    if start.launch:
+        return [[host for name in start.groups or groups for host in groups.get(name, ())]]
+    if not start.groups:
         return list(groups.values())
-    return [[host for name, members in groups.items() if name in spanned for host in members]]
+    return [[host for name, members in groups.items() if name in start.groups for host in members]]
 
 
 def _number(value: Any) -> int | None:
@@ -246,8 +228,3 @@ def _number(value: Any) -> int | None:
         return int(value)
     except (TypeError, ValueError):
         return None
-
-
-def _devices(instance_type: str, overlay: Overlay) -> int | None:
-    known = type_named("sagemaker", instance_type, overlay)
-    return known.devices if known is not None else None
