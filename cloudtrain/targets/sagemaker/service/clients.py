@@ -74,6 +74,9 @@ _ELSEWHERE = ErrorTemplate(
     "name a bucket of that region, or the bucket's region: `region` in [sagemaker]",
 )
 
+_GONE = ErrorTemplate(NotThere, "there is no `{about}`")
+_GONE_HERE = ErrorTemplate(NotThere, "there is no `{about}` in `{region}`")
+
 CODES: dict[str, ErrorTemplate] = {
     "ResourceInUse": ErrorTemplate(NameTaken, "SageMaker has a job `{about}` already", "give the job another name"),
     "ResourceLimitExceeded": ErrorTemplate(
@@ -84,66 +87,38 @@ CODES: dict[str, ErrorTemplate] = {
     "ValidationException": ErrorTemplate(
         TargetError, "SageMaker refuses the request: {said}", "run `cloudtrain check` for details"
     ),
-    "ResourceNotFound": ErrorTemplate(NotThere, "there is no `{about}` in `{region}`"),
-    "ResourceNotFoundException": ErrorTemplate(NotThere, "there is no `{about}` in `{region}`"),
-    "NoSuchEntity": ErrorTemplate(NotThere, "there is no `{about}`"),
-    "NoSuchResourceException": ErrorTemplate(NotThere, "there is no `{about}` in `{region}`"),
-    "NoSuchKey": ErrorTemplate(NotThere, "there is no `{about}`"),
     "NoSuchBucket": _NO_BUCKET,
-    "404": ErrorTemplate(NotThere, "there is no `{about}`"),
-    "PermanentRedirect": _ELSEWHERE,
-    "301": _ELSEWHERE,
-    "AuthorizationHeaderMalformed": _ELSEWHERE,
-    "IllegalLocationConstraintException": _ELSEWHERE,
-    "AccessDenied": _DENIED,
-    "AccessDeniedException": _DENIED,
-    "UnauthorizedOperation": _DENIED,
-    "AllAccessDisabled": _DENIED,
-    "403": _DENIED,
     "KMS.DisabledException": ErrorTemplate(
         TargetError, "the KMS key is disabled: {said}", "enable the key, or name another"
     ),
     "KMS.NotFoundException": ErrorTemplate(
         TargetError, "there is no such KMS key: {said}", "name a key of `{region}`: `output_kms_key` in [sagemaker]"
     ),
-    "ExpiredToken": _EXPIRED,
-    "ExpiredTokenException": _EXPIRED,
-    "RequestExpired": _EXPIRED,
-    "TokenRefreshRequired": _EXPIRED,
-    "InvalidClientTokenId": _UNKNOWN_KEY,
-    "UnrecognizedClientException": _UNKNOWN_KEY,
-    "InvalidAccessKeyId": _UNKNOWN_KEY,
-    "InvalidSignatureException": _UNKNOWN_KEY,
-    "SignatureDoesNotMatch": _UNKNOWN_KEY,
-    "MissingAuthenticationToken": _UNKNOWN_KEY,
-    "MissingAuthenticationTokenException": _UNKNOWN_KEY,
-    "AuthFailure": _UNKNOWN_KEY,
-    "InvalidToken": _UNKNOWN_KEY,
     "OptInRequired": ErrorTemplate(
         TargetError, "the account has not opted in to `{region}`: {said}", "enable the region in the account's settings"
     ),
-    "Throttling": _THROTTLED,
-    "ThrottlingException": _THROTTLED,
-    "ThrottledException": _THROTTLED,
-    "RequestThrottled": _THROTTLED,
-    "RequestThrottledException": _THROTTLED,
-    "TooManyRequestsException": _THROTTLED,
-    "RequestLimitExceeded": _THROTTLED,
-    "LimitExceededException": _THROTTLED,
-    "SlowDown": _THROTTLED,
-    "InternalError": _BROKEN,
-    "InternalFailure": _BROKEN,
-    "InternalServerError": _BROKEN,
-    "InternalServiceError": _BROKEN,
-    "ServiceException": _BROKEN,
-    "ServiceUnavailable": _BROKEN,
-    "ServiceUnavailableException": _BROKEN,
-    "RequestTimeout": _BROKEN,
-    "RequestTimeoutException": _BROKEN,
-    "500": _BROKEN,
-    "502": _BROKEN,
-    "503": _BROKEN,
-    "504": _BROKEN,
+    **dict.fromkeys("ResourceNotFound ResourceNotFoundException NoSuchResourceException".split(), _GONE_HERE),
+    **dict.fromkeys("NoSuchEntity NoSuchKey 404".split(), _GONE),
+    **dict.fromkeys(
+        "PermanentRedirect 301 AuthorizationHeaderMalformed IllegalLocationConstraintException".split(), _ELSEWHERE
+    ),
+    **dict.fromkeys("AccessDenied AccessDeniedException UnauthorizedOperation AllAccessDisabled 403".split(), _DENIED),
+    **dict.fromkeys("ExpiredToken ExpiredTokenException RequestExpired TokenRefreshRequired".split(), _EXPIRED),
+    **dict.fromkeys(
+        "InvalidClientTokenId UnrecognizedClientException InvalidAccessKeyId InvalidSignatureException AuthFailure "
+        "SignatureDoesNotMatch MissingAuthenticationToken MissingAuthenticationTokenException InvalidToken".split(),
+        _UNKNOWN_KEY,
+    ),
+    **dict.fromkeys(
+        "Throttling ThrottlingException ThrottledException RequestThrottled RequestThrottledException "
+        "TooManyRequestsException RequestLimitExceeded LimitExceededException SlowDown".split(),
+        _THROTTLED,
+    ),
+    **dict.fromkeys(
+        "InternalError InternalFailure InternalServerError InternalServiceError ServiceException ServiceUnavailable "
+        "ServiceUnavailableException RequestTimeout RequestTimeoutException 500 502 503 504".split(),
+        _BROKEN,
+    ),
 }
 """Maps error codes to cloudtrain's errors.
 
@@ -160,16 +135,12 @@ _NO_ANSWER = ErrorTemplate(
     "check the network, the proxy and the region `{region}`",
 )
 
+_LOGIN_ENDED = ErrorTemplate(Expired, "the AWS login has expired: {said}", "log in again: {login}")
+
 EXCEPTIONS: dict[str, ErrorTemplate] = {
     "NoCredentialsError": ErrorTemplate(
         TargetError, "there are no AWS credentials", "log in: {login}, or `aws configure`"
     ),
-    "PartialCredentialsError": _LOGIN,
-    "CredentialRetrievalError": _LOGIN,
-    "TokenRetrievalError": ErrorTemplate(Expired, "the AWS login has expired: {said}", "log in again: {login}"),
-    "SSOError": ErrorTemplate(Expired, "the AWS login has expired: {said}", "log in again: {login}"),
-    "MetadataRetrievalError": _LOGIN,
-    "LoginError": ErrorTemplate(Expired, "the AWS login has expired: {said}", "log in again: {login}"),
     "ProfileNotFound": ErrorTemplate(
         SettingsError, "there is no AWS profile `{profile}`", "`aws configure list-profiles` lists them"
     ),
@@ -187,13 +158,14 @@ EXCEPTIONS: dict[str, ErrorTemplate] = {
     "SSLError": ErrorTemplate(
         TargetError, "the connection to AWS is not trusted: {said}", "set AWS_CA_BUNDLE to the proxy's certificate"
     ),
-    "HTTPClientError": _NO_ANSWER,
-    "ConnectionError": _NO_ANSWER,
-    "RetriesExceededError": _NO_ANSWER,
-    "IncompleteReadError": _NO_ANSWER,
-    "ResponseStreamingError": _NO_ANSWER,
     "ResponseParserError": _BROKEN,
     "BotoCoreError": ErrorTemplate(TargetError, "boto3 cannot do `{action}`: {said}"),
+    **dict.fromkeys(("PartialCredentialsError", "CredentialRetrievalError", "MetadataRetrievalError"), _LOGIN),
+    **dict.fromkeys(("TokenRetrievalError", "SSOError", "LoginError"), _LOGIN_ENDED),
+    **dict.fromkeys(
+        "HTTPClientError ConnectionError RetriesExceededError IncompleteReadError ResponseStreamingError".split(),
+        _NO_ANSWER,
+    ),
 }
 """Maps botocore's error classes, or their nearest listed bases, to cloudtrain's errors.
 
@@ -208,14 +180,15 @@ _NOT_FOUND = re.compile(r"(requested resource not found|could not find)", re.IGN
 def translate_error(error: Exception, call: Call) -> TargetError | SettingsError:
     """Return cloudtrain's error for an error of botocore."""
     template, said = _template_of(error)
+    quota = re.search(r"service limit '([^']+)'", said)
     values = {
-        "said": _one_line(said) or "it gives no reason",
+        "said": " ".join(said.split()).rstrip(".") or "it gives no reason",
         "action": call.action,
         "about": call.about or call.operation,
         "region": call.region or "the default region",
         "profile": call.profile,
         "login": call.login,
-        "quota": _quota(said),
+        "quota": f"`{quota[1]}`" if quota else "it",  # such as `ml.p4d.24xlarge for training job usage`
     }
     return template.kind(
         template.message.format(**values), hint=template.hint.format(**values) if template.hint else None
@@ -241,19 +214,6 @@ def _unknown(code: str, response: dict[str, Any]) -> ErrorTemplate:
     if status >= 500:
         return _BROKEN
     return ErrorTemplate(TargetError, f"AWS refuses `{{action}}` ({code.replace('{', '').replace('}', '')}): {{said}}")
-
-
-def _quota(said: str) -> str:
-    """Return the quota that SageMaker's message names: `ml.p4d.24xlarge for training job usage`.
-
-    Returns the word "it" if the message names no quota.
-    """
-    match = re.search(r"service limit '([^']+)'", said)
-    return f"`{match[1]}`" if match else "it"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split()).rstrip(".")
 
 
 def not_found(name: str, region: str | None) -> RunNotFound:
@@ -337,6 +297,12 @@ class Clients:
                 return
             more = {token: following}
 
+    def objects(self, **arguments: Any) -> Iterator[dict[str, Any]]:
+        """Yield the objects of an S3 bucket, with key and size."""
+        tokens = {"token": "ContinuationToken", "next_token": "NextContinuationToken"}
+        for page in self.pages("s3", "list_objects_v2", **tokens, **arguments):
+            yield from page.get("Contents", ())
+
     def renew(self) -> None:
         """Discard the session and its clients, so that the next request reads the credentials again."""
         with self._lock:
@@ -351,15 +317,17 @@ class Clients:
         try:
             return use(self._client(service))
         except _errors() as error:
-            call = Call(service, _camel(operation), self.region(), self.place.profile, _about(arguments))
-            raise translate_error(error, call) from error
+            name = "".join(word.capitalize() for word in operation.split("_"))  # `CreateTrainingJob`
+            about = next((str(arguments[key]) for key in _ABOUT if key in arguments), "")
+            raise translate_error(error, Call(service, name, self.region(), self.place.profile, about)) from error
 
     def _client(self, service: str) -> Any:
         with self._lock:  # threads may share clients, but not the session that makes them
             if service not in self._made:
                 if self._session is None:
                     boto3 = require("boto3", extra="sagemaker")
-                    self._session = boto3.Session(profile_name=self.place.profile, region_name=self._region_name())
+                    region = self.place.region or self._environ.get("AWS_REGION")  # which boto3 does not read itself
+                    self._session = boto3.Session(profile_name=self.place.profile, region_name=region)
                 self._made[service] = self._new_client(service)
             return self._made[service]
 
@@ -374,10 +342,6 @@ class Clients:
             raise SettingsError(
                 f"boto3 cannot create a client for {service}: {error}", hint=hint, code="CT915"
             ) from error
-
-    def _region_name(self) -> str | None:
-        """Return the run's region, or else AWS_REGION, which boto3 does not read itself; None if both are missing."""
-        return self.place.region or self._environ.get("AWS_REGION")
 
     def _config(self) -> Any:
         config = require("botocore.config", extra="sagemaker")
@@ -404,12 +368,3 @@ def _errors() -> tuple[type[Exception], ...]:
         parsers.ResponseParserError,
         transfer.RetriesExceededError,
     )
-
-
-def _camel(operation: str) -> str:
-    """Return an operation's API name: `CreateTrainingJob` for `create_training_job`."""
-    return "".join(word.capitalize() for word in operation.split("_"))
-
-
-def _about(arguments: Mapping[str, Any]) -> str:
-    return next((str(arguments[name]) for name in _ABOUT if name in arguments), "")

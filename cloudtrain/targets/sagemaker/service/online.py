@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from cloudtrain.errors import CloudtrainError, MissingExtra, TargetError, TargetUnreachable
 from cloudtrain.machines.overlay import Refreshed, write_refreshed
@@ -40,7 +40,6 @@ class Asked:
 
     @property
     def request(self) -> Mapping[str, Any]:
-        """Return the request that would be sent."""
         return self.plan.request
 
 
@@ -169,18 +168,13 @@ def _bucket_check(bucket: str, path: ValuePath) -> Check:
             hint = f"`aws s3 mb s3://{bucket} --region {asked.region}` makes it; or name another in [sagemaker]"
             yield _finding("SM905", f"there is no bucket `{bucket}`", hint, path)
             return
-        region = _region_of(found)
+        headers = found["ResponseMetadata"]["HTTPHeaders"]
+        region: str | None = found.get("BucketRegion") or headers.get("x-amz-bucket-region")
         if region and asked.region and region != asked.region:
             message = f"the bucket `{bucket}` is in `{region}`, and the job would run in `{asked.region}`"
             yield _finding("SM906", message, f'use a bucket of `{asked.region}`, or `region = "{region}"`', path)
 
     return look
-
-
-def _region_of(answer: Mapping[str, Any]) -> str | None:
-    headers = answer["ResponseMetadata"]["HTTPHeaders"]
-    region: str | None = answer.get("BucketRegion") or headers.get("x-amz-bucket-region")
-    return region
 
 
 def _input_check(uri: str, path: ValuePath) -> Check:
@@ -278,15 +272,7 @@ def pricing_region(region: str) -> str:
     return "cn-northwest-1" if region.startswith("cn-") else "us-east-1"
 
 
-class Reader(Protocol):
-    """The part of `clients.Clients` that this module needs."""
-
-    def pages(self, service: str, operation: str, **arguments: Any) -> Iterator[dict[str, Any]]:
-        """Yield every page of an operation's response."""
-        ...
-
-
-def refresh(reader: Reader, region: str, *, folder: Path, date: str) -> Refreshed:
+def refresh(clients: Clients, region: str, *, folder: Path, date: str) -> Refreshed:
     """Download the prices of a region, and write them to a file in `folder`.
 
     Args:
@@ -301,7 +287,7 @@ def refresh(reader: Reader, region: str, *, folder: Path, date: str) -> Refreshe
         {"Type": "TERM_MATCH", "Field": "regionCode", "Value": region},
         {"Type": "TERM_MATCH", "Field": "productFamily", "Value": "ML Instance"},
     ]
-    pages = reader.pages("pricing", "get_products", ServiceCode="AmazonSageMaker", Filters=filters, MaxResults=100)
+    pages = clients.pages("pricing", "get_products", ServiceCode="AmazonSageMaker", Filters=filters, MaxResults=100)
     prices = dict(found for page in pages for text in page.get("PriceList", ()) if (found := _price(text)) is not None)
     known = {name: price for name, price in sorted(prices.items()) if instance_named("sagemaker", name) is not None}
     if not known:
@@ -330,16 +316,16 @@ def _price(text: Any) -> tuple[str, float] | None:
         dimensions = [
             dimension for term in entry["terms"]["OnDemand"].values() for dimension in term["priceDimensions"].values()
         ]
-        prices = [float(dimension["pricePerUnit"]["USD"]) for dimension in dimensions if _is_by_the_hour(dimension)]
+        prices = [
+            float(dimension["pricePerUnit"]["USD"])
+            for dimension in dimensions
+            if str(dimension.get("unit")).casefold() in ("hrs", "hours", "hour")
+        ]
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     if match is None or len(prices) != 1 or not isfinite(prices[0]) or prices[0] <= 0:
         return None
     return match[1], prices[0]
-
-
-def _is_by_the_hour(dimension: Mapping[str, Any]) -> bool:
-    return str(dimension.get("unit")).casefold() in ("hrs", "hours", "hour")
 
 
 # Rules that need the AWS account. They are checked before a submit and by `cloudtrain check`, but never for a plan.

@@ -57,12 +57,9 @@ def is_ours(
         return request is None or _same(description, request)
     if RUN_TAG in tags:
         return bool(tags[RUN_TAG] == name)
-    return request is not None and not _is_tagged(request) and _same(description, request)
-
-
-def _is_tagged(request: Mapping[str, Any]) -> bool:
-    """Return whether the request sets cloudtrain's tag, which overrides can remove."""
-    return any(tag["Key"] == RUN_TAG for tag in request.get("Tags", ()))
+    if request is None or any(tag["Key"] == RUN_TAG for tag in request.get("Tags", ())):
+        return False
+    return _same(description, request)  # the overrides remove the tag
 
 
 def _same(description: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
@@ -100,7 +97,7 @@ class Reason(NamedTuple):
 
 
 def reason_of(said: str) -> Reason:
-    """Parse SageMaker's `FailureReason`, and shorten it to one line. It may contain a traceback.
+    """Parse SageMaker's `FailureReason`, which may contain a traceback.
 
     An error type such as `ClientError` or `CapacityError` stays at the beginning of the line. `AlgorithmError` is
     dropped, because SageMaker reports it for every failure of the script.
@@ -194,7 +191,8 @@ def status_of(description: Mapping[str, Any], kind: JobKind, rate: float | None,
         reason=_reason(description, state),
         created=seconds(description.get("CreationTime")),
         started=seconds(description.get(kind.started)),
-        ended=_end_time(description, kind, state),
+        # of a job that never started, the time of its last change
+        ended=seconds(description.get(kind.ended) or description.get("LastModifiedTime")) if state.is_final else None,
         transitions=tuple(_transition(item) for item in description.get("SecondaryStatusTransitions", ())),
         metrics={item["MetricName"]: item["Value"] for item in description.get("FinalMetricDataList", ())},
     )
@@ -220,38 +218,30 @@ def _reason(description: Mapping[str, Any], state: RunState) -> str | None:
         return "spot capacity was taken away; the job continues when capacity returns"
     if state is RunState.LOST:
         return "the service is deleting the job"
-    if state is RunState.PENDING:
-        return _last_message(description)
-    return None
+    transitions = description.get("SecondaryStatusTransitions") or [{}]
+    message = transitions[-1].get("StatusMessage") if state is RunState.PENDING else None
+    return " ".join(message.split()) if message else None
 
 
 def _with_failure(status: RunStatus, description: Mapping[str, Any]) -> RunStatus:
-    said = _failure_reason(description)
+    reason, message = description.get("FailureReason"), description.get("ExitMessage")
+    # a processing job's own message replaces a reason that is missing or says only that the script failed
+    said = message if message and (not reason or reason.startswith("AlgorithmError")) else reason
     if status.state is not RunState.FAILED and not (said and status.state is RunState.STOPPED):
         return status
-    reason = reason_of(said or "")
-    return replace(
-        status, reason=reason.text, details=reason.details, failed_rank=reason.rank, exit_code=reason.exit_code
-    )
-
-
-def _failure_reason(description: Mapping[str, Any]) -> str | None:
-    """Return the service's reason for a failure; None if it gives none.
-
-    A processing job's own `ExitMessage` replaces a reason that is missing or begins with `AlgorithmError`.
-    """
-    reason, message = description.get("FailureReason"), description.get("ExitMessage")
-    return message if message and (not reason or reason.startswith("AlgorithmError")) else reason
+    found = reason_of(said or "")
+    return replace(status, reason=found.text, details=found.details, failed_rank=found.rank, exit_code=found.exit_code)
 
 
 def _with_money(status: RunStatus, description: Mapping[str, Any], rate: float | None, now: float) -> RunStatus:
     billed, trained = description.get("BillableTimeInSeconds"), description.get("TrainingTimeInSeconds")
     lasted = float(billed) if billed is not None else _metered_seconds(status, now)
+    is_spot = description.get("EnableManagedSpotTraining")
     return replace(
         status,
         billable_seconds=lasted,
         cost=None if lasted is None or rate is None else over(rate, lasted),
-        saved=1 - billed / trained if billed is not None and trained and _is_spot(description) else None,
+        saved=1 - billed / trained if billed is not None and trained and is_spot else None,
     )
 
 
@@ -279,30 +269,10 @@ def _metered_seconds(status: RunStatus, now: float) -> float | None:
     return max(0.0, (status.ended if status.ended is not None else now) - start)
 
 
-def _is_spot(description: Mapping[str, Any]) -> bool:
-    return bool(description.get("EnableManagedSpotTraining"))
-
-
-def _end_time(description: Mapping[str, Any], kind: JobKind, state: RunState) -> float | None:
-    """Return when a job ended, in seconds since the epoch; None if it has not ended.
-
-    For a job that never started, this is the time of its last change.
-    """
-    if not state.is_final:
-        return None
-    return seconds(description.get(kind.ended) or description.get("LastModifiedTime"))
-
-
 def _transition(item: Mapping[str, Any]) -> Transition:
     start = seconds(item["StartTime"])
     assert start is not None
     return Transition(item["Status"], start, seconds(item.get("EndTime")), item.get("StatusMessage"))
-
-
-def _last_message(description: Mapping[str, Any]) -> str | None:
-    transitions = description.get("SecondaryStatusTransitions") or [{}]
-    message = transitions[-1].get("StatusMessage")
-    return " ".join(message.split()) if message else None
 
 
 def _duration(seconds: int | None) -> str:
@@ -330,13 +300,11 @@ class SageMakerService:
         self._clients: dict[str, Clients] = {}
 
     def can_check(self, settings: SageMaker) -> bool:
-        """Return whether this machine seems to have credentials."""
         from cloudtrain.targets.sagemaker.settings import credentials_in_sight
 
         return credentials_in_sight(settings, self._environ)
 
     def check(self, job: TrainingJob, settings: SageMaker, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the promise's
-        """Check role, buckets, inputs and quotas, as far as the credentials' permissions allow."""
         from cloudtrain.targets.sagemaker.service.online import check
 
         return check(self._at(plan.place), plan)
@@ -363,7 +331,6 @@ class SageMakerService:
         return refresh(clients, account.region, folder=folder, date=today.isoformat())
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Upload bundle and data to the plan's addresses; return False if nothing had to be uploaded."""
         from cloudtrain.targets.sagemaker.service.transfer import upload, upload_data
 
         clients = self._at(plan.place)
@@ -380,14 +347,10 @@ class SageMakerService:
         return any(sent)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Send the request that creates the job.
+        """If SageMaker refuses the request because the job exists, the job may be this run's: botocore may have
+        repeated the request, or an earlier process may have sent it (`again`). If it is this run's job, the call
+        succeeds.
 
-        If SageMaker refuses it because the job exists, the job may be this run's: botocore may have repeated the
-        request, or an earlier process may have sent it (`again`). If it is this run's job, the call succeeds.
-
-        Raises:
-            NameTaken: the account has another job with this name.
-            TargetError: SageMaker refuses the job.
         """
         clients, kind = self._at(plan.place), kind_of(plan.request)
         try:
@@ -403,22 +366,12 @@ class SageMakerService:
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
-        """Return whether the run exists, and check that cloudtrain created it.
-
-        Raises:
-            NameTaken: another tool or user created a job with this name.
-        """
         return any(self._ours(ref, kind) for kind in KINDS)
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Return True if the run does not exist, so that nothing must be withdrawn, and False if it exists.
-
-        Call this only when no earlier request can still create the run (see `in_flight`).
-        """
         return not self.has(ref)
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Return the job's current status. The status of a failed job includes the last lines of its output."""
         kind, description = self._find_job(ref)
         status = self._status(kind, description)
         return self._explain(ref, kind, description, status) if status.state is RunState.FAILED else status
@@ -432,10 +385,6 @@ class SageMakerService:
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield the output so far: all lines, or those of one `rank` or `instance`.
-
-        With `follow`, continue until the job has ended and no more lines arrive.
-        """
         kind, description = self._find_job(ref)
         log = self._log(ref, kind, description, instance)
         lines = self._follow(ref, kind, log, on_status) if follow else self._so_far(ref, log, on_status)
@@ -472,7 +421,6 @@ class SageMakerService:
                 raise
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Download the run's code, and yield the unpacked folder; nothing if the archive is missing or damaged."""
         from cloudtrain.targets.common.archives import unpacked
         from cloudtrain.targets.sagemaker.service.transfer import fetch
 
@@ -482,7 +430,6 @@ class SageMakerService:
             yield from unpacked(archive, upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
-        """Download the job's results; see `download.py`."""
         from cloudtrain.targets.sagemaker.plan import places_of
         from cloudtrain.targets.sagemaker.service.transfer import download
 
@@ -507,11 +454,6 @@ class SageMakerService:
             return None
 
     def _find_job(self, ref: RunRef) -> tuple[JobKind, dict[str, Any]]:
-        """Return the type of a run's job (training or processing) and its description.
-
-        Raises:
-            RunNotFound: the job does not exist.
-        """
         for kind in KINDS:
             description = self._describe(ref, kind)
             if description is not None:
@@ -526,11 +468,7 @@ class SageMakerService:
         return status_of(description, kind, hourly_price(description, self._overlay()), time.time())
 
     def _ours(self, ref: RunRef, kind: JobKind, request: Mapping[str, Any] | None = None) -> bool:
-        """Return whether the job exists, and check that cloudtrain created it (see `is_ours`).
-
-        Raises:
-            NameTaken: another tool or user created the job.
-        """
+        """Return whether the job exists, and refuse one that cloudtrain did not create (see `is_ours`)."""
         description = self._describe(ref, kind)
         if description is None:
             return False
@@ -562,9 +500,7 @@ class SageMakerService:
             on_status(self.status(ref))
         yield from log.new_lines()
 
-    def _explain(
-        self, ref: RunRef, kind: JobKind, description: Mapping[str, Any], status: RunStatus
-    ) -> RunStatus:  # fmt: skip
+    def _explain(self, ref: RunRef, kind: JobKind, description: Mapping[str, Any], status: RunStatus) -> RunStatus:
         """Add the reason from a failed job's output to its status, if the service's own message has no details."""
         if status.details:
             return status
@@ -582,11 +518,6 @@ class SageMakerService:
 
 
 def _of_rank(lines: Iterator[LogLine], rank: int) -> Iterator[LogLine]:
-    """Yield the lines of one rank.
-
-    Raises:
-        UsageError: none of the lines names its rank.
-    """
     marked = unmarked = False
     for line in lines:
         marked, unmarked = marked or line.rank is not None, unmarked or line.rank is None

@@ -76,20 +76,14 @@ def upload(
 def upload_data(
     clients: Clients, item: Upload, *, owner: str | None, kms_key: str | None, on_bytes: ByteProgress | None
 ) -> bool:
-    """Upload local data to its S3 folder; return False if all files are already there.
-
-    Arguments and errors are the same as for `upload`.
-    """
+    """Upload local data to its S3 folder, as `upload` does; return False if all files are already there."""
     where = S3Uri.parse(item.destination)
     bucket = {"Bucket": where.bucket} | ({"ExpectedBucketOwner": owner} if owner else {})
     extras = {name: value for name, value in _extras({}, owner, kms_key).items() if name not in ("Metadata", _TYPE)}
 
     def sizes() -> dict[str, int]:
-        pages = clients.pages(
-            "s3", "list_objects_v2", token="ContinuationToken", next_token="NextContinuationToken",
-            Prefix=where.folder, **bucket,
-        )  # fmt: skip
-        return below(where.key, {found["Key"]: found["Size"] for page in pages for found in page.get("Contents", ())})
+        stored = clients.objects(Prefix=where.folder, **bucket)
+        return below(where.key, {item["Key"]: item["Size"] for item in stored})
 
     def send(file: DataFile, report: Report) -> None:
         count = _counting(file.size, lambda sent, _: report(sent))
@@ -134,11 +128,7 @@ def _checksum(archive: Path) -> str:
 
 
 def _extras(metadata: dict[str, str], owner: str | None, kms_key: str | None) -> dict[str, Any]:
-    extras: dict[str, Any] = {
-        "Metadata": metadata,
-        _TYPE: "application/gzip",
-        "ChecksumAlgorithm": "SHA256",
-    }
+    extras: dict[str, Any] = {"Metadata": metadata, _TYPE: "application/gzip", "ChecksumAlgorithm": "SHA256"}
     if owner is not None:
         extras["ExpectedBucketOwner"] = owner
     if kms_key is not None:
@@ -158,14 +148,7 @@ def _send(
 
     def send(client: Any) -> None:
         with archive.open("rb") as file:
-            client.upload_fileobj(
-                file,
-                place["Bucket"],
-                place["Key"],
-                ExtraArgs=extras,
-                Callback=count,
-                Config=config,
-            )
+            client.upload_fileobj(file, place["Bucket"], place["Key"], ExtraArgs=extras, Callback=count, Config=config)
 
     clients.attempt("s3", "put_object", {"Bucket": place["Bucket"]}, send)
 
@@ -202,7 +185,6 @@ def extract(archive: Path, destination: Path, rename: Rename) -> list[Path]:
 
     Raises:
         TargetError: the archive is damaged, or holds members that must not be unpacked.
-        OSError: a file cannot be written, for example because the disk is full.
     """
     with landing(destination) as staging:
         stage(archive, staging, rename)
@@ -210,11 +192,7 @@ def extract(archive: Path, destination: Path, rename: Rename) -> list[Path]:
 
 
 def stage(archive: Path, staging: Staging, rename: Rename) -> None:
-    """Write the members that `rename` selects (see `extract`) into the staging folder.
-
-    Raises:
-        TargetError: the archive is damaged, or holds members that must not be unpacked.
-    """
+    """Write the members that `rename` selects (see `extract`) into the staging folder."""
     with _open(archive) as tar, _about(archive):
         for member in tar:
             if member.isdir():
@@ -235,23 +213,14 @@ def stage(archive: Path, staging: Staging, rename: Rename) -> None:
 
 
 def names_in(archive: Path) -> list[str]:
-    """Return the names of all archive members except folders, without a leading `./`.
-
-    Raises:
-        TargetError: the archive is damaged, or a name in it points outside of the destination.
-    """
+    """Return the names of all archive members except folders, without a leading `./`."""
     with _open(archive) as tar, _about(archive):
         return [safe_name(member.name) for member in tar if not member.isdir()]
 
 
 @contextmanager
 def _open(archive: Path) -> Iterator[tarfile.TarFile]:
-    """Open the archive for reading.
-
-    Raises:
-        TargetError: the archive is damaged.
-        OSError: the system reports an error, such as a full disk.
-    """
+    """Refuse a damaged archive. An error of the system, such as a full disk, stays an OSError."""
     try:
         with tarfile.open(archive, "r:*") as tar:
             yield tar
@@ -346,11 +315,7 @@ def _find(wanted: str, places: Places) -> tuple[str, str]:
 
 
 def _stage(clients: Clients, places: Places, name: str, rest: str, staging: Staging, prefix: str) -> None:
-    """Write the files of the location `name` into the staging folder.
-
-    If `rest` is not empty, only files under this path in the location are written. `prefix` is put before each file
-    name.
-    """
+    """Write the location's files, or those below its path `rest`, under `prefix` in the staging folder."""
     where = places[name]
     if where.key.endswith(".tar.gz"):
         _stage_archive(clients, where, rest, staging, prefix, may_hold_more=name == "outputs")
@@ -361,11 +326,7 @@ def _stage(clients: Clients, places: Places, name: str, rest: str, staging: Stag
 def _stage_archive(
     clients: Clients, where: S3Uri, rest: str, staging: Staging, prefix: str, *, may_hold_more: bool
 ) -> None:  # fmt: skip
-    """Download an archive into the staging folder, and unpack the files under the path `rest`.
-
-    `may_hold_more` tells whether the archive may hold the whole `/opt/ml/output` (see `_is_output_folder`). `prefix` is
-    put before each file name.
-    """
+    """`may_hold_more`: whether the archive may hold the whole `/opt/ml/output` (see `_is_output_folder`)."""
     archive = staging.scratch(Path(where.key).name)
     try:
         fetch(clients, where.bucket, where.key, archive)
@@ -409,21 +370,12 @@ def _below(name: str, inner: str, rest: str) -> str | None:
 
 def _stage_folder(clients: Clients, where: S3Uri, rest: str, staging: Staging, prefix: str) -> None:
     """Download the objects under the path `rest` in an S3 folder. All names are checked before the first download."""
-    pages = clients.pages(
-        "s3",
-        "list_objects_v2",
-        token="ContinuationToken",
-        next_token="NextContinuationToken",
-        Bucket=where.bucket,
-        Prefix=f"{where.folder}{rest}",
-    )
     found = []
-    for page in pages:
-        for item in page.get("Contents", ()):
-            name = _below(item["Key"].removeprefix(where.folder), "", rest)
-            if name and not name.endswith("/"):
-                safe_name(name)
-                found.append((item["Key"], staging.place(f"{prefix}{name}")))
+    for item in clients.objects(Bucket=where.bucket, Prefix=f"{where.folder}{rest}"):
+        name = _below(item["Key"].removeprefix(where.folder), "", rest)
+        if name and not name.endswith("/"):
+            safe_name(name)
+            found.append((item["Key"], staging.place(f"{prefix}{name}")))
     for key, place in found:
         fetch(clients, where.bucket, key, place)
 

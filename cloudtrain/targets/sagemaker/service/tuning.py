@@ -55,17 +55,10 @@ class SageMakerTuner(SageMakerService):
         self._ended: dict[RunRef, int] = {}
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Upload the bundle and data, as for a training job."""
         training = {**plan.request["TrainingJobDefinition"], TRAINING.name: plan.run_name}
         return super().upload(replace(plan, request=training), bundle, on_bytes=on_bytes)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Send the request, as for a training job.
-
-        Raises:
-            NameTaken: the account has another tuning job with this name.
-            TargetError: SageMaker refuses the job.
-        """
         try:
             self._at(plan.place).call("sagemaker", TUNING.create, **plan.request)
         except NameTaken as error:
@@ -78,15 +71,10 @@ class SageMakerTuner(SageMakerService):
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
-        """Return whether the tuning job exists, and check that cloudtrain created it.
-
-        Raises:
-            NameTaken: another tool or user created a tuning job with this name.
-        """
         return self._ours(ref, TUNING)
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Return the tuning job's current status. Its metrics are the best objective value and the trial counts."""
+        """The metrics are the best objective value and the trial counts."""
         found = self._tuning(ref)
         state = STATES.get(found[TUNING.status], RunState.RUNNING)
         counts = found.get("TrainingJobStatusCounters", {})
@@ -117,7 +105,7 @@ class SageMakerTuner(SageMakerService):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield a line for each trial that started or ended. A trial's output is in the log of its training job."""
+        """A trial's own output is in the log of its training job."""
         refuse_rank(ref, rank, instance)
         return trial_lines(self, ref, every=self._pace.every, follow=follow, on_status=on_status)
 
@@ -127,12 +115,11 @@ class SageMakerTuner(SageMakerService):
             self._at(ref.place).call("sagemaker", TUNING.stop, **{TUNING.name: ref.name})
 
     def trials(self, ref: RunRef) -> list[Trial]:
-        """Return the trials of this tuning job and of the tuning jobs that it continues, ordered by start time."""
+        """The trials of the tuning jobs that this one continues come first."""
         rows = [row for name in [*parents_of(self._tuning(ref)), ref.name] for row in self._rows(ref, name)]
         return [_trial(number, row) for number, row in enumerate(rows, 1)]
 
     def objective(self, ref: RunRef) -> Objective | None:
-        """Return the tuning job's objective; None if it has none."""
         config = self._tuning(ref)["HyperParameterTuningJobConfig"].get("HyperParameterTuningJobObjective")
         if config is None:
             return None
@@ -140,11 +127,6 @@ class SageMakerTuner(SageMakerService):
         return Objective.model_construct(**{word: config["MetricName"]})
 
     def continued(self, request: Mapping[str, Any], name: str, trials: int, started: int) -> dict[str, Any]:
-        """Return the request of a tuning job that continues `name` with `trials` more trials, by a warm start.
-
-        `request` is the request of the tuning job `name`. `started` is the number of trials that `name` and its parents
-        started.
-        """
         return continued(request, name, trials, started)
 
     def _rows(self, ref: RunRef, name: str) -> Iterator[dict[str, Any]]:
@@ -245,12 +227,9 @@ def _objects(clients: Clients, request: Mapping[str, Any]) -> Iterator[tuple[str
 
 
 def _keys(clients: Clients, where: S3Uri) -> Iterator[tuple[str, int]]:
-    pages = clients.pages(
-        "s3", "list_objects_v2", token="ContinuationToken", next_token="NextContinuationToken",
-        Bucket=where.bucket, Prefix=where.key,
-    )  # fmt: skip
-    for page in pages:
-        yield from ((row["Key"], row["Size"]) for row in page.get("Contents", ()) if not row["Key"].endswith("/"))
+    for row in clients.objects(Bucket=where.bucket, Prefix=where.key):
+        if not row["Key"].endswith("/"):
+            yield row["Key"], row["Size"]
 
 
 def _content(clients: Clients, bucket: str, key: str) -> bytes:
