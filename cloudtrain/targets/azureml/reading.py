@@ -48,7 +48,7 @@ OVERRIDES = "azureml_overrides"
 DEFAULT_EXPERIMENT = "Default"
 """The experiment that the service chooses for a body that names none."""
 
-_KINDS = {kind.casefold(): kind for kind in ("PyTorch", "Mpi", "TensorFlow", "Ray")}
+KINDS = {kind.casefold(): kind for kind in ("PyTorch", "Mpi", "TensorFlow", "Ray")}
 
 _LIFETIME, _SPOT_LIFETIME = 21 * 86_400, 7 * 86_400
 """Seconds (Azure ML documentation, quotas: job lifetime, and job lifetime on a low-priority node)."""
@@ -95,7 +95,7 @@ class Body:
         The API takes the type in upper or lower case.
         """
         kind = str(self.distribution.get("distributionType") or "")
-        return _KINDS.get(kind.casefold(), kind)
+        return KINDS.get(kind.casefold(), kind)
 
     @property
     def processes_per_instance(self) -> int:

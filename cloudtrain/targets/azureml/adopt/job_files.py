@@ -15,8 +15,10 @@ from typing import Any
 from cloudtrain.documents.document import Unreadable, read_document, read_text
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.targets.adoption import Original
+from cloudtrain.targets.azureml.compile.job import PRIORITIES, SERVICES
 from cloudtrain.targets.azureml.compile.parts import camel, duration_text
 from cloudtrain.targets.azureml.compile.places import SCHEMES
+from cloudtrain.targets.azureml.reading import KINDS
 
 _WORKSPACE = re.compile(
     r"/subscriptions/(?P<subscription_id>[^/]+)/resource[gG]roups/(?P<resource_group>[^/]+)"
@@ -52,13 +54,10 @@ _MODES = {
     "eval_mount": "EvalMount",
     "eval_download": "EvalDownload",
 }
-_DISTRIBUTIONS = {"pytorch": "PyTorch", "mpi": "Mpi", "tensorflow": "TensorFlow", "ray": "Ray"}
-_SERVICES = {"ssh": "SSH", "tensor_board": "TensorBoard", "jupyter_lab": "JupyterLab", "vs_code": "VSCode"}
 _IDENTITIES = {
     "user_identity": "UserIdentity", "user": "UserIdentity", "managed": "Managed", "managed_identity": "Managed",
     "aml_token": "AMLToken", "amltoken": "AMLToken",
 }  # fmt: skip
-_PRIORITIES = {"low": 1, "medium": 2, "high": 3}
 
 _KEYS = frozenset(
     "$schema type name display_name experiment_name description tags properties command code environment "
@@ -78,7 +77,9 @@ def originals_in_job_file(data: Mapping[str, Any], folder: str | None) -> list[O
     """
     kind = _kind_of(data)
     if kind == "command":
-        return [_command_job(data, folder)]
+        is_shown = "id" in data or "creation_context" in data
+        title = "the output of `az ml job show`" if is_shown else "a command job file of Azure ML"
+        return [_original(data, title, folder, {})]
     if kind == "sweep":
         return [_trial(data, folder)]
     if kind == "pipeline":
@@ -100,21 +101,16 @@ def _kind_of(data: Mapping[str, Any]) -> str | None:
     schema, kind = str(data.get("$schema", "")).lower(), str(data.get("type", "")).lower()
     if "azureml" in schema or "azuremlschemas" in schema:
         name = schema.rpartition("/")[2].partition(".")[0]
-        others = (word for word in _KINDS if word in name)
-        found = next((word for word in ("sweep", "pipeline") if f"{word}job" in name), None) or next(others, "command")
-        return found if not name.startswith("command") or "component" in name else "command"
+        if name.startswith("command") and "component" not in name:
+            return "command"
+        own = (word for word in ("sweep", "pipeline") if f"{word}job" in name)
+        return next(own, None) or next((word for word in _KINDS if word in name), "command")
     if kind in ("command", "sweep", "pipeline", *_KINDS):
         signs = {"command", "trial", "jobs", "environment", "compute", "experiment_name"}
         return kind if signs & data.keys() else None
     if kind == "" and isinstance(data.get("command"), str) and {"environment", "compute", "code"} & data.keys():
         return "command"
     return None
-
-
-def _command_job(data: Mapping[str, Any], folder: str | None) -> Original:
-    shown = "id" in data or "creation_context" in data
-    kind = "the output of `az ml job show`" if shown else "a command job file of Azure ML"
-    return _original(data, kind, folder, {})
 
 
 def _original(data: Mapping[str, Any], kind: str, folder: str | None, lost: Mapping[str, str]) -> Original:
@@ -218,17 +214,19 @@ def body_of(data: Mapping[str, Any], folder: str | None, files: dict[str, str]) 
     """Return the body that the SDK sends for a job file. Parts that must be separate files, such as an inline
     conda definition, are added to `files`.
     """
-    code = _place(data.get("code"))
+    code, compute = _place(data.get("code")), data.get("compute")
+    if isinstance(compute, str) and not compute.startswith("azureml://"):
+        compute = compute.removeprefix("azureml:")
     limits, identity = _mapping(data.get("limits")), _mapping(data.get("identity"))
     body = {
         "jobType": "Command",
         "displayName": data.get("display_name"),
         "experimentName": data.get("experiment_name") or (Path(folder).name if folder else None),
         "description": data.get("description"),
-        "command": _folded(data.get("command", "")),
+        "command": str(data.get("command", "")),
         "codeId": code,
         "environmentId": _environment(data.get("environment"), code, folder, files),
-        "computeId": _without_prefix(data.get("compute")),
+        "computeId": compute,
         "distribution": _distribution(_mapping(data.get("distribution"))),
         "resources": _resources(_mapping(data.get("resources"))),
         "limits": {"jobLimitsType": "Command", "timeout": duration_text(int(limits["timeout"]))}
@@ -254,17 +252,9 @@ def body_of(data: Mapping[str, Any], folder: str | None, files: dict[str, str]) 
     return {key: _without_none(value) for key, value in body.items() if value is not None}
 
 
-def _folded(command: Any) -> Any:
-    return command if isinstance(command, str) else str(command)
-
-
 def _text(value: Any) -> str:
     """Convert a value to text as the SDK does: in Python's notation."""
     return "" if value is None else str(value)
-
-
-def _without_prefix(value: Any) -> Any:
-    return value.removeprefix("azureml:") if isinstance(value, str) and not value.startswith("azureml://") else value
 
 
 def _environment(given: Any, code: Any, folder: str | None, files: dict[str, str]) -> Any:
@@ -340,7 +330,7 @@ def _distribution(given: Mapping[str, Any]) -> dict[str, Any] | None:
     rest = {camel(key): value for key, value in given.items() if key != "type"}
     if kind.lower() == "tensorflow":
         rest = {"parameterServerCount": 0} | rest
-    return {"distributionType": _DISTRIBUTIONS.get(kind.lower(), kind), **rest}
+    return {"distributionType": KINDS.get(kind.lower(), kind), **rest}
 
 
 def _resources(given: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -359,7 +349,7 @@ def _queue(given: Mapping[str, Any]) -> dict[str, Any] | None:
     tier, priority = given.get("job_tier"), given.get("priority")
     found = {
         "jobTier": str(tier).capitalize() if tier else None,
-        "priority": _PRIORITIES.get(str(priority).lower()) if priority else None,
+        "priority": PRIORITIES.get(str(priority).lower()) if priority else None,
     }
     return found if given else None
 
@@ -372,7 +362,7 @@ def _service(given: Mapping[str, Any]) -> dict[str, Any]:
         **_mapping(given.get("properties")),
     }
     return {
-        "jobServiceType": _SERVICES.get(kind.lower(), kind),
+        "jobServiceType": SERVICES.get(kind.lower(), kind),
         "nodes": {"nodesValueType": "All"} if given.get("nodes") == "all" else None,
         "properties": _without_none(properties) or None,
         "port": given.get("port"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path as File
 from typing import Any
 
@@ -21,9 +22,9 @@ from cloudtrain.targets.azureml.adopt.job_files import (
     why_left_out,
     workspace_in,
 )
-from cloudtrain.targets.azureml.compile.job import RUN_PROPERTY
+from cloudtrain.targets.azureml.compile.job import EVENTS, IDENTITIES, PRIORITIES, RUN_PROPERTY, SERVICES
 from cloudtrain.targets.azureml.compile.parts import MODELS, UNNAMED, asset_id, camel, compute_id, duration_seconds
-from cloudtrain.targets.azureml.compile.places import LOCAL_UPLOAD, SCHEMES
+from cloudtrain.targets.azureml.compile.places import INPUT_MODES, LOCAL_UPLOAD, OUTPUT_MODES, SCHEMES
 from cloudtrain.targets.azureml.reading import DEFAULT_EXPERIMENT, Body
 from cloudtrain.targets.azureml.settings import AzureML, account_of
 from cloudtrain.targets.common.compiling import hyperparameter_text
@@ -50,7 +51,7 @@ def originals_in(data: Any, folder: str | None) -> list[Original]:
         UsageError: the document comes from Azure ML but contains no command job.
     """
     if isinstance(data, list):
-        return [found for item in data for found in originals_in(item, folder)]
+        return [original for item in data for original in originals_in(item, folder)]
     if not isinstance(data, Mapping):
         return []
     properties = data.get("properties")
@@ -119,18 +120,13 @@ def _steps(
 # This module leaves out details without a matching job field; the later comparison puts them into the overrides.
 
 _INPUT_MODES = {
-    "ReadOnlyMount": {"mode": "mount"},
-    "ReadWriteMount": {"mode": "mount", "access": "rw"},
-    "Download": {"mode": "download"},
-    "Direct": {"mode": "direct"},
-    "EvalMount": {"mode": "eval_mount"},
-    "EvalDownload": {"mode": "eval_download"},
+    word: {"mode": mode} | ({"access": "rw"} if access == "rw" else {}) for (mode, access), word in INPUT_MODES.items()
 }
-_OUTPUT_MODES = {"ReadWriteMount": "mount", "Mount": "mount", "Upload": "upload", "Direct": "direct"}
-_PRIORITIES = {1: "low", 2: "medium", 3: "high"}
-_IDENTITIES = {"UserIdentity": "user", "Managed": "managed", "AMLToken": "aml_token"}
-_EVENTS = {"JobCompleted": "completed", "JobFailed": "failed", "JobCancelled": "cancelled"}
-_SERVICES = {"SSH": "ssh", "TensorBoard": "tensor_board", "JupyterLab": "jupyter_lab", "VSCode": "vs_code"}
+_OUTPUT_MODES = {word: mode for mode, word in OUTPUT_MODES.items()} | {"Mount": "mount"}
+_PRIORITIES = {word: name for name, word in PRIORITIES.items()}
+_IDENTITIES = {word: name for name, word in IDENTITIES.items()}
+_EVENTS = {word: name for name, word in EVENTS.items()}
+_SERVICES = {word: name for name, word in SERVICES.items()}
 
 ENVIRONMENT_WORDS = ("asset_name", "asset_version", "description", "tags")
 """What a definition of an environment says of the asset, under the names of the job's fields."""
@@ -219,34 +215,32 @@ def _resources(body: Body) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _environment(given: Any) -> dict[str, Any]:
+def _environment(environment: Any) -> dict[str, Any]:
     """Return the job's `environment`: a registered one, or a definition."""
-    if isinstance(given, Mapping):
-        words = {name: given[name] for name in ENVIRONMENT_WORDS if given.get(name)}
-        build = given.get("build")
+    if isinstance(environment, Mapping):
+        words = {name: environment[name] for name in ENVIRONMENT_WORDS if environment.get(name)}
+        build = environment.get("build")
         if isinstance(build, Mapping):
             file = str(build.get("dockerfilePath") or "Dockerfile")
             return {"build": build["path"], **({"dockerfile": file} if file != "Dockerfile" else {}), **words}
-        image = {"image": {"azureml": given.get("image", "")}}
-        return image | ({"conda_file": given["condaPath"]} if "condaPath" in given else {}) | words
-    text = str(given or "")
+        image = {"image": {"azureml": environment.get("image", "")}}
+        return image | ({"conda_file": environment["condaPath"]} if "condaPath" in environment else {}) | words
+    text = str(environment or "")
     if text and not text.startswith(("azureml:", "/")):
         text = f"azureml:{text}"
     return {"azureml": text} if text else {}
 
 
-def _input(given: Mapping[str, Any]) -> dict[str, Any]:
-    if given.get("jobInputType") == "literal":
-        return {"value": _parse(given.get("value"))}
-    place = with_prefix(given.get("uri", ""))
-    kind = given.get("jobInputType", "uri_folder")
+def _input(item: Mapping[str, Any]) -> dict[str, Any]:
+    kind = item.get("jobInputType", "uri_folder")
+    if kind == "literal":
+        return {"value": _parse(item.get("value"))}
+    place = with_prefix(item.get("uri", ""))
     if is_local(place):
         path = place.removeprefix("file://").removeprefix("file:")
         place = path if is_local_path(path) else f"./{path}"
-    found: dict[str, Any] = {"azureml": place}
-    if kind != "uri_folder":
-        found["type"] = kind
-    return found | _INPUT_MODES.get(given.get("mode", ""), {})
+    own_type = {} if kind == "uri_folder" else {"type": kind}
+    return {"azureml": place, **own_type, **_INPUT_MODES.get(item.get("mode", ""), {})}
 
 
 def with_prefix(uri: Any) -> str:
@@ -274,19 +268,19 @@ def _number(text: str, kind: type[int] | type[float]) -> int | float | None:
         value = kind(text)
     except ValueError:
         return None
-    return value if value == value and abs(value) != float("inf") else None
+    return value if isfinite(value) else None
 
 
-def _output(given: Mapping[str, Any]) -> dict[str, Any]:
-    kind, mode = given.get("jobOutputType", "uri_folder"), _OUTPUT_MODES.get(given.get("mode", ""))
-    found = {
-        "azureml": given.get("uri"),
+def _output(item: Mapping[str, Any]) -> dict[str, Any]:
+    kind = item.get("jobOutputType", "uri_folder")
+    fields = {
+        "azureml": item.get("uri"),
         "type": kind if kind != "uri_folder" else None,
-        "mode": mode,
-        "asset_name": given.get("assetName"),
-        "asset_version": given.get("assetVersion"),
+        "mode": _OUTPUT_MODES.get(item.get("mode", "")),
+        "asset_name": item.get("assetName"),
+        "asset_version": item.get("assetVersion"),
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _settings(original: Original, body: Body) -> dict[str, Any]:
@@ -313,23 +307,23 @@ def _settings(original: Original, body: Body) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value not in (None, {}, [])}
 
 
-def _compute(given: Any, original: Original) -> str | None:
-    if not given:
+def _compute(compute: Any, original: Original) -> str | None:
+    if not compute:
         return None
-    text = str(given).removeprefix("azureml:")
+    text = str(compute).removeprefix("azureml:")
     head, _, name = text.partition("/computes/")
     return name if name and head.endswith(f"/workspaces/{original.settings.get('workspace')}") else text
 
 
-def _service(given: Mapping[str, Any]) -> dict[str, Any]:
-    properties = _mapping(given.get("properties"))
-    found = {
-        "type": _SERVICES.get(str(given.get("jobServiceType")), str(given.get("jobServiceType"))),
-        "all_instances": True if _mapping(given.get("nodes")).get("nodesValueType") == "All" else None,
+def _service(service: Mapping[str, Any]) -> dict[str, Any]:
+    kind, properties = str(service.get("jobServiceType")), _mapping(service.get("properties"))
+    fields = {
+        "type": _SERVICES.get(kind, kind),
+        "all_instances": True if _mapping(service.get("nodes")).get("nodesValueType") == "All" else None,
         "ssh_public_key": properties.get("sshPublicKeys"),
         "log_dir": properties.get("logDir"),
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -347,13 +341,8 @@ _NOBODY = "job"
 class AzureMLAdopter:
     """Adopts command jobs, from their request bodies or from documents that contain them."""
 
-    def originals(self, data: Any, folder: str | None) -> list[Original]:
-        """Return the command jobs of a document."""
-        return originals_in(data, folder)
-
-    def drafts(self, original: Original) -> Iterator[Draft]:
-        """Yield jobs that compile to the original's body."""
-        return drafts_of(original)
+    originals = staticmethod(originals_in)
+    drafts = staticmethod(drafts_of)
 
     def context(self, original: Original, settings: AzureML) -> CompileContext:
         """Return a compile context with the original job's name and the workspace in `settings`.
@@ -369,12 +358,8 @@ class AzureMLAdopter:
     def comparable(
         self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
-        """Return the body `request` in a form that can be compared with another body. Also return the fields that are
-        different in each submission, so they are not compared. `plan` is the plan that contains the body; None for the
-        original body.
-
-        Short ids become the full ids that the SDK sends. The property that marks cloudtrain's runs is left out, and a
-        fixed text replaces the code's id.
+        """Short ids become the full ids that the SDK sends. The property that marks cloudtrain's runs is left out, and
+        a fixed text replaces the code's id.
         """
         body: dict[str, Any] = json.loads(json.dumps(request["properties"]))
         renewed = [("name", "every run gets a name of its own")]
@@ -395,78 +380,71 @@ class AzureMLAdopter:
             body["computeId"] = compute_id(workspace, body["computeId"])
         for item in (body.get("inputs") or {}).values():
             if isinstance(item, dict) and item.get("uri"):
-                item["uri"] = with_prefix(item["uri"])
-                kind = "models" if item.get("jobInputType") in MODELS else "data"
-                if is_local(item["uri"]) or item["uri"].startswith(f"{LOCAL_UPLOAD}/{UNREAD}/"):
-                    item["uri"] = _DATA
+                uri, kind = with_prefix(item["uri"]), "models" if item.get("jobInputType") in MODELS else "data"
+                if is_local(uri) or uri.startswith(f"{LOCAL_UPLOAD}/{UNREAD}/"):
+                    uri = _DATA
                     renewed.append(("inputs", "data of this machine is uploaded under the hash of its content"))
-                item["uri"] = asset_id(workspace, item["uri"], kind) or item["uri"]
+                item["uri"] = asset_id(workspace, uri, kind) or uri
         timeout = (body.get("limits") or {}).get("timeout")
         if timeout is not None and duration_seconds(timeout) is not None:
             body["limits"] = {**body["limits"], "timeout": f"PT{duration_seconds(timeout)}S"}
         return Comparable({"properties": _without_empty(body)}, tuple(renewed))
 
     def _environment(
-        self, given: Any, context: CompileContext, plan: Plan | None, renewed: list[tuple[str, str]]
+        self, environment: Any, context: CompileContext, plan: Plan | None, renewed: list[tuple[str, str]]
     ) -> Any:
         """Return the definition of an environment that is not registered yet, or the complete id of a registered
         environment. If the id is different in each submission, add its field to `renewed`."""
-        if isinstance(given, Mapping):
-            if not given.get("asset_version"):
+        if isinstance(environment, Mapping):
+            if not environment.get("asset_version"):
                 renewed.append(("environmentId", _WHY_ENVIRONMENT))
-            return {"defined as": _definition(given)}
-        upload = next((item for item in plan.uploads if item.destination == given), None) if plan else None
+            return {"defined as": _definition(environment)}
+        upload = next((item for item in plan.uploads if item.destination == environment), None) if plan else None
         if upload is not None and upload.content is not None:
-            made = json.loads(upload.content)["properties"]
+            definition = json.loads(upload.content)["properties"]
             if upload.folder is not None:
-                made["build"]["path"] = upload.folder
-            *_, name, _, version = str(given).split("/")
+                definition["build"]["path"] = upload.folder
+            *_, name, _, version = str(environment).split("/")
             if name != UNNAMED:
-                made |= {"asset_name": name, "asset_version": None if version == upload.sha256[:32] else version}
-            return {"defined as": _definition(made)}
-        text = str(given or "")
+                definition |= {"asset_name": name, "asset_version": None if version == upload.sha256[:32] else version}
+            return {"defined as": _definition(definition)}
+        text = str(environment or "")
         return asset_id(context.account.workspace_id, text, "environments") or text
 
     def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return overrides that turn the body `ours` into `theirs`. The code's id, and an environment that is not
-        registered yet, are left out.
-        """
-        wanted = {name: {} for name in _MAPPINGS if name in ours["properties"]} | theirs["properties"]
-        found = overrides_between(ours["properties"], wanted)
-        if isinstance(found.get("environmentId"), Mapping):
-            del found["environmentId"]
-        if found.get("codeId") == _CODE:
-            del found["codeId"]
-        return found
+        """The code's id, and an environment that is not registered yet, are left out."""
+        target = {name: {} for name in _MAPPINGS if name in ours["properties"]} | theirs["properties"]
+        overrides = overrides_between(ours["properties"], target)
+        if isinstance(overrides.get("environmentId"), Mapping):
+            del overrides["environmentId"]
+        if overrides.get("codeId") == _CODE:
+            del overrides["codeId"]
+        return overrides
 
     def hook(self) -> str:
-        """Return the code that captures the job of a script that uses azure-ai-ml."""
         return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
 
     def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], None]:
-        """Return the job that a script was about to create, with the workspace of the script's client. The second
-        value, an archive of the code, is always None."""
         workspace = {str(name): str(value) for name, value in (record.get("workspace") or {}).items()}
-        found = originals_in(record.get("job"), None)
-        return [replace(item, settings={**workspace, **item.settings}) for item in found], None
+        originals = originals_in(record.get("job"), None)
+        return [replace(item, settings={**workspace, **item.settings}) for item in originals], None
 
     def reason(self, path: ValuePath) -> str:
-        """Explain why the adopted job cannot reproduce the field at `path`, even with overrides."""
         field = str(path[1]) if len(path) > 1 else ""
         return _REASONS.get(field, "a job has no field for this")
 
 
-def _definition(given: Mapping[str, Any]) -> dict[str, Any]:
+def _definition(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return an environment's definition, with the parsed content of its conda file instead of the file's text."""
-    found: dict[str, Any] = {key: given[key] for key in ("image", *ENVIRONMENT_WORDS) if given.get(key)}
-    if given.get("condaFile"):
+    definition: dict[str, Any] = {key: fields[key] for key in ("image", *ENVIRONMENT_WORDS) if fields.get(key)}
+    if fields.get("condaFile"):
         import yaml
 
-        found["condaFile"] = json.loads(json.dumps(yaml.safe_load(given["condaFile"]), default=str))
-    build = given.get("build")
+        definition["condaFile"] = json.loads(json.dumps(yaml.safe_load(fields["condaFile"]), default=str))
+    build = fields.get("build")
     if isinstance(build, Mapping):
-        found["build"] = {"path": build.get("path"), "dockerfilePath": build.get("dockerfilePath") or "Dockerfile"}
-    return found
+        definition["build"] = {"path": build.get("path"), "dockerfilePath": build.get("dockerfilePath") or "Dockerfile"}
+    return definition
 
 
 def _without_empty(value: Any) -> Any:

@@ -25,8 +25,6 @@ from cloudtrain.targets.azureml.compile.parts import (
     is_own_type,
     is_virtual_cluster,
     machines_of,
-    only_sagemaker,
-    some_machines,
 )
 from cloudtrain.targets.azureml.compile.places import (
     ChosenEnvironment,
@@ -46,8 +44,6 @@ if TYPE_CHECKING:
 
 # Convert options of mpirun to environment variables that Open MPI reads, because Azure ML builds the mpirun line
 # itself.
-
-_MCA = ("-mca", "--mca")
 
 
 def option_variables(job: TrainingJob) -> dict[str, str]:
@@ -77,11 +73,11 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
                 raise ValueError("`-x` needs the name of a variable")
             if equals:  # without a value it forwards a variable, but every process has all of them
                 yield name, value
-        elif word in _MCA:
-            setting, given = next(rest, None), next(rest, None)
-            if setting is None or given is None:
+        elif word in ("-mca", "--mca"):
+            setting, text = next(rest, None), next(rest, None)
+            if setting is None or text is None:
                 raise ValueError(f"`{word}` needs a name and a value")
-            yield f"OMPI_MCA_{setting}", given
+            yield f"OMPI_MCA_{setting}", text
         else:
             raise ValueError(f"`{word}` cannot be set by an environment variable")
 
@@ -142,11 +138,11 @@ def network_variables(job: TrainingJob, machines: MachineGroup, environment: str
 RUN_PROPERTY = "cloudtrain.run"
 """The property that marks a job as ours; its value is the run's name. Properties, unlike tags, can never be changed."""
 
-_TIERS = {"basic": "Basic", "standard": "Standard", "premium": "Premium"}
-_PRIORITIES = {"low": 1, "medium": 2, "high": 3}
-_IDENTITIES = {"user": "UserIdentity", "managed": "Managed", "aml_token": "AMLToken"}
-_EVENTS = {"completed": "JobCompleted", "failed": "JobFailed", "cancelled": "JobCancelled"}
-_SERVICES = {"ssh": "SSH", "tensor_board": "TensorBoard", "jupyter_lab": "JupyterLab", "vs_code": "VSCode"}
+PRIORITIES = {"low": 1, "medium": 2, "high": 3}
+IDENTITIES = {"user": "UserIdentity", "managed": "Managed", "aml_token": "AMLToken"}
+EVENTS = {"completed": "JobCompleted", "failed": "JobFailed", "cancelled": "JobCancelled"}
+SERVICES = {"ssh": "SSH", "tensor_board": "TensorBoard", "jupyter_lab": "JupyterLab", "vs_code": "VSCode"}
+"""Words of the settings, and the body's words for them."""
 
 
 class Parts(NamedTuple):
@@ -161,7 +157,6 @@ class Parts(NamedTuple):
 
     @property
     def account(self) -> AzureMLAccount:
-        """Return the account settings, which name the workspace."""
         account: AzureMLAccount = self.context.account
         return account
 
@@ -171,6 +166,7 @@ def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
     `problems`.
     """
     job, target, account = parts.job, parts.target, parts.account
+    compute, seconds = target.compute, job.max_runtime
     properties = {
         "jobType": "Command",
         "displayName": target.display_name or parts.context.run_name,
@@ -179,10 +175,10 @@ def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
         "command": problems.value(lambda: command_of(job), ""),
         "codeId": None if job.source_dir is None else code_id(account.workspace_id, parts.context.bundle.sha256),
         "environmentId": parts.environment.id,
-        "computeId": _compute(target, account),
+        "computeId": None if compute is None else compute_id(account.workspace_id, compute),
         "distribution": parts.distribution,
         "resources": _resources(parts),
-        "limits": _limits(job),
+        "limits": None if seconds is None else {"jobLimitsType": "Command", "timeout": duration_text(seconds)},
         "queueSettings": problems.value(lambda: _queue(job, target), None),
         "identity": _identity(target),
         "notificationSetting": _notifications(target),
@@ -197,37 +193,25 @@ def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
     return {"properties": {key: value for key, value in properties.items() if value is not None}}
 
 
-def _compute(target: AzureML, account: AzureMLAccount) -> str | None:
-    return compute_id(account.workspace_id, target.compute) if target.compute is not None else None
-
-
 def _resources(parts: Parts) -> dict[str, Any] | None:
     """Return the body's `resources`; None for a single instance of a cluster, which is the service's default."""
     target, resources = parts.target, parts.job.resources
     arguments = target.docker_args
-    asked = {
-        "instanceType": _instance_type(parts),
+    compute, name = target.compute, parts.machines.instance_type
+    # Clusters have only one type, which the body does not name, unless they are of Kubernetes or virtual.
+    is_fixed = compute is not None and is_cluster(compute) and not is_own_type(compute, name)
+    fields = {
+        "instanceType": None if is_fixed else name or None,
         "locations": list(target.locations) or None,
         "maxInstanceCount": target.max_instance_count,
         "shmSize": size_text(resources.shm_size) if resources.shm_size is not None else None,
         "dockerArgs": arguments if isinstance(arguments, str) else None,
         "dockerArgsList": list(arguments) if isinstance(arguments, tuple) else None,
     }
-    given = {key: value for key, value in asked.items() if value is not None}
-    if given or resources.instance_count > 1 or "instance_count" in resources.model_fields_set:
-        return {"instanceCount": resources.instance_count, "properties": {}, **given}
+    fields = {key: value for key, value in fields.items() if value is not None}
+    if fields or resources.instance_count > 1 or "instance_count" in resources.model_fields_set:
+        return {"instanceCount": resources.instance_count, "properties": {}, **fields}
     return None
-
-
-def _instance_type(parts: Parts) -> str | None:
-    """Return the instance type for serverless compute, Kubernetes and virtual clusters; None for other clusters.
-
-    Other clusters have only one type, so the body does not name it.
-    """
-    compute, name = parts.target.compute, parts.machines.instance_type
-    if not name or (compute is not None and is_cluster(compute) and not is_own_type(compute, name)):
-        return None
-    return name
 
 
 def size_text(size: int) -> str:
@@ -236,12 +220,6 @@ def size_text(size: int) -> str:
         if size % (1 << bits) == 0:
             return f"{size >> bits}{unit}"
     return f"{size}b"
-
-
-def _limits(job: TrainingJob) -> dict[str, str] | None:
-    if job.max_runtime is None:
-        return None
-    return {"jobLimitsType": "Command", "timeout": duration_text(job.max_runtime)}
 
 
 def _queue(job: TrainingJob, target: AzureML) -> dict[str, Any] | None:
@@ -257,9 +235,9 @@ def _queue(job: TrainingJob, target: AzureML) -> dict[str, Any] | None:
             raise JobError(problems)
         queue["jobTier"] = "Spot"
     if target.job_tier is not None:
-        queue["jobTier"] = _TIERS[target.job_tier]
+        queue["jobTier"] = target.job_tier.capitalize()
     if target.priority is not None:
-        queue["priority"] = _PRIORITIES[target.priority]
+        queue["priority"] = PRIORITIES[target.priority]
     return queue or None
 
 
@@ -277,24 +255,22 @@ def _identity(target: AzureML) -> dict[str, str] | None:
     ids = {"clientId": target.managed_identity_client_id, "resourceId": target.managed_identity_resource_id}
     named = {field: written for field, written in ids.items() if written}
     kind = target.identity or ("managed" if named else None)
-    return None if kind is None else {"identityType": _IDENTITIES[kind], **named}
+    return None if kind is None else {"identityType": IDENTITIES[kind], **named}
 
 
 def _notifications(target: AzureML) -> dict[str, list[str]] | None:
-    given = target.notifications
-    if given is None:
-        return None
-    return {"emailOn": [_EVENTS[event] for event in given.on], "emails": list(given.emails)}
+    wish = target.notifications
+    return None if wish is None else {"emailOn": [EVENTS[name] for name in wish.on], "emails": list(wish.emails)}
 
 
 def _service(service: Service) -> dict[str, Any]:
     properties = {"sshPublicKeys": service.ssh_public_key, "logDir": service.log_dir}
-    given = {key: value for key, value in properties.items() if value is not None}
-    return {
-        "jobServiceType": _SERVICES[service.type],
-        **({"nodes": {"nodesValueType": "All"}} if service.all_instances else {}),
-        **({"properties": given} if given else {}),
+    fields = {
+        "jobServiceType": SERVICES[service.type],
+        "nodes": {"nodesValueType": "All"} if service.all_instances else None,
+        "properties": {key: value for key, value in properties.items() if value is not None},
     }
+    return {key: value for key, value in fields.items() if value}
 
 
 def _variables(parts: Parts, problems: Problems) -> dict[str, str]:
@@ -384,8 +360,7 @@ def _cost(machines: MachineGroup, body: Body) -> str:
 def compile_azureml(job: AnyJob, target: AzureML, context: CompileContext) -> Plan:
     """Return the plan of a job on Azure ML, whose `request` is the body of the job's PUT.
 
-    `context.account` must be an `AzureMLAccount`. The request is complete before any upload, because the code's id
-    contains the code's hash.
+    The request is complete before any upload, because the code's id contains the code's hash.
 
     Raises:
         JobError: the job asks for something that Azure ML does not have; the hint names an alternative.
@@ -433,12 +408,13 @@ def parts_of(job: TrainingJob, target: AzureML, context: CompileContext, problem
 
     If a part cannot be decided, the reasons are added to `problems` and a placeholder is used.
     """
+    # With placeholders, cloudtrain can report a job's other mistakes even if its machines are not valid.
+    placeholders, distribution = MachineGroup("", job.resources.instance_count, None), None
     machines = problems.value(lambda: machines_of(job, context.account), None)
-    known = machines or some_machines(job)
-    is_known = machines is not None or only_sagemaker(job)
-    distribution = problems.value(lambda: distribution_of(job, known), None) if is_known else None
+    if machines is not None or job.distribution.type in ("smddp", "smp"):  # which only SageMaker has
+        distribution = problems.value(lambda: distribution_of(job, machines or placeholders), None)
     environment = problems.value(lambda: environment_of(job, context), ChosenEnvironment(""))
-    return Parts(job, target, context, known, distribution, environment)
+    return Parts(job, target, context, machines or placeholders, distribution, environment)
 
 
 def overridden(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -455,20 +431,15 @@ def overridden(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict
         for name, (kind, word) in _SHAPES.items()
         if (name in request["properties"] or name in properties) and not isinstance(properties.get(name), kind)
     ]
-    problems += _count_problems(properties)
+    merged_body = {**request, "properties": properties}
+    for section, name in _COUNTS:
+        count = Body(merged_body).mapping(section).get(name)
+        if isinstance(count, int) and count > MAX_COUNT:  # such as `instanceCount: 100000`
+            message = f"`{name}` must be at most {MAX_COUNT}, not `{count}`"
+            problems.append(Problem((OVERRIDES, section, name), message, f"write {MAX_COUNT} or less", code="CT035"))
     if problems:
         raise JobError(problems)
-    return {**request, "properties": properties}
-
-
-def _count_problems(properties: Mapping[str, Any]) -> Iterator[Problem]:
-    """Report counts in the overrides, such as `instanceCount: 100000`, that exceed the limit for the job's fields."""
-    for section, name in _COUNTS:
-        found = properties.get(section)
-        count = found.get(name) if isinstance(found, Mapping) else None
-        if isinstance(count, int) and count > MAX_COUNT:
-            message = f"`{name}` must be at most {MAX_COUNT}, not `{count}`"
-            yield Problem((OVERRIDES, section, name), message, f"write {MAX_COUNT} or less", code="CT035")
+    return merged_body
 
 
 _COUNTS = (

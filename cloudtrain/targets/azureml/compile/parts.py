@@ -12,7 +12,7 @@ from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.choose import MachineGroup, known_type
 from cloudtrain.targets.azureml.catalogue import nearest_size
 from cloudtrain.targets.azureml.settings import AzureMLAccount
-from cloudtrain.targets.common import compiling as instance_types
+from cloudtrain.targets.common.compiling import type_by_gpu
 
 
 def distribution_of(job: TrainingJob, machines: MachineGroup) -> dict[str, Any] | None:
@@ -29,11 +29,6 @@ def is_launcher(job: TrainingJob) -> bool:
     return isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "launcher"
 
 
-def only_sagemaker(job: TrainingJob) -> bool:
-    """Return whether the distribution is a library that only SageMaker has."""
-    return job.distribution.type in ("smddp", "smp")
-
-
 def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
     """Return the number of processes on each instance.
 
@@ -42,8 +37,8 @@ def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
     Raises:
         JobError: the number is neither in the job nor in the catalogue.
     """
-    given: int | None = getattr(job.distribution, "processes_per_instance", None)
-    count = given or (machines.known.devices if machines.known else None)
+    count: int | None = getattr(job.distribution, "processes_per_instance", None)
+    count = count or (machines.known.devices if machines.known else None)
     if count is not None:
         return count
     what = f"`{machines.instance_type}` is not in the catalogue" if machines.instance_type else "no instance type given"
@@ -72,9 +67,7 @@ def _deepspeed(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
 
 
 def _tensorflow(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
-    """Return the TensorFlow distribution.
-
-    By default the service starts one worker on each instance. With parameter servers, the body always contains the
+    """By default the service starts one worker on each instance. With parameter servers, the body always contains the
     number of workers, because the service would also start workers on the servers' instances.
     """
     assert isinstance(job.distribution, TensorFlow)
@@ -85,8 +78,8 @@ def _tensorflow(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
 
 
 def _ray(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:  # noqa: ARG001 - a row's
-    given = job.distribution.model_dump(exclude={"type"}, exclude_none=True)
-    return {"distributionType": "Ray", **{camel(name): value for name, value in given.items()}}
+    fields = job.distribution.model_dump(exclude={"type"}, exclude_none=True)
+    return {"distributionType": "Ray", **{camel(name): value for name, value in fields.items()}}
 
 
 def camel(name: str) -> str:
@@ -151,11 +144,6 @@ def code_id(workspace_id: str, sha256: str) -> str:
     return f"{workspace_id}/codes/cloudtrain-{sha256[:40]}/versions/1"
 
 
-def environment_id(workspace_id: str, name: str, version: str) -> str:
-    """Return the id of an environment of the workspace."""
-    return f"{workspace_id}/environments/{name}/versions/{version}"
-
-
 def compute_id(workspace_id: str, compute: str) -> str:
     """Return the id of a compute of the workspace. `serverless` counts as a compute, as in Azure ML's tools.
 
@@ -188,22 +176,23 @@ def asset_id(workspace_id: str, written: str, kind: str) -> str | None:
     if plain.startswith(_PREFIX):
         return None
     if match := _ASSET.fullmatch(plain):
-        if kind == "environments" and plain.startswith(_CURATED):
-            return f"{_PREFIX}{plain}"
-        return f"{workspace_id}/{kind}/{match['name']}/versions/{match['version']}"
-    match = _LABEL.fullmatch(plain)
-    if match is None or match["label"] != LATEST:
+        end = f"versions/{match['version']}"
+    elif (match := _LABEL.fullmatch(plain)) and match["label"] == LATEST:
+        end = f"labels/{LATEST}"
+    else:
         return None
     if kind == "environments" and plain.startswith(_CURATED):
         return f"{_PREFIX}{plain}"
-    return f"{workspace_id}/{kind}/{match['name']}/labels/{LATEST}"
+    return f"{workspace_id}/{kind}/{match['name']}/{end}"
 
 
 class Labelled(NamedTuple):
-    """The newest version of an asset of a workspace: `.../environments/mine/labels/latest`."""
+    """The newest version of an asset of a workspace: `.../environments/mine/labels/latest`.
+
+    `thing` is the ARM id without version: `.../environments/mine`.
+    """
 
     thing: str
-    """ARM id without version: `.../environments/mine`."""
     kind: str
     name: str
 
@@ -218,7 +207,7 @@ def parse_label(written: object) -> Labelled | None:
 
 
 def is_label(written: str) -> bool:
-    """Return whether the text is `name@label`."""
+    """Whether the text is `name@label`."""
     return _LABEL.fullmatch(written.removeprefix(_PREFIX)) is not None
 
 
@@ -261,28 +250,19 @@ def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
         JobError: the job asks for something that only SageMaker has, or for a GPU that no instance type has.
     """
     resources = job.resources
+    end = "works only on SageMaker; Azure ML has no equivalent"
     problems = [
-        Problem(
-            ("resources", name), f"`{name}` works only on SageMaker; Azure ML has no equivalent", hint, code="CT031"
-        )
+        Problem(("resources", name), f"`{name}` {end}", hint, code="CT031")
         for name, hint in _FOREIGN.items()
         if getattr(resources, name)
     ]
     if problems:
         raise JobError(problems)
-    named = resources.instance_type.of("azureml") if resources.instance_type else None
-    if named is None and resources.gpu is not None:
-        named = instance_types.type_by_gpu("azureml", resources, account.overlay)
-    known = known_type("azureml", named, account.overlay) if named else None
-    return MachineGroup(known.name if known else named or "", resources.instance_count, known)
-
-
-def some_machines(job: TrainingJob) -> MachineGroup:
-    """Return placeholder machines of an unknown type, as many as the job asks for.
-
-    With them, cloudtrain can report a job's other mistakes even if its machines are not valid.
-    """
-    return MachineGroup("", job.resources.instance_count, None)
+    name = resources.instance_type.of("azureml") if resources.instance_type else None
+    if name is None and resources.gpu is not None:
+        name = type_by_gpu("azureml", resources, account.overlay)
+    known = known_type("azureml", name, account.overlay) if name else None
+    return MachineGroup(known.name if known else name or "", resources.instance_count, known)
 
 
 _FOREIGN = {

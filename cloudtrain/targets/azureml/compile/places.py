@@ -23,7 +23,6 @@ from cloudtrain.targets.azureml.compile.parts import (
     UNNAMED,
     asset_id,
     asset_meant,
-    environment_id,
     is_label,
     is_launcher,
 )
@@ -39,7 +38,7 @@ DEFAULT_STORE = "azureml://datastores/workspaceblobstore/paths"
 SCHEMES = ("azureml://", "https://", "http://", "wasbs://", "wasb://", "abfss://", "abfs://", "adl://")
 """Schemes that an input can be read from, apart from registered assets."""
 
-_INPUT_MODES = {
+INPUT_MODES = {
     ("mount", "ro"): "ReadOnlyMount",
     ("mount", "rw"): "ReadWriteMount",
     ("download", "ro"): "Download",
@@ -48,7 +47,7 @@ _INPUT_MODES = {
     ("eval_download", "ro"): "EvalDownload",
 }
 
-_OUTPUT_MODES = {"mount": "ReadWriteMount", "upload": "Upload", "direct": "Direct"}
+OUTPUT_MODES = {"mount": "ReadWriteMount", "upload": "Upload", "direct": "Direct"}
 
 
 LOCAL_UPLOAD = f"{DEFAULT_STORE}/LocalUpload"
@@ -85,13 +84,13 @@ def inputs_of(job: TrainingJob, account: AzureMLAccount, problems: list[Problem]
 
     Inputs that Azure ML cannot read are added to `problems`, and get a placeholder in the body.
     """
-    found: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for name, item in job.inputs.items():
-        wrong: list[Problem] = []
-        body = _input(name, item, account, wrong)
-        found[name] = {"jobInputType": item.type, "uri": f"{DEFAULT_STORE}/unknown/{name}"} if wrong else body
-        problems += wrong
-    return found
+        count = len(problems)
+        inputs[name] = _input(name, item, account, problems)
+        if len(problems) > count:
+            inputs[name] = {"jobInputType": item.type, "uri": f"{DEFAULT_STORE}/unknown/{name}"}
+    return inputs
 
 
 def outputs_of(job: TrainingJob, run_name: str, problems: list[Problem]) -> dict[str, Any]:
@@ -99,16 +98,17 @@ def outputs_of(job: TrainingJob, run_name: str, problems: list[Problem]) -> dict
 
     If a declared output has the checkpoint output's name, a problem is added to `problems`.
     """
-    found = {name: _output(item) for name, item in job.outputs.items()}
-    if MODEL not in found and (job.entry_point is not None or f"outputs.{MODEL}" in references_in(job.command or "")):
-        found[MODEL] = _output(Output.model_construct())
+    outputs = {name: _output(item) for name, item in job.outputs.items()}
+    writes_model = job.entry_point is not None or f"outputs.{MODEL}" in references_in(job.command or "")
+    if MODEL not in outputs and writes_model:
+        outputs[MODEL] = _output(Output.model_construct())
     if job.checkpoint is not None:
-        if CHECKPOINT in found:
+        if CHECKPOINT in outputs:
             message = f"the output name `{CHECKPOINT}` is reserved for the job's checkpoints"
             problems.append(Problem(("outputs", CHECKPOINT), message, "give the output another name", code="CT032"))
         place = job.checkpoint.azureml or f"{DEFAULT_STORE}/cloudtrain/checkpoints/{run_name}/"
-        found[CHECKPOINT] = {"jobOutputType": "uri_folder", "mode": "ReadWriteMount", "uri": place}
-    return found
+        outputs[CHECKPOINT] = {"jobOutputType": "uri_folder", "mode": "ReadWriteMount", "uri": place}
+    return outputs
 
 
 def _input(name: str, item: Input, account: AzureMLAccount, problems: list[Problem]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _input(name: str, item: Input, account: AzureMLAccount, problems: list[Probl
     uri = _uri(name, item, account, problems)
     body: dict[str, Any] = {"jobInputType": item.type, "uri": uri}
     if {"mode", "access"} & item.model_fields_set:
-        mode = _INPUT_MODES.get((item.mode, item.access))
+        mode = INPUT_MODES.get((item.mode, item.access))
         if mode is None:
             problems.append(_no_mode(name, item))
         body["mode"] = mode
@@ -140,32 +140,32 @@ def _uri(name: str, item: Input, account: AzureMLAccount, problems: list[Problem
         return None
     if item.azureml.startswith(SCHEMES):
         return item.azureml
-    found = asset_id(account.workspace_id, item.azureml, "models" if item.type in MODELS else "data")
-    if found is None and is_label(item.azureml):
+    asset = asset_id(account.workspace_id, item.azureml, "models" if item.type in MODELS else "data")
+    if asset is not None:
+        return asset
+    if is_label(item.azureml):
         message = f"`{item.azureml}`: `latest` is the only label that Azure ML's tools look up"
         name = item.azureml.partition("@")[0]
-        problems.append(Problem(path, message, f"name a version: `{name}:1`, or write `{name}@latest`", code="CT032"))
-    elif found is None and (meant := asset_meant(item.azureml)) is not None:
-        asset, version = meant
+        hint = f"name a version: `{name}:1`, or write `{name}@latest`"
+    elif (meant := asset_meant(item.azureml)) is not None:
+        name, version = meant
         message = f"`{item.azureml}` names no version of a data asset"
-        hint = f"name one: `azureml:{asset}:1`; `az ml data list --name {asset}` lists them"
-        problems.append(
-            Problem(path, message, hint if version is None else f"write `azureml:{asset}:{version}`", code="CT032")
-        )
-    elif found is None:
+        hint = f"name one: `azureml:{name}:1`; `az ml data list --name {name}` lists them"
+        hint = hint if version is None else f"write `azureml:{name}:{version}`"
+    else:
         message = f"Azure ML cannot read from `{item.azureml}`"
         hint = (
             f"use `azureml:NAME:VERSION`, `{DEFAULT_STORE}/PATH` or an `https://`, `wasbs://` or `abfss://` address; "
             f"`./{item.azureml.lstrip('/')}` uploads it from this machine"
         )
-        problems.append(Problem(path, message, hint, code="CT032"))
-    return found
+    problems.append(Problem(path, message, hint, code="CT032"))
+    return None
 
 
 def _output(item: Output) -> dict[str, Any]:
     body: dict[str, Any] = {"jobOutputType": item.type}
     if "mode" in item.model_fields_set:
-        body["mode"] = _OUTPUT_MODES[item.mode]
+        body["mode"] = OUTPUT_MODES[item.mode]
     optional = {"uri": item.azureml, "assetName": item.asset_name, "assetVersion": item.asset_version}
     return body | {key: value for key, value in optional.items() if value is not None}
 
@@ -190,36 +190,36 @@ def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironme
         JobError: the job names no environment, an environment without a version, or a framework for which there is no
             curated environment.
     """
-    given = job.environment
-    image = given.image.of("azureml") if given.image else None
-    registered = given.of("azureml")
+    environment = job.environment
+    image = environment.image.of("azureml") if environment.image else None
+    registered = environment.of("azureml")
     if registered is not None:
-        _refuse_names(given)
+        _refuse_names(environment)
         return ChosenEnvironment(_registered_id(registered, context.account.workspace_id))
-    if given.build is not None:
-        if image is not None or given.conda_file is not None:
+    if environment.build is not None:
+        if image is not None or environment.conda_file is not None:
             raise _wrong("build", "an environment is either built from a Dockerfile or made of an image", "remove one")
-        return _asset_from_build(given, given.build, posixpath.normpath(given.dockerfile or "Dockerfile"), context)
-    if given.dockerfile is not None:
+        return _asset_from_build(environment, environment.build, context)
+    if environment.dockerfile is not None:
         hint = "add the folder, for example `build: ../environment`"
         raise _wrong("dockerfile", "`dockerfile` needs `build`, the folder that contains the file", hint)
     if image is not None:
-        return _asset_from_image(given, image, context)
-    if given.conda_file is not None:
+        return _asset_from_image(environment, image, context)
+    if environment.conda_file is not None:
         message = "`conda_file` needs an image to build on"
         hint = "add `image: {azureml: mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22.04}`"
         raise _wrong("conda_file", message, hint)
-    if given.framework is None:
+    if environment.framework is None:
         hint = 'add `environment: {framework: pytorch, version: "2.8"}`, `azureml: azureml:NAME:VERSION`, or an `image`'
         raise _wrong("framework", "the job does not say in which environment it runs on Azure ML", hint)
-    _refuse_names(given)
-    return ChosenEnvironment(_curated_id(given.framework, given.version))
+    _refuse_names(environment)
+    return ChosenEnvironment(_curated_id(environment.framework, environment.version))
 
 
 def _registered_id(written: str, workspace_id: str) -> str:
-    found = asset_id(workspace_id, written, "environments")
-    if found is not None:
-        return found
+    asset = asset_id(workspace_id, written, "environments")
+    if asset is not None:
+        return asset
     name, version = asset_meant(written) or (written.removeprefix("azureml:").partition("@")[0], None)
     if is_label(written):
         message = f"`{written}`: `latest` is the only label that Azure ML's tools look up"
@@ -229,64 +229,62 @@ def _registered_id(written: str, workspace_id: str) -> str:
     raise _wrong("azureml", message, hint if version is None else f"write `azureml:{name}:{version}`")
 
 
-def _refuse_names(given: Environment) -> None:
-    """Raise JobError if the job gives a name, a description or tags to an environment that already exists."""
+def _refuse_names(environment: Environment) -> None:
     for field in ("asset_name", "asset_version", "description", "tags"):
-        if getattr(given, field):
+        if getattr(environment, field):
             message = f"`{field}` applies only to an environment that cloudtrain registers; this job's already exists"
             raise _wrong(field, message, "remove it, or define the environment with `image` or `build`")
 
 
-def _asset_from_image(given: Environment, image: str, context: CompileContext) -> ChosenEnvironment:
+def _asset_from_image(environment: Environment, image: str, context: CompileContext) -> ChosenEnvironment:
     properties: dict[str, Any] = {"image": image}
-    if given.conda_file is not None:
+    if environment.conda_file is not None:
         if context.conda is None:
             hint = "write the path relative to `source_dir`, and check that no ignore file excludes the file"
-            raise _wrong("conda_file", f"the bundle has no file `{given.conda_file}`", hint)
+            raise _wrong("conda_file", f"the bundle has no file `{environment.conda_file}`", hint)
         properties["condaFile"] = context.conda
-    return _asset(given, properties, context)
+    return _asset(environment, properties, context)
 
 
-def _asset_from_build(given: Environment, folder: str, dockerfile: str, context: CompileContext) -> ChosenEnvironment:
+def _asset_from_build(environment: Environment, folder: str, context: CompileContext) -> ChosenEnvironment:
     """Return an environment that is built from a folder.
 
     By default a hash of the folder's content identifies the environment, because the folder's address is known only
     after the upload.
     """
+    dockerfile = posixpath.normpath(environment.dockerfile or "Dockerfile")
     if context.build is None:
         hint = "write the folder's path relative to `source_dir`, and the file's name in `dockerfile`"
         raise _wrong("build", f"the bundle has no file `{posixpath.normpath(f'{folder}/{dockerfile}')}`", hint)
     build = {"contextUri": FOLDER, "dockerfilePath": dockerfile}
-    return _asset(given, {"build": build}, context, folder=posixpath.normpath(folder), sha256=context.build)
+    return _asset(environment, {"build": build}, context, folder=posixpath.normpath(folder), sha256=context.build)
 
 
 def _asset(
-    given: Environment,
+    environment: Environment,
     definition: Mapping[str, Any],
     context: CompileContext,
     *,
     folder: str | None = None,
     sha256: str = "",
 ) -> ChosenEnvironment:
-    if given.asset_version is not None and given.asset_name is None:
+    if environment.asset_version is not None and environment.asset_name is None:
         raise _wrong("asset_version", "`asset_version` needs an `asset_name`", "add `asset_name`, or remove it")
-    words = {name: value for name in ("description", "tags") if (value := getattr(given, name))}
-    properties = {"isAnonymous": given.asset_name is None, "isArchived": False, **definition}
-    hashed = properties if given.asset_name else properties | words
-    digest = hashlib.sha256((canonical_json({"properties": hashed}) + sha256).encode()).hexdigest()
+    words = {name: value for name in ("description", "tags") if (value := getattr(environment, name))}
+    properties = {"isAnonymous": environment.asset_name is None, "isArchived": False, **definition}
+    identity = properties if environment.asset_name else properties | words
+    digest = hashlib.sha256((canonical_json({"properties": identity}) + sha256).encode()).hexdigest()
     content = canonical_json({"properties": properties | words})
-    version = given.asset_version or digest[:32]
-    destination = environment_id(context.account.workspace_id, given.asset_name or UNNAMED, version)
-    size = len(content.encode())
-    return ChosenEnvironment(
-        destination, Upload("environment", digest, destination, size, 1, content=content, folder=folder)
-    )
+    name, version = environment.asset_name or UNNAMED, environment.asset_version or digest[:32]
+    place = f"{context.account.workspace_id}/environments/{name}/versions/{version}"
+    upload = Upload("environment", digest, place, len(content.encode()), 1, content=content, folder=folder)
+    return ChosenEnvironment(place, upload)
 
 
 def _curated_id(framework: str, version: str | None) -> str:
-    found = curated_environment(framework, version)
-    if found is not None:
-        return found.id
+    curated = curated_environment(framework, version)
+    if curated is not None:
+        return curated.id
     versions = [row.version for row in CURATED if row.framework == framework]
     if not versions:
         message = f"Azure ML has no curated environment for `{framework}`"
@@ -294,11 +292,8 @@ def _curated_id(framework: str, version: str | None) -> str:
         raise _wrong("framework", message, hint)
     message = f"no curated environment of `{framework}` {version} is known"
     hint = did_you_mean(version or "", versions) or f"use `{versions[0]}`"
-    raise _wrong(
-        "version",
-        message,
-        f"{hint}, or name any environment by id: `azureml: azureml://registries/azureml/environments/...`",
-    )
+    by_id = "name any environment by id: `azureml: azureml://registries/azureml/environments/...`"
+    raise _wrong("version", message, f"{hint}, or {by_id}")
 
 
 def _wrong(field: str, message: str, hint: str) -> JobError:

@@ -52,15 +52,13 @@ def as_command_job(job: ProcessingJob) -> TrainingJob:
 
 def as_processing_plan(job: ProcessingJob, plan: Plan) -> Plan:
     """Return `plan`, the plan of the command job, with the summary and notes of the processing job."""
-    summary = [(label, text) for label, text in plan.summary if label not in _ONLY_TRAINING]
-    said = [
-        (label, job.entry_point or job.command or "") if label == "script" else (label, text) for label, text in summary
-    ]
-    sharded = [name for name, item in job.inputs.items() if item.shard]
-    if sharded:
-        count = job.resources.instance_count
-        said.append(("shards", f"{', '.join(sharded)}: dealt out by file over {count} instances"))
-    return replace(plan, summary=tuple(said), notes=(*plan.notes, *_notes(job)))
+    summary = {label: text for label, text in plan.summary if label not in _ONLY_TRAINING}
+    if "script" in summary:
+        summary["script"] = job.entry_point or job.command or ""
+    shards = [name for name, item in job.inputs.items() if item.shard]
+    if shards:
+        summary["shards"] = f"{', '.join(shards)}: dealt out by file over {job.resources.instance_count} instances"
+    return replace(plan, summary=tuple(summary.items()), notes=(*plan.notes, *_notes(job)))
 
 
 def _command(job: ProcessingJob, view: TrainingJob) -> str | None:

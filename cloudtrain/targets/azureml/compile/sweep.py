@@ -72,6 +72,8 @@ def _body(sweep: Sweep, job: Mapping[str, Any], marks: Mapping[str, str]) -> dic
     }
     if sweep.max_runtime is not None:
         limits["timeout"] = duration_text(sweep.max_runtime)
+    # With this variable `runtime.report` sends the objective to the workspace, where the service's tuner reads it.
+    variables = {WANTED: "azureml", **job.get("environmentVariables", {})}
     if "timeout" in job.get("limits", {}):
         limits["trialTimeout"] = job["limits"]["timeout"]
     body = {
@@ -82,18 +84,15 @@ def _body(sweep: Sweep, job: Mapping[str, Any], marks: Mapping[str, str]) -> dic
         "samplingAlgorithm": _algorithm(sweep),
         "objective": {"goal": sweep.objective.goal, "primaryMetric": sweep.objective.metric},
         "limits": limits,
-        "trial": {"command": command, **{key: job[key] for key in _TRIAL if key in job}, **_sending(job)},
+        "trial": {
+            "command": command,
+            **{key: job[key] for key in _TRIAL if key in job},
+            "environmentVariables": variables,
+        },
         "earlyTermination": _early(sweep),
         "resources": job.get("resources"),
     }
     return {key: value for key, value in body.items() if value is not None}
-
-
-def _sending(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the trial's `environmentVariables`, with a variable that makes `runtime.report` send the objective to the
-    workspace. The service's tuner reads the objective there.
-    """
-    return {"environmentVariables": {WANTED: "azureml", **job.get("environmentVariables", {})}}
 
 
 def _expression(item: Range) -> list[Any]:
@@ -104,11 +103,10 @@ def _expression(item: Range) -> list[Any]:
 
 
 def _algorithm(sweep: Sweep) -> dict[str, Any]:
-    words = {"grid": "Grid", "random": "Random", "bayesian": "Bayesian"}
-    found: dict[str, Any] = {"samplingAlgorithmType": words[sweep.strategy]}
+    algorithm: dict[str, Any] = {"samplingAlgorithmType": sweep.strategy.capitalize()}
     if sweep.strategy == "random" and sweep.seed is not None:
-        found |= {"rule": "random", "seed": sweep.seed}
-    return found
+        algorithm |= {"rule": "random", "seed": sweep.seed}
+    return algorithm
 
 
 def _early(sweep: Sweep) -> dict[str, Any] | None:
@@ -128,9 +126,7 @@ def _notes(sweep: Sweep) -> Iterator[str]:
 
 
 def _cannot(sweep: Sweep, job: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Yield each feature of the sweep that the service lacks, as a tuple of the field's path, a message and an
-    alternative.
-    """
+    """Yield each feature of the sweep that the service lacks: the field's path, a message and an alternative."""
     if sweep.objective is None:
         yield ("objective",), "Azure ML's sweep needs an objective", _ALTERNATIVE
     if sweep.strategy == "hyperband":
@@ -162,10 +158,8 @@ def _cannot(sweep: Sweep, job: Mapping[str, Any]) -> Iterator[tuple[tuple[str, .
 
 def _cannot_search(sweep: Sweep, name: str, item: Range) -> Iterator[tuple[str, str]]:
     if not _NAME.fullmatch(name):
-        yield (
-            f"Azure ML cannot search `{name}`: names must consist of letters, digits and `_`",
-            f"rename it, or {_ALTERNATIVE}",
-        )
+        message = f"Azure ML cannot search `{name}`: names must consist of letters, digits and `_`"
+        yield message, f"rename it, or {_ALTERNATIVE}"
     if sweep.strategy == "bayesian" and item.kind == "log":
         message = f"Azure ML's Bayesian sampling does not support logarithmic ranges, and `{name}` has one"
         yield message, f"use `strategy: random`, or {_ALTERNATIVE}"
