@@ -19,12 +19,11 @@ except for:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from shlex import quote
 
 from cloudtrain.errors import JobError, Problem
-from cloudtrain.job.data import Input
 from cloudtrain.job.model import format_duration
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan
@@ -107,11 +106,12 @@ def specification(
     stage: Stage, context: CompileContext, started: Sequence[Process], *, grace_period: int
 ) -> LaunchSpecification:
     """Return the launch specification for the processes `started`."""
-    layout, given = stage.layout, _given_places(stage.job)
+    layout, run_dir, count = stage.layout, stage.run_dir, len(started)
     programs = tuple(f"{stage.programs}/{name}" for name in ("python", "python3"))
     outputs = {name: layout.paths[f"outputs.{name}"] for name in stage.body.outputs}
-    linked = {name: place for name, place in given.items() if name in outputs}
-    made = [
+    linked = {name: place for name, place in _local_places(stage.job).items() if name in outputs}
+    inputs = {name: item.local for name, item in stage.job.inputs.items() if item.local is not None}
+    folders = [
         path
         for name, path in outputs.items()
         if name not in linked and stage.body.outputs[name].get("jobOutputType") != "uri_file"
@@ -120,27 +120,27 @@ def specification(
     own = {name: (outputs[name],) if name in outputs else tuple(f"{folder}/{name}" for folder in kept) for name in _OWN}
     return LaunchSpecification(
         name=context.run_name,
-        run_dir=stage.run_dir,
+        run_dir=run_dir,
         emulates="azureml",
         code=CodePlace(stage.account.archive(context.bundle), context.bundle.sha256, layout.code[0], layout.code[1:]),
-        directories=tuple(sorted([layout.data, *made, *linked.values()])),
+        directories=tuple(sorted([layout.data, *folders, *linked.values()])),
         files={path: f'#!/bin/sh\nexec {quote(stage.python)} "$@"\n' for path in programs},
         programs=programs,
         links=(
-            *(Link(layout.paths[f"inputs.{name}"], str(item.local), None) for name, item in _data(stage.job)),
+            *(Link(layout.paths[f"inputs.{name}"], str(path), None) for name, path in inputs.items()),
             *(Link(outputs[name], place, None) for name, place in linked.items()),
-            *(Link(path, target, None) for path, target in _user_logs(stage.run_dir, len(started))),
+            *(Link(f"{run_dir}/{_log(rank, count)}", f"{run_dir}/logs/rank_{rank}.log", None) for rank in range(count)),
         ),
         places={
             **own,
             "outputs": kept,
-            "user_logs": (f"{stage.run_dir}/user_logs",),
+            "user_logs": (f"{run_dir}/user_logs",),
             **{f"outputs/{name}": (path,) for name, path in outputs.items() if name not in _OWN},
         },
         launcher="processes",
         instances=stage.body.instances,
-        world_size=len(started),
-        ports=_ports(started),
+        world_size=count,
+        ports=tuple(sorted({name for each in started for text in each.env.values() for name in _PORT.findall(text)})),
         processes=tuple(_started_process(stage, process) for process in started),
         finishes=("worker",) if any(process.role == "ps" for process in started) else (),
         grace_period=grace_period,
@@ -151,11 +151,6 @@ def specification(
 _OWN = ("model", "checkpoint")
 
 
-def _ports(started: Sequence[Process]) -> tuple[str, ...]:
-    """Return the names of all ports that the processes' variables contain."""
-    return tuple(sorted({name for each in started for text in each.env.values() for name in _PORT.findall(text)}))
-
-
 def _started_process(stage: Stage, process: Process) -> StartedProcess:
     """Return the process to start. Signals go to its whole process group, because the shell does not forward them."""
     role = "process" if process.role == "rank" else process.role
@@ -163,7 +158,7 @@ def _started_process(stage: Stage, process: Process) -> StartedProcess:
     return StartedProcess.of(shown, "group", stage.layout.code[process.instance])
 
 
-def _given_places(job: TrainingJob) -> dict[str, str]:
+def _local_places(job: TrainingJob) -> dict[str, str]:
     """Map outputs to the local paths that the job names for them."""
     places = {name: item.local for name, item in job.outputs.items() if item.local is not None}
     if job.checkpoint is not None and job.checkpoint.local is not None:
@@ -171,15 +166,9 @@ def _given_places(job: TrainingJob) -> dict[str, str]:
     return places
 
 
-def _data(job: TrainingJob) -> Iterator[tuple[str, Input]]:
-    return ((name, item) for name, item in job.inputs.items() if item.local is not None)
-
-
-def _user_logs(run_dir: str, count: int) -> Iterator[tuple[str, str]]:
-    """Yield a link and its target for each rank's log. Links have Azure ML's names: `std_log_process_07.txt`."""
-    for rank in range(count):
-        name = f"std_log_process_{rank:0{len(str(count - 1))}d}.txt" if count > 1 else "std_log.txt"
-        yield f"{run_dir}/user_logs/{name}", f"{run_dir}/logs/rank_{rank}.log"
+def _log(rank: int, count: int) -> str:
+    """Return Azure ML's name of the log of one of `count` ranks."""
+    return f"user_logs/std_log_process_{rank:0{len(str(count - 1))}d}.txt" if count > 1 else "user_logs/std_log.txt"
 
 
 # Compile a job, a local target and a context into the plan of an emulated job.
@@ -212,7 +201,7 @@ def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: Compile
         specification(stage, context, started, grace_period=target.grace_period),
         job.name,
         context,
-        processes=tuple(map(_shorten, started)),
+        processes=tuple(replace(each, env=_without_long(each.env)) for each in started),
         summary=_summary(stage, len(started)),
         notes=_notes(stage),
     )
@@ -224,8 +213,7 @@ def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> 
     """
     account: LocalAccount = context.account
     problems = Problems(_horovod_problems(job))
-    made = problems.value(lambda: scaled_job(job, target, account), None)
-    scaled = made[0] if made else placed_job(job, target)
+    scaled, _ = problems.value(lambda: scaled_job(job, target, account), (placed_job(job, target), None))
     scaled = scaled.model_copy(update={"environment": job.environment.model_copy(update={"requirements": None})})
     plan = problems.value(lambda: compile_azureml(scaled, AzureML(), context._replace(account=ACCOUNT)), None)
     if problems or plan is None:
@@ -272,8 +260,8 @@ def _shares(stage: Stage, instance: int, world_size: int) -> dict[str, str]:
     return variables
 
 
-def _shorten(process: Process) -> Process:
-    return replace(process, env={name: value for name, value in process.env.items() if name not in LONG})
+def _without_long(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name not in LONG}
 
 
 def _summary(stage: Stage, world_size: int) -> Iterator[tuple[str, str]]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cloudtrain.errors import TargetError
 from cloudtrain.plans.document import UNSEEN, shell_word, visible, visible_yaml
 from cloudtrain.plans.plan import Plan
+from cloudtrain.targets.azureml.compile.job import SERVICES
 from cloudtrain.targets.azureml.compile.parts import duration_seconds, duration_text, parse_label
 from cloudtrain.targets.azureml.export_words import (
     Convert,
@@ -80,16 +80,16 @@ def job_of(request: Mapping[str, Any], run_name: str) -> dict[str, Any]:
         TargetError: azure-ai-ml cannot express a field; the message names the field.
     """
     try:
-        found = _JOB(request["properties"])
-        _check_command(found["command"], found["inputs"])
+        fields = _JOB(request["properties"])
+        _check_command(fields["command"], fields["inputs"])
     except Wordless as error:
-        raise refuse(error.paths) from None
-    written = {name: value for name, value in found.items() if value != {} or name not in _WRITTEN_EMPTY}
-    return {"name": run_name, **written}
+        raise _refusal(error.paths) from None
+    return {"name": run_name} | {
+        name: value for name, value in fields.items() if value != {} or name not in _WRITTEN_EMPTY
+    }
 
 
-def refuse(paths: Iterable[str], tool: str = "the SDK of Azure ML") -> TargetError:
-    """Return an error that names the fields that a tool cannot express, with a hint on how to send them anyway."""
+def _refusal(paths: Iterable[str], tool: str = "the SDK of Azure ML") -> TargetError:
     names = ", ".join(f"`{path}`" for path in paths)
     hint = "send the body itself: `cloudtrain submit`, or `az rest --method put` with the output of `--format request`"
     return TargetError(f"{tool} cannot express {names}", hint=hint, code="CT904")
@@ -128,16 +128,16 @@ def _seconds(value: Any) -> int:
 
 
 def _resources(value: Any) -> dict[str, Any]:
-    found: dict[str, Any] = _RESOURCES(value)
+    resources: dict[str, Any] = _RESOURCES(value)
     lost = [name for name in ("locations", "maxInstanceCount") if name in value]
     if "dockerArgsList" in value and lost:
         raise Wordless(*(f"{name} beside dockerArgsList" for name in lost))
     renamed = [name for name in value["properties"] if _RENAMED_RESOURCES.get(name.lower(), name) != name]
     if renamed:
         raise Wordless(*(f"properties.{name}" for name in renamed))
-    if not found["properties"]:
-        del found["properties"]
-    return found
+    if not resources["properties"]:
+        del resources["properties"]
+    return resources
 
 
 _RESOURCES = part(
@@ -156,16 +156,12 @@ _RESOURCES = part(
 
 
 def _add_type(kind: str, convert: Convert) -> Convert:
-    """Return a function that converts a value with `convert`, and adds the field `type` with the value `kind`."""
     return lambda value: {"type": kind, **convert(value)}
 
 
 _PROCESSES = part({"processCountPerInstance": ("process_count_per_instance", count)})
 _SERVERS = part(
-    {
-        "parameterServerCount": ("parameter_server_count", count),
-        "workerCount": ("worker_count", count),
-    },
+    {"parameterServerCount": ("parameter_server_count", count), "workerCount": ("worker_count", count)},
     always=("parameterServerCount",),
 )
 _RAY = part(
@@ -209,23 +205,23 @@ _OUTPUTS = {name: _add_type(name, _OUTPUT) for name in _DATA}
 
 def _service(kind: str) -> Callable[[Any], dict[str, Any]]:
     def convert(value: Any) -> dict[str, Any]:
-        found = {"type": kind, **_SERVICE(value)}
+        service = {"type": kind, **_SERVICE(value)}
         setting, word = SERVICE_SETTINGS.get(kind, ("", ""))
-        if list(found.get("properties", ())) == [setting] and found["properties"][setting]:
-            found[word] = found.pop("properties")[setting]
-        return found
+        if list(service.get("properties", ())) == [setting] and service["properties"][setting]:
+            service[word] = service.pop("properties")[setting]
+        return service
 
     return convert
 
 
 _NODES = kinds("nodesValueType", {"All": lambda value: part({})(value) or "all"})
 _SERVICE = part({"nodes": ("nodes", _NODES), "port": ("port", count), "properties": ("properties", each(text))})
-_SERVICES = {
-    "SSH": _service("ssh"),
-    "TensorBoard": _service("tensor_board"),
-    "JupyterLab": _service("jupyter_lab"),
-    "VSCode": _service("vs_code"),
-}
+_SERVICES = {word: _service(kind) for kind, word in SERVICES.items()}
+
+_LIMITS = part(
+    {"jobLimitsType": ("", constant("Command")), "timeout": ("timeout", _seconds)}, always=("jobLimitsType", "timeout")
+)
+_QUEUE = part({"jobTier": ("job_tier", one_of(TIERS)), "priority": ("priority", one_of(PRIORITIES))})
 
 _JOB = part(
     {
@@ -243,17 +239,8 @@ _JOB = part(
         "computeId": ("compute", _compute),
         "resources": ("resources", _resources),
         "distribution": ("distribution", kinds("distributionType", _DISTRIBUTIONS)),
-        "limits": (
-            "limits",
-            part(
-                {"jobLimitsType": ("", constant("Command")), "timeout": ("timeout", _seconds)},
-                always=("jobLimitsType", "timeout"),
-            ),
-        ),
-        "queueSettings": (
-            "queue_settings",
-            not_empty(part({"jobTier": ("job_tier", one_of(TIERS)), "priority": ("priority", one_of(PRIORITIES))})),
-        ),
+        "limits": ("limits", _LIMITS),
+        "queueSettings": ("queue_settings", not_empty(_QUEUE)),
         "identity": ("identity", kinds("identityType", _IDENTITIES)),
         "services": ("services", not_empty(each(kinds("jobServiceType", _SERVICES)))),
         "parentJobName": ("parent_job_name", text),
@@ -301,11 +288,6 @@ RESOURCES = ("instance_count", "instance_type", "locations", "docker_args", "shm
 """Resources that are arguments of `command`."""
 
 
-def command_program(job: Mapping[str, Any]) -> Program:
-    """Return a program that only makes the `command(...)`. `job` is the result of `job_of`."""
-    return Program({"job": _command(job)}, "", {}, EXTRA)
-
-
 def submit_program(job: Mapping[str, Any], place: AccountRef) -> Program:
     """Return a program that makes the `command(...)` and a client, and sends the job to the workspace."""
     arguments = {
@@ -322,43 +304,26 @@ def submit_program(job: Mapping[str, Any], place: AccountRef) -> Program:
 def _command(job: Mapping[str, Any]) -> Call:
     arguments: dict[str, Any] = {}
     for name, value in job.items():
-        arguments |= _PARTS[name](value) if name in _PARTS else {name: value}
+        if name in ("limits", "queue_settings") or (name == "resources" and value and set(value) <= set(RESOURCES)):
+            arguments |= value
+        elif name == "resources":
+            arguments[name] = Call(f"{_ENTITIES}.JobResourceConfiguration", dict(value))
+        elif name in ("distribution", "identity"):
+            arguments[name] = _object(value)
+        elif name == "services":
+            arguments[name] = {key: _object(item) for key, item in value.items()}
+        elif name in ("inputs", "outputs"):
+            kind = f"{_SDK}.{name.removesuffix('s').capitalize()}"
+            arguments[name] = {
+                k: Call(kind, dict(item)) if isinstance(item, dict) else item for k, item in value.items()
+            }
+        else:
+            arguments[name] = value
     return Call(f"{_SDK}.command", arguments)
 
 
-def _program_resources(value: Mapping[str, Any]) -> dict[str, Any]:
-    if value and set(value) <= set(RESOURCES):
-        return dict(value)
-    return {"resources": Call(f"{_ENTITIES}.JobResourceConfiguration", dict(value))}
-
-
-def _inputs(value: Mapping[str, Any]) -> dict[str, Any]:
-    return {"inputs": {name: _data("Input", item) if isinstance(item, dict) else item for name, item in value.items()}}
-
-
-def _outputs(value: Mapping[str, Any]) -> dict[str, Any]:
-    return {"outputs": {name: _data("Output", item) for name, item in value.items()}}
-
-
-def _data(name: str, item: Mapping[str, Any]) -> Call:
-    return Call(f"{_SDK}.{name}", dict(item))
-
-
-def _make_call(value: Mapping[str, Any]) -> Call:
+def _object(value: Mapping[str, Any]) -> Call:
     return Call(CLASSES[value["type"]], {name: inner for name, inner in value.items() if name != "type"})
-
-
-_PARTS: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "resources": _program_resources,
-    "inputs": _inputs,
-    "outputs": _outputs,
-    "limits": dict,
-    "queue_settings": dict,
-    "distribution": lambda value: {"distribution": _make_call(value)},
-    "identity": lambda value: {"identity": _make_call(value)},
-    "services": lambda value: {"services": {name: _make_call(item) for name, item in value.items()}},
-}
-"""Parts of a job that are separate arguments, or objects."""
 
 
 def _credential(place: AccountRef) -> Call:
@@ -371,22 +336,8 @@ def _credential(place: AccountRef) -> Call:
     return Call(f"azure.identity.{kind.name}", {"authority": cloud.login} if elsewhere and cloud else {})
 
 
-# Silence azure-ai-ml's warnings about its experimental classes.
-
 _REMARKS = "azure.ai.ml._utils._experimental"
 """The logger of azure-ai-ml (1.35.2) that calls half of its classes experimental, even on import."""
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the SDK's warnings while the `with` block runs, and restore the logger afterwards."""
-    logger = logging.getLogger(_REMARKS)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 # The job as YAML for `az ml job create --file` and `azure.ai.ml.load_job`.
@@ -411,35 +362,26 @@ def yaml_job(job: Mapping[str, Any], place: AccountRef, *, remark: str = "") -> 
     """
     wordless = [f"inputs.{name}.mode" for name, item in job.get("inputs", {}).items() if not _has_mode(item)]
     if wordless:
-        raise refuse(wordless, "the YAML of Azure ML")
-    document = {"$schema": SCHEMA, "type": "command", **{name: _convert(name, value) for name, value in job.items()}}
-    return "".join(f"# {line}\n" for line in _head(place, remark)) + _dump(document)
-
-
-def _head(place: AccountRef, remark: str) -> Iterator[str]:
+        raise _refusal(wordless, "the YAML of Azure ML")
+    document = {"$schema": SCHEMA, "type": "command", **job}
+    document |= {name: _yaml_job_id(job[name]) for name in ("code", "environment", "compute") if name in job}
+    if "inputs" in job:
+        document["inputs"] = {
+            key: item | {"path": _yaml_job_id(item["path"])} if isinstance(item, dict) else item
+            for key, item in job["inputs"].items()
+        }
     names = {"--subscription": place.subscription_id, "--resource-group": place.resource_group}
     options = names | {"--workspace-name": place.workspace}
     words = " ".join(f"{option} {shell_word(value)}" for option, value in options.items())
-    yield f"az ml job create --file job.yml {words}"
-    if remark:
-        yield remark
+    head = f"# az ml job create --file job.yml {words}\n" + (f"# {remark}\n" if remark else "")
+    return head + _dump(document)
 
 
 def _has_mode(item: Any) -> bool:
+    """Whether the schema accepts the mode of an input."""
     if not isinstance(item, dict) or "mode" not in item:
         return True
     return item["mode"] in (*_EVERY_MODE, *MODES.get(item["type"], ()))
-
-
-def _convert(name: str, value: Any) -> Any:
-    if name in ("code", "environment", "compute"):
-        return _yaml_job_id(value)
-    if name == "inputs":
-        return {
-            key: item | {"path": _yaml_job_id(item["path"])} if isinstance(item, dict) else item
-            for key, item in value.items()
-        }
-    return value
 
 
 def _yaml_job_id(written: str) -> str:
@@ -504,9 +446,14 @@ class AzureMLExports:
             MissingExtra: the SDK is not installed.
             TargetError: the SDK cannot express a field of the request; the message names it.
         """
-        program = command_program(self._job())
-        with quiet():
+        program = Program({"job": _command(self._job())}, "", {}, EXTRA)
+        logger = logging.getLogger(_REMARKS)
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        try:
             return build(program)[0]
+        finally:
+            logger.setLevel(level)
 
     def to_python(self) -> str:
         """Return Python code that makes the `command(...)` and sends it with an `MLClient`. Needs no SDK.

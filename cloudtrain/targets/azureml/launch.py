@@ -4,8 +4,6 @@ None of this was recorded on Azure. The sources are Microsoft's documentation ("
 TensorFlow guides), code that reads the service's variables (DeepSpeed's `comm.py`, hi-ml, Microsoft's own examples),
 and environments that users have published. A variable that these sources do not mention is left out, or the docstring
 of its function says that it is inferred.
-
-Start reading at `cloudtrain.targets.azureml.launch`.
 """
 
 from __future__ import annotations
@@ -36,8 +34,15 @@ def service_paths(body: Body, data: str) -> dict[str, str]:
 
     The text is a path in the folder `data`; with the mode `Direct`, the data's address; for a literal input, its value.
     """
-    inputs = {f"inputs.{name}": _input(name, item, data) for name, item in body.inputs.items()}
-    return inputs | {f"outputs.{name}": _output(name, item, data) for name, item in body.outputs.items()}
+    paths = {f"inputs.{name}": mounted_path(name, item, data) for name, item in body.inputs.items()}
+    paths |= {f"outputs.{name}": f"{data}/{name}" for name in body.outputs}
+    for kind, places in (("inputs", body.inputs), ("outputs", body.outputs)):
+        for name, item in places.items():
+            if is_literal(item):
+                paths[f"{kind}.{name}"] = str(item.get("value", ""))
+            elif item.get("mode") == "Direct" and (kind == "inputs" or item.get("uri")):
+                paths[f"{kind}.{name}"] = str(item.get("uri", ""))
+    return paths
 
 
 def is_literal(item: Mapping[str, Any]) -> bool:
@@ -53,16 +58,6 @@ def mounted_path(name: str, item: Mapping[str, Any], data: str) -> str:
     return f"{folder}/{match[1] or match[2]}" if match else folder
 
 
-def _input(name: str, item: Mapping[str, Any], data: str) -> str:
-    if is_literal(item):
-        return str(item.get("value", ""))
-    return str(item.get("uri", "")) if item.get("mode") == "Direct" else mounted_path(name, item, data)
-
-
-def _output(name: str, item: Mapping[str, Any], data: str) -> str:
-    return str(item["uri"]) if item.get("mode") == "Direct" and item.get("uri") else f"{data}/{name}"
-
-
 def fill_command(body: Body, paths: Mapping[str, str]) -> str:
     """Return the command with every reference replaced by its text in `paths`; other references stay unchanged.
 
@@ -71,15 +66,15 @@ def fill_command(body: Body, paths: Mapping[str, str]) -> str:
     """
     literals = {f"inputs.{name}" for name, item in body.inputs.items() if is_literal(item)}
     command, parts, end, quotes = body.command, [], 0, _Quotes()
-    for found in find_references(command):
-        value = paths.get(found.inner)
+    for reference in find_references(command):
+        value = paths.get(reference.inner)
         if value is None:
             continue
-        between = command[end : found.start]
+        between = command[end : reference.start]
         quotes.pass_over(between)
-        parts += [between, value if found.inner in literals else _quote_for(value, quotes.is_open)]
-        quotes.pass_over(found.text)
-        end = found.end
+        parts += [between, value if reference.inner in literals else _quote_for(value, quotes.is_open)]
+        quotes.pass_over(reference.text)
+        end = reference.end
     return "".join([*parts, command[end:]])
 
 
@@ -127,8 +122,6 @@ class JobLayout:
     """The addresses of one job's instances, and the paths of its data and code.
 
     Attributes:
-        run_name: the job's name.
-        workspace_id: the workspace's ARM id.
         hosts: the address of each instance, as it appears in lists of hosts.
         listen: maps an instance and a port to the address and port where other processes reach it.
         data: the folder that holds inputs and outputs.
@@ -148,7 +141,6 @@ class JobLayout:
 
     @property
     def is_multi(self) -> bool:
-        """Return whether the job has more than one instance."""
         return len(self.hosts) > 1
 
 
@@ -204,14 +196,14 @@ def tasks(body: Body) -> tuple[Task, ...]:
     """Return the parameter servers, followed by the workers. Default: one worker for each instance."""
     servers, workers = body.parameter_servers, body.workers
     behind = servers if servers + workers <= body.instances else 0
-    wanted = [("ps", number, number % body.instances) for number in range(servers)]
-    wanted += [("worker", number, (behind + number) % body.instances) for number in range(workers)]
+    roles = [("ps", number, number % body.instances) for number in range(servers)]
+    roles += [("worker", number, (behind + number) % body.instances) for number in range(workers)]
     next_port = [FIRST_PORT] * body.instances
-    found = []
-    for kind, index, instance in wanted:
-        found.append(Task(kind, index, instance, next_port[instance]))
+    every = []
+    for kind, index, instance in roles:
+        every.append(Task(kind, index, instance, next_port[instance]))
         next_port[instance] += 1
-    return tuple(found)
+    return tuple(every)
 
 
 def cluster_text(all_tasks: tuple[Task, ...], layout: JobLayout) -> str:
@@ -222,13 +214,10 @@ def cluster_text(all_tasks: tuple[Task, ...], layout: JobLayout) -> str:
     return json.dumps(cluster)
 
 
-def tf_config(cluster: str, task: Task) -> str:
-    """Return one task's TF_CONFIG; `cluster` is the result of `cluster_text`."""
-    own = json.dumps({"type": task.kind, "index": task.index})
-    return f'{{"cluster": {cluster}, "task": {own}, "environment": "cloud"}}'
-
-
 # The processes that each distribution starts, with the variables that distinguish them.
+#
+# AZUREML_PROCESS_NAME contains the rank in the whole job, so that only one process is named `rank_0`: in Microsoft's
+# own components, only the process `main` or `rank_0` writes files.
 
 MASTER_PORT = 6105
 """The port of PyTorch's rank 0, as in the guide for version 1 of the SDK."""
@@ -261,12 +250,6 @@ class Group(NamedTuple):
     make: Callable[[int], Rank]
 
 
-def process_groups(body: Body, layout: JobLayout) -> Iterator[Group]:
-    """Yield the processes by role; none for Ray, whose processes Azure does not document."""
-    start = _STARTS.get(body.kind)
-    return start(body, layout) if start else iter(())
-
-
 def _pytorch(body: Body, layout: JobLayout) -> Iterator[Group]:
     """Yield PyTorch's processes.
 
@@ -285,7 +268,7 @@ def _pytorch(body: Body, layout: JobLayout) -> Iterator[Group]:
             "RANK": str(rank),
             "WORLD_SIZE": str(len(layout.hosts) * count),
         }
-        return Rank(instance, rank, local, env | _process_name(rank), {})
+        return Rank(instance, rank, local, env | {"AZUREML_PROCESS_NAME": f"rank_{rank}"}, {})
 
     yield Group("rank", _on_each(layout, count), process)
 
@@ -311,7 +294,8 @@ def _mpi(body: Body, layout: JobLayout) -> Iterator[Group]:
             "OMPI_COMM_WORLD_SIZE": str(world),
             "OMPI_UNIVERSE_SIZE": str(world),
         }
-        return Rank(instance, rank, local, env | _process_name(rank), {"NCCL_SOCKET_IFNAME": INTERFACE})
+        env["AZUREML_PROCESS_NAME"] = f"rank_{rank}"
+        return Rank(instance, rank, local, env, {"NCCL_SOCKET_IFNAME": INTERFACE})
 
     yield Group("rank", _on_each(layout, count), process)
 
@@ -329,7 +313,9 @@ def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Group]:
         def process(number: int) -> Rank:
             task = every[first + number]
             rank = task.index + (workers if kind == "ps" else 0)
-            return Rank(task.instance, rank, local_ranks[first + number], {"TF_CONFIG": tf_config(cluster, task)}, {})
+            own = json.dumps({"type": task.kind, "index": task.index})
+            config = f'{{"cluster": {cluster}, "task": {own}, "environment": "cloud"}}'
+            return Rank(task.instance, rank, local_ranks[first + number], {"TF_CONFIG": config}, {})
 
         return Group(kind, tuple((task.instance, 1) for task in every[first : first + count]), process)
 
@@ -358,15 +344,6 @@ def _on_each(layout: JobLayout, count: int) -> tuple[tuple[int, int], ...]:
     return tuple((instance, count) for instance in range(len(layout.hosts)))
 
 
-def _process_name(rank: int) -> dict[str, str]:
-    """Return the variable with the process's name.
-
-    `rank` is the rank in the whole job, so that only one process is named `rank_0`: in Microsoft's own components, only
-    the process `main` or `rank_0` writes files.
-    """
-    return {"AZUREML_PROCESS_NAME": f"rank_{rank}"}
-
-
 # The environment variables that the processes of all distributions have.
 #
 # Some variables are left out because they are unknown before the job runs: the run's token, the service's endpoints,
@@ -388,23 +365,15 @@ def common_variables(body: Body, layout: JobLayout, instance: int, *, whole: boo
     """Return the variables that all processes of an instance get: the job's own, the paths of its data, and the
     service's. The service's variables override the job's. If `whole` is false, the variables in `LONG` are left out.
     """
-    found = {
-        **body.variables,
-        **_of_data(body, layout),
-        **_of_the_run(body, layout),
-        **_of_the_instance(layout, instance),
-    }
-    if whole:
-        return found | _of_all_hosts(layout, instance)
-    return {name: value for name, value in found.items() if name not in LONG}
-
-
-def _of_data(body: Body, layout: JobLayout) -> dict[str, str]:
-    variables = {}
+    variables = dict(body.variables)
     for name, item in body.inputs.items():
         prefix = "AZUREML_PARAMETER" if is_literal(item) else "AZURE_ML_INPUT"
         variables[f"{prefix}_{name}"] = layout.paths[f"inputs.{name}"]
-    return variables | {f"AZURE_ML_OUTPUT_{name}": layout.paths[f"outputs.{name}"] for name in body.outputs}
+    variables |= {f"AZURE_ML_OUTPUT_{name}": layout.paths[f"outputs.{name}"] for name in body.outputs}
+    variables |= _of_the_run(body, layout) | _of_the_instance(layout, instance)
+    if whole:
+        return variables | _of_all_hosts(layout, instance)
+    return {name: value for name, value in variables.items() if name not in LONG}
 
 
 def _of_the_run(body: Body, layout: JobLayout) -> dict[str, str]:
@@ -480,15 +449,15 @@ def _groups(body: Body, layout: JobLayout, *, whole: bool) -> Iterator[Alike]:
 
     @lru_cache(maxsize=4)
     def variables_of(instance: int) -> dict[str, str]:
-        """Return the variables that all processes of an instance share. Results are cached."""
         return common_variables(body, layout, instance, whole=whole)
 
     def alike(group: Group) -> Alike:
         def process(number: int) -> Process:
-            made = group.make(number)
-            env = {**made.defaults, **variables_of(made.instance), **made.env}
-            return Process(made.instance, group.role, argv, dict(sorted(env.items())), made.rank, made.local_rank)
+            rank = group.make(number)
+            env = {**rank.defaults, **variables_of(rank.instance), **rank.env}
+            return Process(rank.instance, group.role, argv, dict(sorted(env.items())), rank.rank, rank.local_rank)
 
         return Alike(group.role, group.spread, process)
 
-    return map(alike, process_groups(body, layout))
+    start = _STARTS.get(body.kind)  # Azure does not document Ray's processes
+    return map(alike, start(body, layout) if start else ())
