@@ -18,7 +18,7 @@ from cloudtrain.adoption.launched import (
     read_launch_line,
     read_task_file,
 )
-from cloudtrain.adoption.launches import Launch
+from cloudtrain.adoption.launches import TrainingLaunch
 from cloudtrain.adoption.proof import Adoption, adopt_original
 from cloudtrain.adoption.sources import STDIN, adopt_launch, originals_of_document, parsed_text, text_of
 from cloudtrain.documents.document import Unreadable
@@ -72,15 +72,15 @@ def adopt(
             raise UsageError(f"`{source}` is neither a script nor a notebook", hint=hint, code="CT981")
         return adopt_statically(Path(source), Path(folder))
     try:
-        launched = launch_of(str(source))
-        if launched is not None:
+        launch = launch_of(str(source))
+        if launch is not None:
             if job is not None:
                 message = f"`{shortened(str(source))}` starts one job, so `--job` has nothing to choose from"
                 hint = "remove `--job`; `name` in the job file names the job"
                 raise UsageError(message, hint=hint, code="CT981")
-            return adopt_launch(*launched, Path(folder))
-        found = originals_of(str(source), arguments, execute=execute, python=python, time_limit=time_limit)
-        return adopt_original(chosen(found, job), Path(folder))
+            return adopt_launch(*launch, Path(folder))
+        originals = originals_of(str(source), arguments, execute=execute, python=python, time_limit=time_limit)
+        return adopt_original(select_original(originals, job), Path(folder))
     except CloudtrainError:
         raise
     except _WRONG_TYPES as error:  # no service has accepted a document in a file
@@ -95,7 +95,7 @@ _WRONG_TYPES = (ArithmeticError, AttributeError, LookupError, RecursionError, Ty
 """What a value raises whose type is not that of its field, such as a list in the place of a name."""
 
 
-def launch_of(source: str) -> tuple[Launch, str] | None:
+def launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
     """Return the training that a launch line, a batch script or a task file starts, and a description of the source.
     Return None for other sources.
 
@@ -106,12 +106,11 @@ def launch_of(source: str) -> tuple[Launch, str] | None:
         return _launch_of(source)
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         hint = 'adopt the launch line alone: `cloudtrain adopt "torchrun ... train.py"`'
-        raise UsageError(
-            f"the launch line in `{source[:80]}` cannot be read: {error}", hint=hint, code="CT981"
-        ) from None
+        message = f"the launch line in `{source[:80]}` cannot be read: {error}"
+        raise UsageError(message, hint=hint, code="CT981") from None
 
 
-def _launch_of(source: str) -> tuple[Launch, str] | None:
+def _launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
     if not os.path.isfile(source):  # noqa: PTH113 - a Path raises where the name is too long
         exists = source == STDIN or os.path.exists(source)  # noqa: PTH110
         return None if exists or not is_launch_line(source) else (read_launch_line(source), "a launch line")
@@ -125,18 +124,14 @@ def _launch_of(source: str) -> tuple[Launch, str] | None:
         if is_task_file(data):
             return read_task_file(data, folder or "."), f"the task file {Path(source).name}"
         if isinstance(data, dict) and "distributed_type" in data and "num_processes" in data:
-            hint = (
-                "adopt the launch line that names this file: "
-                f'`cloudtrain adopt "accelerate launch --config_file {source} train.py"`'
-            )
-            raise UsageError(
-                f"`{source}` is a configuration file of accelerate, which names no script", hint=hint, code="CT981"
-            )
+            hint = "adopt the launch line that names this file: "
+            hint += f'`cloudtrain adopt "accelerate launch --config_file {source} train.py"`'
+            message = f"`{source}` is a configuration file of accelerate, which names no script"
+            raise UsageError(message, hint=hint, code="CT981")
     return None
 
 
 def is_script(source: str) -> bool:
-    """Return whether the source is a Python script or a notebook."""
     return source.endswith(SCRIPTS) and os.path.isfile(source)  # noqa: PTH113 - a Path raises where the name is too long
 
 
@@ -182,25 +177,19 @@ def original_at(reference: str) -> Original:
 
     head, _, name = reference.rpartition("/")
     scheme, separator, place = head.partition("://")
-    found, settings = RunRef.parse(f"{scheme}{separator}{place.replace('/', ':')}/{name}"), load_settings()
-    target = target_of(found.target)
-    return target.fetch_original(found.place, found.name, settings.target(found.target), settings.environ)
+    ref, settings = RunRef.parse(f"{scheme}{separator}{place.replace('/', ':')}/{name}"), load_settings()
+    target = target_of(ref.target)
+    return target.fetch_original(ref.place, ref.name, settings.target(ref.target), settings.environ)
 
 
-def chosen(originals: Sequence[Original], name: str | None) -> Original:
-    """Return the job named `name`, or the only job if no name is given.
-
-    Raises:
-        UsageError: there are several jobs and no name is given, or no job has the name.
-    """
+def select_original(originals: Sequence[Original], name: str | None) -> Original:
+    """Return the job named `name`, or the only job if no name is given. Raises `UsageError` if there is none."""
     names = [original.name for original in originals]
     if name is not None:
-        found = [original for original in originals if original.name == name]
-        if not found:
+        if name not in names:
             raise UsageError(f"the source has no job `{name}`", hint=did_you_mean(name, names), code="CT981")
-        return found[0]
+        return originals[names.index(name)]
     if len(originals) > 1:
-        listed = ", ".join(f"`{one}`" for one in names[:20])
-        hint = f"choose one of {listed} with `--job`"
+        hint = f"choose one of {', '.join(f'`{one}`' for one in names[:20])} with `--job`"
         raise UsageError(f"the source has {len(originals)} jobs", hint=hint, code="CT981")
     return originals[0]

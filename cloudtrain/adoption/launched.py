@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloudtrain.adoption.launches import Launch, read_launch, tool_of
-from cloudtrain.adoption.shell import Command, Open, Value, commands_of
+from cloudtrain.adoption.launches import TrainingLaunch, read_launch, tool_of
+from cloudtrain.adoption.shell import Open, ShellCommand, Value, commands_of
 from cloudtrain.errors import UsageError
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
 from cloudtrain.targets.registry import all_targets
@@ -44,7 +44,7 @@ _SRUN_OWN = frozenset(
 
 
 @dataclass
-class Unwrapped:
+class LaunchCommand:
     """The words of a launch command, and what its wrappers say."""
 
     words: list[str]
@@ -54,24 +54,24 @@ class Unwrapped:
     """The options of `srun` by their long names; None if no wrapper is `srun`."""
 
 
-def unwrapped(words: Sequence[str]) -> Unwrapped:
+def unwrap(words: Sequence[str]) -> LaunchCommand:
     """Return the launch command in a command's words. The result has no words if there is none."""
-    found = Unwrapped([*words])
-    while found.words and tool_of(found.words) is None:
-        name = os.path.basename(found.words[0])  # noqa: PTH119
+    launch = LaunchCommand([*words])
+    while launch.words and tool_of(launch.words) is None:
+        name = os.path.basename(launch.words[0])  # noqa: PTH119
         if name == "srun":
-            found.srun, found.words = srun_options(found.words[1:])
-            found.lost |= _lost_of_srun(found.srun)
+            launch.srun, launch.words = srun_options(launch.words[1:])
+            launch.lost |= _lost_of_srun(launch.srun)
         elif name in ("bash", "sh"):
-            found.words = _inner(found)
-        elif match := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", found.words[0], re.DOTALL):
-            found.variables[match[1]] = match[2]
-            found.words.pop(0)
+            launch.words = _inner(launch)
+        elif match := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", launch.words[0], re.DOTALL):
+            launch.variables[match[1]] = match[2]
+            launch.words.pop(0)
         elif name in _WRAPPERS:
-            _take_off(found, name)
+            _take_off(launch, name)
         else:
-            found.words = []
-    return found
+            launch.words = []
+    return launch
 
 
 def srun_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -99,37 +99,38 @@ def _lost_of_srun(options: dict[str, str]) -> dict[str, str]:
     }
 
 
-def _inner(found: Unwrapped) -> list[str]:
+def _inner(launch: LaunchCommand) -> list[str]:
     """Return the launch command inside `bash -c "..."`; nothing if there is none, or more than one."""
-    at = next((n for n, word in enumerate(found.words) if re.fullmatch(r"-[a-z]*c", word)), len(found.words))
+    at = next((n for n, word in enumerate(launch.words) if re.fullmatch(r"-[a-z]*c", word)), len(launch.words))
     try:
-        inner = commands_of(found.words[at + 1]) if at + 1 < len(found.words) else []
+        inner = commands_of(launch.words[at + 1]) if at + 1 < len(launch.words) else []
     except ValueError:
         return []
-    starting = [command for command in inner if unwrapped(command.words).words]
+    starting = [command for command in inner if unwrap(command.words).words]
     if len(starting) != 1:
         return []
     others = [one.text for one in inner if one is not starting[0] and one.words[0] not in ("echo", "set")]
     if others:
-        found.lost["other lines"] = f"the job does not run these lines: {'; '.join(others)[:200]}"
-    found.variables |= starting[0].exported | starting[0].assigned
+        launch.lost["other lines"] = f"the job does not run these lines: {'; '.join(others)[:200]}"
+    launch.variables |= starting[0].exported | starting[0].assigned
     return starting[0].words
 
 
-def _take_off(found: Unwrapped, name: str) -> None:
-    rest = found.words[1:]
+def _take_off(launch: LaunchCommand, name: str) -> None:
+    rest = launch.words[1:]
     for at in range(len(rest)):
         if tool_of(rest[at:]) is not None or os.path.basename(rest[at]) in ("bash", "sh", "srun"):  # noqa: PTH119
             wrapper = [one for one in rest[:at] if not re.match(r"[A-Za-z_]\w*=", one)] if name == "env" else rest[:at]
             if name not in ("env", "time", "stdbuf", "sudo") or wrapper:
-                found.lost[" ".join([name, *wrapper])[:80]] = (
+                why = (
                     "the job starts the launch line without this; an image or the setting `setup` prepares the packages"
                 )
+                launch.lost[" ".join([name, *wrapper])[:80]] = why
             if name == "env":
-                found.variables |= dict(one.split("=", 1) for one in rest[:at] if one not in wrapper)
-            found.words = rest[at:]
+                launch.variables |= dict(one.split("=", 1) for one in rest[:at] if one not in wrapper)
+            launch.words = rest[at:]
             return
-    found.words = []
+    launch.words = []
 
 
 _DIRECTIVE = "#SBATCH"
@@ -148,7 +149,7 @@ def is_batch_script(text: str) -> bool:
     return text.startswith("#!") and "#SBATCH" in text
 
 
-def read_batch_script(text: str, folder: str) -> Launch:
+def read_batch_script(text: str, folder: str) -> TrainingLaunch:
     """Return the training that a batch script starts. Relative paths in the script start in `folder`.
 
     Raises:
@@ -156,29 +157,30 @@ def read_batch_script(text: str, folder: str) -> Launch:
     """
     options = _directives(text)
     components = [name for name in options if name.startswith("#")]
-    given = {name: value for name, value in options.items() if name not in components}
-    tasks = _tasks(given)
-    nodes = given.get("nodes", "").rpartition("-")[2]
-    lost = _settle_gpus(given, int(nodes) if nodes.isdecimal() else 1, tasks)
-    gpus = _last_number(given.get("gpus-per-node", ""))
-    known: dict[str, Value] = {}
-    known.update(dict.fromkeys(_NODES, nodes or "1"), **{name: str(gpus) for name in _GPUS if gpus})
-    known |= {f"SLURM_{name.upper().replace('-', '_')}": given[name] for name in _TASK_COUNTS if given.get(name)}
-    launch = _launch_in(text, known, folder, has_setup=True)
-    _share_tasks(launch, given)
+    for name in components:
+        del options[name]
+    nodes = options.get("nodes", "").rpartition("-")[2]
+    lost = _settle_gpus(options, int(nodes) if nodes.isdecimal() else 1, _tasks(options))
+    gpus = _last_number(options.get("gpus-per-node", ""))
+    variables: dict[str, Value] = dict.fromkeys(_NODES, nodes or "1")
+    variables |= {name: str(gpus) for name in _GPUS if gpus}
+    variables |= {
+        f"SLURM_{name.upper().replace('-', '_')}": options[name] for name in _TASK_COUNTS if options.get(name)
+    }
+    launch = _launch_in(text, variables, folder, has_setup=True)
+    _share_tasks(launch, options)
     launch.tool = "sbatch"
     launch.folder = folder
-    if "-" in given.get("nodes", ""):
+    if "-" in options.get("nodes", ""):
         launch.lost["--nodes"] = "a job has a fixed number of instances, so the larger number was used"
     launch.lost |= lost | dict.fromkeys(components, "a job has one kind of instance; write a job for each part")
-    launch.gpus, launch.name = gpus, given.get("job-name")
-    launch.max_runtime = _seconds(given.get("time", ""))
-    options = given
+    launch.gpus, launch.name = gpus, options.get("job-name")
+    launch.max_runtime = _seconds(options.get("time", ""))
     for target in all_targets():
-        found = target.batch_settings(options, launch.setup)
-        if found is not None:
-            launch.target, launch.settings, launch.settings_head = target.name, found.settings, found.head
-            launch.lost |= found.lost
+        batch = target.batch_settings(options, launch.setup)
+        if batch is not None:
+            launch.target, launch.settings, launch.settings_head = target.name, batch.settings, batch.head
+            launch.lost |= batch.lost
     _settle_container(launch)
     return launch
 
@@ -197,9 +199,9 @@ def _tasks(options: Mapping[str, str]) -> int:
 def _settle_gpus(options: dict[str, str], nodes: int, tasks: int) -> dict[str, str]:
     """Write the GPUs of a node as `gpus-per-node`, however the script asks for them. Return what is lost."""
     items = options.pop("gres", "").split(",")
-    found = next((item.partition(":")[2] or "1" for item in items if item.split(":")[0] == "gpu"), "")
+    gres = next((item.partition(":")[2] or "1" for item in items if item.split(":")[0] == "gpu"), "")
     others = [item for item in items if item and item.split(":")[0] != "gpu"]
-    factor, each = 1, options.get("gpus-per-node") or found
+    factor, each = 1, options.get("gpus-per-node") or gres
     if not each and options.get("gpus-per-task"):
         factor, each = tasks, options["gpus-per-task"]
     total = _last_number(options.get("gpus", ""))
@@ -212,9 +214,9 @@ def _settle_gpus(options: dict[str, str], nodes: int, tasks: int) -> dict[str, s
     return {"--gres": f"a job asks only for GPUs, not for {', '.join(others)}"} if others else {}
 
 
-def _share_tasks(launch: Launch, given: Mapping[str, str]) -> None:
+def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
     """Set the instances and the processes that `sbatch` and `srun` ask for."""
-    options = {**given, **(launch.srun or {})}
+    options = {**batch, **(launch.srun or {})}
     tasks, nodes = _tasks(options), options.get("nodes", "").rpartition("-")[2]
     total = options.get("ntasks", "")
     if nodes.isdecimal():
@@ -231,18 +233,18 @@ def _share_tasks(launch: Launch, given: Mapping[str, str]) -> None:
         )
 
 
-def _settle_container(launch: Launch) -> None:
+def _settle_container(launch: TrainingLaunch) -> None:
     """Set the image and the settings of the container in which `srun` starts the processes."""
     options = launch.srun or {}
     for target in all_targets() if options else ():
-        found = target.container_settings(options)
-        if found is not None:
-            launch.target, launch.image = target.name, {target.name: str(found.image)}
-            launch.settings |= found.settings
-            launch.settings_head = found.head
-            said = ("--container", "--no-container")
-            rest = {name: why for name, why in launch.lost.items() if not name.startswith(said)}
-            launch.lost = {**rest, **found.lost}
+        container = target.container_settings(options)
+        if container is not None:
+            launch.target, launch.image = target.name, {target.name: str(container.image)}
+            launch.settings |= container.settings
+            launch.settings_head = container.head
+            expressed = ("--container", "--no-container")
+            rest = {name: why for name, why in launch.lost.items() if not name.startswith(expressed)}
+            launch.lost = {**rest, **container.lost}
 
 
 def _directives(text: str) -> dict[str, str]:
@@ -280,7 +282,7 @@ def is_task_file(data: Any) -> bool:
     )
 
 
-def read_task_file(data: Mapping[str, Any], folder: str) -> Launch:
+def read_task_file(data: Mapping[str, Any], folder: str) -> TrainingLaunch:
     """Return the training that a SkyPilot task starts. Relative paths in the task start in `folder`.
 
     Raises:
@@ -291,9 +293,9 @@ def read_task_file(data: Mapping[str, Any], folder: str) -> Launch:
     model, count = _accelerators(resources.get("accelerators"))
     nodes = int(data.get("num_nodes") or 1)
     envs = {str(key): value for key, value in (data.get("envs") or {}).items()}
-    known: dict[str, Value] = {name: str(value) for name, value in envs.items() if value is not None}
-    known |= {name: str(nodes) for name in _NODES} | {name: str(count) for name in _GPUS if count}
-    launch = _launch_in(data["run"], known, folder)
+    variables: dict[str, Value] = {name: str(value) for name, value in envs.items() if value is not None}
+    variables |= {name: str(nodes) for name in _NODES} | {name: str(count) for name in _GPUS if count}
+    launch = _launch_in(data["run"], variables, folder)
     launch.folder = folder
     launch.tool, launch.instances, launch.name = "SkyPilot", nodes, data.get("name")
     launch.gpu, launch.gpus = model, count
@@ -319,12 +321,12 @@ def read_task_file(data: Mapping[str, Any], folder: str) -> Launch:
 def is_launch_line(text: str) -> bool:
     """Return whether a text has a launch command that cloudtrain knows."""
     try:
-        return any(unwrapped(command.words).words for command in commands_of(text))
+        return any(unwrap(command.words).words for command in commands_of(text))
     except (ValueError, RecursionError):
         return False
 
 
-def read_launch_line(text: str) -> Launch:
+def read_launch_line(text: str) -> TrainingLaunch:
     """Return the training that a launch line starts.
 
     Raises:
@@ -336,16 +338,16 @@ def read_launch_line(text: str) -> Launch:
     return launch
 
 
-def _launch_in(text: str, known: Mapping[str, Value], folder: str, *, has_setup: bool = False) -> Launch:
-    commands = commands_of(text, known)
-    found = [(command, line) for command in commands if (line := unwrapped(command.words)).words]
-    trained = [(command, line) for command, line in found if tool_of(line.words) != ("python", 1)]
-    found = trained if len(found) > 1 and trained else found  # a script may also prepare its data with Python
-    if len(found) != 1:
-        what = f"{len(found)} launch lines" if found else "no launch line"
+def _launch_in(text: str, variables: Mapping[str, Value], folder: str, *, has_setup: bool = False) -> TrainingLaunch:
+    commands = commands_of(text, variables)
+    pairs = [(command, line) for command in commands if (line := unwrap(command.words)).words]
+    others = [(command, line) for command, line in pairs if tool_of(line.words) != ("python", 1)]
+    pairs = others if len(pairs) > 1 and others else pairs  # a script may also prepare its data with Python
+    if len(pairs) != 1:
+        what = f"{len(pairs)} launch lines" if pairs else "no launch line"
         hint = 'adopt the line alone: `cloudtrain adopt "torchrun ... train.py"`'
         raise UsageError(f"cloudtrain needs exactly one launch line, and found {what}", hint=hint, code="CT981")
-    command, line = found[0]
+    command, line = pairs[0]
     launch = read_launch(line.words, folder)
     launch.srun, launch.lost = line.srun, {**line.lost, **launch.lost}
     launch.variables = {**command.exported, **command.assigned, **line.variables, **launch.variables}
@@ -359,29 +361,27 @@ def _launch_in(text: str, known: Mapping[str, Value], folder: str, *, has_setup:
         if isinstance(word, Open)
     }
     _change_folder(launch, before)
-    others = [
-        one for one in commands if one is not command and not (has_setup and one in before and _SETUP.match(one.text))
-    ]
-    texts = [one.text for one in others if not _is_harmless(one)]
+    setup = [one for one in before if has_setup and _SETUP.match(one.text)]
+    texts = [one.text for one in commands if one is not command and one not in setup and not _is_harmless(one)]
     if texts:
         launch.lost["other lines"] = f"the job does not run these lines: {'; '.join(texts)[:200]}"
     return launch
 
 
-def _shown(command: Command) -> str:
+def _shown(command: ShellCommand) -> str:
     """Return a command with its known variables replaced. What only the shell knows stays as written."""
     if all(re.fullmatch(r"[\w./:=@+-]+", word) for word in command.words):
         return " ".join(command.words)
     return command.text
 
 
-def _is_harmless(command: Command) -> bool:
+def _is_harmless(command: ShellCommand) -> bool:
     name = command.words[0]
     decides = re.match(r"(if|elif|while|until|for|case)\b", command.text) or re.search(r"[^&\d]>|<<", command.text)
     return name == "cd" or (name in _HARMLESS and (command.after_pipe or not decides))
 
 
-def _settle_variables(launch: Launch, *, has_setup: bool) -> None:
+def _settle_variables(launch: TrainingLaunch, *, has_setup: bool) -> None:
     """Take the variables whose values only a shell knows out of the launch. Those that a line of bash can set again
     become lines of `setup`."""
     for name, value in [*launch.variables.items()]:
@@ -397,7 +397,7 @@ def _settle_variables(launch: Launch, *, has_setup: bool) -> None:
             launch.lost[f"${name}"] = f"only a running shell knows `{value[:80]}`: write the value into the job file"
 
 
-def _change_folder(launch: Launch, before: Sequence[Command]) -> None:
+def _change_folder(launch: TrainingLaunch, before: Sequence[ShellCommand]) -> None:
     """Let the code start in the folder to which the lines before the launch line change."""
     for command in before:
         if command.words[0] != "cd" or len(command.words) != 2:
@@ -412,28 +412,28 @@ def _change_folder(launch: Launch, before: Sequence[Command]) -> None:
 _TASK_KEYS = frozenset({"name", "run", "num_nodes", "resources", "envs", "setup", "file_mounts", "secrets", "volumes"})
 
 
-def _lose_rest(launch: Launch, data: Mapping[str, Any], resources: Mapping[str, Any]) -> None:
+def _lose_rest(launch: TrainingLaunch, data: Mapping[str, Any], resources: Mapping[str, Any]) -> None:
     """List what no field of a job says."""
     why = "a job has no field for this; settings of the target may have one"
     image = str(resources.get("image_id") or "")
-    said = {"accelerators", "use_spot", *(["image_id"] if image.startswith("docker:") else [])}
-    launch.lost |= {f"resources.{name}": why for name in resources if name not in said}
+    expressed = {"accelerators", "use_spot", *(["image_id"] if image.startswith("docker:") else [])}
+    launch.lost |= {f"resources.{name}": why for name in resources if name not in expressed}
     launch.lost |= {str(name): why for name in data if name not in _TASK_KEYS and name != "workdir"}
     if not isinstance(data.get("workdir"), str | None):
         launch.lost["workdir"] = "clone the repository, and name its folder as `source_dir`"
 
 
-def _accelerators(given: Any) -> tuple[str | None, int | None]:
-    if isinstance(given, Mapping) and given:
-        name = next(iter(given))
-        return str(name), int(given[name])
-    name, _, count = str(given or "").partition(":")
+def _accelerators(value: Any) -> tuple[str | None, int | None]:
+    if isinstance(value, Mapping) and value:
+        name = next(iter(value))
+        return str(name), int(value[name])
+    name, _, count = str(value or "").partition(":")
     return (name or None), (int(count or 1) if name else None)
 
 
 def _last_number(text: str) -> int | None:
-    found = re.findall(r"\d+", text.rpartition(":")[2])
-    return int(found[-1]) if found else None
+    numbers = re.findall(r"\d+", text.rpartition(":")[2])
+    return int(numbers[-1]) if numbers else None
 
 
 def _seconds(text: str) -> int | None:

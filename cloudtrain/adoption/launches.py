@@ -15,7 +15,7 @@ from cloudtrain.system.plugins import DEFAULT_TARGET
 
 
 @dataclass
-class Launch:
+class TrainingLaunch:
     """The training that a launch line starts: its program, processes, machines and settings."""
 
     tool: str
@@ -52,7 +52,7 @@ class Launch:
     settings_head: tuple[str, ...] = ()
 
 
-def read_launch(words: Sequence[str], folder: str = ".") -> Launch:
+def read_launch(words: Sequence[str], folder: str = ".") -> TrainingLaunch:
     """Return the training that the words of a command start. Relative paths of files start in `folder`.
 
     Raises:
@@ -105,18 +105,15 @@ def _python_options(words: Sequence[str]) -> int:
 def _options(words: Sequence[str], flags: frozenset[str]) -> tuple[dict[str, list[str]], list[str]]:
     """Split words into options and the rest, which begins at the first word that is not an option. The options' names
     are written with hyphens. `flags` are options without a value."""
-    found: dict[str, list[str]] = {}
+    options: dict[str, list[str]] = {}
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] != "--":
         word, equals, value = rest.pop(0).partition("=")
         name = word.replace("_", "-")
-        if equals:
-            found.setdefault(name, []).append(value)
-        elif name in flags or not rest:
-            found.setdefault(name, []).append("")
-        else:
-            found.setdefault(name, []).append(rest.pop(0))
-    return found, rest[1:] if rest[:1] == ["--"] else rest
+        if not equals:
+            value = "" if name in flags or not rest else rest.pop(0)
+        options.setdefault(name, []).append(value)
+    return options, rest[1:] if rest[:1] == ["--"] else rest
 
 
 def _count(options: dict[str, list[str]], *names: str) -> int | None:
@@ -139,9 +136,9 @@ _TORCH_KNOWN = (_TORCH_FLAGS - {"--run-path"}) | {
 }  # fmt: skip
 
 
-def _torchrun(words: Sequence[str], folder: str) -> Launch:  # noqa: ARG001 - as the other readers
+def _torchrun(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG001 - as the other readers
     options, program = _options(words, _TORCH_FLAGS)
-    launch = Launch("torchrun", program, is_module=bool({"-m", "--module"} & options.keys()))
+    launch = TrainingLaunch("torchrun", program, is_module=bool({"-m", "--module"} & options.keys()))
     launch.is_command = "--no-python" in options
     nodes = (options.get("--nnodes") or ["1"])[0]
     low, colon, high = nodes.partition(":")
@@ -165,7 +162,7 @@ def _known_later(text: str, name: str) -> str:
     return f"`{text}` is known only at run time: set `{name}`"
 
 
-def _torch_launch(words: Sequence[str], folder: str) -> Launch:
+def _torch_launch(words: Sequence[str], folder: str) -> TrainingLaunch:
     launch = _torchrun(words, folder)
     if not any(word in ("--use-env", "--use_env") for word in words):
         launch.lost["--local-rank"] = (
@@ -184,30 +181,31 @@ _ACCELERATE_CONFIGS = (
     "fsdp_config", "deepspeed_config", "dynamo_config", "parallelism_config", "megatron_lm_config", "fp8_config",
     "mpirun_config", "use_cpu", "downcast_bf16", "enable_cpu_affinity", "debug", "dynamo_backend", "tpu_name",
 )  # fmt: skip
+_ACCELERATE_OWN = re.compile(
+    r"--(use-|fsdp|deepspeed|zero|offload|dynamo|megatron|parallelism|cpu$|tpu|debug|downcast|enable-cpu)"
+)
 _OWN_VARIABLES = "accelerate passes this to the script in its own variables: set these, or use accelerate's API"
 _GPU_IDS = "cloudtrain uses all GPUs of an instance, or `processes_per_instance` of them"
 
 
-def _accelerate(words: Sequence[str], folder: str) -> Launch:
+def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
     options, program = _options(words, _ACCELERATE_FLAGS)
     config = _yaml(os.path.join(folder, options["--config-file"][0])) if "--config-file" in options else {}  # noqa: PTH118
     if "SAGEMAKER" in str(config.get("compute_environment", "")):
         hint = "run the line, then adopt the job that it has created: `cloudtrain adopt sagemaker://REGION/NAME`"
         raise _wrong(f"`{options['--config-file'][0]}` starts the script on SageMaker, not on this machine", hint)
-    launch = Launch("accelerate", program, is_module=bool({"-m", "--module"} & options.keys()))
+    launch = TrainingLaunch("accelerate", program, is_module=bool({"-m", "--module"} & options.keys()))
     launch.is_command = "--no-python" in options
     launch.instances = _count(options, "--num-machines") or int(config.get("num_machines") or 1)
     total = _count(options, "--num-processes") or config.get("num_processes")
     launch.processes = max(1, int(total) // launch.instances) if total else None
     for name in ("--num-machines", "--num-processes"):
         if (value := (options.get(name) or ["1"])[0]) and not value.isdecimal():
-            launch.lost[name] = _known_later(
-                value, "resources.instance_count" if "machines" in name else "distribution.processes_per_instance"
-            )
+            field_name = "resources.instance_count" if "machines" in name else "distribution.processes_per_instance"
+            launch.lost[name] = _known_later(value, field_name)
     if total and int(total) % launch.instances:
-        launch.lost["--num-processes"] = (
-            f"{total} processes cannot be shared out evenly among {launch.instances} instances"
-        )
+        why = f"{total} processes cannot be shared out evenly among {launch.instances} instances"
+        launch.lost["--num-processes"] = why
     if threads := _count(options, "--num-cpu-threads-per-process"):
         launch.variables["OMP_NUM_THREADS"] = str(threads)  # which is what accelerate does with it
     if (gpus := (options.get("--gpu-ids") or [config.get("gpu_ids") or "all"])[0]) != "all":
@@ -225,13 +223,7 @@ def _accelerate(words: Sequence[str], folder: str) -> Launch:
             launch.lost[name] = _OWN_VARIABLES
     if kind in ("FSDP", "MEGATRON_LM", "DEEPSPEED") and not config.get(f"{kind.lower()}_config"):
         launch.lost["distributed_type"] = _OWN_VARIABLES
-    launch.lost |= {
-        name: _OWN_VARIABLES
-        for name in options
-        if re.match(
-            r"--(use-|fsdp|deepspeed|zero|offload|dynamo|megatron|parallelism|cpu$|tpu|debug|downcast|enable-cpu)", name
-        )
-    }
+    launch.lost |= {name: _OWN_VARIABLES for name in options if _ACCELERATE_OWN.match(name)}
     known = launch.lost.keys() | {
         "--multi-gpu", "--same-network", "-m", "--module", "-q", "--quiet", "--no-python", "--config-file",
         "--num-machines", "--num-processes", "--mixed-precision", "--machine-rank", "--main-process-ip",
@@ -250,10 +242,11 @@ _LOCAL_RANK = (
 )
 
 
-def _deepspeed(words: Sequence[str], folder: str) -> Launch:
+def _deepspeed(words: Sequence[str], folder: str) -> TrainingLaunch:
     options, program = _options(words, _DEEPSPEED_FLAGS)
-    launch = Launch("deepspeed", program, is_module="--module" in options, distribution={"type": "deepspeed"})
-    hosts = _hosts(os.path.join(folder, options[name][0])) if (name := _first(options, "--hostfile", "-H")) else []  # noqa: PTH118
+    launch = TrainingLaunch("deepspeed", program, is_module="--module" in options, distribution={"type": "deepspeed"})
+    hostfiles = options.get("--hostfile") or options.get("-H")
+    hosts = _hosts(os.path.join(folder, hostfiles[0])) if hostfiles else []  # noqa: PTH118
     launch.instances = _count(options, "--num-nodes") or len(hosts) or 1
     launch.processes = _count(options, "--num-gpus") or (hosts[0] if hosts else None)
     launch.is_command = "--no-python" in options
@@ -275,10 +268,6 @@ def _deepspeed(words: Sequence[str], folder: str) -> Launch:
     return launch
 
 
-def _first(options: dict[str, list[str]], *names: str) -> str | None:
-    return next((name for name in names if name in options), None)
-
-
 def _hosts(file: str) -> list[int]:
     """Return the number of slots of each host in a hostfile."""
     lines = [line.split("#")[0].split() for line in _text(file).splitlines()]
@@ -293,9 +282,10 @@ _MPI_LOST_FLAGS = frozenset(
 )
 
 
-def _mpirun(words: Sequence[str], folder: str) -> Launch:
-    launch = Launch("mpirun", distribution={"type": "mpi"})
-    rest, extra, total, slots = list(words), list[str](), None, list[int]()
+def _mpirun(words: Sequence[str], folder: str) -> TrainingLaunch:
+    launch = TrainingLaunch("mpirun", distribution={"type": "mpi"})
+    rest, extra = list(words), list[str]()
+    total, slots = None, list[int]()
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
         name = "--" + word.lstrip("-")
@@ -332,19 +322,19 @@ def _mpirun(words: Sequence[str], folder: str) -> Launch:
     return launch
 
 
-def _horovodrun(words: Sequence[str], folder: str) -> Launch:
+def _horovodrun(words: Sequence[str], folder: str) -> TrainingLaunch:
     launch = _mpirun(words, folder)
     launch.tool, launch.distribution = "horovodrun", launch.distribution | {"type": "horovod"}
     return launch
 
 
-def _torchx(words: Sequence[str], folder: str) -> Launch:  # noqa: ARG001 - as the other readers
-    given, rest = _options(words, frozenset({"--dryrun", "--wait", "--log", "--tee-logs"}))
+def _torchx(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG001 - as the other readers
+    own, rest = _options(words, frozenset({"--dryrun", "--wait", "--log", "--tee-logs"}))
     if not rest or rest[0] != "dist.ddp":
         hint = "print the torchrun line with `torchx run --dryrun`, and adopt that line"
         raise _wrong("cloudtrain knows only torchx's component `dist.ddp`", hint)
     options, program = _options(rest[1:], frozenset())
-    launch = Launch("torchx", distribution={"type": "torch"})
+    launch = TrainingLaunch("torchx", distribution={"type": "torch"})
     nodes, _, count = (options.get("-j") or ["1x1"])[0].partition("x")
     launch.instances = int(nodes.rpartition(":")[2]) if nodes.rpartition(":")[2].isdecimal() else 1
     launch.processes = int(count) if count.isdecimal() else None
@@ -357,17 +347,17 @@ def _torchx(words: Sequence[str], folder: str) -> Launch:  # noqa: ARG001 - as t
     known = frozenset({"-j", "--name", "--env", "--script", "-m"})
     launch.lost |= _lost(options, known, "a job has no field for this option of torchx")
     for name in ("-cfg", "--scheduler-args"):
-        if name in given:
+        if name in own:
             launch.lost[name] = "write the scheduler's options as settings of the target in cloudtrain.toml"
     return launch
 
 
-def _python(words: Sequence[str], folder: str) -> Launch:  # noqa: ARG001 - as the other readers
+def _python(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG001 - as the other readers
     is_module = list(words[:1]) == ["-m"]
-    return Launch("python", list(words[1:] if is_module else words), is_module=is_module)
+    return TrainingLaunch("python", list(words[1:] if is_module else words), is_module=is_module)
 
 
-_READERS: dict[str, Callable[[Sequence[str], str], Launch]] = {
+_READERS: dict[str, Callable[[Sequence[str], str], TrainingLaunch]] = {
     "torchrun": _torchrun,
     "launch": _torch_launch,
     "accelerate": _accelerate,

@@ -31,7 +31,7 @@ from cloudtrain.targets.registry import target_of
 
 
 @dataclass(frozen=True)
-class Difference:
+class FieldDifference:
     """One field in which the adopted job's request differs from the original request."""
 
     path: str
@@ -41,10 +41,10 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RequestComparison:
     """The differences between the original request and the adopted job's request."""
 
-    differences: tuple[Difference, ...]
+    differences: tuple[FieldDifference, ...]
     renewed: tuple[tuple[str, str], ...] = ()
     """Fields that cloudtrain writes anew for every run, with the reasons. They do not count as differences."""
 
@@ -55,7 +55,6 @@ class Comparison:
 
 
 def shown_path(path: ValuePath) -> str:
-    """Format the path of a value as text for the user."""
     return dotted(path) or "(the whole request)"
 
 
@@ -76,7 +75,7 @@ def job_yaml(job: Mapping[str, Any], comments: Mapping[ValuePath, str], head: Se
     Each comment is placed above its field. The comments `head`, and comments on fields that the job does not have, go
     at the top of the file.
     """
-    missing = [f"{text}" for path, text in comments.items() if not _holds(job, path)]
+    missing = [text for path, text in comments.items() if not _holds(job, path)]
     lines = [line.rstrip() for text in (*head, *missing) for line in _commented(text)]
     return "\n".join([*lines, *([""] if lines else []), *_mapping(job, (), comments, "")]) + "\n"
 
@@ -109,11 +108,11 @@ def _mapping(
         yield from _commented(comments.get(here, ""), indent)
         name = _scalar(key)
         flow = _flow(inner)
-        commented = any(at[: len(here)] == here and at != here for at in comments)
+        has_comments = any(at[: len(here)] == here and at != here for at in comments)
         if isinstance(inner, str) and "\n" in inner and (block := _block(inner, indent + "  ")):
             yield f"{indent}{name}: |{block[0]}"
             yield from block[1]
-        elif isinstance(inner, Mapping) and inner and (commented or not path or len(indent + name + flow) > _WIDTH):
+        elif isinstance(inner, Mapping) and inner and (has_comments or not path or len(indent + name + flow) > _WIDTH):
             yield f"{indent}{name}:"
             yield from _mapping(inner, here, comments, indent + "  ")
         elif isinstance(inner, Sequence) and not isinstance(inner, str) and len(indent + name + flow) > _WIDTH:
@@ -202,7 +201,7 @@ class Adoption:
     job: TrainingJob
     settings: Mapping[str, Any]
     """The target's table of `cloudtrain.toml`."""
-    comparison: Comparison
+    comparison: RequestComparison
     job_text: str
     """Text of the job file."""
     settings_text: str
@@ -220,12 +219,10 @@ class Adoption:
 
     @property
     def equal(self) -> bool:
-        """Whether the job sends the original request."""
         return self.comparison.equal
 
     @property
-    def differences(self) -> tuple[Difference, ...]:
-        """The differences between the job's request and the original request."""
+    def differences(self) -> tuple[FieldDifference, ...]:
         return self.comparison.differences
 
     def to_dict(self) -> dict[str, Any]:
@@ -267,21 +264,18 @@ def _best(original: Original, place: Path) -> Adoption:
         if draft.last_resort and best is not None and (best.equal or original.start is not None):
             break
         try:
-            found = _finished(target, adopter, original, moved(draft, original, place))
+            adoption = _finished(target, adopter, original, moved(draft, original, place))
         except JobError as error:
             refused = error
             continue
-        if best is None or _weight(found) < _weight(best):
-            best = found
+        if best is None or _weight(adoption) < _weight(best):
+            best = adoption
         if best.equal and not best.fields.get(original.target + OVERRIDES):
             break
     if best is None:
         why = refused.message if refused else "it has no fields that a job can express"
-        raise UsageError(
-            f"{original.kind} cannot be converted to a job: {why}",
-            hint="run `cloudtrain init` and copy the fields by hand",
-            code="CT982",
-        )
+        hint = "run `cloudtrain init` and copy the fields by hand"
+        raise UsageError(f"{original.kind} cannot be converted to a job: {why}", hint=hint, code="CT982")
     return best
 
 
@@ -329,10 +323,10 @@ def _from(place: Path, folder: str, path: str) -> str:
     return os.path.relpath(there, os.path.abspath(place))  # noqa: PTH100
 
 
-def _weight(found: Adoption) -> tuple[int, int]:
+def _weight(adoption: Adoption) -> tuple[int, int]:
     """Return two numbers by which drafts are ranked, lower is better: the number of differences, and the size of the
     overrides."""
-    return len(found.differences), _leaves(found.fields.get(found.target + OVERRIDES))
+    return len(adoption.differences), _leaves(adoption.fields.get(adoption.target + OVERRIDES))
 
 
 def _leaves(value: Any) -> int:
@@ -341,11 +335,7 @@ def _leaves(value: Any) -> int:
 
 def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft) -> Adoption:
     """Compile a draft, with overrides for everything that its fields cannot express, and compare its request with the
-    original request.
-
-    Raises:
-        JobError: the draft does not compile, even without the fields that can be removed.
-    """
+    original request."""
     settings, context, plan = _mended(target, adopter, original, draft)
     theirs = adopter.comparable(original.request, original, context, None)
     ours = adopter.comparable(plan.request, original, context, plan)
@@ -361,38 +351,36 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
             draft.comments.pop((field_name,))
     ours = adopter.comparable(plan.request, original, context, plan)
     differences = [
-        Difference(shown_path(path), original_value, adopted, adopter.reason(path))
+        FieldDifference(shown_path(path), original_value, adopted, adopter.reason(path))
         for path, original_value, adopted in paths_that_differ(theirs.request, ours.request)
     ]
-    differences += [Difference(path, "", ABSENT_TEXT, reason) for path, reason in original.lost.items()]
+    differences += [FieldDifference(path, "", ABSENT_TEXT, reason) for path, reason in original.lost.items()]
     head = [f"Adopted from {original.kind}."]
     return Adoption(
         target.name,
         original.kind,
         parse_job(_text(draft), format="yaml", file="job.yaml"),  # type: ignore[arg-type]  # drafts are training jobs
         draft.settings,
-        Comparison(tuple(differences), tuple(dict.fromkeys((*theirs.renewed, *ours.renewed)))),
-        job_yaml(*_written(draft), head),
+        RequestComparison(tuple(differences), tuple(dict.fromkeys((*theirs.renewed, *ours.renewed)))),
+        job_yaml(*_content(draft), head),
         settings_toml(target.name, draft.settings, draft.settings_head) if draft.settings else "",
         draft.job,
         original.files,
         original.code,
-        sweep=None if draft.sweep is None else _written(draft)[0],
+        sweep=None if draft.sweep is None else _content(draft)[0],
     )
 
 
 def _overrides_comment(overrides: Mapping[str, Any]) -> str:
     """Return the comment to write above the overrides. It names values and nulls separately, because a null removes a
     value from the request."""
-    said = [f"`{name}`" for name, value in overrides.items() if _says(value)]
-    removed = [f"`{name}`" for name, value in overrides.items() if _removes(value)]
+    values = ", ".join(f"`{name}`" for name, value in overrides.items() if _says(value))
+    nulls = ", ".join(f"`{name}`" for name, value in overrides.items() if _removes(value))
     parts = []
-    if said:
-        parts.append(
-            f"No field of a job can express {', '.join(said)}, so the values of the original request are used here."
-        )
-    if removed:
-        parts.append(f"A null leaves out what cloudtrain would add to the original request: {', '.join(removed)}.")
+    if values:
+        parts.append(f"No field of a job can express {values}, so the values of the original request are used here.")
+    if nulls:
+        parts.append(f"A null leaves out what cloudtrain would add to the original request: {nulls}.")
     return "\n".join(parts)
 
 
@@ -406,11 +394,7 @@ def _removes(value: Any) -> bool:
 
 def _mended(target: Target, adopter: Adopter, original: Original, draft: Draft) -> tuple[Any, CompileContext, Plan]:
     """Return the settings, the context and the plan of a draft. Fields that the job's model or the target refuses are
-    removed, so that overrides can replace them.
-
-    Raises:
-        JobError: the model or the target refuses a field that cannot be removed.
-    """
+    removed, so that overrides can replace them."""
     first: JobError | None = None
     for _ in range(_TRIES):
         try:
@@ -435,20 +419,15 @@ def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str])
     any field was removed."""
     paths = [(item.path[1:] if item.path[:1] == ("job",) else item.path, item) for item in error.problems]  # of a sweep
     ways = [(tuple(part for part in path if isinstance(part, str)), problem) for path, problem in paths]
-    found = [(way, problem) for way, problem in ways if _holder(fields, way) is not None]
-    found = found or [(way[:1], problem) for way, problem in ways if len(way) > 1 and way[0] in fields]
-    for way, problem in found:
+    faults = [(way, problem) for way, problem in ways if _holder(fields, way) is not None]
+    faults = faults or [(way[:1], problem) for way, problem in ways if len(way) > 1 and way[0] in fields]
+    for way, problem in faults:
         holder = _holder(fields, way)
         if holder is not None:
             del holder[way[-1]]
-            comments[_nowhere(way)] = f"{shown_path(way)} is left out: {problem.message}."
-    return bool(found)
-
-
-def _nowhere(way: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the key for a comment about the removed field at the path `way`. No field has this key, so the comment is
-    written at the top of the job file."""
-    return ("", *way)
+            key = ("", *way)  # no field has this key, so the comment is written at the top of the job file
+            comments[key] = f"{shown_path(way)} is left out: {problem.message}."
+    return bool(faults)
 
 
 def _holder(fields: Any, way: tuple[str, ...]) -> dict[str, Any] | None:
@@ -460,10 +439,10 @@ def _holder(fields: Any, way: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def _text(draft: Draft) -> str:
-    return job_yaml(*_written(draft))
+    return job_yaml(*_content(draft))
 
 
-def _written(draft: Draft) -> tuple[dict[str, Any], dict[Any, str]]:
+def _content(draft: Draft) -> tuple[dict[str, Any], dict[Any, str]]:
     """Return the fields of the draft's file and their comments. The file holds the job, or a sweep with the job."""
     if draft.sweep is None:
         return draft.job, draft.comments
@@ -473,19 +452,15 @@ def _written(draft: Draft) -> tuple[dict[str, Any], dict[Any, str]]:
 
 
 def _compiled(target: Target, draft: Draft, settings: Any, context: CompileContext) -> Plan:
-    """Write the draft as a job file, parse this text, and return the plan of the parsed job.
-
-    Raises:
-        JobError: the job model or the target refuses something in the file.
-    """
+    """Write the draft as a job file, parse this text, and return the plan of the parsed job."""
     text = _text(draft)
-    assert read_document(text, "yaml").data == _written(draft)[0], "the file says what was drafted"
-    found = parse(text, format="yaml", file="job.yaml")
-    assert isinstance(found.job, TrainingJob)
-    job = _with_places(found.job, target, settings, context)
-    if found.sweep is None:
+    assert read_document(text, "yaml").data == _content(draft)[0], "the file says what was drafted"
+    file = parse(text, format="yaml", file="job.yaml")
+    assert isinstance(file.job, TrainingJob)
+    job = _with_places(file.job, target, settings, context)
+    if file.sweep is None:
         return target.compile(job, settings, context)
-    return target.compile_sweep(found.sweep.model_copy(update={"job": job}), settings, context)
+    return target.compile_sweep(file.sweep.model_copy(update={"job": job}), settings, context)
 
 
 def _with_places(job: TrainingJob, target: Target, settings: Any, context: CompileContext) -> TrainingJob:
@@ -501,23 +476,23 @@ def _with_places(job: TrainingJob, target: Target, settings: Any, context: Compi
     return job.model_copy(update={"inputs": inputs})
 
 
-def write_adoption(found: Adoption, folder: Path, *, force: bool = False) -> list[Path]:
+def write_adoption(adoption: Adoption, folder: Path, *, force: bool = False) -> list[Path]:
     """Write the job file, the settings and the job's other files into a folder.
 
     Raises:
         UsageError: one of the files exists and `force` is not set, or the folder cannot be written.
     """
-    texts = {"job.yaml" if found.sweep is None else "sweep.yaml": found.job_text, **dict(found.files)}
-    if found.settings_text:
-        texts["cloudtrain.toml"] = found.settings_text
+    texts = {"job.yaml" if adoption.sweep is None else "sweep.yaml": adoption.job_text, **dict(adoption.files)}
+    if adoption.settings_text:
+        texts["cloudtrain.toml"] = adoption.settings_text
     existing = [str(folder / name) for name in texts if (folder / name).exists()]
     if existing and not force:
         hint = "name another folder with `--write`, or replace the files with `--force`"
         raise UsageError(f"`{existing[0]}` exists already", hint=hint, code="CT983")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if found.code is not None:
-            unpack(found.code, folder / CODE_FOLDER)
+        if adoption.code is not None:
+            unpack(adoption.code, folder / CODE_FOLDER)
         for name, text in texts.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")

@@ -79,17 +79,14 @@ def run_script(script: Path, arguments: Sequence[str], *, python: str | None, ti
 def outside_folders(script: Path) -> list[Path]:
     """Return the folders that the script's text names by a path with one or two `..`, such as `"../shared-scripts"`."""
     text = script.read_text(encoding="utf-8", errors="replace") if script.is_file() else ""
-    found = sorted(set(_OUTSIDE.findall(text)))
-    return [script.absolute().parent / name for name in found if not (script.parent / name).is_symlink()]
+    names = sorted(set(_OUTSIDE.findall(text)))
+    return [script.absolute().parent / name for name in names if not (script.parent / name).is_symlink()]
 
 
 def _copy_of(folder: Path, copy: Path) -> Path:
-    """Copy the folder of a script to `copy`, and return `copy`.
-
-    Raises:
-        UsageError: the folder cannot be copied, or is too large.
-    """
+    """Copy the folder of a script to `copy`, and return `copy`."""
     files = size = 0
+    hint = "put the script, with the files that it needs, into a folder of its own"
 
     def left_out(place: str, names: list[str]) -> set[str]:
         nonlocal files, size
@@ -102,16 +99,13 @@ def _copy_of(folder: Path, copy: Path) -> Path:
                 continue
             files, size = files + 1, size + os.path.getsize(path)  # noqa: PTH202
         if files > _MOST_FILES or size > _MOST_BYTES:
-            hint = "put the script, with the files that it needs, into a folder of its own"
-            raise UsageError(
-                f"the folder of the script, `{folder}`, is too large to be copied", hint=hint, code="CT984"
-            )
+            message = f"the folder of the script, `{folder}`, is too large to be copied"
+            raise UsageError(message, hint=hint, code="CT984")
         return skipped
 
     try:
         shutil.copytree(folder, copy, ignore=left_out, symlinks=True)
     except (OSError, shutil.Error) as error:
-        hint = "put the script, with the files that it needs, into a folder of its own"
         raise UsageError(f"the folder of the script cannot be copied: {error}", hint=hint, code="CT984") from None
     return copy
 
@@ -122,7 +116,8 @@ def _write_plan(place: Path, script: Path, arguments: Sequence[str]) -> None:
         from cloudtrain.adoption.sources import cells_of
 
         cells = cells_of(script)
-    hooks = {target.name: text for target in all_targets() if (text := _hook_of(target))}
+    adopters = {target.name: adopter for target in all_targets() if (adopter := target.adopter()) is not None}
+    hooks = {name: text for name, adopter in adopters.items() if (text := adopter.hook())}
     for name, text in hooks.items():
         (place / f"hook_{name}.py").write_text(text, encoding="utf-8")
     source = Path(__file__).with_name("driver.py").read_text(encoding="utf-8")
@@ -131,17 +126,12 @@ def _write_plan(place: Path, script: Path, arguments: Sequence[str]) -> None:
     (place / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
 
 
-def _hook_of(target: Any) -> str | None:
-    adopter = target.adopter()
-    return adopter.hook() if adopter is not None else None
-
-
 def _environment(place: Path, mark: str) -> dict[str, str]:
     """Return the environment of the script: the variables that programs need to start, home and temporary folders in
     `place`, invalid credentials, and `mark`."""
-    given = load_settings().environ
-    region = given.get("AWS_REGION") or given.get("AWS_DEFAULT_REGION") or "us-east-1"
-    return {name: given[name] for name in _KEPT if name in given} | {
+    environ = load_settings().environ
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+    return {name: environ[name] for name in _KEPT if name in environ} | {
         "HOME": str(place / "home"),
         "TMPDIR": str(place / "tmp"),
         "MPLBACKEND": "Agg",
@@ -163,8 +153,8 @@ def _without_network() -> list[str]:
         return []
     words = [program, "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child"]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        tried = subprocess.run([*words, "true"], capture_output=True, timeout=30, check=False)
-        return words if tried.returncode == 0 else []
+        attempt = subprocess.run([*words, "true"], capture_output=True, timeout=30, check=False)
+        return words if attempt.returncode == 0 else []
     return []
 
 
@@ -199,11 +189,11 @@ def _kill_what_is_left(mark: str) -> None:
     import psutil
 
     for _ in range(5):
-        found = [process for process in psutil.process_iter() if _has_mark(process, mark)]
-        for process in found:
+        processes = [process for process in psutil.process_iter() if _has_mark(process, mark)]
+        for process in processes:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        if not found:
+        if not processes:
             return
 
 
@@ -225,15 +215,15 @@ def _captured(place: Path, work: Path, script: Path, code: int | None, time_limi
         return Captured(str(data["target"]), data["record"], dict(_uploads(place / "hooks")), _failed(place / "hooks"))
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    said = _last_lines(place / "output.txt")
+    last = _last_lines(place / "output.txt")
     if code is None:
         message = f"`{script}` has created no job within {time_limit:g} s"
         hint = "give it more time with `--time-limit`, or adopt the job's request: docs/adopting.md shows how to get it"
     elif code:
-        message = f"`{script}` failed before it created a job{said}"
+        message = f"`{script}` failed before it created a job{last}"
         hint = "name an interpreter with the script's packages: `--python`; it runs without network and credentials"
     else:
-        message = f"`{script}` ended without creating a training job{said}"
+        message = f"`{script}` ended without creating a training job{last}"
         hint = "pass the arguments with which the script creates a job: `--args TEXT`"
     raise UsageError(message, hint=hint, code="CT984")
 
@@ -245,9 +235,11 @@ def _last_lines(output: Path) -> str:
         with output.open("rb") as file:
             file.seek(max(0, output.stat().st_size - 4000))
             lines = file.read().decode(errors="replace").strip().splitlines()
-        failed = next((line for line in _lines(output) if re.match(r"cell \d+: ", line)), None)
+            file.seek(0)
+            first = file.read(1 << 20).decode(errors="replace").splitlines()
+        failure = next((line for line in first if re.match(r"cell \d+: ", line)), None)
         if lines:
-            return f": {(failed or error_in(lines) or lines[-1])[:300]}"
+            return f": {(failure or error_in(lines) or lines[-1])[:300]}"
     return ""
 
 
@@ -255,12 +247,6 @@ def _failed(folder: Path) -> tuple[str, ...]:
     with contextlib.suppress(OSError):
         return tuple(dict.fromkeys(read_text(folder / "failed.txt").splitlines()))
     return ()
-
-
-def _lines(output: Path) -> list[str]:
-    """Return the lines in the first megabyte of a script's output."""
-    with output.open("rb") as file:
-        return file.read(1 << 20).decode(errors="replace").splitlines()
 
 
 def _uploads(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -289,8 +275,8 @@ def originals_of_script(
     captured = run_script(script, arguments, python=python, time_limit=time_limit)
     adopter = target_of(captured.target).adopter()
     assert adopter is not None, "the hook was the adopter's own"
-    found, archive = adopter.captured(captured.record, captured.uploads)
-    if not found:
+    originals, archive = adopter.captured(captured.record, captured.uploads)
+    if not originals:
         hint = "cloudtrain adopts training jobs"
         raise UsageError(f"the first job that `{script}` creates is not a training job", hint=hint, code="CT981")
     folder, failed = script.absolute().parent, captured.failed
@@ -304,7 +290,7 @@ def originals_of_script(
             source=source,
             code=archive if source is None else None,
         )
-        for original in found
+        for original in originals
     ]
 
 

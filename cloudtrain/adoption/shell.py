@@ -31,7 +31,7 @@ Value = str | list[str]
 
 
 @dataclass
-class Command:
+class ShellCommand:
     """A simple command of a script."""
 
     text: str
@@ -46,7 +46,7 @@ class Command:
     """Whether the command reads the output of the command before it."""
 
 
-def commands_of(text: str, known: Mapping[str, Value] | None = None) -> list[Command]:
+def commands_of(text: str, known: Mapping[str, Value] | None = None) -> list[ShellCommand]:
     """Return the commands of a script in order. Assignments and redirections are not commands; the variables `known`
     are set at the start.
 
@@ -64,8 +64,8 @@ class _Reader:
         self.documents: list[str] = []
         """The last lines of the here-documents that begin below the current line."""
 
-    def commands(self) -> list[Command]:
-        found = list[Command]()
+    def commands(self) -> list[ShellCommand]:
+        commands = list[ShellCommand]()
         pipe = False
         while self.at < len(self.text):
             start = self.at
@@ -74,14 +74,14 @@ class _Reader:
             command.text = " ".join(self.text[start : self.at].replace("\\\n", " ").split()).rstrip("&|;() ")
             if command.words and not self._declares(command):
                 command.exported = dict(self.exported)
-                found.append(command)
+                commands.append(command)
             if separator == "\n":
                 self._skip_documents()
-        return found
+        return commands
 
-    def _command(self) -> tuple[Command, str]:
+    def _command(self) -> tuple[ShellCommand, str]:
         """Read one command and the separator after it."""
-        command = Command("")
+        command = ShellCommand("")
         while self.at < len(self.text):
             if self.text.startswith("\\\n", self.at):
                 self.at += 2
@@ -106,12 +106,12 @@ class _Reader:
         self._end(command)
         return command, ""
 
-    def _end(self, command: Command) -> None:
+    def _end(self, command: ShellCommand) -> None:
         if not command.words:
             self.variables |= command.assigned
             self.exported |= {name: value for name, value in command.assigned.items() if name in self.exported}
 
-    def _declares(self, command: Command) -> bool:
+    def _declares(self, command: ShellCommand) -> bool:
         """Carry out a command that sets variables. Return whether the command is one."""
         if command.words[0] == "unset":
             for name in command.words[1:]:
@@ -126,18 +126,17 @@ class _Reader:
             self.exported |= command.assigned | {n: value for n, value in named.items() if isinstance(value, str)}
         return True
 
-    def _assign(self, match: re.Match[str], command: Command) -> None:
+    def _assign(self, match: re.Match[str], command: ShellCommand) -> None:
         self.at = match.end()
-        held = self.variables.get(match[1])
+        before = self.variables.get(match[1]) if match[2] else None
         if self.text.startswith("(", self.at):
             self.at += 1
-            words = self._array()
-            self.variables[match[1]] = (
-                [*([held] if isinstance(held, str) else held or []), *words] if match[2] else words
-            )
+            items = [before] if isinstance(before, str) else before or []
+            self.variables[match[1]] = [*items, *self._array()]
             return
-        value = self._joined(self._word(split=False))
-        before = held if match[2] and isinstance(held, str) else ""
+        words = self._word(split=False)
+        value = _same(" ".join(words), *words)
+        before = before if isinstance(before, str) else ""
         command.assigned[match[1]] = _same(f"{before}{value}", before, value)
 
     def _array(self) -> list[str]:
@@ -157,27 +156,27 @@ class _Reader:
     def _word(self, *, split: bool = True, in_array: bool = False) -> list[str]:
         """Read a word. Return the words that it expands to; with `split=False`, at least one."""
         ends = " \t\n)" if in_array else " \t\n;&|()<>"
-        found = _Words()
+        result = _Words()
         while self.at < len(self.text) and self.text[self.at] not in ends:
             letter = self.text[self.at]
             if self.text.startswith("\\\n", self.at):
                 self.at += 2
             elif letter in "'\\":
-                found.add([self._literal()])
+                result.add([self._literal()])
             elif letter == '"':
-                found.add(*self._quoted())
+                result.add(*self._quoted())
             elif letter in "$`":
                 values, unknown = self._expanded()
                 if split and not unknown:
-                    found.add_split(values)
+                    result.add_split(values)
                 else:
-                    found.add(values, unknown)
+                    result.add(values, unknown)
             else:
                 self.at += 1
-                found.add([letter], letter == "~" and found.current is None)
+                result.add([letter], letter == "~" and result.current is None)
         if not split:
-            found.add([""])
-        return found.end()
+            result.add([""])
+        return result.end()
 
     def _literal(self) -> str:
         if self.text[self.at] == "\\":
@@ -270,9 +269,6 @@ class _Reader:
             return str(_number(ast.parse(numbers.strip().replace("//", "/"), mode="eval").body))
         except (SyntaxError, ValueError, ZeroDivisionError):
             return None
-
-    def _joined(self, words: list[str]) -> str:
-        return _same(" ".join(words), *words)
 
     def _redirect(self, match: re.Match[str]) -> None:
         self.at = match.end()

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from cloudtrain.adoption.launches import Launch
-from cloudtrain.adoption.proof import Adoption, Comparison, Difference, job_yaml, settings_toml, shown_path
+from cloudtrain.adoption.launches import TrainingLaunch
+from cloudtrain.adoption.proof import Adoption, FieldDifference, RequestComparison, job_yaml, settings_toml, shown_path
 from cloudtrain.documents.document import MAX_BYTES, MAX_DIGITS, Unreadable, read_bytes, read_document, read_text
 from cloudtrain.errors import UsageError
 from cloudtrain.job.file import parse_job
@@ -36,16 +36,16 @@ def originals_of_document(source: str) -> list[Original]:
     """
     text, folder = text_of(source)
     data = parsed_text(text, source)
-    found = [original for target in all_targets() for original in _of_target(target, data, folder)]
-    if not found:
-        _refuse_unknown(source, data)
-    return found
-
-
-def _of_target(target: Any, data: Any, folder: str | None) -> list[Original]:
-    adopter = target.adopter()
-    found: list[Original] = adopter.originals(data, folder) if adopter is not None else []
-    return found
+    adopters = [adopter for target in all_targets() if (adopter := target.adopter()) is not None]
+    originals = [original for adopter in adopters for original in adopter.originals(data, folder)]
+    if originals:
+        return originals
+    name = _name(source)
+    if isinstance(data, Mapping) and "name" in data and ("entry_point" in data or "source_dir" in data):
+        hint = f"run `cloudtrain plan {source}`"
+        raise UsageError(f"{name} is already a cloudtrain job file", hint=hint, code="CT981")
+    hint = "`cloudtrain adopt --help` lists what can be adopted"
+    raise UsageError(f"{name} contains no training job that cloudtrain recognizes", hint=hint, code="CT981")
 
 
 def text_of(source: str) -> tuple[str, str | None]:
@@ -66,12 +66,6 @@ def text_of(source: str) -> tuple[str, str | None]:
 
 
 def _text_on_stdin() -> str:
-    """Return the text on stdin.
-
-    Raises:
-        OSError: stdin is closed, or holds more than `MAX_BYTES`.
-        Unreadable: the text is not UTF-8.
-    """
     if sys.stdin is None:
         raise OSError(None, "it is closed")
     content = sys.stdin.buffer.read(MAX_BYTES + 1)
@@ -104,11 +98,8 @@ def parsed_text(text: str, source: str) -> Any:
         _whole_characters(document.data)
     except Unreadable as error:
         place = f" (line {error.problem.line})" if error.problem.line else ""
-        raise UsageError(
-            f"{name} is not valid {form.upper()}{place}: {error.problem.message}",
-            hint=error.problem.hint or "correct this line",
-            code="CT981",
-        ) from None
+        message = f"{name} is not valid {form.upper()}{place}: {error.problem.message}"
+        raise UsageError(message, hint=error.problem.hint or "correct this line", code="CT981") from None
     if form == "json":
         return document.data
     import yaml
@@ -126,11 +117,7 @@ _LONG_CLOCK = re.compile(r"(?::[0-5]?[0-9]){150}")
 
 
 def _whole_characters(data: Any) -> None:
-    """Refuse half of a surrogate pair, which JSON can hold and no file can.
-
-    Raises:
-        Unreadable: a text holds one.
-    """
+    """Refuse half of a surrogate pair, which JSON can hold and no file can."""
     try:
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -147,15 +134,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, int) and value.bit_length() > 3 * MAX_DIGITS:
         raise ValueError("a number has too many digits")
     return value if value is None or isinstance(value, str | bool | int | float) else str(value)
-
-
-def _refuse_unknown(source: str, data: Any) -> None:
-    name = _name(source)
-    if isinstance(data, Mapping) and "name" in data and ("entry_point" in data or "source_dir" in data):
-        hint = f"run `cloudtrain plan {source}`"
-        raise UsageError(f"{name} is already a cloudtrain job file", hint=hint, code="CT981")
-    hint = "`cloudtrain adopt --help` lists what can be adopted"
-    raise UsageError(f"{name} contains no training job that cloudtrain recognizes", hint=hint, code="CT981")
 
 
 # The code cells of a notebook as plain Python, without IPython's magics and shell lines.
@@ -178,7 +156,7 @@ def cells_of(notebook: Path) -> list[str]:
     try:
         data = json.loads(read_bytes(notebook, _MOST))
         cells = [cell for cell in data["cells"] if cell.get("cell_type") == "code"]
-        return [_notebooks_plain("".join(cell.get("source", ""))) for cell in cells]
+        return [_python_of("".join(cell.get("source", ""))) for cell in cells]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, Unreadable):
         raise UsageError(f"`{notebook}` is not a notebook", hint="name an `.ipynb` file", code="CT981") from None
 
@@ -186,11 +164,11 @@ def cells_of(notebook: Path) -> list[str]:
 _WRITES = re.compile(r"%%(?:writefile|file)[ \t]+(?P<append>-a[ \t]+)?(?P<name>[^\n]+?)[ \t]*\n(?P<text>.*)", re.DOTALL)
 
 
-def _notebooks_plain(cell: str) -> str:
-    written = _WRITES.fullmatch(cell.lstrip())
-    if written is not None:
-        name, mode = written["name"].strip("\"'"), "a" if written["append"] else "w"
-        return f"with open(f{name!r}, {mode!r}, encoding='utf-8') as file:\n    file.write({written['text']!r})"
+def _python_of(cell: str) -> str:
+    match = _WRITES.fullmatch(cell.lstrip())
+    if match is not None:
+        name, mode = match["name"].strip("\"'"), "a" if match["append"] else "w"
+        return f"with open(f{name!r}, {mode!r}, encoding='utf-8') as file:\n    file.write({match['text']!r})"
     lines = cell.strip().splitlines()
     while lines and lines[0].startswith("%%"):
         if lines[0].split()[0] not in _AROUND_PYTHON:
@@ -230,7 +208,7 @@ FILL_IN = "FILL-IN"
 SECRET = "it looks like a secret, so it is not copied: write its location into `environment.secrets`"
 
 
-def adopt_launch(launch: Launch, kind: str, place: Path) -> Adoption:
+def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
     """Convert a launch line to a job, and compare the two: machines, processes, script, arguments. `kind` describes the
     source in the job file's first comment. `place` is the folder that the job file will be in.
 
@@ -242,13 +220,22 @@ def adopt_launch(launch: Launch, kind: str, place: Path) -> Adoption:
     head = [f"Adopted from {kind}.", *launch.notes]
     text = job_yaml(fields, comments, head)
     job = _parsed(fields, comments)
+    of_launch = {
+        "words": _words(launch),
+        "instances": launch.instances,
+        "processes": launch.processes if launch.distribution else None,
+        "variables": launch.variables,
+        "max_runtime": launch.max_runtime,
+    }
     differences = [
-        Difference(shown_path(path), theirs, ours, "a job passes arguments as `--name value`, sorted by name")
-        for path, theirs, ours in paths_that_differ(_asked(launch), _started(job))
+        FieldDifference(shown_path(path), theirs, ours, "a job passes arguments as `--name value`, sorted by name")
+        for path, theirs, ours in paths_that_differ(of_launch, _comparable(job))
     ]
-    differences += [Difference(name, "", ABSENT_TEXT, reason) for name, reason in launch.lost.items()]
+    differences += [FieldDifference(name, "", ABSENT_TEXT, reason) for name, reason in launch.lost.items()]
     settings = settings_toml(launch.target, launch.settings, launch.settings_head) if launch.settings else ""
-    return Adoption(launch.target, kind, job, launch.settings, Comparison(tuple(differences)), text, settings, fields)
+    return Adoption(
+        launch.target, kind, job, launch.settings, RequestComparison(tuple(differences)), text, settings, fields
+    )
 
 
 def _parsed(fields: dict[str, Any], comments: dict[tuple[str | int, ...], str]) -> TrainingJob:
@@ -257,28 +244,27 @@ def _parsed(fields: dict[str, Any], comments: dict[tuple[str | int, ...], str]) 
     return job
 
 
-def _take_secrets_out(launch: Launch, job: TrainingJob) -> None:
+def _take_secrets_out(launch: TrainingLaunch, job: TrainingJob) -> None:
     """Replace what looks like a secret in the launch, and list it without its value."""
     from cloudtrain.rules.values import secret_values
 
-    for found in secret_values(job):
-        launch.lost[shown_path(found.path)] = SECRET
-        if found.path[:2] == ("environment", "variables"):
-            del launch.variables[str(found.path[2])]
-        launch.program = [word.replace(found.value, FILL_IN) for word in launch.program]
+    for secret in secret_values(job):
+        launch.lost[shown_path(secret.path)] = SECRET
+        if secret.path[:2] == ("environment", "variables"):
+            del launch.variables[str(secret.path[2])]
+        launch.program = [word.replace(secret.value, FILL_IN) for word in launch.program]
 
 
-def _source_dir(launch: Launch, place: Path) -> str:
+def _source_dir(launch: TrainingLaunch, place: Path) -> str:
     """Return the folder of the code, relative to the job file. A launch line and a batch script start in the folder
     where the user types them, which may be another folder than the script's."""
     source, program = launch.source_dir or ".", launch.program[0]
-    here = os.path.exists(os.path.join(source, program))  # noqa: PTH110, PTH118
-    path = os.path.join("." if here else launch.folder, source)  # noqa: PTH118
-    moved = os.path.relpath(path, place)
-    return source if os.path.isabs(source) or moved == os.path.normpath(source) else moved  # noqa: PTH117
+    is_here = os.path.exists(os.path.join(source, program))  # noqa: PTH110, PTH118
+    path = os.path.relpath(os.path.join("." if is_here else launch.folder, source), place)  # noqa: PTH118
+    return source if os.path.isabs(source) or path == os.path.normpath(source) else path  # noqa: PTH117
 
 
-def _fields(launch: Launch, place: Path) -> tuple[dict[str, Any], dict[tuple[str | int, ...], str]]:
+def _fields(launch: TrainingLaunch, place: Path) -> tuple[dict[str, Any], dict[tuple[str | int, ...], str]]:
     comments: dict[tuple[str | int, ...], str] = {}
     program, arguments = launch.program[0], launch.program[1:]
     stem = program.rpartition(".")[2] if launch.is_module else PurePosixPath(program).stem
@@ -310,21 +296,11 @@ def _fields(launch: Launch, place: Path) -> tuple[dict[str, Any], dict[tuple[str
     return job, comments
 
 
-def _asked(launch: Launch) -> dict[str, Any]:
-    return {
-        "words": _words(launch),
-        "instances": launch.instances,
-        "processes": launch.processes if launch.distribution else None,
-        "variables": launch.variables,
-        "max_runtime": launch.max_runtime,
-    }
-
-
-def _words(launch: Launch) -> list[str]:
+def _words(launch: TrainingLaunch) -> list[str]:
     return [*([] if launch.is_command else ["python"]), *(["-m"] if launch.is_module else []), *launch.program]
 
 
-def _started(job: TrainingJob) -> dict[str, Any]:
+def _comparable(job: TrainingJob) -> dict[str, Any]:
     words = shlex.split(job.command or "")
     if job.entry_point is not None:
         words = ["python", job.entry_point, *hyperparameter_argv(job.hyperparameters)]

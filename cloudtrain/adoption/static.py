@@ -15,8 +15,8 @@ from typing import Any
 
 from cloudtrain.adoption.proof import (
     Adoption,
-    Comparison,
-    Difference,
+    FieldDifference,
+    RequestComparison,
     job_yaml,
     moved,
     settings_toml,
@@ -45,23 +45,27 @@ def adopt_statically(script: Path, place: Path) -> Adoption:
         raise UsageError(f"`{script}` is nested too deeply to be read", hint=hint, code="CT981") from None
     kind = f"the text of {script.name}"
     for target in all_targets():
-        found = target.draft_of_calls(calls)
-        if found is None:
+        result = target.draft_of_calls(calls)
+        if result is None:
             continue
-        draft, unknown = found
+        draft, unknown = result
         origin = Original(target.name, {}, "", kind, folder=str(script.absolute().parent))
         draft = moved(draft, origin, place)
         unknown = {**unknown, **_take_secrets_out(draft.job, settled(draft))}
         job = settled(draft)
         why = "the value is not a literal in the text"
-        differences = [Difference(path, text, draft.comments.get((path,), ""), why) for path, text in unknown.items()]
-        differences.append(Difference("(the whole request)", "", "", "nothing was executed, so nothing was compared"))
+        differences = [
+            FieldDifference(path, text, draft.comments.get((path,), ""), why) for path, text in unknown.items()
+        ]
+        differences.append(
+            FieldDifference("(the whole request)", "", "", "nothing was executed, so nothing was compared")
+        )
         head = [f"A draft from {kind}: values that are not literals in the source are missing here, or guessed."]
         head += [f"{path} was: {text}" for path, text in unknown.items()]
         text = settings_toml(target.name, draft.settings, draft.settings_head) if draft.settings else ""
-        written = job_yaml(draft.job, draft.comments, head)
-        comparison = Comparison(tuple(differences))
-        return Adoption(target.name, kind, job, draft.settings, comparison, written, text, draft.job, is_draft=True)
+        job_text = job_yaml(draft.job, draft.comments, head)
+        comparison = RequestComparison(tuple(differences))
+        return Adoption(target.name, kind, job, draft.settings, comparison, job_text, text, draft.job, is_draft=True)
     hint = "run the script by leaving out `--static`, or adopt the request of a job that it has created"
     raise UsageError(f"no call in `{script}` creates a job that cloudtrain recognizes", hint=hint, code="CT976")
 
@@ -70,7 +74,7 @@ def _take_secrets_out(fields: dict[str, Any], job: TrainingJob) -> dict[str, str
     """Take what looks like a secret out of a job's fields. Return the paths of the values, each with a placeholder."""
     from cloudtrain.rules.values import secret_values
 
-    paths = [found.path for found in secret_values(job)]
+    paths = [secret.path for secret in secret_values(job)]
     for path in paths:
         holder = fields
         for part in path[:-1]:
@@ -157,14 +161,14 @@ def _assign(target: ast.expr, value: ast.expr, names: dict[str, Any]) -> None:
 
 
 def _keywords(node: ast.Call, names: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    keywords: dict[str, Any] = {}
     for keyword in node.keywords:
         value = _value(keyword.value, names)
         if keyword.arg is not None:
-            found[keyword.arg] = value
+            keywords[keyword.arg] = value
         elif isinstance(value, dict):
-            found |= value
-    return found
+            keywords |= value
+    return keywords
 
 
 def _dotted(node: ast.expr, names: Mapping[str, Any]) -> str:
@@ -242,11 +246,7 @@ _MOST = 10_000
 
 
 def _of_sensible_size(value: Any) -> Any:
-    """Return the value.
-
-    Raises:
-        ValueError: the value is larger than `_MOST`.
-    """
+    """Return the value. Raises `ValueError` if it is larger than `_MOST`."""
     size, waiting = 0, [value]
     while waiting:
         one = waiting.pop()
