@@ -32,7 +32,6 @@ def list_scripts() -> list[Script]:
 
 
 def script_names() -> list[str]:
-    """Return the names of the bundled scripts, without reading the scripts."""
     return [folder.name for folder in _script_folders()]
 
 
@@ -62,10 +61,10 @@ def script_files(name: str) -> dict[str, Path]:
     """
     from cloudtrain.code.walk import walk
 
-    found = walk(str(script_path(name)))
-    if found.problems:
-        raise JobError(found.problems)
-    return {file.path: Path(file.place) for file in found.files}
+    result = walk(str(script_path(name)))
+    if result.problems:
+        raise JobError(result.problems)
+    return {file.path: Path(file.place) for file in result.files}
 
 
 def copy_script(name: str, destination: Path) -> Path:

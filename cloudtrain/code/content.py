@@ -25,7 +25,6 @@ class ContentHash:
         self._add("x" if executable else "f", path, sha256, "")
 
     def add_link(self, path: str, target: str) -> None:
-        """Add a symbolic link."""
         self._add("l", path, "", target)
 
     def hexdigest(self) -> str:

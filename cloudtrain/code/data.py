@@ -1,7 +1,7 @@
 """Local data that a job reads on its target: one file or all files of a folder, and the hash that names the data.
 
 Code goes into a bundle (`tree.py`). Data is sent unchanged: ignore files do not apply, and a link becomes a copy of its
-target.
+target. The findings about both stand here too.
 """
 
 from __future__ import annotations
@@ -86,20 +86,20 @@ def _files_of(place: str) -> tuple[DataFile, ...]:
         message = f"`{escape_path(place)}` is the root of this machine's file system"
         raise UnreadableData(message, hint="name the folder that holds the data")
     if root.is_dir():
-        found = tuple(islice(_below(root), MOST_FILES + 1))
+        files = tuple(islice(_below(root), MOST_FILES + 1))
     elif root.is_file():
-        found = (_file(root.name, root),)
+        files = (_file(root.name, root),)
     else:
         message = f"there is no folder or file `{escape_path(place)}`"
         raise UnreadableData(message, hint="write the path relative to the job file's folder, for example `./data`")
-    if not found:
+    if not files:
         message, hint = f"the folder `{escape_path(place)}` holds no file", "name the folder that holds the data"
         raise UnreadableData(message, hint=hint)
-    if len(found) > MOST_FILES:
+    if len(files) > MOST_FILES:
         message = f"`{escape_path(place)}` holds more than {MOST_FILES:,} files"
         hint = "pack the files into an archive, or upload them yourself and name their storage path in the job"
         raise UnreadableData(message, hint=hint)
-    return tuple(sorted(found, key=lambda file: os.fsencode(file.path)))
+    return tuple(sorted(files, key=lambda file: os.fsencode(file.path)))
 
 
 def _below(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iterator[DataFile]:
@@ -108,8 +108,8 @@ def _below(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iter
     here = folder.resolve()
     if here in above:
         return
-    with os.scandir(folder) as found:
-        entries = sorted(found, key=lambda entry: entry.name)
+    with os.scandir(folder) as listing:
+        entries = sorted(listing, key=lambda entry: entry.name)
     folders = {entry.name for entry in entries if entry.is_dir()}
     for entry in entries:
         if entry.name not in folders:
@@ -139,12 +139,10 @@ def _hashed(files: tuple[DataFile, ...], alone: bool) -> LocalData:
     return LocalData(files, content_hash(entries), sum(sizes))
 
 
-# Preflight checks of a bundle: secrets, size, and file names that the target does not support.
+# Findings about a bundle: secrets, size, and file names that the target does not support.
 
 _LISTED = 10
 _MOST_PLACES = 40
-
-
 _BY_NAME = ", by its name"
 
 _Place = tuple[str, str, str]
@@ -170,12 +168,12 @@ def secret_findings(tree: Tree) -> list[Finding]:
         for secret in entry.secrets:
             places = certain if secret.certain else uncertain
             places.append((entry.path, f"{name}:{secret.line}", secret.rule))
-    found = []
+    findings = []
     if certain:
-        found.append(_secret("CT301", Level.ERROR, "the bundle contains a secret", certain))
+        findings.append(_secret("CT301", Level.ERROR, "the bundle contains a secret", certain))
     if uncertain:
-        found.append(_secret("CT304", Level.WARNING, "the bundle may contain a secret", uncertain))
-    return found
+        findings.append(_secret("CT304", Level.WARNING, "the bundle may contain a secret", uncertain))
+    return findings
 
 
 def _secret(code: str, level: Level, message: str, places: list[_Place]) -> Finding:

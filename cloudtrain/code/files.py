@@ -1,4 +1,4 @@
-"""The entries of a bundle, and the hash that names the bundle."""
+"""The entries of a bundle: their hash, which names the bundle, links, and files from outside of the source folder."""
 
 from __future__ import annotations
 
@@ -201,9 +201,9 @@ def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[P
             raise
         message = f"`{INCLUDE_FILE}` cannot be read: {error.strerror}"
         return {}, [_problem(message, "make it a plain file that you may read, or remove it")]
-    found: dict[str, Included] = {}
+    items: dict[str, Included] = {}
     problems = []
-    taken = dict.fromkeys(own, "`source_dir`")
+    origins = dict.fromkeys(own, "`source_dir`")
     for line, text in enumerate(map(os.fsdecode, content.removeprefix(codecs.BOM_UTF8).split(b"\n")), 1):
         path = text.strip()
         if not path or path.startswith("#"):
@@ -214,13 +214,13 @@ def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[P
         if fault is not None:
             hint = "write the path of a file or folder, relative to `source_dir`, or remove the line"
             problems.append(_problem(f"`{escape_path(path)}` {fault}", hint, line))
-        elif name in taken:
-            message = f"the bundle would have `{escape_path(name)}` from {taken[name]} and from `{escape_path(path)}`"
+        elif name in origins:
+            message = f"the bundle would have `{escape_path(name)}` from {origins[name]} and from `{escape_path(path)}`"
             problems.append(_problem(message, "remove the line, or rename one of the two", line))
         else:
             real = os.path.realpath(place)
-            found[name], taken[name] = Included(real, os.stat(real)), f"line {line}"  # noqa: PTH116
-    return found, problems
+            items[name], origins[name] = Included(real, os.stat(real)), f"line {line}"  # noqa: PTH116
+    return items, problems
 
 
 def _problem(message: str, hint: str, line: int | None = None) -> Problem:

@@ -89,7 +89,6 @@ class Pattern:
         return re.compile(expression, re.DOTALL)
 
     def matches(self, path: bytes, is_folder: bool) -> bool:
-        """Return whether the pattern matches the path."""
         if self.folders_only and not is_folder:
             return False
         return self._regex.fullmatch(path[path.rfind(b"/") + 1 :] if self.by_name else path) is not None
@@ -141,28 +140,28 @@ def _without_spaces(line: bytes) -> bytes:
 
 def _tokens(text: bytes) -> list[bytes]:
     """Split a pattern into stars, slashes, and regular expressions for one byte each."""
-    found: list[bytes] = []
+    tokens: list[bytes] = []
     at = 0
     while at < len(text):
         letter = text[at : at + 1]
         at += 1
         if letter in (_STAR, _SLASH):
-            found.append(letter)
+            tokens.append(letter)
         elif letter == b"?":
-            found.append(_ANY)
+            tokens.append(_ANY)
         elif letter == b"[":
             expression, at = _set(text, at)
-            found.append(expression)
+            tokens.append(expression)
         else:
             if letter == b"\\":
                 letter = text[at : at + 1]
                 at += 1
                 if not letter:
                     raise NoPattern
-            if letter == b"/" and _ends_in_folders(found):
-                found += (_SLASH, _STAR)  # `**\/` matches one folder or more, and `**/` also none
-            found.append(_SLASH if letter == b"/" else re.escape(letter))
-    return found
+            if letter == b"/" and _ends_in_folders(tokens):
+                tokens += (_SLASH, _STAR)  # `**\/` matches one folder or more, and `**/` also none
+            tokens.append(_SLASH if letter == b"/" else re.escape(letter))
+    return tokens
 
 
 def _ends_in_folders(tokens: Sequence[bytes]) -> bool:
@@ -317,19 +316,19 @@ class PatternIndex:
     def candidates(self, path: bytes) -> list[int]:
         """Return the numbers of the patterns that can match the path, sorted. All others do not match it."""
         name = path[path.rfind(b"/") + 1 :]
-        found = [*self._keyless, *self._whole.get(Key(True, Where.WHOLE, name), ())]
-        found += self._whole.get(Key(False, Where.WHOLE, path), ())
+        candidates = [*self._keyless, *self._whole.get(Key(True, Where.WHOLE, name), ())]
+        candidates += self._whole.get(Key(False, Where.WHOLE, path), ())
         for (by_name, where, length), numbers in self._parts.items():
             text = name if by_name else path
             last = len(text) - length
             if where is Where.START:
-                found += numbers.get(text[:length], ())
+                candidates += numbers.get(text[:length], ())
             elif where is Where.END:
-                found += numbers.get(text[last:], ()) if last >= 0 else ()
+                candidates += numbers.get(text[last:], ()) if last >= 0 else ()
             else:
                 for start in range(last + 1):
-                    found += numbers.get(text[start : start + length], ())
-        return sorted(set(found))
+                    candidates += numbers.get(text[start : start + length], ())
+        return sorted(set(candidates))
 
 
 IGNORE_FILE = ".cloudtrainignore"
@@ -409,13 +408,9 @@ class OnDisk(Protocol):
     """A file or folder in a folder's listing, such as an `os.DirEntry`."""
 
     @property
-    def path(self) -> str:
-        """The item's path on disk."""
-        ...
+    def path(self) -> str: ...
 
-    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return the item's status, as `os.stat` does."""
-        ...
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result: ...
 
 
 class Defaults(NamedTuple):
@@ -452,13 +447,13 @@ class Defaults(NamedTuple):
 
 def own_output() -> frozenset[tuple[int, int]]:
     """Return device and inode of each file that this process's stdout or stderr is redirected to."""
-    found = []
+    files = []
     for descriptor in (1, 2):
         with suppress(OSError):
             status = os.fstat(descriptor)
             if stat.S_ISREG(status.st_mode):
-                found.append((status.st_dev, status.st_ino))
-    return frozenset(found)
+                files.append((status.st_dev, status.st_ino))
+    return frozenset(files)
 
 
 def ignore_line(path: str) -> str:

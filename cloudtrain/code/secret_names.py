@@ -130,6 +130,6 @@ def credentials_in(paths: Iterable[str]) -> dict[str, str]:
 def _credentials(path: str) -> str | None:
     parts = path.split("/")
     for length in range(len(parts), 0, -1):
-        if found := secret_name("/".join(parts[max(length - 2, 0) : length])):
-            return found[0]
+        if match := secret_name("/".join(parts[max(length - 2, 0) : length])):
+            return match[0]
     return "credentials" if _SUSPECT.fullmatch(parts[-1]) else None

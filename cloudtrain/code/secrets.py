@@ -16,8 +16,6 @@ from typing import NamedTuple
 from cloudtrain.code.files import Secret
 from cloudtrain.code.suspects import SETTINGS, Span
 
-# The data types of a rule that finds secrets.
-
 
 class Allowed(NamedTuple):
     """Conditions under which a match of a rule is not reported. `target` names the text that `regexes`
@@ -61,7 +59,6 @@ class Finder(NamedTuple):
 
 @cache
 def compile_bytes(expression: str) -> re.Pattern[bytes]:
-    """Compile a regular expression for bytes."""
     return re.compile(expression.encode())
 
 
@@ -154,11 +151,10 @@ OWN_RULES = (
 )  # fmt: skip
 
 
-# The rules that find secrets: gitleaks' rules, and cloudtrain's additional rules.
+# All rules: gitleaks' and cloudtrain's own.
 #
-# gitleaks' rules are data (`data/secret_rules.json`, written by `tools/gen_secret_rules.py`). They recognize the
-# tokens of about two hundred services, with very few false positives. `own_rules.py` adds rules for other secrets.
-# Rules are read and compiled on first use.
+# gitleaks' rules are data (`secret_rules.json`, written by `tools/gen_secret_rules.py`). They recognize the tokens of
+# about two hundred services, with very few false positives. Rules are read and compiled on first use.
 
 _FILE = Path(__file__).with_name("secret_rules.json")
 
@@ -182,7 +178,7 @@ def rule_set() -> RuleSet:
             index.setdefault(keyword, []).append(rule)
     stopwords = tuple(word.encode() for word in data["stopwords"])
     allowed = Allowed(tuple(data["allowed"]), stopwords=stopwords)
-    return RuleSet(rules, {word: tuple(found) for word, found in index.items()}, allowed)
+    return RuleSet(rules, {word: tuple(of_keyword) for word, of_keyword in index.items()}, allowed)
 
 
 def _rule(item: Mapping[str, object]) -> Finder:
@@ -215,6 +211,8 @@ def _list(value: object) -> list[Mapping[str, object]]:
     return value
 
 
+# The search.
+
 _MARKS = (b"gitleaks:allow", b"pragma: allowlist secret")
 """Comments that mark a line as free of secrets. gitleaks and detect-secrets use the same comments, so a file needs only
 one of them."""
@@ -240,11 +238,11 @@ class Match(NamedTuple):
 def secrets_in(content: bytes, spans: Sequence[Span], path: str) -> tuple[Secret, ...]:
     """Return the secrets in some spans of a file, sorted by line, at most one per line. If a line has several
     secrets, one that is certain takes precedence."""
-    found: dict[int, Secret] = {}
+    by_line: dict[int, Secret] = {}
     for match in sorted(matches(content, spans, path), key=lambda match: (not match.rule.certain, match.start)):
         line = content.count(b"\n", 0, match.start) + 1
-        found.setdefault(line, Secret(match.rule.id, line, match.rule.certain))
-    return tuple(found[line] for line in sorted(found))
+        by_line.setdefault(line, Secret(match.rule.id, line, match.rule.certain))
+    return tuple(by_line[line] for line in sorted(by_line))
 
 
 def matches(content: bytes, spans: Sequence[Span], path: str) -> Iterator[Match]:
@@ -252,10 +250,10 @@ def matches(content: bytes, spans: Sequence[Span], path: str) -> Iterator[Match]
     text = _GAP.join(content[start:end] for start, end in spans)
     starts = list(accumulate((end - start + len(_GAP) for start, end in spans), initial=0))
     for rule in _candidates(text.lower(), path):
-        for found in rule.pattern.finditer(text):
-            groups = (number for number, part in enumerate(found.groups(), 1) if part)
-            start, end = found.span(rule.group or next(groups, 0))
-            if _is_secret(rule, found, text[start:end], path):
+        for match in rule.pattern.finditer(text):
+            groups = (number for number, part in enumerate(match.groups(), 1) if part)
+            start, end = match.span(rule.group or next(groups, 0))
+            if _is_secret(rule, match, text[start:end], path):
                 number = bisect_right(starts, start) - 1
                 shift = spans[number][0] - starts[number]
                 yield Match(rule, start + shift, end + shift)
@@ -263,11 +261,11 @@ def matches(content: bytes, spans: Sequence[Span], path: str) -> Iterator[Match]
 
 def _candidates(lowered: bytes, path: str) -> Iterable[Finder]:
     """Return the rules that apply to the path and have a keyword in the lower-case text, each rule once."""
-    found: dict[str, Finder] = {}
+    candidates: dict[str, Finder] = {}
     for keyword, rules in rule_set().by_keyword.items():
         if keyword in lowered:
-            found.update((rule.id, rule) for rule in rules if rule.path is None or re.search(rule.path, path))
-    return found.values()
+            candidates.update((rule.id, rule) for rule in rules if rule.path is None or re.search(rule.path, path))
+    return candidates.values()
 
 
 def _is_secret(rule: Finder, match: re.Match[bytes], secret: bytes, path: str) -> bool:

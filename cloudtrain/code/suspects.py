@@ -49,19 +49,19 @@ binary file is full of long words."""
 def suspects(content: bytes, path: str) -> list[Span]:
     """Return the spans of a file's content that rules must search: sorted, without overlaps, and usually none."""
     settings = re.search(SETTINGS, path) is not None
-    found = [*_long_words(content), *_behind_names(content, settings)]
+    spans = [*_long_words(content), *_behind_names(content, settings)]
     for headline in _HEADLINES_OF_SETTINGS if settings else _HEADLINES:
-        found += ((at, at + 600) for at in _all(content, headline))
+        spans += ((at, at + 600) for at in _all(content, headline))
     if b"://" in content:
-        found += ((match.start() - 40, match.end() + _BEHIND) for match in _ADDRESS.finditer(content))
+        spans += ((match.start() - 40, match.end() + _BEHIND) for match in _ADDRESS.finditer(content))
     if settings and b":$" in content:
-        found += ((match.start(), match.end() + 200) for match in _NOTES.finditer(content))
-    return _apart(found, len(content)) if found else []
+        spans += ((match.start(), match.end() + 200) for match in _NOTES.finditer(content))
+    return _apart(spans, len(content)) if spans else []
 
 
 def _long_words(content: bytes) -> list[Span]:
     words = content.translate(_WORDS)
-    found: list[Span] = []
+    spans: list[Span] = []
     start, seen, budget = words.find(_LONG), 0, _MOST_OF_BINARY if b"\0" in content[:8192] else _MOST
     while start >= 0 and budget > 0:
         end = _END.match(words, start).end()  # type: ignore[union-attr] # it matches everywhere
@@ -70,10 +70,10 @@ def _long_words(content: bytes) -> list[Span]:
             if _may_be_secret(word):
                 seen = _UNBROKEN.match(content, end).end() + _BEHIND  # type: ignore[union-attr]
                 seen = min(seen, start + 4096)
-                budget -= seen - max(start - _BEFORE, found[-1][1] if found else 0)
-                found.append((start - _BEFORE, seen))
+                budget -= seen - max(start - _BEFORE, spans[-1][1] if spans else 0)
+                spans.append((start - _BEFORE, seen))
         start = words.find(_LONG, end)
-    return found
+    return spans
 
 
 def _may_be_secret(word: bytes) -> bool:
@@ -94,11 +94,11 @@ def _behind_names(content: bytes, settings: bool) -> list[Span]:
 
 
 def _all(content: bytes, word: bytes) -> list[int]:
-    found, at = [], content.find(word)
+    places, at = [], content.find(word)
     while at >= 0:
-        found.append(at)
+        places.append(at)
         at = content.find(word, at + len(word))
-    return found
+    return places
 
 
 def _apart(spans: list[Span], length: int) -> list[Span]:

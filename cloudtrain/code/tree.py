@@ -26,8 +26,7 @@ from cloudtrain.system.files import why_missing
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-
-# Reads every file once to get its hash, its true size and the secrets in it.
+# Every file is read once, for its hash, its true size and the secrets in it.
 
 PIECE = 1 << 20
 """Number of bytes read at a time."""
@@ -91,12 +90,12 @@ def _digest(place: str, expected: int, path: str | None) -> Digest | OSError:
     except OSError as error:
         return error
     try:
-        wanted = min(expected + 1, PIECE)
-        piece = os.read(descriptor, wanted)
+        amount = min(expected + 1, PIECE)
+        piece = os.read(descriptor, amount)
         digest, size, pieces = hashlib.sha256(piece), len(piece), [piece]
-        while len(piece) == wanted:
-            wanted = PIECE
-            piece = os.read(descriptor, wanted)
+        while len(piece) == amount:
+            amount = PIECE
+            piece = os.read(descriptor, amount)
             digest.update(piece)
             size += len(piece)
             if path is not None and size <= LARGEST:
@@ -121,7 +120,7 @@ def _secrets(content: bytes, path: str) -> tuple[Secret, ...]:
     return secrets_in(content, spans, path)
 
 
-# Size limits of a bundle, and hints about its largest files.
+# Limits of size, and hints about the largest files.
 
 LIMIT = 300 << 20
 """In bytes. Azure ML's documented limit for a job's snapshot of code; far more than code needs on any target."""
@@ -154,6 +153,8 @@ def size_hint(sizes: Mapping[str, int]) -> str:
     )
 
 
+# The snapshot of the source folder.
+
 CEILING = 10 * LIMIT
 """Size in bytes from which a folder is refused without being hashed, because reading it would take minutes."""
 
@@ -180,7 +181,6 @@ class Tree:
         return self.identity.sha256
 
     def location(self, entry: Entry) -> str:
-        """Return the path of the entry's file on disk."""
         return os.fspath(self.added.get(entry.path) or self.included.get(entry.path) or self.root / entry.path)
 
     def write(self, path: Path) -> None:
@@ -191,7 +191,6 @@ class Tree:
         Raises:
             SourceChanged: a file has changed since the tree was read.
         """
-
         write_archive(((entry, self.location(entry)) for entry in self.entries), path)
 
 
@@ -242,19 +241,19 @@ def _scan(
     """
     _check_folder(source_dir)
     root = os.path.abspath(source_dir)  # noqa: PTH100 - Path.absolute() keeps `..`
-    found = walk(root, declared, beside=beside, alone=alone)
-    _check_ceiling(found, ceiling)
+    result = walk(root, declared, beside=beside, alone=alone)
+    _check_ceiling(result, ceiling)
     added = {path: Path(os.path.realpath(file)) for path, file in {**runtime_files(), **extra}.items()}
-    _check_names(found, extra)
-    links = _link_entries(root, found)
-    entries = [*_file_entries(found, added), *links]
-    if found.problems:
-        raise JobError(found.problems)
+    _check_names(result, extra)
+    links = _link_entries(root, result)
+    entries = [*_file_entries(result, added), *links]
+    if result.problems:
+        raise JobError(result.problems)
     entries.sort(key=lambda entry: os.fsencode(entry.path))
     size = sum(entry.size for entry in entries)
     identity = Bundle(content_hash(entries), size, len(entries))
-    included = {file.path: file.place for file in found.files if file.path.split("/", 1)[0] in found.included}
-    return Tree(Path(root), tuple(entries), tuple(sorted(found.ignored)), identity, added, included)
+    included = {file.path: file.place for file in result.files if file.path.split("/", 1)[0] in result.included}
+    return Tree(Path(root), tuple(entries), tuple(sorted(result.ignored)), identity, added, included)
 
 
 def runtime_files() -> dict[str, Path]:
@@ -291,32 +290,32 @@ def _check_folder(source_dir: Path) -> None:
     raise _problem(f"the folder `{name}` {missing}", hint)
 
 
-def _check_ceiling(found: Walk, ceiling: int) -> None:
-    size = sum(file.size for file in found.files)
+def _check_ceiling(result: Walk, ceiling: int) -> None:
+    size = sum(file.size for file in result.files)
     if size > ceiling:
-        sizes = {file.path: file.size for file in found.files}
+        sizes = {file.path: file.size for file in result.files}
         listing = ", ".join(largest_files(sizes, 3))
         message = f"`source_dir` holds {format_size(size)}, too much for a bundle of code; the largest: {listing}"
         raise _problem(message, size_hint(sizes), "CT053")
 
 
-def _check_names(found: Walk, extra: Mapping[str, Path]) -> None:
-    paths = [*(file.path for file in found.files), *found.links]
+def _check_names(result: Walk, extra: Mapping[str, Path]) -> None:
+    paths = [*(file.path for file in result.files), *result.links]
     for name in sorted({path.split("/", 1)[0] for path in paths} & set(_OURS)):
         message = f"`{name}` in `source_dir` has the name of cloudtrain's own package, which is added to every bundle"
-        found.refuse(name, message, remedy="give it another name")
+        result.refuse(name, message, remedy="give it another name")
     for path in sorted(set(paths) & set(extra)):
         message = f"`{escape_path(path)}` in `source_dir` has the name of a file that is added to the bundle"
-        found.refuse(path, message, remedy="give it another name")
+        result.refuse(path, message, remedy="give it another name")
 
 
-def _file_entries(found: Walk, added: Mapping[str, Path]) -> list[Entry]:
-    paths = [*(file.path for file in found.files), *added]
-    places = [*(file.place for file in found.files), *map(os.fspath, added.values())]
-    sizes = [*(file.size for file in found.files), *(file.stat().st_size for file in added.values())]
-    executable = [*(file.executable for file in found.files), *(False for _ in added)]
+def _file_entries(result: Walk, added: Mapping[str, Path]) -> list[Entry]:
+    paths = [*(file.path for file in result.files), *added]
+    places = [*(file.place for file in result.files), *map(os.fspath, added.values())]
+    sizes = [*(file.size for file in result.files), *(file.stat().st_size for file in added.values())]
+    executable = [*(file.executable for file in result.files), *(False for _ in added)]
     entries = []
-    searched = [*(file.path for file in found.files), *(None for _ in added)]
+    searched = [*(file.path for file in result.files), *(None for _ in added)]
     for path, bit, digest in zip(paths, executable, hash_files(places, sizes, searched), strict=True):
         if isinstance(digest, Digest):
             entries.append(Entry(path, digest.size, bit, digest.sha256, None, digest.secrets))
@@ -324,22 +323,22 @@ def _file_entries(found: Walk, added: Mapping[str, Path]) -> list[Entry]:
             raise Moved(path)
         else:
             message = f"`{escape_path(path)}` cannot be read: {digest.strerror}"
-            found.refuse(path, message, remedy="make it readable for you")
+            result.refuse(path, message, remedy="make it readable for you")
     return entries
 
 
-def _link_entries(root: str, found: Walk) -> list[Entry]:
-    if not found.links:
+def _link_entries(root: str, result: Walk) -> list[Entry]:
+    if not result.links:
         return []
-    links = Links({root, os.path.realpath(root)}, [file.path for file in found.files], found.links)
+    links = Links({root, os.path.realpath(root)}, [file.path for file in result.files], result.links)
     entries = []
-    for path in sorted(found.links):
+    for path in sorted(result.links):
         try:
             entries.append(Entry(path, target=links.canonical(path)))
         except BrokenLink as reason:
-            target = escape_path(found.links[path])
+            target = escape_path(result.links[path])
             message = f"the link `{escape_path(path)}` points to `{target}`, which {escape_path(str(reason))}"
-            found.refuse(path, message, remedy="put a copy of the file in its place")
+            result.refuse(path, message, remedy="put a copy of the file in its place")
     return entries
 
 
@@ -402,17 +401,17 @@ def _deflate(compressobj: Callable[[int, int, int], Any], level: int, block: byt
 
 def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the bytes of `pieces` in blocks of equal size; the last block may be shorter."""
-    gathered: list[bytes] = []
+    parts: list[bytes] = []
     size = 0
     for piece in pieces:
         while size + len(piece) >= BLOCK:
             cut = BLOCK - size
-            yield b"".join((*gathered, piece[:cut]))
-            piece, gathered, size = piece[cut:], [], 0
-        gathered.append(piece)
+            yield b"".join((*parts, piece[:cut]))
+            piece, parts, size = piece[cut:], [], 0
+        parts.append(piece)
         size += len(piece)
     if size:
-        yield b"".join(gathered)
+        yield b"".join(parts)
 
 
 # The bundle's archive: a reproducible tar, compressed in blocks by several threads.
@@ -420,8 +419,8 @@ def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
 MTIME = 315532800
 """1980-01-01 UTC, the earliest time that zip supports, because a wheel may be built from the unpacked files."""
 
-_BLOCK = 512
-_RECORD = 20 * _BLOCK
+_TAR_BLOCK = 512
+_RECORD = 20 * _TAR_BLOCK
 
 
 class SourceChanged(CloudtrainError):
@@ -483,13 +482,13 @@ def _tar(sources: Iterable[tuple[Entry, str]]) -> Iterator[bytes]:
     length = 0
     for entry, place in sources:
         header = _header(entry)
-        padding = -entry.size % _BLOCK
+        padding = -entry.size % _TAR_BLOCK
         yield header
         if entry.target is None:
             yield from _content(entry, place)
         yield bytes(padding)
         length += len(header) + entry.size + padding
-    end = 2 * _BLOCK
+    end = 2 * _TAR_BLOCK
     yield bytes(end + -(length + end) % _RECORD)
 
 

@@ -67,8 +67,8 @@ def has_moved(error: OSError) -> bool:
     return error.errno in _MOVED
 
 
-class Found(NamedTuple):
-    """A file that the walk found, with its size and mode at that time."""
+class SourceFile(NamedTuple):
+    """A file of the user, with its size and mode when the walk came to it."""
 
     path: str
     size: int
@@ -87,7 +87,7 @@ class Walk:
 
     def __init__(self, included: tuple[str, ...] = ()) -> None:
         self.included = included
-        self.files: list[Found] = []
+        self.files: list[SourceFile] = []
         self.links: dict[str, str] = {}
         self.ignored: list[Ignored] = []
         self.problems: list[Problem] = []
@@ -128,45 +128,29 @@ def walk(
     if not alone and is_root(root):
         message = f"`{escape_path(root)}` is the root of this machine's file system, too much for a bundle of code"
         raise _too_large(message, _NARROWER)
-    found, seen, defaults = Walk(), 0, Defaults(declared or {}, own_output())
+    result, seen, defaults = Walk(), 0, Defaults(declared or {}, own_output())
     waiting: list[_Folder] = [] if alone else [_Folder("", root, ())]
     for name, place in (beside or {}).items():
         if not alone and os.path.lexists(f"{root}/{name}"):
             message = f"`{escape_path(name)}` comes from outside `source_dir`, which already has an item of that name"
-            found.problems.append(Problem(("source_dir",), message, "rename one of the two", code="CT055"))
+            result.problems.append(Problem(("source_dir",), message, "rename one of the two", code="CT055"))
         else:
-            _look_at(_beside(name, place), name, (), defaults, found, waiting)
-            found.included = (*found.included, name)
+            _look_at(_beside(name, place), name, (), defaults, result, waiting)
+            result.included = (*result.included, name)
     while waiting:
-        folder, place, rules = waiting.pop()
+        folder = waiting.pop()
         try:
-            with os.scandir(place) as listing:
-                some = islice(listing, MAX_FILES + 1 - seen)
-                items = sorted(some, key=lambda item: os.fsencode(item.name))
-            if any(item.name == IGNORE_FILE for item in items):
-                rules = (_rules_in(place, folder, found), *rules)
-            seen += len(items)
-            if seen > MAX_FILES:
-                message = f"`{escape_path(root)}` holds more than {MAX_FILES:,} files, too many for a bundle of code"
-                raise _too_large(message, f"{_NARROWER}, or add the folders with data to `{IGNORE_FILE}`")
-            for item in items:
-                _look_at(item, folder + item.name, rules, defaults, found, waiting)
-            if not folder and any(item.name == INCLUDE_FILE for item in items):
-                others, problems = includes(root, [*(item.name for item in items), *found.included])
-                found.problems += problems
-                found.included = (*found.included, *others)
-                for name, other in others.items():
-                    _look_at(other, name, rules, defaults, found, waiting)
+            seen += _read_folder(root, folder, seen, defaults, result, waiting)
         except OSError as error:
             if has_moved(error):
-                raise Moved(_below(root, error.filename) or folder.rstrip("/")) from None
-            message = f"`{escape_path(folder.rstrip('/') or root)}` cannot be read: {error.strerror}"
-            if folder:
-                found.refuse(folder, message, remedy="make it readable for you")
+                raise Moved(_below(root, error.filename) or folder.path.rstrip("/")) from None
+            message = f"`{escape_path(folder.path.rstrip('/') or root)}` cannot be read: {error.strerror}"
+            if folder.path:
+                result.refuse(folder.path, message, remedy="make it readable for you")
             else:
-                found.problems.append(Problem(("source_dir",), message, "make it readable for you", code="CT050"))
-    found.files.sort(key=lambda file: os.fsencode(file.path))
-    return found
+                result.problems.append(Problem(("source_dir",), message, "make it readable for you", code="CT050"))
+    result.files.sort(key=lambda file: os.fsencode(file.path))
+    return result
 
 
 class _Folder(NamedTuple):
@@ -176,6 +160,29 @@ class _Folder(NamedTuple):
     """The path in the bundle: `a/b/`, or empty for the root."""
     place: str
     rules: tuple[Rules, ...]
+
+
+def _read_folder(
+    root: str, folder: _Folder, seen: int, defaults: Defaults, result: Walk, waiting: list[_Folder]
+) -> int:
+    """Look at everything in a folder, and return the number of its items. `seen` items were found before."""
+    path, place, rules = folder
+    with os.scandir(place) as listing:
+        items = sorted(islice(listing, MAX_FILES + 1 - seen), key=lambda item: os.fsencode(item.name))
+    if any(item.name == IGNORE_FILE for item in items):
+        rules = (_rules_in(place, path, result), *rules)
+    if seen + len(items) > MAX_FILES:
+        message = f"`{escape_path(root)}` holds more than {MAX_FILES:,} files, too many for a bundle of code"
+        raise _too_large(message, f"{_NARROWER}, or add the folders with data to `{IGNORE_FILE}`")
+    for item in items:
+        _look_at(item, path + item.name, rules, defaults, result, waiting)
+    if not path and any(item.name == INCLUDE_FILE for item in items):
+        others, problems = includes(root, [*(item.name for item in items), *result.included])
+        result.problems += problems
+        result.included = (*result.included, *others)
+        for name, other in others.items():
+            _look_at(other, name, rules, defaults, result, waiting)
+    return len(items)
 
 
 def _beside(name: str, place: str) -> Included:
@@ -195,8 +202,8 @@ def _too_large(message: str, hint: str) -> JobError:
     return JobError([Problem(("source_dir",), message, hint, code="CT053")])
 
 
-def _rules_in(place: str, folder: str, found: Walk) -> Rules:
-    """Return the rules of the ignore file in `place`. If the file cannot be read, record a problem in `found` and
+def _rules_in(place: str, folder: str, result: Walk) -> Rules:
+    """Return the rules of the ignore file in `place`. If the file cannot be read, record a problem in `result` and
     return no rules. `folder` is the same folder, relative to the root."""
     try:
         return Rules(folder, read_bytes(f"{place}/{IGNORE_FILE}"))
@@ -205,7 +212,7 @@ def _rules_in(place: str, folder: str, found: Walk) -> Rules:
             raise Moved(folder + IGNORE_FILE) from None
         message = f"`{escape_path(folder)}{IGNORE_FILE}` cannot be read: {error.strerror}"
         hint = "make it a plain file that you may read, or remove it"
-        found.problems.append(Problem(("source_dir",), message, hint, code="CT051"))
+        result.problems.append(Problem(("source_dir",), message, hint, code="CT051"))
         return Rules(folder, b"")
 
 
@@ -214,26 +221,26 @@ def _look_at(
     path: str,
     rules: tuple[Rules, ...],
     defaults: Defaults,
-    found: Walk,
+    result: Walk,
     waiting: list[_Folder],
 ) -> None:
     is_folder = item.is_dir(follow_symlinks=False)
     rule = _ignoring_rule(item, path, is_folder, rules, defaults)
     if rule is not None:
-        found.ignored.append(Ignored(path, rule))
+        result.ignored.append(Ignored(path, rule))
     elif is_folder:
         waiting.append(_Folder(path + "/", item.path, rules))
     elif item.is_symlink():
-        found.links[path] = _target_of(item.path, path)
+        result.links[path] = _target_of(item.path, path)
     else:
         status = item.stat(follow_symlinks=False)
         if stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):  # a file when it was listed
             raise Moved(path)
         if stat.S_ISREG(status.st_mode):
-            found.files.append(Found(path, status.st_size, bool(status.st_mode & stat.S_IXUSR), item.path))
+            result.files.append(SourceFile(path, status.st_size, bool(status.st_mode & stat.S_IXUSR), item.path))
         else:
             what = _SPECIAL.get(stat.S_IFMT(status.st_mode), "not a regular file")
-            found.refuse(path, f"`{escape_path(path)}` is {what}, which cannot be in a bundle", remedy="remove it")
+            result.refuse(path, f"`{escape_path(path)}` is {what}, which cannot be in a bundle", remedy="remove it")
 
 
 def _target_of(link: str, path: str) -> str:

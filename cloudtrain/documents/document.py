@@ -96,7 +96,6 @@ class Notes:
         self.problems.append(Problem(path, message, hint, line=place.line, column=place.column, code=code))
 
     def duplicate(self, path: ValuePath, place: Place) -> None:
-        """Record a duplicate key."""
         first = self.keys[path]
         message = f"`{path[-1]}` appears twice; the first is on line {first.line}"
         self.problem(path, place, message, "remove one of them", code="CT004")
@@ -123,7 +122,6 @@ def too_many_digits(place: Place | None) -> Unreadable:
 
 
 def too_deep(place: Place | None = None) -> Unreadable:
-    """Return the error for a text that is nested too deeply."""
     return Unreadable("the text is nested too deeply", "use fewer levels: a job has about five", place, code="CT006")
 
 

@@ -1,4 +1,4 @@
-"""Conversion of TOML to a document. The standard library reads the values; a scan of the text finds the positions."""
+"""Conversion of TOML and JSON to a document. The standard library reads the values, a scan finds the positions."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from cloudtrain.documents.document import (
     too_deep,
     too_many_digits,
 )
+
+# TOML.
 
 _AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _HINTS = (
@@ -63,8 +65,8 @@ def read_toml(text: str) -> Document:
     """
     text = text.replace("\r\n", "\n")
     lines = _Lines(text)
-    if found := _DEEP_KEY.search(text):
-        raise too_deep(lines.place(found.start(1)))
+    if match := _DEEP_KEY.search(text):
+        raise too_deep(lines.place(match.start(1)))
     try:
         data = load_toml(text)
     except ValueError as error:  # includes TOMLDecodeError
@@ -105,7 +107,6 @@ class _Lines:
         self._starts = [0, *(index + 1 for index, char in enumerate(text) if char == "\n")]
 
     def place(self, offset: int) -> Place:
-        """Return the line and column of the character at `offset`."""
         line = bisect_right(self._starts, offset)
         return Place(line, offset - self._starts[line - 1] + 1)
 
@@ -119,7 +120,6 @@ class _Scanner:
         self._counts: dict[ValuePath, int] = {}
 
     def scan(self) -> None:
-        """Record the positions of all keys and values."""
         self.notes.values[()] = self.lines.place(self._skip(0) if self.text.strip() else 0)
         offset = self._skip(0)
         table: ValuePath = ()
@@ -216,7 +216,7 @@ def _string(literal: str) -> str:
     return str(load_toml(f"x = {literal}")["x"])
 
 
-# Conversion of JSON to a document. The standard library reads the values; a scan of the text finds the positions.
+# JSON.
 
 _JSON_SPACE = re.compile(r"[ \t\r\n]*")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')

@@ -237,8 +237,8 @@ class _Reader:
         tag = str(node.tag)
         if tag == _TAG + ("map" if _is_mapping(node) else "seq"):
             return
-        shown = "!!" + tag.removeprefix(_TAG) if tag.startswith(_TAG) else tag
-        self.notes.problem(path, place, f"a job file cannot have tags such as `{shown}`", "remove the tag")
+        name = "!!" + tag.removeprefix(_TAG) if tag.startswith(_TAG) else tag
+        self.notes.problem(path, place, f"a job file cannot have tags such as `{name}`", "remove the tag")
 
     def _list(self, node: Any, path: ValuePath) -> list[Any]:
         return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
@@ -286,8 +286,8 @@ class _Reader:
         own = ((self._key(key, path), key, value) for key, value in self._own(node))
         result = {name: (_place(key), value) for name, key, value in own if name is not None}
         for merged in self._merges(node, path):
-            for name, found in merged.items():
-                result.setdefault(name, found)
+            for name, entry in merged.items():
+                result.setdefault(name, entry)
         self._open.discard(id(node))
         return result
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 def _path_text(value: Any) -> Any:
     """Convert a `pathlib.Path` to text, and return other values unchanged. A `Path` that was made from a URI has lost a
-    slash (`s3:/bucket`). It is returned unchanged, so that validation refuses it.
-    """
+    slash (`s3:/bucket`). It is returned unchanged, so that validation refuses it."""
     if not isinstance(value, os.PathLike):
         return value
     text = os.fspath(value)
@@ -154,8 +153,7 @@ class Output(_Places):
 
 class Checkpoint(_Places):
     """The location of checkpoints. A run resumes if the location contains a complete checkpoint. `${{checkpoint}}`
-    becomes the path of the location.
-    """
+    becomes the path of the location."""
 
     keep: int = Field(default=3, ge=1, strict=True)
     """How many checkpoints the runtime keeps."""
@@ -206,8 +204,7 @@ _RUN_HINT = "write `run:NAME/output/OUTPUT` or `run:NAME/model`; NAME is a job, 
 
 class RunInput(NamedTuple):
     """The output of an earlier run: `run:prep/output/volumes/train` is the path `train` in the output `volumes` of the
-    run `prep`.
-    """
+    run `prep`."""
 
     run: str
     """A run name, the beginning of one, a job name, or `last`."""

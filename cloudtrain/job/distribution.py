@@ -108,8 +108,7 @@ class SMP(_Processes):
 
 class DeepSpeed(_Processes):
     """DeepSpeed. `launch` selects how the processes are started. In every case, the script calls
-    `deepspeed.initialize`.
-    """
+    `deepspeed.initialize`."""
 
     type: Literal["deepspeed"] = "deepspeed"
     launch: Literal["torch", "mpi", "launcher"] = "torch"
@@ -156,8 +155,7 @@ class TensorFlow(Model):
 
 class Ray(Model):
     """A Ray cluster that Azure ML starts. The head and the script run on the first instance, and a worker on each other
-    instance. Azure ML chooses the value of every field that you leave out.
-    """
+    instance. Azure ML chooses the value of every field that you leave out."""
 
     type: Literal["ray"] = "ray"
     port: int | None = Field(default=None, ge=1, le=65535, strict=True)
@@ -197,7 +195,6 @@ Launcher = Literal["torchrun", "mpirun", "tensorflow", "none"]
 
 
 def launcher_of(distribution: Distribution) -> Launcher:
-    """Return the launcher that starts the ranks."""
     if isinstance(distribution, Ray):
         return "none"
     if isinstance(distribution, TensorFlow | NoDistribution):

@@ -1,4 +1,4 @@
-"""Messages for pydantic's errors: a table from the type of an error to a message and a hint."""
+"""The wording of pydantic's errors: a message and a hint for each type of error, in the syntax of the user's file."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ def explain(
         return Wording(item["msg"].removeprefix("Value error, "), "write another value, or remove the line", "CT013")
     if value is None:
         return Wording(f"`{name}` has no value", "write a value, or remove the line", "CT011")
-    written = source.written(path) if source.written else None
+    spelling = source.written(path) if source.written else None
     if kind == "invalid-json-value":  # a date in TOML, or an object in Python
         words = "text, a number, `true`, `false`, a list or a mapping"
-        hint = f'write `"{shortened(written)}"`, in quotes' if written else "write it as text, or leave it out"
+        hint = f'write `"{shortened(spelling)}"`, in quotes' if spelling else "write it as text, or leave it out"
         return Wording(f"`{name}` must be {words}, not {describe_value(value)}", hint, "CT012")
-    hint = _type_hint(node, name, value, written) or _example(node, name)
-    return Wording(f"`{name}` must be {node.words}, not {describe_value(value, written)}", hint, "CT012")
+    hint = _type_hint(node, name, value, spelling) or _example(node, name)
+    return Wording(f"`{name}` must be {node.words}, not {describe_value(value, spelling)}", hint, "CT012")
 
 
 _EXAMPLES = {str: "text", int: "1", float: "1.5", bool: "true"}

@@ -99,16 +99,16 @@ def parse(
     """
     document = _readable(text, format, file)
     model = _model(document, file)
-    found, inner = list(document.problems), None
+    problems, inner = list(document.problems), None
     if read_job is not None and document.data.get("kind") == "sweep" and isinstance(document.data.get("job"), str):
         of_job = [item for item in overrides if item.startswith(_OF_JOB)]
         overrides = [item for item in overrides if item not in of_job]
         try:
             inner = read_job(document.data["job"], [item.removeprefix(_OF_JOB) for item in of_job])
         except JobError as error:
-            found += error.problems
+            problems += error.problems
     data, changes = _apply_overrides(document.data, overrides, model)
-    found += changes.problems
+    problems += changes.problems
     if inner is not None:
         data = data | {"job": inner.job}
     try:
@@ -120,9 +120,9 @@ def parse(
             return (changes.texts if origin(path) else texts).get(path)
 
         of_fields = problems_of(error, model, Source((), model, spelling))
-        found += [item for item in of_fields if not (isinstance(data.get("job"), str) and item.path == ("job",))]
-    if found:
-        raise JobError(_place_each([_in_form(item, format) for item in found], file, document.positions, changes))
+        problems += [item for item in of_fields if not (isinstance(data.get("job"), str) and item.path == ("job",))]
+    if problems:
+        raise JobError(_place_each([_in_form(item, format) for item in problems], file, document.positions, changes))
     if model is not Sweep:
         return JobFile(job, file, document.positions, changes, text, tuple(overrides))
     return JobFile(job.job, file, document.positions, changes, text, tuple(overrides), job, inner)
@@ -195,9 +195,8 @@ def _in_form(problem: Problem, format: Format) -> Problem:
 
 def _place_each(problems: Sequence[Problem], file: str, positions: Positions, changes: Changes) -> list[Problem]:
     """Return the problems with positions: first the problems of the file in order, then the problems of overrides."""
-    placed = [_place(problem, file, positions, changes) for problem in problems]
-    distinct = list(dict.fromkeys(placed))
-    return sorted(distinct, key=lambda p: (p.file != file, p.line or 0, p.column or 0))
+    places = (_place(problem, file, positions, changes) for problem in problems)
+    return sorted(dict.fromkeys(places), key=lambda p: (p.file != file, p.line or 0, p.column or 0))
 
 
 def _place(problem: Problem, file: str, positions: Positions, changes: Changes) -> Problem:
@@ -234,12 +233,12 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
 
 def _load(path: Path, overrides: Sequence[str], read_job: ReadJob) -> JobFile:
     format = format_of(path)
-    found = parse(_read(path), format=format, file=str(path), overrides=overrides, read_job=read_job)
+    file = parse(_read(path), format=format, file=str(path), overrides=overrides, read_job=read_job)
     folder = path.absolute().parent
-    if found.sweep is None:
-        return found._replace(job=anchored(found.job, folder).from_folder(folder))
-    job = anchored(found.sweep.job, folder) if found.inner is None else found.sweep.job
-    return found._replace(job=job, sweep=found.sweep.model_copy(update={"job": job}).from_folder(folder))
+    if file.sweep is None:
+        return file._replace(job=anchored(file.job, folder).from_folder(folder))
+    job = anchored(file.sweep.job, folder) if file.inner is None else file.sweep.job
+    return file._replace(job=job, sweep=file.sweep.model_copy(update={"job": job}).from_folder(folder))
 
 
 def _job_of_sweep(sweep: Path, name: str, changes: Sequence[str]) -> JobFile:
@@ -257,12 +256,12 @@ def _job_of_sweep(sweep: Path, name: str, changes: Sequence[str]) -> JobFile:
         raise refused  # a sweep of sweeps, or one that names itself
 
     try:
-        found = _load(sweep.parent / expand_home(name), changes, refuse)
-        if found.sweep is not None or not isinstance(found.job, TrainingJob):
+        file = _load(sweep.parent / expand_home(name), changes, refuse)
+        if file.sweep is not None or not isinstance(file.job, TrainingJob):
             raise refused
     except UsageError as error:
         raise JobError([Problem(("job",), error.message, error.hint, code=error.code)]) from None
-    return found
+    return file
 
 
 def format_of(path: Path) -> Format:

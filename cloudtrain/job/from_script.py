@@ -1,4 +1,4 @@
-"""Conversion of a training script without a job file to a `JobFile`."""
+"""The `JobFile` of a training script without a job file, and the options that a script accepts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load_script(script: Path, arguments: Sequence[str], overrides: Sequence[str]
     here = Path.cwd()
     text = yaml_text(fields_of_script(script, arguments, here))
     try:
-        found = parse(text, format="yaml", file=str(script), overrides=overrides)
+        file = parse(text, format="yaml", file=str(script), overrides=overrides)
     except JobError as error:  # a line of a file that does not exist would confuse the reader
         own = str(script)
         problems = [
@@ -35,7 +35,7 @@ def load_script(script: Path, arguments: Sequence[str], overrides: Sequence[str]
             for problem in error.problems
         ]
         raise JobError(problems) from None
-    return found._replace(job=anchored(found.job, here).from_folder(here), positions=Positions())
+    return file._replace(job=anchored(file.job, here).from_folder(here), positions=Positions())
 
 
 def job_text(script: Path, arguments: Sequence[str], overrides: Sequence[str] = ()) -> str:
@@ -121,8 +121,7 @@ def _read(tree: ast.Module) -> set[str]:
 
 def _require_plain(nodes: list[ast.AST]) -> None:
     """Raise `_NotCertain` if the script has an `import *`, uses `argv` or `parse_known_args`, or may catch the
-    `SystemExit` of an unknown option.
-    """
+    `SystemExit` of an unknown option."""
     for node in nodes:
         is_star = isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
         is_argv = isinstance(node, ast.Attribute) and node.attr in ("argv", "orig_argv", "parse_known_args")
@@ -140,17 +139,16 @@ def _imported(nodes: list[ast.AST]) -> set[str]:
     """Return the expressions by which the script can refer to the class `ArgumentParser`, such as
     `argparse.ArgumentParser` or an alias of an import."""
     whole = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    found = {f"{alias.asname or alias.name}.ArgumentParser" for alias in whole if alias.name == "argparse"}
+    names = {f"{alias.asname or alias.name}.ArgumentParser" for alias in whole if alias.name == "argparse"}
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module == "argparse" and not node.level:
-            found.update(alias.asname or alias.name for alias in node.names if alias.name == "ArgumentParser")
-    return found
+            names.update(alias.asname or alias.name for alias in node.names if alias.name == "ArgumentParser")
+    return names
 
 
 def _holder(call: ast.Call, nodes: list[ast.AST]) -> str:
     """Return the name to which the result of a call is assigned. Raise `_NotCertain` if there is no such name, or if
-    the script also binds the name elsewhere.
-    """
+    the script also binds the name elsewhere."""
     for node in nodes:
         if isinstance(node, ast.Assign) and node.value is call and len(node.targets) == 1:
             target = node.targets[0]
@@ -160,7 +158,6 @@ def _holder(call: ast.Call, nodes: list[ast.AST]) -> str:
 
 
 def _bindings(name: str, nodes: list[ast.AST]) -> int:
-    """Count the statements and parameters that bind a name."""
     return sum(
         (isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load))
         or (isinstance(node, ast.arg) and node.arg == name)
@@ -172,8 +169,7 @@ def _bindings(name: str, nodes: list[ast.AST]) -> int:
 
 def _calls_of(holders: set[str], nodes: list[ast.AST]) -> Iterator[tuple[str, ast.Call]]:
     """Yield the method calls on the parser and its groups. Raise `_NotCertain` for any other use of the parser or a
-    group.
-    """
+    group."""
     called = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
     methods = {
         id(node.value): node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
@@ -189,8 +185,7 @@ def _calls_of(holders: set[str], nodes: list[ast.AST]) -> Iterator[tuple[str, as
 
 def _names(call: ast.Call) -> Iterator[str]:
     """Yield the option names, without dashes, of one `add_argument` call. Raise `_NotCertain` if they cannot all be
-    determined from the call's text.
-    """
+    determined from the call's text."""
     words = {word.arg: word.value for word in call.keywords}
     if None in words or not isinstance(words.get("nargs", ast.Constant("?")), ast.Constant):
         raise _NotCertain

@@ -1,4 +1,4 @@
-"""The base class of all job models: frozen, strict about unknown fields, with errors that suggest a correction."""
+"""The base of all job models, which are frozen and strict, and the types of their fields."""
 
 from __future__ import annotations
 
@@ -71,8 +71,7 @@ def all_at_once(rules: Rules) -> Any:
 
 class Model(BaseModel, metaclass=_Meta):
     """Base class of frozen models. Unknown fields are errors, and numbers and strings are never converted into each
-    other.
-    """
+    other."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=False, defer_build=True)
 
@@ -107,8 +106,7 @@ class FromFile(Model):
 
     def replace(self, **changes: Any) -> Self:
         """Return a validated copy in which `changes` replace the values of the named fields. The copy keeps
-        `folder`.
-        """
+        `folder`."""
         return super().replace(**changes).from_folder(self._folder)
 
     def __eq__(self, other: object) -> bool:
@@ -127,8 +125,7 @@ OVERRIDES = "_overrides"
 
 def per_target(annotation: Any, *, suffix: str = "", **field: Any) -> Callable[[type[M]], type[M]]:
     """Return a decorator that adds one field per installed target to a model. The name of a field is the target's name
-    followed by `suffix`, and its type is `annotation`. `field` are arguments of pydantic's `Field`.
-    """
+    followed by `suffix`, and its type is `annotation`. `field` are arguments of pydantic's `Field`."""
 
     def widen(model: type[M]) -> type[M]:
         fields: dict[str, Any] = {f"{name}{suffix}": (annotation, Field(**field)) for name in target_names()}
@@ -146,9 +143,8 @@ def is_widened(model: type[BaseModel]) -> bool:
 
 
 def overrides_of(job: BaseModel, target: str) -> Mapping[str, Any]:
-    """Return the job's overrides for one target's request."""
-    found: Mapping[str, Any] = getattr(job, target + OVERRIDES, {})
-    return found
+    overrides: Mapping[str, Any] = getattr(job, target + OVERRIDES, {})
+    return overrides
 
 
 def value_for(model: BaseModel, target: str) -> str | None:
@@ -240,8 +236,7 @@ def _whole(written: Any, number: Decimal | int, most: int, words: tuple[str, str
 
 def format_duration(seconds: float) -> str:
     """Format seconds as `2h`, `1h30m` or `45s`, with the two largest units. Durations below ten seconds have one
-    decimal: `2.4s`.
-    """
+    decimal: `2.4s`."""
     if seconds < 10 and seconds != int(seconds):
         return f"{seconds:.1f}s"
     return "".join(_parts(round(seconds))[:2])
@@ -352,8 +347,7 @@ def value_text(value: Any) -> str:
 
 def merged(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return `request` with `overrides` applied: mappings are merged key by key, null removes a key, and any other
-    value replaces the old value. Neither argument is changed.
-    """
+    value replaces the old value. Neither argument is changed."""
     result = dict(request)
     for key, value in overrides.items():
         if value is None:

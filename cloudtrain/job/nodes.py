@@ -1,6 +1,5 @@
 """The allowed content at each path of a job, derived from the models' fields. Error messages, overrides and the JSON
-schema use this description.
-"""
+schema use this description."""
 
 from __future__ import annotations
 
@@ -45,16 +44,14 @@ class SchemaNode:
 
     def model(self, tag: object = None) -> type[BaseModel] | None:
         """Return the pydantic model of this node; for a choice, the one whose `type` is `tag`. None if there is no such
-        model.
-        """
+        model."""
         if self.kind == "model":
             return next(iter(self.models.values()))
         return self.models.get(tag) if isinstance(tag, str) else None
 
     def child(self, part: str | int, tag: object = None) -> SchemaNode | None:
         """Return the node for the key or index `part`; None if `part` is not allowed. `tag` is the value of `type` at
-        this node; without it, the fields of all models of a choice are allowed.
-        """
+        this node; without it, the fields of all models of a choice are allowed."""
         if self.kind in ("map", "list"):
             return self.inner
         if self.kind == "json":
@@ -67,8 +64,7 @@ class SchemaNode:
 
     def field_names(self, tag: object = None) -> list[str]:
         """Return the names of the fields that are allowed at this node. If the node is one of several models,
-        `tag` selects a model. Without `tag`, return the fields of all models.
-        """
+        `tag` selects a model. Without `tag`, return the fields of all models."""
         chosen = self.model(tag)
         models = [chosen] if chosen else list(self.models.values())
         return list(dict.fromkeys(name for model in models for name in model.model_fields))
@@ -81,13 +77,11 @@ _VALUES = {str: "text", int: "a whole number", float: "a number", bool: "`true` 
 
 @cache
 def node_of_model(model: type[BaseModel]) -> SchemaNode:
-    """Return the node of one model."""
     return SchemaNode("model", "a mapping", {model.__name__: model})
 
 
 @cache
 def node_of_field(model: type[BaseModel], name: str) -> SchemaNode:
-    """Return the node of one field of a model."""
     info = model.model_fields[name]
     parsed = any(isinstance(item, BeforeValidator) for item in info.metadata)
     return _node(info.annotation, parsed)
@@ -189,8 +183,7 @@ def rule_of(pattern: str) -> str | None:
 
 def mend_name(name: str, pattern: str, length: int) -> str | None:
     """Return a valid name like `name`, such as `my-job` for `my job`; None if there is none. A valid name matches
-    `pattern`, and has at most `length` characters.
-    """
+    `pattern`, and has at most `length` characters."""
     words = _WORDS.get(pattern)
     if words is None:
         return None
@@ -219,8 +212,7 @@ class MissingProblem(Problem):
 
     def is_echo_of(self, other: Problem) -> bool:
         """Return whether the other problem reports a misspelt name, with a hint that names this missing field or a
-        field that can be given instead.
-        """
+        field that can be given instead."""
         names = (str(self.path[-1]), *self.alternatives)
         beside = isinstance(other, KeyProblem) and other.path[:-1] == self.path[:-1]
         hint = other.hint or ""
@@ -229,8 +221,7 @@ class MissingProblem(Problem):
 
 class Source(NamedTuple):
     """The origin of a model's data: its path under the root model, the root model, and a function that returns the
-    original spelling of a value.
-    """
+    original spelling of a value."""
 
     under: ValuePath = ()
     root: type[BaseModel] | None = None
@@ -246,8 +237,7 @@ def _digits(number: float) -> str:
 
 def describe_value(value: Any, written: str | None = None) -> str:
     """Return a short form of a value for a message: `"two"`, `2.10`, a list. `written` is the original spelling of a
-    number.
-    """
+    number."""
     if isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False)
         return f"`{text[:37]}...`" if len(text) > 40 else f"`{text}`"

@@ -58,7 +58,6 @@ _ACCOUNT = frozenset(
 
 
 def _is_setting(name: str) -> bool:
-    """Return whether the name is a setting of some target."""
     return name in _ACCOUNT or any(name in own.settings_model.model_fields for own in all_targets())
 
 
@@ -77,28 +76,25 @@ _TRAINING = {
 
 def training_hint(name: str, parent: SchemaNode) -> str | None:
     """Return a hint if `name` is a field that only training jobs have, and `parent` is a processing job. Otherwise
-    return None.
-    """
+    return None."""
     return _TRAINING.get(name) if list(parent.models) == ["ProcessingJob"] else None
 
 
 def other_tool_hint(name: str, parent: SchemaNode, root: SchemaNode, known: Iterable[str]) -> str | None:
     """Return a hint with cloudtrain's name for the field that other tools call `name`; None if no tool uses `name`.
-    `known` are the names of the fields in `parent`.
-    """
+    `known` are the names of the fields in `parent`."""
     word = _word(name)
     of_target = (own.name for own in all_targets() if word in own.place_aliases)  # `s3_uri` means `sagemaker`
-    meant = _MEANT.get(word) or next(of_target, None)
-    if meant is None:
+    field = _MEANT.get(word) or next(of_target, None)
+    if field is None:
         return None
-    home = meant if meant in known else _home(meant, parent, root)
+    home = field if field in known else _home(field, parent, root)
     return f"did you mean `{home}`?" if home else None
 
 
 def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
     """Return a hint to the correct position of the field `name`, in the job or in a target's settings. If no such field
-    exists, return a hint to the field of the job with almost this name; None if there is none.
-    """
+    exists, return a hint to the field of the job with almost this name; None if there is none."""
     word = _word(name)
     home = _home(word, parent, root)
     if home is None:
@@ -117,8 +113,7 @@ def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | Non
 
 def other_type_hint(path: tuple[str | int, ...], root: SchemaNode) -> str | None:
     """Return a hint if the field at `path` belongs to another `type` than the chosen one, such as another distribution;
-    None if no type has the field.
-    """
+    None if no type has the field."""
     holder: SchemaNode | None = root
     for part in path[:-1]:
         holder = holder.child(part) if holder is not None else None
@@ -134,8 +129,7 @@ def _word(name: str) -> str:
 
 def _home(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
     """Return the path of the first field called `name` that is found one level below `parent`, at the top level of the
-    job, or one level below the top; None if there is none.
-    """
+    job, or one level below the top; None if there is none."""
     homes = [*_paths(parent), *root.field_names(), *_paths(root)]
     return next((path for path in homes if f".{path}".endswith(f".{name}")), None)
 
@@ -158,8 +152,7 @@ def _paths(node: SchemaNode) -> list[str]:
 
 def mapping_hint(node: SchemaNode, name: str, value: Any) -> str | None:
     """Return a hint with the mapping that the user probably meant by `value`, such as a text, in the field `name`.
-    Return None if no mapping is likely.
-    """
+    Return None if no mapping is likely."""
     if isinstance(value, str) and node.kind == "choice":
         near = get_close_matches(_DISTRIBUTION.get(value.casefold(), value.casefold()), node.options, n=1)
         return f"write `{name}: {{type: {near[0] if near else node.options[0]}}}`"

@@ -58,14 +58,14 @@ def override(data: Data, overrides: Sequence[str], model: type[BaseModel] = Trai
         origin = shortened(f"--set {text}")
         try:
             parts, written = _split(text)
-            path, found = _apply(data, parts, written, model)
+            path, positions = _apply(data, parts, written, model)
         except _Refused as error:
             problems.append(replace(_for_script(error.problem, text, model), file=origin))
             continue
         for old in [old for old in texts if old[: len(path)] == path]:
             del texts[old]
         origins = {old: text for old, text in origins.items() if old[: len(path)] != path} | {path: origin}
-        texts |= {(*path, *inner): value for inner, value in found.texts.items()}
+        texts |= {(*path, *inner): value for inner, value in positions.texts.items()}
     return data, Changes(origins, texts, tuple(problems))
 
 
@@ -116,26 +116,26 @@ def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tu
     shape: SchemaNode = node_of_model(root)
     holder: Any = data
     path: ValuePath = ()
-    fresh: list[tuple[Any, str | int, Any]] = []
+    additions: list[tuple[Any, str | int, Any]] = []
     for part in parts[:-1]:
         key, inner = _step(shape, holder, part, path, root)
         path, value = (*path, key), _get(holder, key)
-        opened = _open(value, inner, path)
-        if opened is not value:
-            fresh.append((holder, key, opened))
-        holder, shape = opened, inner
+        inside = _open(value, inner, path)
+        if inside is not value:
+            additions.append((holder, key, inside))
+        holder, shape = inside, inner
     key, inner = _step(shape, holder, parts[-1], path, root)
     path = (*path, key)
-    found = _value(inner, text, path)
-    for above, name, opened in fresh:
-        _put(above, name, opened)
+    document = _value(inner, text, path)
+    for above, name, inside in additions:
+        _put(above, name, inside)
     if text.strip() == _REMOVE:
         _remove(holder, key)
     else:
-        _put(holder, key, found.data)
+        _put(holder, key, document.data)
         if shape.kind == "choice" and key == "type":
             _keep_fields(holder, shape)
-    return path, found.positions
+    return path, document.positions
 
 
 def _step(
@@ -160,8 +160,8 @@ def _step(
     tag = holder.get("type") if isinstance(holder, Mapping) else None
     child = shape.child(part, tag)
     if child is None or (shape.kind in ("model", "choice") and part not in shape.field_names(tag)):
-        said = unknown_field((*path, part), shape, root, tag)
-        raise _Refused(said.message, said.hint, (*path, part), code=said.code)
+        wording = unknown_field((*path, part), shape, root, tag)
+        raise _Refused(wording.message, wording.hint, (*path, part), code=wording.code)
     return part, child
 
 

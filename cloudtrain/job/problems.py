@@ -47,15 +47,15 @@ def validate_with_rules(rules: Rules, cls: type[BaseModel], data: Any, handler: 
     Raises:
         ProblemsFound: fields are wrong or rules are broken; all problems together.
     """
-    found = list(rules(data)) if isinstance(data, Mapping) else []
+    problems = list(rules(data)) if isinstance(data, Mapping) else []
     try:
         value = handler(data)
     except ValidationError as error:
-        if not found:
+        if not problems:
             raise
-        raise ProblemsFound(found, (error, cls)) from None
-    if found:
-        raise ProblemsFound(found)
+        raise ProblemsFound(problems, (error, cls)) from None
+    if problems:
+        raise ProblemsFound(problems)
     return value
 
 
@@ -73,18 +73,19 @@ def problems_of(error: ValidationError, model: type[BaseModel], source: Source |
         if isinstance(cause, ProblemsFound):
             problems += cause.all(source._replace(under=path))
         else:
-            said = explain(item, path, node, parent, source)
+            wording = explain(item, path, node, parent, source)
             at_type = item["type"] == "union_tag_invalid"
             about_key = item["type"] == "extra_forbidden" or item["loc"][-1:] == ("[key]",)
             kind = KeyProblem if about_key else MissingProblem if item["type"] == "missing" else Problem
-            problems.append(kind((*path, "type") if at_type else path, said.message, said.hint, code=said.code))
+            problems.append(
+                kind((*path, "type") if at_type else path, wording.message, wording.hint, code=wording.code)
+            )
     return _without_echoes(problems)
 
 
 def _without_echoes(problems: Sequence[Problem]) -> list[Problem]:
     """Drop each problem that reports a missing field if the field is there under a misspelt name, because another
-    problem already reports the misspelling. Also drop duplicates.
-    """
+    problem already reports the misspelling. Also drop duplicates."""
     return [
         problem
         for problem in dict.fromkeys(problems)  # every option of a union reports the same problem

@@ -83,7 +83,7 @@ def _open_short_forms(schema: Schema, definitions: Schema) -> None:
 
 def _models(root: type[BaseModel]) -> list[type[BaseModel]]:
     """Return `root` and all models of its fields, each once."""
-    found: dict[type[BaseModel], None] = {}
+    models: dict[type[BaseModel], None] = {}
 
     def visit(shape: SchemaNode | None) -> None:
         while shape is not None and shape.kind in ("map", "list"):
@@ -92,13 +92,13 @@ def _models(root: type[BaseModel]) -> list[type[BaseModel]]:
             add(model)
 
     def add(model: type[BaseModel]) -> None:
-        if model not in found:
-            found[model] = None
+        if model not in models:
+            models[model] = None
             for name in model.model_fields:
                 visit(node_of_field(model, name))
 
     add(root)
-    return list(found)
+    return list(models)
 
 
 def _describe(schema: Schema, model: type[BaseModel]) -> None:
@@ -124,8 +124,7 @@ def _target_texts(model: type[BaseModel]) -> dict[str, str]:
 
 def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
     """Let the schema allow a text in place of a mapping, for fields of `model` that accept both. Example: one instance
-    type for all targets.
-    """
+    type for all targets."""
     for name in model.model_fields:
         shape, own = node_of_field(model, name), schema["properties"][name]
         if shape.kind == "model" and shape.parsed:

@@ -61,7 +61,7 @@ def read_hyperparameters(arguments: Sequence[str]) -> dict[str, Any] | None:
 
     Integers and decimal numbers become numbers if Python would print them identically; all other values stay text.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     waiting = list(arguments)
     while waiting:
         name, equals, value = waiting.pop(0).partition("=")
@@ -69,11 +69,11 @@ def read_hyperparameters(arguments: Sequence[str]) -> dict[str, Any] | None:
             if not waiting or (waiting[0].startswith("-") and _number(waiting[0]) is None):
                 return None
             value = waiting.pop(0)
-        if not re.fullmatch(r"--[A-Za-z0-9][^\s]*", name) or name[2:] in found:
+        if not re.fullmatch(r"--[A-Za-z0-9][^\s]*", name) or name[2:] in values:
             return None
         number = _number(value)
-        found[name[2:]] = value if number is None else number
-    return found
+        values[name[2:]] = value if number is None else number
+    return values
 
 
 def job_name_from(text: str) -> str:
@@ -124,10 +124,10 @@ def distribution_of(script: Path) -> str | None:
 
 def _imports(tree: ast.AST) -> Mapping[str, None]:
     """Return the packages that a module imports, at its top level or inside functions."""
-    found: dict[str, None] = {}
+    packages: dict[str, None] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found.update((alias.name.partition(".")[0], None) for alias in node.names)
+            packages.update((alias.name.partition(".")[0], None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found[node.module.partition(".")[0]] = None
-    return found
+            packages[node.module.partition(".")[0]] = None
+    return packages

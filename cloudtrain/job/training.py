@@ -73,8 +73,7 @@ class InstanceGroup(Model):
 
 class InstancePreference(Model):
     """One of several alternative instance types (SageMaker), with the instance count and the training plan for that
-    type.
-    """
+    type."""
 
     instance_type: str
     instance_count: Count | None = None
@@ -130,8 +129,7 @@ def _counts(groups: Any) -> Iterator[int]:
 
 class Resources(Model):
     """The number and type of instances. Name a type for each target, or describe its GPUs and let cloudtrain choose
-    from the catalogue.
-    """
+    from the catalogue."""
 
     instance_count: Count = 1
     """Instances (machines, nodes) of the job."""
@@ -190,8 +188,7 @@ _REFERENCE = re.compile(r"[a-z]+:\S.*")
 
 def _environment_rules(environment: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield a problem for each secret whose value is not a location. No message repeats the value, which may be the
-    secret itself.
-    """
+    secret itself."""
     secrets, variables = environment.get("secrets"), environment.get("variables")
     for name, value in secrets.items() if isinstance(secrets, Mapping) else ():
         path = ("secrets", name)
@@ -302,8 +299,7 @@ def _job_rules(job: Mapping[str, Any]) -> Iterator[Problem]:
 
 def one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the problems of a job that names no program to run (script, command or image), or both a script and a
-    command, or a script that Python, bash or torchrun would read as an option.
-    """
+    command, or a script that Python, bash or torchrun would read as an option."""
     script, command, environment = job.get("entry_point"), job.get("command"), job.get("environment")
     image = environment.get("image") if isinstance(environment, Mapping) else getattr(environment, "image", None)
     if script is None and command is None and image is None:  # an image has a program of its own
@@ -344,8 +340,7 @@ def same_names(job: Mapping[str, Any], *, outputs: Sequence[str] = ()) -> Iterat
 
 def unsendable(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem]:
     """Yield a problem for each value that no target accepts: NaN and infinity, which JSON cannot express, and malformed
-    text.
-    """
+    text."""
     if isinstance(value, str):
         yield from (
             Problem(path, f"`{path[-1]}` holds {what}", hint, code="CT017") for what, hint in _text_faults(value)

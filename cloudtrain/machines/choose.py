@@ -1,4 +1,4 @@
-"""The choice of one instance type for the `gpu` (`A100-40GB`), `gpus_per_instance` and `interconnect` of a job."""
+"""Instance types: one chosen by the GPUs of a job, those that a query selects, and the machines of a whole job."""
 
 from __future__ import annotations
 
@@ -246,7 +246,6 @@ class Machines:
 
     @property
     def count(self) -> int:
-        """The total number of machines."""
         return self._number(self.groups)
 
     @property

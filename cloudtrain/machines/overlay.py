@@ -72,7 +72,6 @@ class Refreshed(NamedTuple):
 
 
 def refreshed_file(user_folder: Path, target: str) -> Path:
-    """Return the path of a target's refreshed file."""
     return user_folder / f"instances.{target}.refreshed.json"
 
 
@@ -154,10 +153,10 @@ def load_overlays(user_folder: Path, cwd: Path, target: str | None = None) -> Ov
     """
     project = next((folder / FILE_NAME for folder in (cwd, *cwd.parents) if os.path.lexists(folder / FILE_NAME)), None)
     files = [user_folder / FILE_NAME, *([project] if project else [])]
-    written = tuple(row for file in dict.fromkeys(files) if os.path.lexists(file) for row in load_overlay(file))
+    corrections = tuple(row for file in dict.fromkeys(files) if os.path.lexists(file) for row in load_overlay(file))
     if target is None or not (table := read_refreshed(user_folder, target)):
-        return written
-    return read_overlay({target: table}, str(refreshed_file(user_folder, target))) + written
+        return corrections
+    return read_overlay({target: table}, str(refreshed_file(user_folder, target))) + corrections
 
 
 def user_overlay(cwd: Path | None = None, target: str | None = None) -> Overlay:
@@ -291,10 +290,10 @@ def _cell_problems(path: tuple[str, str], cells: Any) -> Iterator[Problem]:
             hint = did_you_mean(column, known)
             yield KeyProblem((*path, column), f"there is no column `{shortened(column)}`", hint, code=_CODE)
             continue
-        fits, wanted = _CHECKS[COLUMNS[column]]
+        fits, words = _CHECKS[COLUMNS[column]]
         if not fits(_plain(column, value)):
-            message = f"`{column}` must be {wanted}, not {describe_value(value)}"
-            yield Problem((*path, column), message, f"write {wanted}, or remove the line", code=_CODE)
+            message = f"`{column}` must be {words}, not {describe_value(value)}"
+            yield Problem((*path, column), message, f"write {words}, or remove the line", code=_CODE)
 
 
 def _plain(column: str, value: Any) -> Any:
@@ -353,10 +352,10 @@ def _whole(instance: InstanceType, correction: Correction) -> InstanceType:
     Raises:
         SettingsError: the type has only some of the columns about GPUs, or RDMA without a fabric.
     """
-    told = dict(correction.cells)
+    columns = dict(correction.cells)
     named, memory = bool(instance.gpu), bool(instance.gpu_memory_gib)
-    memory |= named and told.get("gpu_memory_gib") == 0  # 0: a refresh found GPUs of unknown memory
-    if _GPU_COLUMNS & told.keys() and not bool(instance.gpus) == named == memory:
+    memory |= named and columns.get("gpu_memory_gib") == 0  # 0: a refresh found GPUs of unknown memory
+    if _GPU_COLUMNS & columns.keys() and not bool(instance.gpus) == named == memory:
         message = "a type has `gpus`, `gpu` and `gpu_memory_gib` together, or none of them"
         raise correction.error(message, 'write for example `gpus = 8`, `gpu = "H100-80GB"`')
     if instance.interconnect == "rdma" and not instance.fabric:

@@ -262,8 +262,8 @@ def read_gpu(text: str) -> Gpu:
 def same_model(written: str, own: str) -> bool:
     """Return whether the user's GPU name `written` and the catalogue's GPU name `own` mean the same model: `H100`
     matches `H100-80GB` and `H100-NVL-94GB`."""
-    wanted, model = read_gpu(written).model, read_gpu(own).model
-    return bool(own) and model in (wanted, wanted + _VARIANT)
+    name, model = read_gpu(written).model, read_gpu(own).model
+    return bool(own) and model in (name, name + _VARIANT)
 
 
 def has_gpu(instance: InstanceType, written: str) -> bool:
@@ -273,11 +273,11 @@ def has_gpu(instance: InstanceType, written: str) -> bool:
     A memory size fits if it differs by at most 2% from the size in the catalogue's GPU name, or from the size that the
     driver shows. The driver's size is compared in GiB and in GB.
     """
-    wanted, own = read_gpu(written), read_gpu(instance.gpu)
+    gpu, own = read_gpu(written), read_gpu(instance.gpu)
     if not same_model(written, instance.gpu):
         return False
     sizes = (own.memory or 0.0, instance.gpu_memory_gib, instance.gpu_memory_gib * _GB_PER_GIB)
-    return wanted.memory is None or any(abs(wanted.memory - size) <= _TOLERANCE * size for size in sizes)
+    return gpu.memory is None or any(abs(gpu.memory - size) <= _TOLERANCE * size for size in sizes)
 
 
 def named_memory(instance: InstanceType) -> float:
@@ -295,8 +295,8 @@ def unknown_gpu(written: str, types: Iterable[InstanceType]) -> tuple[str, str |
     """Return a message and a hint for a GPU that no type has. The hint names the same GPU with other memory sizes, the
     Neuron instance types, or the most similar name."""
     types = tuple(types)
-    wanted = read_gpu(written)
-    neuron = [instance.name for instance in types if instance.neuron and wanted.model == instance.neuron.casefold()]
+    gpu = read_gpu(written)
+    neuron = [instance.name for instance in types if instance.neuron and gpu.model == instance.neuron.casefold()]
     if neuron:
         named = " or ".join(f"`{name}`" for name in neuron)
         return f"`{written}` is not a GPU", f"name the instance type: {named}"

@@ -60,8 +60,7 @@ class FileChange:
     @property
     def amount(self) -> str:
         """The numbers of added and removed lines, such as `+3 -1`; or the value of `change`, such as `added`, if the
-        numbers are unknown or only one version has the file.
-        """
+        numbers are unknown or only one version has the file."""
         if self.change == "changed" and self.added is not None:
             return f"+{self.added} -{self.removed}"
         return self.change
@@ -74,8 +73,7 @@ class FileChange:
 
 def changes_between(before: Any, after: Any, path: ValuePath = ()) -> Iterator[Change]:
     """Yield the values that differ, in the order of `before`. `path` is the path of `before` and `after` in the whole
-    document. Lists are aligned before they are compared, so one inserted entry is one change.
-    """
+    document. Lists are aligned before they are compared, so one inserted entry is one change."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in dict.fromkeys((*before, *after)):
             yield from changes_between(before.get(key, ABSENT), after.get(key, ABSENT), (*path, key))
@@ -156,8 +154,7 @@ ABSENT_TEXT = "(absent)"
 
 def paths_that_differ(theirs: Any, ours: Any, path: ValuePath = ()) -> Iterator[tuple[ValuePath, Any, Any]]:
     """Yield each path at which two JSON values differ, with both values. Mappings are compared key by key, all other
-    values as a whole. The yielded paths begin with `path`.
-    """
+    values as a whole. The yielded paths begin with `path`."""
     if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
         for key in [*theirs, *(key for key in ours if key not in theirs)]:
             yield from paths_that_differ(theirs.get(key, ABSENT_TEXT), ours.get(key, ABSENT_TEXT), (*path, key))

@@ -44,8 +44,7 @@ class Pairs(NamedTuple):
 
 class Table(NamedTuple):
     """Rows under headers. The first column identifies the row and is never shortened. Only the last column is
-    wrapped.
-    """
+    wrapped."""
 
     headers: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -145,23 +144,21 @@ def visible_json(text: str) -> str:
 
 def visible_yaml(text: str) -> str:
     """Escape invisible characters in a YAML document. Every string with such characters must already be in double
-    quotes.
-    """
+    quotes."""
     return UNSEEN.sub(_in_shell, text)
 
 
 def visible_output(text: str, *, color: bool) -> str:
     """Escape a line of a program's output for display. Tabs are kept, and with `color`, colours as well. If a progress
-    bar was redrawn on the line, only its last state is kept.
-    """
+    bar was redrawn on the line, only its last state is kept."""
     if text.isascii() and text.isprintable():
         return text
     text = _REDRAWS.sub("", text.rstrip("\r").rpartition("\r")[2])
     parts = _COLOUR.split(text)  # text and colours alternate
-    written = [part if index % 2 else UNSEEN.sub(_escape_match, part) for index, part in enumerate(parts)]
+    pieces = [part if index % 2 else UNSEEN.sub(_escape_match, part) for index, part in enumerate(parts)]
     if not color or len(parts) == 1:
-        return "".join(written[::2])
-    return "".join(written) + _RESET
+        return "".join(pieces[::2])
+    return "".join(pieces) + _RESET
 
 
 def shell_word(text: str) -> str:
@@ -207,8 +204,7 @@ def width_of(text: str) -> int:
 def wrap(text: str, width: int | None, *, first: int = 0, rest: int = 0) -> list[str]:
     """Wrap `text` into lines of at most `width` columns; None: no limit. `first` columns of the first line and `rest`
     columns of the other lines are already used. Words and literals are never broken; one that is too long overflows on
-    its own line. Newlines in `text` are kept.
-    """
+    its own line. Newlines in `text` are kept."""
     lines: list[str] = []
     for paragraph in visible(text).split("\n"):
         if width is None:
@@ -234,8 +230,7 @@ def literals(text: str, style: Style = "") -> list[Span]:
 
 def fill(words: Sequence[str], width: int | None, *, indent: int) -> list[str]:
     """Join the words of a shell command into lines that fit into `width` columns after an indent of `indent` columns,
-    which the caller adds. Each line except the last ends in a backslash. An option stays on a line with its value.
-    """
+    which the caller adds. Each line except the last ends in a backslash. An option stays on a line with its value."""
     lines: list[str] = []
     for word in _with_values(words):
         room = None if width is None else width - indent - 2
@@ -307,9 +302,9 @@ def _text(block: Text, width: int | None) -> Iterator[Line]:
 def _pairs(block: Pairs, width: int | None) -> Iterator[Line]:
     rows = [(on_one_line(label), _span(value)) for label, value in block.rows]
     label_width = max((width_of(label) for label, _ in rows), default=0)
-    taken = INDENT + label_width + GAP
+    used = INDENT + label_width + GAP
     for label, span in rows:
-        for number, line in enumerate(wrap(span.text, width, first=taken, rest=taken)):
+        for number, line in enumerate(wrap(span.text, width, first=used, rest=used)):
             name = label if number == 0 else ""
             yield [Span(" " * INDENT), Span(_pad(name, label_width + GAP), "dim"), Span(line, span.style)]
 
@@ -334,8 +329,7 @@ def _table(block: Table, width: int | None) -> Iterator[Line]:
 
 def _fit_row(row: Sequence[Span], widths: Sequence[int], width: int | None) -> Iterator[Line]:
     """Yield the lines of one row. A first cell that is too long gets its own line; a last cell that is too long is
-    wrapped.
-    """
+    wrapped."""
     key, *others = row
     if others and width_of(key.text) > widths[0]:
         yield [key]
@@ -343,11 +337,11 @@ def _fit_row(row: Sequence[Span], widths: Sequence[int], width: int | None) -> I
     if not others:
         yield [key]
         return
-    taken = sum(widths[:-1]) + GAP * (len(widths) - 1)
-    last = wrap(row[-1].text, width, first=taken, rest=taken)
+    used = sum(widths[:-1]) + GAP * (len(widths) - 1)
+    last = wrap(row[-1].text, width, first=used, rest=used)
     yield _row([key, *others[:-1], Span(last[0], others[-1].style)], widths)
     for line in last[1:]:
-        yield [Span(" " * taken), Span(line, others[-1].style)]
+        yield [Span(" " * used), Span(line, others[-1].style)]
 
 
 def _row(cells: Sequence[Span], widths: Sequence[int]) -> Line:
@@ -382,9 +376,9 @@ def _notice(block: Notice, width: int | None) -> Iterator[Line]:
 
 
 def _label_lines(label: str, text: str, style: Style, width: int | None) -> Iterator[Line]:
-    taken = len(label)
-    for number, line in enumerate(wrap(text, width, first=taken, rest=taken)):
-        yield [Span(label, style) if number == 0 else Span(" " * taken), *literals(line)]
+    used = len(label)
+    for number, line in enumerate(wrap(text, width, first=used, rest=used)):
+        yield [Span(label, style) if number == 0 else Span(" " * used), *literals(line)]
 
 
 def _span(cell: Cell) -> Span:
@@ -428,7 +422,6 @@ def to_text(document: Document, *, width: int | None = 80, color: bool = False) 
 
 
 def paint(text: str, style: Style) -> str:
-    """Return `text` with terminal colours."""
     return f"\x1b[{_SGR[style]}m{text}\x1b[0m" if style and text else text
 
 

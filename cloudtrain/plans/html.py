@@ -65,7 +65,6 @@ def to_html(document: Document) -> str:
 
 
 def run_html(name: str, ref: str, status: RunStatus) -> str:
-    """Return a run as HTML for a notebook."""
     from cloudtrain.plans.status import run_document
 
     return to_html(run_document(name, ref, status))

@@ -57,7 +57,6 @@ class Alike:
 
     @cached_property
     def count(self) -> int:
-        """The number of processes."""
         return sum(number for _, number in self.spread)
 
     def __iter__(self) -> Iterator[Process]:
@@ -65,7 +64,6 @@ class Alike:
 
     @cached_property
     def first(self) -> Process:
-        """The first process, which represents the group."""
         return self.make(0)
 
     @cached_property
@@ -76,8 +74,7 @@ class Alike:
     @cached_property
     def examples(self) -> tuple[Process, ...]:
         """Processes that together show every difference within the group: the first, second and last; or all
-        processes if the group is not `uniform`.
-        """
+        processes if the group is not `uniform`."""
         if not self.uniform:
             return tuple(self)
         between = (self.make(1),) if self.count > 2 else ()
@@ -98,8 +95,7 @@ class Processes(Sequence[Process]):
     @classmethod
     def of(cls, processes: Iterable[Process]) -> Processes:
         """Group the given processes. Consecutive processes with the same role form one group. Ranks must also have the
-        same `argv`.
-        """
+        same `argv`."""
         if isinstance(processes, Processes):
             return processes
         neighbours = groupby(
@@ -173,7 +169,6 @@ class Processes(Sequence[Process]):
 
 
 def common_variables(envs: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Return the variables that have the same value in all environments."""
     first, *others = envs
     return {key: value for key, value in first.items() if all(env.get(key) == value for env in others)}
 
@@ -239,8 +234,7 @@ def _own(process: Process, shared: Mapping[str, str], begins: Mapping[str, str],
 
 def _beginnings(group: Alike) -> dict[str, str]:
     """Map each variable whose values differ to the common beginning of its values, if that is long. An example is
-    TF_CONFIG, which lists all hosts before the task.
-    """
+    TF_CONFIG, which lists all hosts before the task."""
     names = sorted(group.first.env.keys() - group.env.keys())
     values = {name: [process.env.get(name, "") for process in group.examples] for name in names}
     begins = {name: commonprefix(texts) for name, texts in values.items()}  # noqa: RUF071 - of texts, not of paths

@@ -1,4 +1,4 @@
-"""The state, the reference and the status of a run, in the same terms for every target."""
+"""The reference, state, status, metrics and trials of runs, in the same terms for every target."""
 
 from __future__ import annotations
 
@@ -173,16 +173,14 @@ class LogLine:
 
 class Metrics:
     """Collects the metrics of a run, line by line. If several ranks print lines that a pattern matches, only the lowest
-    rank counts.
-    """
+    rank counts."""
 
     def __init__(self) -> None:
         self._rank_of: dict[str, tuple[bool, int]] = {}
 
     def of(self, line: LogLine) -> dict[str, float] | None:
         """Return the values of a line. A value that a pattern found is left out if a lower rank has also printed the
-        metric. None if no value is left.
-        """
+        metric. None if no value is left."""
         if line.values is None or line.is_metrics:
             return line.metrics
         rank = (line.rank is None, line.instance if line.rank is None else line.rank)
@@ -193,8 +191,7 @@ class Metrics:
 
     def every(self, lines: Iterable[LogLine]) -> list[dict[str, float]]:
         """Return the values of all lines. If several ranks print a metric, only the values of the lowest rank are kept,
-        even if that rank starts to print later.
-        """
+        even if that rank starts to print later."""
         measured = [line for line in lines if self.of(line)]
         return [values for line in measured if (values := self.of(line))]
 
@@ -258,8 +255,7 @@ class Trial:
 
 def best_of(trials: Iterable[Trial], objective: Objective | None) -> Trial | None:
     """Return the trial with the best value; of equal trials, the first. None if no trial has succeeded with a value, or
-    if there is no objective.
-    """
+    if there is no objective."""
     best: Trial | None = None
     for trial in trials if objective is not None else ():
         if trial.counts and (best is None or objective.better(trial.value or 0.0, best.value or 0.0)):  # type: ignore[union-attr]  # the loop is empty without
@@ -286,6 +282,5 @@ AFTER = "after:"
 
 def service_name(key: str, target: str) -> str:
     """Return the name of the service for a run with the given key: the target's name, with a prefix such as `sweep:`
-    for some kinds.
-    """
+    for some kinds."""
     return next((kind + target for kind in (SWEEP, TUNER, AFTER) if key.startswith(kind)), target)

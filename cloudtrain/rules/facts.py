@@ -1,4 +1,4 @@
-"""Replacements for an instance type that is retired or has no suitable network."""
+"""What rules look up: replacements for instance types, the locations of a job's data, and torch's names by version."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from cloudtrain.system.plugins import DEFAULT_TARGET, find_target
 if TYPE_CHECKING:
     from cloudtrain.job.training import TrainingJob
 
+# Replacements for an instance type that is retired or has no suitable network.
 
 _AFTER = {"K80": "T4", "M60": "A10", "P40": "A100", "P100": "A100", "V100": "A100"}
 """Maps the GPU of a retired series to the GPU of the series that Azure recommends instead (NCasT4 v3, NVadsA10 v5, NC
@@ -41,8 +42,7 @@ def better_network(known: InstanceType, count: int, code: str) -> str:
     """Return the hint for a job with `count` instances of `known`, a type without a fast network. The hint recommends
     one instance with as many GPUs as all of them, preferably with at least the same GPU memory. If no such instance is
     offered, it recommends a type with a fast network. It also says how to accept Ethernet: with `--ignore` and the
-    rule's `code`.
-    """
+    rule's `code`."""
 
     def has_all(row: InstanceType) -> bool:
         return known.gpus > 0 and _model(row) == _model(known) and row.gpus >= known.gpus * count
@@ -61,8 +61,7 @@ def has_rdma_somewhere(known: InstanceType) -> bool:
 
 def with_rdma(known: InstanceType) -> str | None:
     """Return the hint to use a type with a fast network; None if none is suitable. In order of preference: a type with
-    the GPU model of `known` and at least its GPU memory; one with its GPU model; one with at least its GPU memory.
-    """
+    the GPU model of `known` and at least its GPU memory; one with its GPU model; one with at least its GPU memory."""
 
     def same(row: InstanceType) -> bool:
         return row.interconnect == "rdma" and _model(row) == _model(known)
@@ -76,8 +75,7 @@ def with_rdma(known: InstanceType) -> str | None:
 
 def successor(known: InstanceType) -> str | None:
     """Return the hint to replace `known` by an offered type; None if none is suitable. The replacement has the same GPU
-    model or its successor, at least as many GPUs (without GPUs: vCPUs), and a fast network if `known` has one.
-    """
+    model or its successor, at least as many GPUs (without GPUs: vCPUs), and a fast network if `known` has one."""
     gpu, neuron = _model(known)
     model = _AFTER.get(gpu, gpu), neuron
     best = _best(
@@ -105,8 +103,7 @@ def _best(known: InstanceType, fits: Callable[[InstanceType], bool]) -> Instance
 
 def _model(row: InstanceType) -> tuple[str, str]:
     """Return a type's GPU model without its memory size (`H100` for `H100-80GB` and `H100-NVL-94GB`), and the model of
-    its AWS Neuron devices, such as `Trainium`. Either is empty if the type has no such device.
-    """
+    its AWS Neuron devices, such as `Trainium`. Either is empty if the type has no such device."""
     return row.gpu.partition("-")[0], row.neuron
 
 
@@ -125,8 +122,7 @@ def _describe(row: InstanceType) -> str:
 
 def counterpart(name: str, target: str) -> str | None:
     """Return a hint for a job on `target` whose instance type `name` belongs to another cloud. If `target` has a type
-    with the same GPUs, the hint names it. None if no other cloud has a type called `name`.
-    """
+    with the same GPUs, the hint names it. None if no other cloud has a type called `name`."""
     for other, table in tables().items():
         known = instance_named(other, name) or instance_named(other, table.prefix + name)
         title = find_target(other).title
@@ -191,18 +187,18 @@ class DataPlace(NamedTuple):
 
 def data_place(kind: str, name: str, address: str, parts: tuple[str, ...], path: ValuePath) -> DataPlace:
     """Return a `DataPlace`. `kind` is `input`, `output` or `checkpoint`; `parts` are the parts of `address`."""
-    told = "the checkpoint" if kind == "checkpoint" else f"{kind} `{name}`"
-    return DataPlace(told, name, address, parts, path, is_written=kind != "input")
+    label = "the checkpoint" if kind == "checkpoint" else f"{kind} `{name}`"
+    return DataPlace(label, name, address, parts, path, is_written=kind != "input")
 
 
 def declared_places(job: TrainingJob, target: str, *, outputs: bool = True) -> Iterator[DataPlace]:
     """Yield the locations that the job's fields set for `target`. With `outputs=False`, skip the outputs."""
     split = split_path if target == DEFAULT_TARGET else split_uri
-    for name, read in job.inputs.items():
-        if (place := read.of(target)) is not None:
+    for name, item in job.inputs.items():
+        if (place := item.of(target)) is not None:
             yield data_place("input", name, place, split(place), ("inputs", name, target))
-    for name, written in job.outputs.items() if outputs else ():
-        if (place := written.of(target)) is not None:
+    for name, output in job.outputs.items() if outputs else ():
+        if (place := output.of(target)) is not None:
             yield data_place("output", name, place, split(place), ("outputs", name, target))
     if job.checkpoint is not None and (place := job.checkpoint.of(target)) is not None:
         yield data_place("checkpoint", "checkpoint", place, split(place), ("checkpoint", target))
@@ -259,7 +255,6 @@ def too_new(source: bytes, version: Version) -> Iterator[tuple[str, Version]]:
 
 
 def uses_pipelining(source: bytes) -> bool:
-    """Return whether a Python file mentions torch's pipelining."""
     return b"torch.distributed.pipelining" in source
 
 

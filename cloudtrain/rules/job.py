@@ -11,8 +11,8 @@ from cloudtrain.errors import did_you_mean
 from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.job.model import OVERRIDES, exact_duration
 from cloudtrain.plans.plan import Finding, Level
-from cloudtrain.rules import facts as torch_names
 from cloudtrain.rules.engine import Fault, Subject, declare, registered, rule
+from cloudtrain.rules.facts import NEWEST, SCHEDULES, too_new, uses_pipelining
 from cloudtrain.rules.named import variables
 
 # Portable rules about the job itself: the program, its parameters, the job's shape and its limits.
@@ -129,7 +129,7 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
         return
     match = re.match(r"(\d+)\.(\d+)", environment.version or "") if environment.framework == "pytorch" else None
     version = (int(match[1]), int(match[2])) if match else None
-    if version is None or version >= torch_names.NEWEST or not subject.where.is_paid:
+    if version is None or version >= NEWEST or not subject.where.is_paid:
         return
     here = f"{version[0]}.{version[1]}"
     pipelined = False
@@ -140,15 +140,15 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
             source = Path(subject.tree.location(entry)).read_bytes()
         except OSError:
             continue
-        pipelined = pipelined or torch_names.uses_pipelining(source)
-        for name, first in torch_names.too_new(source, version):
+        pipelined = pipelined or uses_pipelining(source)
+        for name, first in too_new(source, version):
             yield Fault(
                 f"`{entry.path}` imports `{name}`, which needs PyTorch {first[0]}.{first[1]} or newer, not {here}",
                 f'set `environment.version` to "{first[0]}.{first[1]}" or newer',
                 ("environment", "version"),
             )
     schedule = str(subject.job.hyperparameters.get("schedule", ""))
-    since = torch_names.SCHEDULES.get(schedule, (0, 0))
+    since = SCHEDULES.get(schedule, (0, 0))
     if pipelined and since > version:
         yield Fault(
             f"the schedule `{schedule}` needs PyTorch {since[0]}.{since[1]} or newer, not {here}",
@@ -245,8 +245,7 @@ def short_wait(wait: int, run: str) -> str:
 
 def instance_count(subject: Subject) -> int:
     """Return the number of instances that the local target simulates, or else the number that the job requests; 1 for a
-    job with instance groups, because each group has its own purpose.
-    """
+    job with instance groups, because each group has its own purpose."""
     simulated: int | None = getattr(subject.target, "instance_count", None)
     resources = subject.reading.resources
     return simulated or (1 if resources.instance_groups else resources.instance_count)
@@ -349,8 +348,7 @@ declare(
 
 def not_succeeded(path: tuple[str | int, ...], name: str, state: str | None) -> Finding:
     """Return the finding for an input from the run `name`, which did not succeed. `state` is None if the run does not
-    exist on the target.
-    """
+    exist on the target."""
     message = f"the run `{name}` is {state}" if state else f"the run `{name}` no longer exists"
     hint = f"wait for it: `cloudtrain wait {name}`" if state in ("pending", "queued", "preparing", "running") else None
     level = registered["CT531"].level

@@ -42,8 +42,7 @@ def run_too_long(subject: Subject, most: int, what: str = "a job") -> Iterator[F
 
 def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
     """An expensive job has no time limit of its own. `ends_it` names the limit that then applies, such as SageMaker's
-    default.
-    """
+    default."""
     machines, run = subject.reading.machines, subject.reading.longest_run
     if run is None or subject.reading.max_runtime is not None:
         return
@@ -124,12 +123,12 @@ def type_is_not_as_described(subject: Subject) -> Iterator[Fault]:
     description or the type is wrong. The job would run with fewer processes, or over a slower network, than intended.
     """
     resources = subject.job.resources
-    asked = None if resources.instance_groups else resources.gpus_per_instance
+    gpus = None if resources.instance_groups else resources.gpus_per_instance
     for known in (group.known for group in subject.reading.machines.spanned):
         if known is None:
             continue
-        if asked is not None and asked != known.gpus:
-            message = f"`{known.name}` has {plural(known.gpus, 'GPU') if known.gpus else 'no GPUs'}, not {asked}"
+        if gpus is not None and gpus != known.gpus:
+            message = f"`{known.name}` has {plural(known.gpus, 'GPU') if known.gpus else 'no GPUs'}, not {gpus}"
             hint = f"set `gpus_per_instance` to {known.gpus}, or name another type"
             yield Fault(message, hint, ("resources", "gpus_per_instance"))
         if resources.interconnect == "rdma" and known.interconnect != "rdma":
@@ -146,9 +145,9 @@ def retired_type(subject: Subject, *, after: str = "", until: str = "9999") -> I
     for group in subject.reading.machines.groups:
         last = last_day(group.known) or ""
         if group.known and after < last <= until:
-            told = "is retired: it has not been offered since" if last <= str(date.today()) else "will be retired on"
+            words = "is retired: it has not been offered since" if last <= str(date.today()) else "will be retired on"
             lists = f"`cloudtrain instances --target {subject.where.name}` lists the others"
-            yield Fault(f"`{group.known.name}` {told} {last}", successor(group.known) or lists, group.path)
+            yield Fault(f"`{group.known.name}` {words} {last}", successor(group.known) or lists, group.path)
 
 
 # Rules about the network between instances that work together.
@@ -167,8 +166,7 @@ def over_ethernet(subject: Subject, code: str) -> Iterator[Fault]:
 
 def instead(subject: Subject, known: InstanceType, code: str) -> str:
     """Return the hint to use a better network or a single instance in place of instances of the type `known`. If the
-    overrides set the instance count, a hint to use a single instance also says to remove that override.
-    """
+    overrides set the instance count, a hint to use a single instance also says to remove that override."""
     count, field = subject.reading.machines.spanned_count, ("resources", "instance_count")
     hint, path = better_network(known, count, code), subject.reading.locate(field)
     if hint.startswith("use one ") and path != field:
@@ -185,8 +183,7 @@ def needs_network(subject: Subject) -> bool:
 
 def works_together(subject: Subject) -> bool:
     """Return whether the speed of the network matters to the job's processes. It does not matter for processing jobs,
-    for jobs without a distribution, and for parameter servers, which always use TCP.
-    """
+    for jobs without a distribution, and for parameter servers, which always use TCP."""
     distribution = subject.reading.distribution
     if isinstance(distribution, TensorFlow) and distribution.strategy == "parameter_server":
         return False
@@ -240,8 +237,8 @@ def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
     machines, distribution = subject.reading.machines, subject.reading.distribution
     if launcher_of(distribution) != "mpirun" or machines.spanned_count != 1:
         return
-    group, asked = machines.first, _requested_processes(subject)
-    if (asked or (group.known.devices if group.known else None)) == 1:
+    group, processes = machines.first, _requested_processes(subject)
+    if (processes or (group.known.devices if group.known else None)) == 1:
         where = f"one `{group.instance_type}`" if group.instance_type else "one instance"
         more = "use more instances, or a type with more GPUs"  # two ranks cannot share a GPU
         yield Fault(
@@ -249,28 +246,27 @@ def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
             more
             if group.accelerators
             else "set `distribution.processes_per_instance` to 2 or more, or use more instances",
-            _COUNT if asked else ("distribution",),
+            _COUNT if processes else ("distribution",),
         )
 
 
 def _too_many(subject: Subject) -> Iterator[Fault]:
-    asked = _requested_processes(subject)
-    if asked is None or subject.job.resources.gpus_per_instance:
+    processes = _requested_processes(subject)
+    if processes is None or subject.job.resources.gpus_per_instance:
         return  # CT503 compares the two numbers in the job
     for group in subject.reading.machines.spanned:
         most = group.accelerators
-        if most and asked > most:
+        if most and processes > most:
             yield Fault(
-                _has(group, asked), f"set `distribution.processes_per_instance` to {most}, or leave it out", _COUNT
+                _has(group, processes), f"set `distribution.processes_per_instance` to {most}, or leave it out", _COUNT
             )
 
 
 def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
     """Yield each instance group that takes part in the distribution, with the number of ranks on the group's first
-    machine. If the groups are alternatives, in order of preference, yield only the first.
-    """
-    found = Processes.of(subject.plan.processes)
-    ranks, alone = found.ranks, found.started
+    machine. If the groups are alternatives, in order of preference, yield only the first."""
+    processes = Processes.of(subject.plan.processes)
+    ranks, alone = processes.ranks, processes.started
     machines, first = subject.reading.machines, 0
     for group in machines.groups:
         started = ranks[first] or min(alone[first], 1)
@@ -283,8 +279,7 @@ def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
 
 def _more(subject: Subject, accelerators: int) -> tuple[str, ValuePath]:
     """Return the hint to start more processes, up to `accelerators` per instance, and the path of the value to change.
-    The path is in the overrides if they set the number of processes, otherwise in the job.
-    """
+    The path is in the overrides if they set the number of processes, otherwise in the job."""
     if subject.reading.distribution.type == "none" and subject.job.distribution.type == "none":
         hint = "use `distribution: {type: torch}` for one process on each, or an instance type with fewer of them"
         return hint, ("distribution",)
@@ -296,8 +291,8 @@ def _more(subject: Subject, accelerators: int) -> tuple[str, ValuePath]:
 
 
 def _requested_processes(subject: Subject) -> int | None:
-    asked: int | None = getattr(subject.reading.distribution, "processes_per_instance", None)
-    return asked
+    processes: int | None = getattr(subject.reading.distribution, "processes_per_instance", None)
+    return processes
 
 
 def _has(group: MachineGroup, processes: int) -> str:

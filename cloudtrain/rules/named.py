@@ -1,4 +1,4 @@
-"""The images that a user names, and the framework and device (CPU or GPU) that their names indicate."""
+"""What a user names: images, with the framework and device that their names indicate, and environment variables."""
 
 from __future__ import annotations
 
@@ -41,23 +41,21 @@ def device_of(name: str) -> Device | None:
 
 def wanted_frameworks(subject: Subject) -> tuple[Framework, ...]:
     """Return the frameworks that the job needs, PyTorch or TensorFlow: the one of its distribution, and the one in
-    `environment.framework`.
-    """
+    `environment.framework`."""
     distribution, framework = subject.reading.distribution.type, subject.job.environment.framework
-    wanted: list[Framework] = []
+    frameworks: list[Framework] = []
     if distribution in ("torch", "deepspeed"):
-        wanted.append("pytorch")
+        frameworks.append("pytorch")
     if distribution == "tensorflow":
-        wanted.append("tensorflow")
+        frameworks.append("tensorflow")
     if framework in ("pytorch", "tensorflow"):
-        wanted.append(framework)
-    return tuple(dict.fromkeys(wanted))
+        frameworks.append(framework)
+    return tuple(dict.fromkeys(frameworks))
 
 
 def missing_framework(subject: Subject, made_for: str | None) -> Framework | None:
     """Return a framework that the job needs and that is missing in an image made for the framework `made_for`. None if
-    no framework is missing, if `made_for` is None, or if the job installs requirements, which may contain it.
-    """
+    no framework is missing, if `made_for` is None, or if the job installs requirements, which may contain it."""
     if made_for is None or subject.job.environment.requirements:
         return None
     return next((framework for framework in wanted_frameworks(subject) if framework != made_for), None)
@@ -65,8 +63,7 @@ def missing_framework(subject: Subject, made_for: str | None) -> Framework | Non
 
 def _says(name: str, words: re.Pattern[str]) -> bool:
     """Return whether an image's repository or tag contains a word that matches `words`. The registry is ignored,
-    because users choose its name.
-    """
+    because users choose its name."""
     first, slash, rest = name.partition("/")
     has_registry = slash and ("." in first or ":" in first or first == "localhost")
     return any(words.fullmatch(word) for word in re.split(r"[^a-z0-9]+", (rest if has_registry else name).casefold()))
@@ -92,8 +89,7 @@ class Variable(NamedTuple):
 
 def variables(subject: Subject) -> Iterator[Variable]:
     """Yield all variables that the user sets. For a variable in the overrides, `path` is the path of the corresponding
-    field of the job.
-    """
+    field of the job."""
     for name, value in subject.reading.variables.items():
         if name == SECRETS and subject.job.environment.secrets:
             continue  # cloudtrain's own variables

@@ -1,4 +1,4 @@
-"""Portable rules about secrets in the values of a job: variables, hyperparameters, tags, command and overrides."""
+"""Portable rules about values: secrets in them, and the files, images and locations of data that they name."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from cloudtrain.system.plugins import target_names
 if TYPE_CHECKING:
     from cloudtrain.job.training import TrainingJob
 
+
+# Secrets in the values of a job: variables, hyperparameters, tags, command and overrides.
 
 ValuePath = tuple[str | int, ...]
 
@@ -72,9 +74,11 @@ def secret_in_value(subject: Subject) -> Iterator[Fault]:
     `environment.secrets`: AWS Secrets Manager, Azure Key Vault, a file, or a variable of your shell. In text,
     HTML and JSON, the plan shows `***` in place of the value.
     """
-    for found in secret_values(subject.job):
-        if found.certain:
-            yield Fault(f"{_name_of(found)} holds a secret ({found.rule}), {_SHOWN}", _hint(subject, found), found.path)
+    for secret in secret_values(subject.job):
+        if secret.certain:
+            yield Fault(
+                f"{_name_of(secret)} holds a secret ({secret.rule}), {_SHOWN}", _hint(subject, secret), secret.path
+            )
 
 
 @rule("CT205", Level.WARNING)
@@ -85,10 +89,10 @@ def possible_secret(subject: Subject) -> Iterator[Fault]:
     Values of a job are part of its request. The services store them and show them to everyone who may read the job.
     Instead, write the location of the secret into `environment.secrets`.
     """
-    for found in secret_values(subject.job):
-        if not found.certain:
+    for secret in secret_values(subject.job):
+        if not secret.certain:
             yield Fault(
-                f"{_name_of(found)} looks like a secret ({found.rule}), {_SHOWN}", _hint(subject, found), found.path
+                f"{_name_of(secret)} looks like a secret ({secret.rule}), {_SHOWN}", _hint(subject, secret), secret.path
             )
 
 
@@ -111,12 +115,11 @@ def _hint(subject: Subject, found: SecretValue) -> str:
 
 def secret_values(job: TrainingJob) -> list[SecretValue]:
     """Return the secrets in a job's values, at most one per value. Those that are certainly secrets precede possible
-    ones.
-    """
-    found: dict[ValuePath, SecretValue] = {}
+    ones."""
+    secrets: dict[ValuePath, SecretValue] = {}
     for item in sorted(_all_secrets(job), key=lambda item: not item.certain):
-        found.setdefault(item.path, item)
-    return list(found.values())
+        secrets.setdefault(item.path, item)
+    return list(secrets.values())
 
 
 def values_to_hide(job: TrainingJob) -> tuple[str, ...]:
@@ -125,24 +128,23 @@ def values_to_hide(job: TrainingJob) -> tuple[str, ...]:
 
     A value that does not look random is not hidden, even if its name is typical of secrets: `password: hunter2`.
     """
-    found = (item.value for item in _all_secrets(job) if item.certain or _is_random(item.value))
-    return tuple(dict.fromkeys(found))
+    values = (item.value for item in _all_secrets(job) if item.certain or _is_random(item.value))
+    return tuple(dict.fromkeys(values))
 
 
 def named_secrets(job: TrainingJob) -> list[tuple[str, str]]:
     """Return name and value of each value that has a name typical of secrets but does not look random:
     `("password", "hunter2")`.
     """
-    found = [item for item in _by_name(list(_values(job))) if not (item.certain or _is_random(item.value))]
-    return [(_last_name(item.path), item.value) for item in found]
+    secrets = [item for item in _by_name(list(_values(job))) if not (item.certain or _is_random(item.value))]
+    return [(_last_name(item.path), item.value) for item in secrets]
 
 
 def secret_texts(values: Sequence[tuple[ValuePath, str]]) -> list[str]:
     """Return the secrets to hide in `values`, which are pairs of path and text, by the same conditions as
-    `values_to_hide`.
-    """
-    found = (*_by_rules(values), *_by_name(values))
-    return [item.value for item in found if item.certain or _is_random(item.value)]
+    `values_to_hide`."""
+    secrets = (*_by_rules(values), *_by_name(values))
+    return [item.value for item in secrets if item.certain or _is_random(item.value)]
 
 
 def _all_secrets(job: TrainingJob) -> list[SecretValue]:
@@ -338,12 +340,12 @@ def _credentials(source: str) -> Iterator[Fault]:
     except UnreadableData:
         return  # the file has just disappeared; the upload reports it
     credentials = credentials_in([file.path for file in files])
-    found = [f"{escape_path(path)}: {what}" for path, what in credentials.items()]
-    if found:
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    lines = [f"{escape_path(path)}: {what}" for path, what in credentials.items()]
+    if lines:
+        more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
         hint = "remove it from the folder, or accept it with `--ignore CT304`"
         yield Fault(
-            f"the data in `{source}` contains a credentials file ({found[0]}){more}", hint, ("inputs",), (*found,)
+            f"the data in `{source}` contains a credentials file ({lines[0]}){more}", hint, ("inputs",), (*lines,)
         )
 
 
@@ -360,7 +362,7 @@ def _missing(subject: Subject, file: str, path: tuple[str, ...], *, suffixes: tu
             f"`{file}` is excluded from the bundle by `{ignored.rule}`", f"add `!{name}` to `.cloudtrainignore`", path
         )
         return
-    candidates = [found for found in files if found.endswith(suffixes) and not found.startswith("cloudtrain/")]
+    candidates = [entry for entry in files if entry.endswith(suffixes) and not entry.startswith("cloudtrain/")]
     hint = did_you_mean(name, candidates[:50]) or "check `source_dir`: it has no file with a similar name"
     yield Fault(f"there is no file `{file}` in the source folder", hint, path)
 
@@ -410,8 +412,7 @@ def is_reference(text: str) -> bool:
 
 def _mend(text: str) -> str | None:
     """Return the text without scheme and spaces, and with the name in lower case; None if the result is still not an
-    image address.
-    """
+    image address."""
     bare = _SCHEME.sub("", text.strip())
     name, at, digest = bare.partition("@")
     folder, slash, last = name.rpartition("/")
@@ -455,14 +456,14 @@ def places_nested(subject: Subject) -> Iterator[Fault]:
     for first, second in combinations(_valid_places(subject), 2):
         if first.is_written == second.is_written or first.parts == second.parts:
             continue
-        read, written = (second, first) if first.is_written else (first, second)
-        if read.holds(written):
-            message = f"{written.name} is written to `{written.address}`, inside of {read.name}: `{read.address}`"
-            hint = f"write `{_beside(read, written)}`" if written.path else f"read a folder: `{read.folder}/PATH`"
-            yield Fault(message, hint, written.path or read.path)
-        elif written.holds(read):
-            message = f"{read.name} is read from `{read.address}`, inside of {written.name}: `{written.address}`"
-            yield Fault(message, _own_folder(written, read), written.path or read.path)
+        source, output = (second, first) if first.is_written else (first, second)
+        if source.holds(output):
+            message = f"{output.name} is written to `{output.address}`, inside of {source.name}: `{source.address}`"
+            hint = f"write `{_beside(source, output)}`" if output.path else f"read a folder: `{source.folder}/PATH`"
+            yield Fault(message, hint, output.path or source.path)
+        elif output.holds(source):
+            message = f"{source.name} is read from `{source.address}`, inside of {output.name}: `{output.address}`"
+            yield Fault(message, _own_folder(output, source), output.path or source.path)
 
 
 def _valid_places(subject: Subject) -> list[DataPlace]:
@@ -471,27 +472,25 @@ def _valid_places(subject: Subject) -> list[DataPlace]:
 
 
 def _same(first: DataPlace, second: DataPlace) -> str:
-    read = next((place for place in (first, second) if not place.is_written), None)
-    if read is not None:
-        written = second if read is first else first
-        return f"{written.name} is written to `{written.address}`, where {read.name} is read from"
+    source = next((place for place in (first, second) if not place.is_written), None)
+    if source is not None:
+        output = second if source is first else first
+        return f"{output.name} is written to `{output.address}`, where {source.name} is read from"
     return f"{first.name} and {second.name} are both written to `{second.address}`"
 
 
 def _apart(first: DataPlace, second: DataPlace) -> str:
     """Return the hint to separate two locations: two folders for two outputs, or a folder for the output next to the
-    input.
-    """
+    input."""
     if first.is_written and second.is_written:
         return f"write `{first.folder}/{first.word}` and `{first.folder}/{second.word}`"
-    read, written = (second, first) if first.is_written else (first, second)
-    return f"write `{_beside(read, written)}`"
+    source, output = (second, first) if first.is_written else (first, second)
+    return f"write `{_beside(source, output)}`"
 
 
 def _beside(read: DataPlace, written: DataPlace) -> str:
     """Return the location to suggest for the output `written`: next to the input `read`, or if that is a whole bucket,
-    a folder inside it.
-    """
+    a folder inside it."""
     return f"{read.folder}/{written.word}" if read.is_root else f"{read.folder}-{written.word}"
 
 

@@ -1,21 +1,4 @@
-"""Trust in files: a settings file counts only if nobody but you or root can have written it.
-
-cloudtrain looks for settings in the working directory and all parent folders, and applies them: `python` in
-`cloudtrain.toml` names the program that a run starts. So a settings file counts only if
-
-* you or root own the file, and nobody else may write to it;
-* you or root own its folder, and nobody else may write there. A folder with the sticky bit, such as /tmp, may be open
-  to everybody, because other users cannot replace your files in it;
-* if the file is a link, the same is true of each link up to the final file, and of their folders. Otherwise, others
-  could make the link lead to any of your files.
-
-A group with you as its only member counts as you. Many Linux distributions give each user such a group and make new
-files writable for the group.
-
-A file that fails these checks is an error. If cloudtrain skipped the file, the job would run with other settings.
-CLOUDTRAIN_TRUST names folders in which all files count, even if others can write there: absolute paths with `:` between
-them. ssh (StrictModes) and git (safe.directory) make similar checks.
-"""
+"""Paths that users write, trust in settings files, and the sizes and removal of run folders."""
 
 from __future__ import annotations
 
@@ -28,8 +11,6 @@ from pathlib import Path
 from shlex import quote
 
 from cloudtrain.errors import SettingsError
-
-# Paths as users write them, and the reasons why a path cannot be used.
 
 
 def expand_home(path: str) -> Path:
@@ -76,6 +57,24 @@ def is_root(path: str) -> bool:
         return False
 
 
+# Trust: a settings file counts only if nobody but you or root can have written it.
+#
+# cloudtrain looks for settings in the working directory and all parent folders, and applies them: `python` in
+# `cloudtrain.toml` names the program that a run starts. So a settings file counts only if
+#
+# * you or root own the file, and nobody else may write to it;
+# * you or root own its folder, and nobody else may write there. A folder with the sticky bit, such as /tmp, may be open
+#   to everybody, because other users cannot replace your files in it;
+# * if the file is a link, the same is true of each link up to the final file, and of their folders. Otherwise, others
+#   could make the link lead to any of your files.
+#
+# A group with you as its only member counts as you. Many Linux distributions give each user such a group and make new
+# files writable for the group.
+#
+# A file that fails these checks is an error. If cloudtrain skipped the file, the job would run with other settings.
+# CLOUDTRAIN_TRUST names folders in which all files count, even if others can write there: absolute paths with `:`
+# between them. ssh (StrictModes) and git (safe.directory) make similar checks.
+
 VARIABLE = "CLOUDTRAIN_TRUST"
 
 _READABLE = "make it a plain file that you may read, or remove it"
@@ -100,8 +99,8 @@ def read_trusted(file: Path) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise SettingsError(f"`{file}` cannot be read: it is not a plain file", hint=_READABLE, code="CT911")
         require_trust(file, status)
-        with os.fdopen(descriptor, "rb", closefd=False) as opened:
-            return opened.read(_LONGEST)
+        with os.fdopen(descriptor, "rb", closefd=False) as stream:
+            return stream.read(_LONGEST)
     finally:
         os.close(descriptor)
 

@@ -83,8 +83,8 @@ def git_timeout() -> float:
 def commit_of(folder: Path) -> Commit | None:
     """Return commit and branch of the repository that contains `folder`; None outside a repository. Starts no
     program."""
-    found = _git_folder(folder)
-    return None if found is None else _head(*found)
+    folders = _git_folder(folder)
+    return None if folders is None else _head(*folders)
 
 
 class Differences:
@@ -112,10 +112,10 @@ class Differences:
         with suppress(OSError, subprocess.SubprocessError):
             if self._has_filters():
                 return
-            status, shown = self._output("status", "--porcelain=v1", "-z", "--ignore-submodules=all")
+            status, output = self._output("status", "--porcelain=v1", "-z", "--ignore-submodules=all")
             if status != 0:
                 return
-            if not shown:
+            if not output:
                 self._found = (False, None)
                 return
             options = ("--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--ignore-submodules=all")
@@ -127,16 +127,16 @@ class Differences:
         """Return whether the repository's own configuration defines filters for git to run, such as those
         that `git lfs install --local` adds."""
         pattern = r"^(filter\..*|include.*)$"
-        status, shown = self._output("config", "--show-scope", "--name-only", "--get-regexp", pattern)
-        lines = shown.decode("utf-8", "replace").splitlines()
+        status, output = self._output("config", "--show-scope", "--name-only", "--get-regexp", pattern)
+        lines = output.decode("utf-8", "replace").splitlines()
         return status not in (0, 1) or any(line.startswith(_OF_THE_REPOSITORY) for line in lines)
 
     def _output(self, *arguments: str) -> tuple[int, bytes]:
         with self._start(arguments) as git:
             assert git.stdout is not None, "it is a pipe"
-            shown = git.stdout.read(_LONGEST)
+            output = git.stdout.read(_LONGEST)
             git.stdout.close()
-        return git.returncode if len(shown) < _LONGEST else 0, shown
+        return git.returncode if len(output) < _LONGEST else 0, output
 
     def _digest(self, *arguments: str) -> tuple[int, str | None]:
         digest, is_empty = hashlib.sha256(), True

@@ -64,8 +64,7 @@ def find_usable(name: str) -> Any | None:
 
 def find_part(name: str, part: str) -> Any:
     """Import and return an optional part of the target `name`, such as `export`; None if the target has no such part,
-    or cannot be used.
-    """
+    or cannot be used."""
     place = getattr(find_usable(name), "parts", {}).get(part)
     if place is None:
         return None
@@ -77,19 +76,17 @@ def all_targets() -> list[Any]:
     """Import and return every target that can be used, in display order. A target whose package is broken is left out:
     it must not keep you from using the others, and `cloudtrain doctor` reports it.
     """
-    found = [target for name in target_names() if (target := find_usable(name)) is not None]
-    return sorted(found, key=lambda target: (target.order, target.name))
+    targets = [target for name in target_names() if (target := find_usable(name)) is not None]
+    return sorted(targets, key=lambda target: (target.order, target.name))
 
 
 def is_own(entry: EntryPoint) -> bool:
-    """Return whether an entry point is a built-in target."""
     return entry.value.startswith(OWN)
 
 
 def usable_name(name: str) -> bool:
     """Return whether a target of another package can have this name, which becomes a field of jobs and a table of
-    settings.
-    """
+    settings."""
     is_word = name.isascii() and name.isidentifier() and name == name.lower() and name[0] != "_"
     return is_word and not iskeyword(name) and not name.startswith("model_") and name not in TAKEN
 
@@ -111,13 +108,11 @@ def package_of(entry: EntryPoint) -> str:
 
 
 def package_of_target(name: str) -> str:
-    """Return the name of the package that has the target `name`."""
     entry = _entries().get(name)
     return OWN_PACKAGE if entry is None or is_own(entry) else package_of(entry)
 
 
 def top_module(entry: EntryPoint) -> str:
-    """Return the name of the top-level module that an entry point names."""
     return entry.value.partition(":")[0].partition(".")[0]
 
 
@@ -168,11 +163,11 @@ def declared() -> tuple[EntryPoint, ...]:
 
 @cache
 def _entries() -> dict[str, EntryPoint]:
-    found: dict[str, EntryPoint] = {}
+    entries: dict[str, EntryPoint] = {}
     for entry in declared():
         if is_own(entry) or usable_name(entry.name):
-            found.setdefault(entry.name, entry)  # another package can add names but cannot replace a built-in target
-    return found
+            entries.setdefault(entry.name, entry)  # another package can add names but cannot replace a built-in target
+    return entries
 
 
 def _find_entries() -> list[EntryPoint]:
@@ -235,13 +230,13 @@ def plugin_faults() -> Iterator[PluginFault]:
 def plugin_of(error: BaseException) -> str | None:
     """Return the package with a target whose code raised `error`; None if the code is not in such a package."""
     packages = {top_module(entry): package_of(entry) for entry in declared() if not is_own(entry)}
-    found, step = None, error.__traceback__
+    package, step = None, error.__traceback__
     while step is not None:
         module = str(step.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
         if module == "cloudtrain" or module in packages:
-            found = packages.get(module)
+            package = packages.get(module)
         step = step.tb_next
-    return found
+    return package
 
 
 # Optional dependencies. They are imported late, and the error for a missing one shows the exact pip line.

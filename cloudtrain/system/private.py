@@ -95,8 +95,7 @@ def make_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) ->
 
 def close_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) -> None:
     """Check an existing state folder, and close it to other users, as `make_state_folder` does. `ours` are the names of
-    cloudtrain's own items.
-    """
+    cloudtrain's own items."""
     status = os.stat(path)
     require_own(path, status)
     if not status.st_mode & UMASK or not hasattr(os, "getuid"):

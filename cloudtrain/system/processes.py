@@ -1,4 +1,4 @@
-"""Processes that outlive the command that starts them, such as the supervisor of a run and the driver of a sweep."""
+"""Processes: those that outlive their command, locks, the clock, start and end of the command line, its messages."""
 
 from __future__ import annotations
 
@@ -167,7 +167,6 @@ class Moment(NamedTuple):
 
 
 def read_clock() -> Moment:
-    """Return the current moment."""
     uptime = time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else 0.0
     return Moment(time.time(), boot_id(), uptime)
 

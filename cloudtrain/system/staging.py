@@ -298,12 +298,12 @@ class Staging:
 
 def _missing(folder: Path) -> list[str]:
     """Return the folder and its parents that do not exist, the innermost first."""
-    found = []
+    folders = []
     place = os.path.abspath(folder)
     while not os.path.lexists(place):
-        found.append(place)
+        folders.append(place)
         place = os.path.dirname(place)
-    return found
+    return folders
 
 
 def _open_folder(root: int, folder: str) -> int:
@@ -324,8 +324,7 @@ def _open_folder(root: int, folder: str) -> int:
 
 def _make_way(root: int, folder: str, known: set[str], made: list[str]) -> None:
     """Create a folder below the folder `root`, and its missing parents. Folders in `known` exist already. New folders
-    are added to `known` and `made`.
-    """
+    are added to `known` and `made`."""
     if folder in known:
         return
     above, _, last = folder.rpartition("/")
