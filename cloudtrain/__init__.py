@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from cloudtrain.job.training import Resources as Resources
     from cloudtrain.job.training import Spot as Spot
     from cloudtrain.job.training import TrainingJob as TrainingJob
+    from cloudtrain.lifecycle.find import recover as recover
+    from cloudtrain.lifecycle.find import run as run
+    from cloudtrain.lifecycle.find import runs as runs
     from cloudtrain.lifecycle.run import Run as Run
     from cloudtrain.lifecycle.sweeps.sweep_run import SweepRun as SweepRun
-    from cloudtrain.lookup import recover as recover
-    from cloudtrain.lookup import run as run
-    from cloudtrain.lookup import runs as runs
     from cloudtrain.plans.plan import Finding as Finding
     from cloudtrain.plans.plan import Level as Level
     from cloudtrain.plans.plan import Plan as Plan
@@ -78,9 +78,9 @@ _HOME = {
     "load_sweep": "api",
     "pin": "api",
     "plan": "api",
-    "recover": "lookup",
-    "run": "lookup",
-    "runs": "lookup",
+    "recover": "lifecycle.find",
+    "run": "lifecycle.find",
+    "runs": "lifecycle.find",
     "submit": "api",
     "upload": "api",
     "Checkpoint": "job.data",

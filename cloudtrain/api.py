@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,10 +21,8 @@ from cloudtrain.errors import (
     UsageError,
     shortened,
 )
-from cloudtrain.job.file import anchored
 from cloudtrain.job.training import BUNDLED, TrainingJob
 from cloudtrain.lifecycle.prepare import PlaceOf, Ready, prepare
-from cloudtrain.lookup import recover_if_needed, run, runs_at
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import AFTER, SWEEP
 from cloudtrain.targets.contract import ByteProgress
@@ -37,10 +34,11 @@ if TYPE_CHECKING:
     from cloudtrain.job.file import JobFile
     from cloudtrain.job.processing import AnyJob
     from cloudtrain.job.sweep import Sweep
-    from cloudtrain.lifecycle.past import Difference, RunCost, Side, Since
+    from cloudtrain.lifecycle.costs import RunCost
+    from cloudtrain.lifecycle.once import Submitted, Watch
+    from cloudtrain.lifecycle.past import Difference, Side, Since
     from cloudtrain.lifecycle.record import Sent
     from cloudtrain.lifecycle.run import Run
-    from cloudtrain.lifecycle.submit import Submitted
     from cloudtrain.lifecycle.sweeps.plan import ReadySweep
 
 
@@ -194,20 +192,33 @@ def submit(
     """
     from cloudtrain.code.files import escape_path
     from cloudtrain.code.tree import SourceChanged
+    from cloudtrain.lifecycle.find import run_of_record
+    from cloudtrain.lifecycle.once import Watch
     from cloudtrain.system.processes import tell
 
+    place = _where(job, target, profile).queued(queue, priority)
+
+    def run_of(submitted: Submitted) -> Run:
+        names = tuple(record.name for record in submitted.unreported)
+        run = run_of_record(submitted.record, place.here, adopted=submitted.adopted, unreported=names)
+        if submitted.record.key.startswith(AFTER):
+            with suppress(CloudtrainError):
+                run.status()  # which says what it waits for
+        return run
+
+    report = None if on_run is None else lambda submitted: on_run(run_of(submitted))
     submit_code_as_read = partial(
-        _submit, job, target, profile=profile, ignore=ignore, place_of=place_of, online=online, file=file, queue=queue,
-        priority=priority, on_plan=on_plan, on_changes=on_changes, on_bytes=on_bytes, on_run=on_run,
+        _submit, job, place, ignore=ignore, place_of=place_of, file=file, online=online,
+        watch=Watch(on_plan, on_changes, on_bytes, report),
     )  # fmt: skip
     for _ in range(_MORE_PLANS):
         try:
-            return submit_code_as_read()
+            return run_of(submit_code_as_read())
         except SourceChanged as error:
             if not error.may_plan_again:
                 raise
             tell(f"`{escape_path(error.path)}` changed while the job was being planned; planning it again")
-    return submit_code_as_read()
+    return run_of(submit_code_as_read())
 
 
 _MORE_PLANS = 2
@@ -216,101 +227,22 @@ _MORE_PLANS = 2
 
 def _submit(
     job: AnyJob | Sweep,
-    target: AnyTarget,
+    place: Where,
     *,
-    profile: str | None,
     ignore: Sequence[str],
     place_of: PlaceOf | None,
-    online: bool,
     file: JobFile | None,
-    queue: bool | None,
-    priority: int | None,
-    on_plan: Callable[[Plan], None] | None,
-    on_changes: Callable[[Since | None], None] | None,
-    on_bytes: ByteProgress | None,
-    on_run: Callable[[Run], None] | None,
-) -> Run:
+    online: bool,
+    watch: Watch,
+) -> Submitted:
     """Read the code, then compile, check, upload and send the job once; see `submit`.
 
     Raises:
         SourceChanged: the code changed after it was read; nothing was sent.
     """
-    from cloudtrain.code.tree import SourceChanged
-    from cloudtrain.lifecycle.inputs import outputs_of
-    from cloudtrain.lifecycle.record import Keeper
-    from cloudtrain.lifecycle.records import origin_here
-    from cloudtrain.lifecycle.schema import open_store
-    from cloudtrain.lifecycle.submit import Submission, stop_on_errors, submit_once
-    from cloudtrain.lookup import find_service, run_of_record
+    from cloudtrain.lifecycle.submit import new, submit
 
-    place = _where(job, target, profile)
-    if queue is not None or priority is not None:
-        from cloudtrain.lifecycle.submit import queued_settings
-
-        place = replace(place, settings=queued_settings(place.settings, queue, priority))
-    ready, settings = _prepare(job, place, ignore, place_of), place.here
-
-    if isinstance(ready, Ready):
-        keeper = Keeper(ready, anchored(cast("AnyJob", job), settings.cwd), file)
-    else:  # the trials, which the sweep's driver submits, are stored as ordinary jobs
-        trained = anchored(ready.written_job, settings.cwd)
-        keeper = Keeper(ready.first, job.model_copy(update={"job": trained}), file)
-
-    def run_of(submitted: Submitted) -> Run:
-        names = tuple(record.name for record in submitted.unreported)
-        run = run_of_record(submitted.record, settings, adopted=submitted.adopted, unreported=names)
-        if submitted.record.key.startswith(AFTER):
-            with suppress(CloudtrainError):
-                run.status()  # which says what it waits for
-        return run
-
-    def report(submitted: Submitted) -> None:
-        if on_run is not None:
-            on_run(run_of(submitted))
-
-    service, key = ready.service, ready.key
-    if isinstance(ready, Ready) and ready.waits_for:
-        from cloudtrain.lifecycle.waiting import ChainService
-
-        service = ChainService(
-            settings.environ, settings.state_dir, after=ready.waits_for, key=key, submitter=settings.submitter
-        )
-        key = AFTER + key
-
-    with open_store(settings.state_dir) as store:
-
-        def approved_plan(counter: int) -> Plan:
-            compiled = ready.check_online(ready.plan(counter, store.salt), ask=online, may_wait=True)
-            if on_plan is not None:
-                on_plan(compiled)
-            stop_on_errors(compiled)
-            if on_changes is not None and isinstance(ready, Ready):
-                from cloudtrain.lifecycle.past import changes_since_last
-
-                with suppress(CloudtrainError, OSError):
-                    on_changes(changes_since_last(store, ready, cast("AnyJob", keeper.job), compiled))
-            return compiled
-
-        submission = Submission(
-            service=service,
-            key=key,
-            submitter=settings.submitter,
-            plan_of=approved_plan,
-            outputs_of=outputs_of,
-            bundle=ready.tree,
-            report=report,
-            on_bytes=on_bytes,
-            origin=origin_here(Path.cwd(), project=job.folder, labels=ready.labels),
-            kept_of=keeper.kept_of,
-        )
-        try:
-            submitted = submit_once(store, submission, lambda name: find_service(name, settings))
-        except SourceChanged as error:
-            error.may_plan_again = all(record.key != key for record in store.unfinished())
-            raise
-        if not submitted.adopted:
-            keeper.finish(store, submitted.record.name)
-        return run_of(submitted)
+    return submit(new(_prepare(job, place, ignore, place_of), file=file, online=online, watch=watch), place.here)
 
 
 def upload(
@@ -346,7 +278,7 @@ def upload(
         raise UsageError(message, hint="remove `--upload-only`, or use another target or job", code="CT977")
     stop_on_errors(compiled)
     if compiled.uploads:
-        ready.service.upload(compiled, ready.tree, on_bytes=on_bytes)
+        ready.service.upload(compiled, ready.first.tree, on_bytes=on_bytes)
     return compiled
 
 
@@ -418,7 +350,7 @@ def costs(
         profile: a profile of `cloudtrain.toml`, for the target's account settings.
         online: ask the targets for unknown bills. If a target does not answer, the cost is an estimate.
     """
-    from cloudtrain.lifecycle.past import cost_of
+    from cloudtrain.lifecycle.costs import cost_of
     from cloudtrain.lifecycle.schema import read_store
 
     with read_store(load_settings().state_dir) as store:
@@ -449,9 +381,9 @@ def costs(
 def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
     """Yield all runs on `target`, newest first. If `target` is None, yield the runs in this machine's store, with
     their last known status."""
+    from cloudtrain.lifecycle.find import recover_if_needed, runs_at
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.lifecycle.schema import read_store
-    from cloudtrain.plans.states import SWEEP
 
     if target is not None:
         place = where(target, profile=profile)
@@ -494,6 +426,7 @@ def diff(
 
 def _resolve(item: Run | Plan | AnyJob | str | Path) -> Sent | Mapping[str, Any] | AnyJob:
     """Load one side of the comparison: what was sent for a run, the data of a plan, or a job."""
+    from cloudtrain.lifecycle.find import run
     from cloudtrain.lifecycle.run import Run
 
     if isinstance(item, Run):
@@ -547,4 +480,4 @@ def _side(given: object, found: Sent | Mapping[str, Any] | AnyJob, target: AnyTa
         return Side(str(given) if isinstance(given, str | Path) else found["run_name"], found)
     place = where(target, near=found.folder, profile=profile)
     title = str(given) if isinstance(given, str | Path) else found.name
-    return Side.of_job(title, prepare(found, place), anchored(found, place.here.cwd))
+    return Side.of_job(title, prepare(found, place))

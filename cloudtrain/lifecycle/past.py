@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,21 +15,18 @@ from cloudtrain.job.file import SWEEP
 from cloudtrain.lifecycle.again import RUNTIME, code_of
 from cloudtrain.lifecycle.prepare import Ready
 from cloudtrain.lifecycle.record import keep_plan, settings_fields, shown_fields
-from cloudtrain.lifecycle.records import Kept, Money
+from cloudtrain.lifecycle.records import Kept
 from cloudtrain.lifecycle.store import RunRecord, Store
-from cloudtrain.machines.table import over
 from cloudtrain.plans.comparison import ABSENT, Change, FileChange, changes_between, file_changes
 from cloudtrain.plans.plan import Plan
-from cloudtrain.plans.states import RunRef, RunStatus
+from cloudtrain.plans.states import RunRef
 from cloudtrain.system.git import Commit
-from cloudtrain.targets.registry import service_of, target_of, usable_target
+from cloudtrain.targets.registry import service_of, target_of
 from cloudtrain.targets.settings import Settings
 
 if TYPE_CHECKING:
     from cloudtrain.code.files import Entry
-    from cloudtrain.job.processing import AnyJob
     from cloudtrain.lifecycle.records import KeptFile
-    from cloudtrain.lifecycle.run import Run
     from cloudtrain.plans.document import Block, Document
 
 
@@ -54,15 +50,15 @@ class Since(NamedTuple):
         return [*values, *(f"{item.path} {item.amount}" for item in self.files)]
 
 
-def changes_since_last(store: Store, ready: Ready, job: AnyJob, plan: Plan) -> Since | None:
+def changes_since_last(store: Store, ready: Ready, plan: Plan) -> Since | None:
     """Return the changes since the newest run of a job with the same name. None if there is no such run, if it is a
     sweep, or if the store has no record of its submission.
     """
-    last = next(iter(store.newest(limit=1, job=job.name)), None)
+    last = next(iter(store.newest(limit=1, job=ready.written.name)), None)
     kept = None if last is None else store.kept(last.name)
     if last is None or kept is None or kept.kind == SWEEP:
         return None
-    changes = [*_of_target(last, kept, ready), *changes_between(kept.job, shown_fields(ready, job, plan))]
+    changes = [*_of_target(last, kept, ready), *changes_between(kept.job, shown_fields(ready, plan))]
     files = list(_of_code(last, kept, ready))
     return Since(last.name, tuple(changes), tuple(files))
 
@@ -163,10 +159,10 @@ class Side:
         return cls(title, kept.plan, kept, ref=ref)
 
     @classmethod
-    def of_job(cls, title: str, ready: Ready, job: AnyJob) -> Side:
+    def of_job(cls, title: str, ready: Ready) -> Side:
         """Return the side that describes a job as a submit would send it."""
         plan = ready.plan(1, "")
-        kept = keep_plan(ready, job, plan, Commit(None, None), file=None, text=None, overrides=())
+        kept = keep_plan(ready, ready.written, plan, Commit(None, None), file=None, text=None, overrides=())
         return cls(title, kept.plan, kept, tree=ready.tree)
 
     @property
@@ -333,119 +329,3 @@ def _map(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list):
         return [_map(inner, change) for inner in value]
     return value
-
-
-# Sums of the costs of runs: from the bills of the targets, or from list prices for runs without a bill.
-
-UNKNOWN = "(none)"
-"""The group of runs that name no group."""
-
-
-class RunCost(NamedTuple):
-    """The cost of one run, in US dollars at list prices.
-
-    Attributes:
-        tags: the run's tags; None if unknown.
-        billed: the cost of the billed seconds, as reported by the target.
-        estimated: the cost of the time from the run's start to its end, or to now, if no bill is known.
-        is_free: whether the target is free.
-    """
-
-    job: str
-    target: str
-    created: float
-    tags: dict[str, str] | None
-    billed: float | None = None
-    estimated: float | None = None
-    is_free: bool = False
-
-    @property
-    def has_no_price(self) -> bool:
-        """Whether the target is not free, but the cost of the run is unknown."""
-        return not self.is_free and self.billed is None and self.estimated is None
-
-
-@dataclass
-class Sum:
-    """The sum of the costs of a group of runs."""
-
-    group: str
-    runs: int = 0
-    billed: float = 0.0
-    estimated: float = 0.0
-    billed_runs: int = 0
-    estimated_runs: int = 0
-    free_runs: int = 0
-    without_price: int = 0
-
-    @property
-    def total(self) -> float:
-        """The sum of billed and estimated costs."""
-        return self.billed + self.estimated
-
-    def add(self, run: RunCost) -> None:
-        """Add the cost of one run."""
-        self.runs += 1
-        self.billed += run.billed or 0.0
-        self.estimated += run.estimated or 0.0
-        self.billed_runs += run.billed is not None
-        self.estimated_runs += run.estimated is not None
-        self.free_runs += run.is_free
-        self.without_price += run.has_no_price
-
-
-def cost_of(run: Run, status: RunStatus, money: Money | None, tags: dict[str, str] | None, now: float) -> RunCost:
-    """Return the cost of a run: the billed cost, or without a bill, the run's duration times the price at submission.
-    `money` holds the price and the bill that the store keeps; `now` is in seconds since the epoch.
-    """
-    known = money or Money()
-    cost = RunCost(run.job_name, run.target, run.created, tags)
-    target = usable_target(run.target)
-    if target is not None and not target.is_paid:
-        return cost._replace(is_free=True)
-    if status.billable_seconds is not None:
-        known = known._replace(billable_seconds=status.billable_seconds, cost=status.cost)
-    if known.billable_seconds is not None:
-        billed = known.cost
-        if billed is None and known.hourly is not None:
-            billed = over(known.hourly, known.billable_seconds)
-        return cost._replace(billed=billed)
-    if status.started is None:
-        return cost._replace(billed=0.0) if status.state.is_final else cost._replace(estimated=0.0)
-    if known.hourly is None:
-        return cost
-    lasted = max(0.0, (status.ended if status.ended is not None else now) - status.started)
-    return cost._replace(estimated=over(known.hourly, lasted))
-
-
-def grouping(by: str) -> Callable[[RunCost], str] | None:
-    """Return a function that maps a run to its group by `job`, `month`, `target` or `tag:KEY`; None if `by` is another
-    text.
-    """
-    simple: dict[str, Callable[[RunCost], str]] = {
-        "job": lambda run: run.job,
-        "month": lambda run: datetime.fromtimestamp(run.created).astimezone().strftime("%Y-%m"),
-        "target": lambda run: run.target,
-    }
-    kind, _, key = by.partition(":")
-    if kind == "tag" and key:
-        return lambda run: (run.tags or {}).get(key, UNKNOWN)
-    return simple.get(by)
-
-
-def sums(runs: Iterable[RunCost], group_of: Callable[[RunCost], str]) -> list[Sum]:
-    """Return the sum of each group, the most expensive first. Groups of equal cost are sorted by name."""
-    found: dict[str, Sum] = {}
-    for run in runs:
-        group = group_of(run)
-        found.setdefault(group, Sum(group)).add(run)
-    return sorted(found.values(), key=lambda item: (-item.total, item.group))
-
-
-def together(groups: Sequence[Sum]) -> Sum:
-    """Return the total of all groups."""
-    whole = Sum("all")
-    for item in groups:
-        for part in ("runs", "billed", "estimated", "billed_runs", "estimated_runs", "free_runs", "without_price"):
-            setattr(whole, part, getattr(whole, part) + getattr(item, part))
-    return whole

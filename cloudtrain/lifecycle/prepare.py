@@ -30,6 +30,8 @@ from cloudtrain.targets.where import Where
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from typing_extensions import Self
+
     from cloudtrain.job.processing import AnyJob
     from cloudtrain.lifecycle.inputs import Awaited
     from cloudtrain.lifecycle.records import Label
@@ -41,6 +43,9 @@ PlaceOf = Callable[[tuple[str | int, ...]], str | None]
 
 _PLACE = r"(?s)(?P<file>.*):(?P<line>\d+):(?P<column>\d+)"
 """The position of a value in its file, as `PlaceOf` returns it. An override has no line."""
+
+NAMELESS_SWEEP = "sweep-00000000-0"
+"""The same for a sweep."""
 
 _NAMED = 10
 """Maximum number of files from outside of the source folder that a plan names."""
@@ -67,7 +72,7 @@ def prepare(
         JobError: an input, a secret or a file of the job cannot be used.
     """
     here, name = where.here, where.target.name
-    job = anchored(work, here.cwd)
+    job = written = anchored(work, here.cwd)
     notes: tuple[str, ...] = ()
     awaited: tuple[Awaited, ...] = ()
     after: tuple[str, ...] = ()
@@ -98,7 +103,8 @@ def prepare(
         package=any(entry.path == "setup.py" for entry in tree.entries),
         after=after,
     )
-    ready = Ready(job, where, context, tree, tuple(ignore), place_of, (*notes, *more), awaited, uploads)
+    notes = (*notes, *more)
+    ready = Ready(job, written, where, context, tree, tuple(ignore), place_of, notes, awaited, uploads)
     try:
         return replace(ready, context=context._replace(conda=_conda_text(job, tree)))
     except JobError as error:
@@ -198,6 +204,7 @@ class Ready:
 
     Attributes:
         work: the job, with absolute paths, and with locations instead of `run:...` inputs and of data on this machine.
+        written: the job as the user wrote it, with absolute paths.
         context: what compile gets besides the job and the settings, for the run `NAMELESS`.
         notes: notes from the preparation for the reader of the plan.
         awaited: earlier runs that the job reads from and that had not ended when they were last seen.
@@ -205,6 +212,7 @@ class Ready:
     """
 
     work: AnyJob
+    written: AnyJob
     where: Where
     context: CompileContext
     tree: Tree
@@ -247,7 +255,12 @@ class Ready:
             requirements=data.get("requirements"),
             package=data["package"],
         )
-        return cls(work, where, context, Tree(Path(), (), (), bundle))
+        return cls(work, work, where, context, Tree(Path(), (), (), bundle))
+
+    @property
+    def first(self) -> Self:
+        """The job itself. For a sweep, this is the job of its first trial."""
+        return self
 
     @property
     def service(self) -> Service:

@@ -109,11 +109,11 @@ def keep_plan(
     )
 
 
-def shown_fields(ready: Ready, job: AnyJob, plan: Plan) -> dict[str, Any]:
+def shown_fields(ready: Ready, plan: Plan) -> dict[str, Any]:
     """Return a job's fields as the store keeps them, with secrets hidden."""
     from cloudtrain.rules.values import named_secrets
 
-    fields = fields_of(job)
+    fields = fields_of(ready.written)
     return Secrets((*plan.hidden, *signatures_in(fields)), tuple(named_secrets(ready.view))).hidden(fields)
 
 

@@ -20,15 +20,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from cloudtrain.errors import TargetError, UsageError, did_you_mean
 from cloudtrain.job.data import Checkpoint
 from cloudtrain.lifecycle.curves import TOLERANCE, Comparison, Verdict, curve_of, loss_names
-from cloudtrain.lifecycle.inputs import outputs_of
 from cloudtrain.lifecycle.run import Run
-from cloudtrain.lifecycle.schema import open_store
-from cloudtrain.lifecycle.submit import Submission, submit_once
-from cloudtrain.plans.plan import Plan, Upload
+from cloudtrain.lifecycle.submit import repeat, submit
+from cloudtrain.plans.plan import Plan, Upload, map_texts
 from cloudtrain.plans.states import REHEARSAL, Metrics, RunRef, RunState, RunStatus
 from cloudtrain.runtime.holding import VARIABLE as HOLD_AT_STEP
 from cloudtrain.system.plugins import DEFAULT_TARGET
-from cloudtrain.targets.common.compiling import run_name, submission_key
 from cloudtrain.targets.common.launch import local_outputs
 from cloudtrain.targets.common.specification import LaunchSpecification
 from cloudtrain.targets.local.folder import FORCED, RunFolder
@@ -45,8 +42,6 @@ if TYPE_CHECKING:
 # A run's folder has the run's name, so replacing the name everywhere in a specification gives the specification of
 # another run. Locations outside the run's folder (a job's `checkpoint.local`, outputs that are kept elsewhere) are
 # moved into the folder, so a rehearsal neither reads earlier checkpoints nor changes results.
-
-_NAMELESS = "job-00000000-0"
 
 
 @dataclass(frozen=True)
@@ -74,7 +69,7 @@ class Original:
         homes = self._homes(name, checkpoint_of or name)
         paths = "|".join(map(re.escape, homes))
         places_or_name = re.compile(rf"(?<![\w./-])(?:{paths})(?![\w.-])|{re.escape(self.spec.name)}(?!\d)")
-        moved = _map_texts(
+        moved = map_texts(
             self.spec.to_json(), lambda text: places_or_name.sub(lambda found: homes.get(found[0], name), text)
         )
         spec = LaunchSpecification.from_json(moved)
@@ -120,19 +115,8 @@ def send(original: Original, settings: Settings, make: Callable[[str], LaunchSpe
             outputs=local_outputs(spec),
         )
 
-    key = submission_key(plan(_NAMELESS))
-    with open_store(settings.state_dir) as store:
-        submission = Submission(
-            service=service_of(DEFAULT_TARGET, settings),
-            key=key,
-            submitter=settings.submitter,
-            plan_of=lambda number: plan(run_name(original.job_name, key, settings.submitter, store.salt, number)),
-            outputs_of=outputs_of,
-            bundle=_NoBundle(),
-            report=lambda _: None,
-        )
-        submitted = submit_once(store, submission, lambda name: service_of(name, settings))
-    return Run(submitted.record, settings)
+    sending = repeat(plan, original.job_name, service_of(DEFAULT_TARGET, settings), _NoBundle(), settings)
+    return Run(submit(sending, settings).record, settings)
 
 
 class _NoBundle:
@@ -149,16 +133,6 @@ class _NoBundle:
             hint="rehearse the job file instead of the run",
             code="CT905",
         )
-
-
-def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {change(key): _map_texts(inner, change) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_map_texts(inner, change) for inner in value]
-    return value
 
 
 # Run a rehearsal: the whole run, the interrupted run, the resumed run, then the verdict.

@@ -23,6 +23,9 @@ from cloudtrain.targets.registry import service_of, usable_target
 from cloudtrain.targets.settings import Settings
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from cloudtrain.lifecycle.once import Submitted
     from cloudtrain.lifecycle.record import Sent
     from cloudtrain.plans.plan import Plan
 
@@ -84,6 +87,12 @@ class Run:
         run = cls(_row_of(ref, status), settings)
         run._stored, run._last = False, status
         return run
+
+    @classmethod
+    def of_submitted(cls, submitted: Submitted, settings: Settings) -> Self:
+        """Return the run that a submit has started or found."""
+        names = tuple(record.name for record in submitted.unreported)
+        return cls(submitted.record, settings, adopted=submitted.adopted, unreported=names)
 
     def __repr__(self) -> str:
         return f"<Run {self.ref} {self._last.state}>"
@@ -234,22 +243,19 @@ class Run:
             UsageError: the run had secrets, which are not kept, and `overrides` do not supply them.
             TargetError: the target refused the request, or the code no longer exists.
         """
-        from cloudtrain.lifecycle.again import Again
-        from cloudtrain.lifecycle.submit import Submitted
+        from cloudtrain.lifecycle.once import Watch
+        from cloudtrain.lifecycle.submit import again, changed, submit
 
         def run_of(submitted: Submitted) -> Run:
-            names = tuple(record.name for record in submitted.unreported)
-            return Run(submitted.record, self._settings, adopted=submitted.adopted, unreported=names)
+            return Run.of_submitted(submitted, self._settings)
 
-        def report(submitted: Submitted) -> None:
-            if on_run is not None:
-                on_run(run_of(submitted))
-
-        again = Again(self._row, self.show().kept, self._settings, report, on_plan, on_bytes)
-        if overrides:
-            changes = [*overrides, *([f"name={name}"] if name is not None else [])]
-            return run_of(again.changed(changes, ignore=ignore, online=online))
-        return run_of(again.same(name))
+        report = None if on_run is None else lambda submitted: on_run(run_of(submitted))
+        watch, kept, here = Watch(on_plan, None, on_bytes, report), self.show().kept, self._settings
+        if not overrides:
+            return run_of(submit(again(self._row, kept, here, name=name, watch=watch), here))
+        changes = [*overrides, *([f"name={name}"] if name is not None else [])]
+        with changed(self._row, kept, changes, here, ignore=ignore, online=online, watch=watch) as sending:
+            return run_of(submit(sending, here))
 
     def save_code(self, destination: str | Path) -> list[str]:
         """Write the run's code into a folder, which must be empty or not exist, and return the relative paths.

@@ -1,373 +1,267 @@
-"""Exactly-once submission: every step is recorded before it begins, so that recovery is possible after any crash.
-
-    planned     the run name is taken; nothing has left this machine
-    uploaded    the bundle is in place
-    sent        the target has no run of that name, and the request is about to leave
-    accepted    the target has the run
-    reported    cloudtrain has shown the run's name to the user
-
-The next command settles a submission whose process died. Before `sent`, no request has left this machine, so the
-submission is forgotten. From `sent` on, cloudtrain asks the target for the run. The target had no run of that name when
-the stage was recorded, so a run that exists now comes from this request. This logic uses neither the target's clock nor
-this machine's wall clock.
-
-A request may still be in transit when its sender dies. So for `Service.in_flight` seconds, a target that has no such
-run may still receive the request. During that time the record stays, and the next submit of the same job sends the
-request again under the same name, which the target accepts only once. A submission that the target refused is forgotten
-immediately.
-
-A process may die after it printed the name and before it recorded the stage `reported`. Therefore a run that was
-accepted and possibly not reported is offered again: the next submit of the same job within `OFFERED_FOR` reports that
-run and starts no new one. A later submit starts a new run, and names the older run as well.
-
-Until a reboot, the time since acceptance is exact. After a reboot it comes from the wall clock. If that clock was set
-forward, the run looks older than it is, so a new run starts and the older run is only named. Counting only the time
-since the reboot would be worse: a machine that is booted for each submit would report last week's run and start no new
-one.
-"""
+"""The kinds of submissions, each as a `Sending`: a new job, an earlier run again, a sweep that goes on, the trial of a
+sweep, a rehearsal, and a run that has waited. `send_once` sends them all."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import (
-    CloudtrainError,
-    NameTaken,
-    PreflightError,
-    StoreError,
-    TargetError,
-    TargetUnreachable,
-    UsageError,
-    did_you_mean,
-)
-from cloudtrain.lifecycle.records import NOWHERE, Kept, Origin
+from cloudtrain.code.tree import SourceChanged
+from cloudtrain.errors import CloudtrainError, JobError, PreflightError, TargetError, UsageError, dotted
+from cloudtrain.job.file import fields_of, model_of_kind
+from cloudtrain.lifecycle.again import SameCode, code_of
+from cloudtrain.lifecycle.inputs import is_hidden, texts_of
+from cloudtrain.lifecycle.once import SILENT, Sending, Submitted, Watch, find_service, send_once
+from cloudtrain.lifecycle.prepare import NAMELESS, NAMELESS_SWEEP, prepare
+from cloudtrain.lifecycle.record import Keeper, keep_plan, settings_of
+from cloudtrain.lifecycle.records import Kept, Origin, labels_of, origin_here
+from cloudtrain.lifecycle.schema import open_store
 from cloudtrain.lifecycle.store import RunRecord, Store
-from cloudtrain.plans.plan import Finding, Plan
-from cloudtrain.plans.states import AFTER, RunState, service_name
-from cloudtrain.system.plugins import all_targets, target_names
-from cloudtrain.system.processes import ProcessLock
-from cloudtrain.targets.contract import BundleWriter, ByteProgress, KeepsQueue, Service
+from cloudtrain.plans.plan import Finding, Plan, Upload, hide
+from cloudtrain.plans.states import AFTER, TRIAL, TUNER
+from cloudtrain.system.git import Commit
+from cloudtrain.targets.common.compiling import run_name, submission_key
+from cloudtrain.targets.contract import BundleWriter, Service, Tuner
 from cloudtrain.targets.registry import service_of
-from cloudtrain.targets.settings import Settings, TargetSettings
+from cloudtrain.targets.settings import Settings
+from cloudtrain.targets.where import Where
+from cloudtrain.version import __version__
 
-OFFERED_FOR = 24 * 3600.0
-"""Seconds for which a run that was possibly not reported is offered to the next submit of the same job."""
-
-ServiceOf = Callable[[str], Service]
-"""Maps the name of a service to the service: a target's, or one of `cloudtrain.plans.states`."""
-
-
-class Recovered(NamedTuple):
-    """A submission whose process died, and its outcome after recovery."""
-
-    name: str
-    outcome: Literal["finished", "forgotten", "unknown"]
-    detail: str
+if TYPE_CHECKING:
+    from cloudtrain.job.file import JobFile
+    from cloudtrain.job.processing import AnyJob
+    from cloudtrain.lifecycle.prepare import Ready
+    from cloudtrain.lifecycle.sweeps.plan import ReadySweep
+    from cloudtrain.lifecycle.sweeps.service import Specification
+    from cloudtrain.lifecycle.waiting import Order
+    from cloudtrain.plans.states import Trial
 
 
-@dataclass(frozen=True)
-class Submission:
-    """A job to submit.
-
-    Attributes:
-        key: hash that is equal for submissions of the same job; see `RunRecord.key`.
-        plan_of: compiles and checks the plan of the run with a given number.
-        outputs_of: returns the outputs of a run with the given plan, and their locations.
-        origin: the folder and terminal that the job is submitted from, and the job's labels.
-        kept_of: returns the record of a plan for the store.
-        report: shows the run to the user. After it returns, the run is recorded as reported.
-    """
-
-    service: Service
-    key: str
-    submitter: str
-    plan_of: Callable[[int], Plan]
-    outputs_of: Callable[[Plan], dict[str, str]]
-    bundle: BundleWriter
-    report: Callable[[Submitted], None]
-    on_bytes: ByteProgress | None = None
-    origin: Origin = NOWHERE
-    kept_of: Callable[[Plan], Kept] | None = None
-
-
-class Submitted(NamedTuple):
-    """The run that results from a submit.
-
-    Attributes:
-        adopted: whether an earlier, interrupted command submitted the run and may not have reported it.
-        unreported: earlier runs of the same job that the user may not have seen, but that are too old to be adopted.
-    """
-
-    record: RunRecord
-    adopted: bool = False
-    unreported: tuple[RunRecord, ...] = ()
-
-
-def submit_once(store: Store, submission: Submission, service_of: ServiceOf) -> Submitted:
-    """Submit a job so that exactly one run exists, is in the store, and is reported.
-
-    First settles interrupted submissions of earlier commands. Then does one of three things: returns an earlier run of
-    this job, if perhaps no command has told the user about it; sends an earlier request again; or starts a new run.
+def submit(sending: Sending, here: Settings) -> Submitted:
+    """Send a job exactly once, through this user's run store.
 
     Raises:
-        TargetError: the target refused the request or could not be reached.
+        SourceChanged: the code changed after it was read; nothing was sent.
     """
-    recover(store, service_of)
-    too_old = list[RunRecord]()
-    for record in _same(store, submission):
-        with _take_over(store, record) as current:
-            if current is None:
-                continue
-            if current.stage == "accepted":
-                if store.seconds_since(current.name, "accepted") < OFFERED_FOR:
-                    return _report(store, submission, Submitted(current, adopted=True, unreported=tuple(too_old)))
-                too_old.append(current)
-            elif current.stage == "sent":
-                return _send_again(store, submission, current, tuple(too_old))
-    return _start(store, submission, tuple(too_old))
-
-
-def recover(store: Store, service_of: ServiceOf) -> list[Recovered]:
-    """Finish or forget every submission whose process died. Submissions of living processes are not touched."""
-    results = []
-    for record in store.unfinished():
-        if not needs_recovery(store, record):
-            continue
-        with _take_over(store, record) as current:
-            if current is None or not needs_recovery(store, current):
-                continue
-            if current.stage != "accepted":
-                results.append(_settle(store, service_of, current))
-            elif not _is_own(store, current):
-                store.advance(current.name, "reported")
-    return results
-
-
-def needs_recovery(store: Store, record: RunRecord) -> bool:
-    """Return whether a submission must be recovered (finished or forgotten). Assumes that its process is dead."""
-    return record.stage != "reported" and (record.stage != "accepted" or not _is_own(store, record))
-
-
-def _is_own(store: Store, record: RunRecord) -> bool:
-    """Return whether the submission was made with this store. A copied store also contains submissions of the original
-    store, which reports them itself.
-    """
-    return record.store in ("", store.salt)
-
-
-def report_accepted(store: Store, report: Callable[[Sequence[RunRecord]], None]) -> None:
-    """Call `report` with all accepted runs that the user may not have seen, and record these runs as reported."""
-    held, locks = list[RunRecord](), list[ProcessLock]()
-    try:
-        for record in store.unfinished():
-            lock = store.lock(record.name)
-            if lock is None:
-                continue
-            locks.append(lock)
-            current = store.get(record.name)
-            if current is not None and current.stage == "accepted":
-                held.append(current)
-        report(held)
-        for record in held:
-            store.advance(record.name, "reported")
-    finally:
-        for lock in locks:
-            lock.release(remove=True)
-
-
-def _same(store: Store, submission: Submission) -> list[RunRecord]:
-    """Return unfinished submissions of the same job from this store: first the accepted ones, then the others. Both
-    groups are ordered newest first.
-    """
-
-    def is_same(item: RunRecord) -> bool:
-        """Return whether the record is of this job, submitter and store. If the record is accepted, ignore the part of
-        its key that says whether the run had to wait for earlier runs.
-        """
-        is_key = item.key == submission.key
-        if item.stage == "accepted":
-            is_key = item.key.removeprefix(AFTER) == submission.key.removeprefix(AFTER)
-        return is_key and (item.submitter, item.store) == (submission.submitter, store.salt)
-
-    found = list(filter(is_same, reversed(store.unfinished())))
-    return sorted(found, key=lambda item: item.stage != "accepted")
-
-
-@contextmanager
-def _take_over(store: Store, record: RunRecord) -> Iterator[RunRecord | None]:
-    """Lock a record against all other processes and yield its current version. Yield None if its submitter is alive, or
-    if the record was forgotten.
-    """
-    lock = store.lock(record.name)
-    if lock is None:
-        yield None
-        return
-    try:
-        yield store.get(record.name)
-    finally:
-        lock.release(remove=True)
-
-
-def _start(store: Store, submission: Submission, unreported: tuple[RunRecord, ...]) -> Submitted:
-    """Start a new run with the next number whose run name is unused in the store and on the target."""
-    beyond = 0
-    while True:
-        counter = max(store.next_counter(submission.key, submission.submitter), beyond + 1)
-        plan = submission.plan_of(counter)
-        record = _planned(store, submission, plan, counter)
-        kept = None if submission.kept_of is None else submission.kept_of(plan)
-        lock = store.reserve(record, submission.outputs_of(plan), submission.origin, kept)
-        if lock is None:
-            beyond = counter if store.get(record.name) is not None else beyond
-            continue
+    with open_store(here.state_dir) as store:
         try:
-            _send(store, submission, plan, record)
-            return _report(store, submission, Submitted(record, unreported=unreported))
-        except NameTaken:
-            beyond = counter
-        finally:
-            lock.release(remove=True)
+            return send_once(store, sending, lambda name: find_service(name, here))
+        except SourceChanged as error:
+            error.may_plan_again = all(record.key != sending.key for record in store.unfinished())
+            raise
 
 
-def _planned(store: Store, submission: Submission, plan: Plan, counter: int) -> RunRecord:
-    return RunRecord(
-        name=plan.run_name,
-        target=plan.target,
-        place=plan.place,
-        job_name=plan.job_name,
-        key=submission.key,
-        submitter=submission.submitter,
-        store=store.salt,
-        counter=counter,
-        stage="planned",
-        state=RunState.PENDING.value,
-        reason=None,
-        created=store.now(),
-        started=None,
-        ended=None,
+def new(
+    ready: Ready | ReadySweep, *, file: JobFile | None = None, online: bool = True, watch: Watch = SILENT
+) -> Sending:
+    """Return the submission of a job or of a sweep. If the job reads from runs that have not ended, a process on this
+    machine will send it.
+
+    Args:
+        file: the file that the job was read from.
+        online: whether to check the role, bucket, inputs and quota with the target first.
+    """
+    here, written, is_sweep = ready.where.here, ready.written, ready.first is not ready
+    keeper = Keeper(ready.first, written, file)  # git works while the job is compiled
+    service, key = ready.service, ready.key
+    if ready.waits_for:
+        from cloudtrain.lifecycle.waiting import ChainService
+
+        service = ChainService(here.environ, here.state_dir, after=ready.waits_for, key=key, submitter=here.submitter)
+        key = AFTER + key
+
+    def plan_of(store: Store, counter: int) -> Plan:
+        plan = ready.check_online(ready.plan(counter, store.salt), ask=online, may_wait=True)
+        _approve(plan, watch)
+        if watch.on_changes is not None and not is_sweep:
+            from cloudtrain.lifecycle.past import changes_since_last
+
+            with suppress(CloudtrainError, OSError):
+                watch.on_changes(changes_since_last(store, ready.first, plan))
+        return plan
+
+    origin = origin_here(Path.cwd(), project=written.folder, labels=ready.labels)
+    return Sending(
+        service=service,
+        key=key,
+        submitter=here.submitter,
+        code=ready.first.tree,
+        plan_of=plan_of,
+        record=lambda _, plan: (origin, keeper.kept_of(plan)),
+        watch=watch,
+        finish=keeper.finish,
     )
 
 
-def _send_again(
-    store: Store, submission: Submission, record: RunRecord, unreported: tuple[RunRecord, ...]
-) -> Submitted:
-    """Send the request of a dead process again. Call this only if the target does not have the run: the first
-    request may still arrive, or was lost.
+def again(row: RunRecord, kept: Kept, here: Settings, *, name: str | None = None, watch: Watch = SILENT) -> Sending:
+    """Return the submission of a run's request under a new run name. The new run belongs to the job `name`; None: to
+    the same job.
 
     Raises:
-        TargetUnreachable: the first request may still arrive, and the target would run both requests.
+        UsageError: the run had secrets, which are not kept (CT973).
     """
-    left = _may_arrive_for(store, submission.service, record)
-    if left > 0 and not submission.service.names_are_unique:
-        raise TargetUnreachable(
-            f"`{record.name}` was sent by an interrupted command and may still arrive",
-            hint=f"run the same command again in {math.ceil(left)} s",
-        )
-    _send(store, submission, submission.plan_of(record.counter), record)
-    return _report(store, submission, Submitted(record, unreported=unreported))
+    if kept.hidden:
+        raise _not_kept(row, [way for way in kept.hidden if way not in ("settings", "request")])
+    job_name, key, sent = row.job_name, row.key, plan_of_record(row, kept)
+    if key.startswith(TRIAL) or (name is not None and name != job_name):  # a trial becomes an ordinary run
+        job_name = _job(kept.kind, {**kept.job, "name": name or job_name}).name
+        key = submission_key(replace(sent.renamed(NAMELESS), job_name=job_name))
+        kept = replace(kept, job={**kept.job, "name": job_name}, overrides=(*kept.overrides, f"name={job_name}"))
+    service = service_of(row.target, here)
+
+    def plan_of(store: Store, counter: int) -> Plan:
+        new_name = run_name(job_name, key, here.submitter, store.salt, counter)
+        plan = replace(sent, outputs=store.outputs_of(row.name)).renamed(new_name)
+        notes = (f"the code and the request are those of `{row.name}`",)
+        plan = replace(plan, job_name=job_name, notes=notes)
+        if watch.on_plan is not None:
+            watch.on_plan(plan)
+        return plan
+
+    def record(store: Store, plan: Plan) -> tuple[Origin, Kept]:
+        content = {"run_name": plan.run_name, "job_name": plan.job_name, "request": plan.request}
+        fields = {**kept.plan} | content | {"sha256": plan.sha256, "findings": []}
+        return _origin(store, row), replace(kept, plan=fields, version=__version__, rerun_of=row.name)
+
+    code = SameCode(kept, row.ref, service)
+    return Sending(service, key, here.submitter, code, plan_of, record, watch)
 
 
-def _send(store: Store, submission: Submission, plan: Plan, record: RunRecord) -> None:
-    """Upload the code and data, and send the request. The caller holds the lock of the record."""
-    service = submission.service
-    try:
-        service.upload(plan, submission.bundle, on_bytes=submission.on_bytes)
-        if record.stage == "planned":
-            store.advance(record.name, "uploaded")
-            if _is_taken(service, plan):
-                message = f"`{plan.target}` already has another run named `{plan.run_name}`"
-                raise NameTaken(message, hint="this run gets the next free name")
-        store.advance(record.name, "sent")
-        service.submit(plan, again=record.stage == "sent")
-    except BaseException as error:
-        _forget_if_not_there(store, service, record, error)
-        raise
+@contextmanager
+def changed(
+    row: RunRecord,
+    kept: Kept,
+    overrides: Sequence[str],
+    here: Settings,
+    *,
+    ignore: Sequence[str] = (),
+    online: bool = True,
+    watch: Watch = SILENT,
+) -> Iterator[Sending]:
+    """Yield the submission of a run's job with overrides, with the same code and the same settings of the target.
 
-
-def _is_taken(service: Service, plan: Plan) -> bool:
-    try:
-        return service.has(plan.ref)
-    except NameTaken:
-        return True
-
-
-def _report(store: Store, submission: Submission, submitted: Submitted) -> Submitted:
-    """Record that the target has the run, show the run to the user, and record it as reported. The run is shown even if
-    the store can no longer be written, because the run costs money.
+    Raises:
+        JobError: an override is not valid, or the target does not support the changed job.
+        UsageError: the run had secrets, and the overrides do not supply all of them (CT973).
     """
-    try:
-        if not submitted.adopted:
-            store.advance(submitted.record.name, "accepted")
-    except StoreError:
-        submission.report(submitted)
-        raise
-    submission.report(submitted)
-    for record in (submitted.record, *submitted.unreported):
-        store.advance(record.name, "reported")
-    return submitted
+    job = _overridden(kept.kind, kept.prepared or kept.job, overrides)
+    written = _overridden(kept.kind, kept.job, overrides)
+    hidden = [dotted(path) for path, text in texts_of(fields_of(job)) if is_hidden(text)]
+    missing = [way for way in hidden if way in kept.hidden]  # any other asterisks are the user's own text
+    own = settings_of(kept)
+    if missing or own is None:
+        raise _not_kept(row, missing)
+    service = service_of(row.target, here)
+    with code_of(kept, row.ref, service) as tree:
+        ready = prepare(job, Where.of(own, here), ignore=ignore, tree=tree)
+        commit = Commit(kept.commit, kept.branch, kept.dirty, kept.difference)
+
+        def plan_of(store: Store, counter: int) -> Plan:
+            return _approve(ready.check_online(ready.plan(counter, store.salt), ask=online), watch)
+
+        def record(store: Store, plan: Plan) -> tuple[Origin, Kept]:
+            both = (*kept.overrides, *overrides)
+            new_record = keep_plan(ready, written, plan, commit, file=kept.file, text=kept.text, overrides=both)
+            return _origin(store, row)._replace(labels=ready.labels), replace(new_record, rerun_of=row.name)
+
+        code = SameCode(kept, row.ref, service)
+        yield Sending(service, ready.key, here.submitter, code, plan_of, record, watch)
 
 
-def _forget_if_not_there(store: Store, service: Service, record: RunRecord, error: BaseException) -> None:
-    """Forget a record if its run cannot exist: the request was not sent yet, the target refused it, or the target has
-    no such run and no request can be in transit any more.
+def continued(
+    row: RunRecord, kept: Kept, tuner: Tuner, trials: int, here: Settings, *, watch: Watch = SILENT
+) -> Sending:
+    """Return the submission of a sweep that continues the tuner's sweep `row` with `trials` additional trials.
+
+    Raises:
+        UsageError: the tuner cannot continue the sweep, or its request had a secret, which the store does not keep
+            (CT973).
     """
-    current = store.get(record.name)
-    if current is None or current.stage in ("accepted", "reported"):
-        return
-    refused = isinstance(error, TargetError) and not isinstance(error, TargetUnreachable)
-    was_sent_before = record.stage == "sent"
-    try:
-        certain = (refused and not was_sent_before) or not service.in_flight
-        is_of_others = isinstance(error, NameTaken) and not was_sent_before
-        never_arrived = current.stage != "sent" or is_of_others or (certain and _withdraw(service, record))
-    except CloudtrainError:
-        return  # the next command asks again
-    if never_arrived:
-        store.forget(record.name)
+    if kept.hidden:
+        message = f"the store keeps no secrets, and `{row.name}` had one in `{kept.hidden[0]}`"
+        raise UsageError(message, hint="submit the sweep again", code="CT973")
+    started, sent = len(tuner.trials(row.ref)), plan_of_record(row, kept)
+
+    def plan_as(name: str) -> Plan:
+        plan = sent.renamed(name)
+        return replace(plan, request=tuner.continued(plan.request, row.name, trials, started), summary=())
+
+    def record(store: Store, plan: Plan) -> tuple[Origin, Kept]:
+        fields = {**kept.plan, "run_name": plan.run_name, "request": plan.request, "sha256": plan.sha256}
+        job = {**kept.job, "trials": trials}
+        return _origin(store, row), replace(kept, job=job, plan=fields, version=__version__, rerun_of=row.name)
+
+    key = TUNER + submission_key(plan_as(NAMELESS_SWEEP))
+    code = SameCode(kept, row.ref, tuner)
+    return Sending(tuner, key, here.submitter, code, _named_by(plan_as, row.job_name, key, here), record, watch)
 
 
-def _settle(store: Store, service_of: ServiceOf, record: RunRecord) -> Recovered:
-    if record.stage != "sent":
-        store.forget(record.name)
-        return Recovered(record.name, "forgotten", f"it stopped at `{record.stage}`, so nothing was sent")
-    try:
-        service = service_of(service_name(record.key, record.target))
-        left = _may_arrive_for(store, service, record)
-        arrived = service.has(record.ref) if left > 0 else not _withdraw(service, record)
-    except CloudtrainError as error:
-        return Recovered(record.name, "unknown", f"`{record.target}` could not be asked: {error.message}")
-    if arrived:
-        store.advance(record.name, "accepted")
-        return Recovered(record.name, "finished", f"`{record.target}` has the run")
-    if left > 0:
-        detail = f"`{record.target}` has no such run yet; its request may arrive within {math.ceil(left)} s"
-        return Recovered(record.name, "unknown", detail)
-    store.forget(record.name)
-    return Recovered(record.name, "forgotten", f"`{record.target}` has no such run")
+def trial(
+    specification: Specification, trial: Trial, key: str, code: BundleWriter, *, watch: Watch = SILENT
+) -> Sending:
+    """Return the submission of one trial of a sweep. The store's record of the trial contains the trial's job, and the
+    job file and commit of the sweep's own record."""
+    from cloudtrain.code.files import Entry
+    from cloudtrain.rules.values import values_to_hide
+
+    ready = specification.trial(trial.number, trial.values)
+    labels = labels_of(ready.work.tags, ready.work.hyperparameters)
+    origin = Origin(labels=hide(labels, values_to_hide(ready.view)))
+
+    def record(store: Store, plan: Plan) -> tuple[Origin, Kept | None]:
+        sweep = store.kept(specification.name)
+        if sweep is None:
+            return origin, None
+        files = tuple(Entry(*file) for file in sweep.files)
+        with_files = replace(ready, tree=replace(ready.tree, entries=files))
+        commit = Commit(sweep.commit, sweep.branch, sweep.dirty, sweep.difference)
+        return origin, keep_plan(with_files, ready.work, plan, commit, file=sweep.file, text=None, overrides=())
+
+    return Sending(
+        service=ready.service,
+        key=key,
+        submitter=ready.where.here.submitter,
+        code=code,
+        plan_of=lambda _, counter: specification.trial_plan(trial.number, trial.values, counter),
+        record=record,
+        watch=watch,
+    )
 
 
-def _withdraw(service: Service, record: RunRecord) -> bool:
-    """Withdraw the request for a run. Return True if the request can never create a run from now on. That is also so if
-    another user's run has the name, because names are unique.
-    """
-    try:
-        return service.withdraw(record.ref)
-    except NameTaken:
-        return True
+def repeat(
+    plan_as: Callable[[str], Plan], job_name: str, service: Service, code: BundleWriter, here: Settings
+) -> Sending:
+    """Return the submission of a run that repeats another with changes. `plan_as` returns the plan for a run name."""
+    key = submission_key(plan_as(NAMELESS))
+    return Sending(service, key, here.submitter, code, _named_by(plan_as, job_name, key, here))
 
 
-def _may_arrive_for(store: Store, service: Service, record: RunRecord) -> float:
-    """Return for how many more seconds the request may be in transit. If this machine was rebooted after the request
-    was sent, only the time since the reboot counts as elapsed.
-    """
-    return service.in_flight - store.seconds_since(record.name, "sent", at_least=True)
+def after_wait(order: Order, service: Service, code: BundleWriter, *, watch: Watch = SILENT) -> Sending:
+    """Return the submission of a run that has waited for others. It keeps the name that it waited under."""
+    plan = order.plan
+
+    def plan_of(_: Store, counter: int) -> Plan:
+        if counter > 1:
+            message = f"`{plan.target}` already has another run named `{plan.run_name}`"
+            raise TargetError(message, hint="submit the job again", code="CT945")
+        return plan
+
+    return Sending(service, order.key, order.submitter, code, plan_of, watch=watch)
 
 
-# The check before a plan is sent, shared by all commands that send one.
+def _named_by(plan_as: Callable[[str], Plan], job_name: str, key: str, here: Settings) -> Callable[[Store, int], Plan]:
+    return lambda store, counter: plan_as(run_name(job_name, key, here.submitter, store.salt, counter))
+
+
+def _approve(plan: Plan, watch: Watch) -> Plan:
+    if watch.on_plan is not None:
+        watch.on_plan(plan)
+    stop_on_errors(plan)
+    return plan
 
 
 def stop_on_errors(plan: Plan) -> None:
@@ -391,40 +285,48 @@ def _text_of(finding: Finding) -> str:
     return f"{finding.message} [{finding.code}]{hint}"
 
 
-# cloudtrain's queue for a target without a queue of its own: the settings that use the queue, and its runs.
+def _origin(store: Store, row: RunRecord) -> Origin:
+    """Return the origin of a run that repeats `row`: this folder and terminal, and the project and labels of `row`."""
+    old = store.origin_of(row.name)
+    return origin_here(Path.cwd())._replace(project=old.project, labels=old.labels)
 
 
-def queued_settings(target: TargetSettings, queue: bool | None, priority: int | None) -> TargetSettings:
-    """Return the target's settings with the given queue options.
+def plan_of_record(row: RunRecord, kept: Kept) -> Plan:
+    """Return the plan that was sent for a run: its request, uploads and summary."""
+    return Plan(
+        target=row.target,
+        run_name=row.name,
+        job_name=row.job_name,
+        request=kept.plan["request"],
+        uploads=tuple(Upload(**item) for item in kept.plan["uploads"]),
+        summary=tuple(kept.plan["summary"].items()),
+        place=row.place or "",
+    )
+
+
+def _not_kept(row: RunRecord, ways: Sequence[str]) -> UsageError:
+    what = ", ".join(f"`{way}`" for way in dict.fromkeys(ways)) or "an address in the settings or the request"
+    options = " ".join(f"--set {way}=VALUE" for way in dict.fromkeys(ways))
+    hint = f"give it again: `cloudtrain rerun {row.name} {options}`" if options else "submit the job again"
+    message = f"the store does not keep secrets, and `{row.name}` had a secret in {what}"
+    return UsageError(message, hint=hint, code="CT973")
+
+
+def _overridden(kind: str, fields: Any, overrides: Sequence[str]) -> AnyJob:
+    """Return the job of the given kind (`training` or `processing`) with the given fields and overrides.
 
     Raises:
-        UsageError: cloudtrain has no queue for the target.
-        JobError: a priority is given without the queue.
+        JobError: a field or an override is wrong.
     """
-    given = {name: value for name, value in (("queue", queue), ("priority", priority)) if value is not None}
-    if given and not given.keys() <= type(target).model_fields.keys():
-        hint = f"leave out `{next(iter(given))}`: the target has its own queue"
-        raise UsageError(f"`{target.type}` does not use cloudtrain's queue", hint=hint, code="CT902")
-    return target.replace(**given) if given else target
+    from cloudtrain.job.overrides import override
+
+    model = model_of_kind(kind)
+    data, changes = override(deepcopy(dict(fields)), overrides, model)
+    if changes.problems:
+        raise JobError(changes.problems)
+    return _job(kind, data)
 
 
-def queue_of(target: str, settings: Settings) -> KeepsQueue:
-    """Return the queue of a target.
-
-    Raises:
-        UsageError: no target has that name, or cloudtrain has no queue for the target.
-    """
-    if target not in target_names():
-        raise UsageError(f"`{target}` is not a target", hint=did_you_mean(target, target_names()), code="CT913")
-    service = service_of(target, settings)
-    if not isinstance(service, KeepsQueue):
-        others = " or ".join(f"`cloudtrain queue --target {name}`" for name in _with_queue(settings))
-        hint = (
-            f"`cloudtrain ps --target {target}` shows the target's waiting runs; {others} shows cloudtrain's own queue"
-        )
-        raise UsageError(f"`{target}` does not use cloudtrain's queue", hint=hint, code="CT902")
-    return service
-
-
-def _with_queue(settings: Settings) -> Iterator[str]:
-    return (each.name for each in all_targets() if isinstance(service_of(each.name, settings), KeepsQueue))
+def _job(kind: str, fields: Any) -> AnyJob:
+    job: AnyJob = model_of_kind(kind)(**fields)
+    return job

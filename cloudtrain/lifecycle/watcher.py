@@ -17,7 +17,6 @@ from contextlib import suppress
 from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetError, TargetUnreachable
 from cloudtrain.lifecycle.driven import GLANCE, Archive, detach, sleep_until_woken, woken_by
 from cloudtrain.lifecycle.waiting import ChainFolder, ChainService, Order
-from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import RunState, RunStatus
 from cloudtrain.system.files import remove_folder
 from cloudtrain.system.processes import ProcessLock
@@ -160,19 +159,13 @@ class Watcher:
             _Ended: the run was stopped before anything was sent.
             TargetError: the target refused the run.
         """
+        from cloudtrain.lifecycle.once import Watch, recover, send_once
         from cloudtrain.lifecycle.schema import open_store
-        from cloudtrain.lifecycle.submit import Submission, recover, submit_once
+        from cloudtrain.lifecycle.submit import after_wait
 
         order = self.order
-        submission = Submission(
-            service=self._target,
-            key=order.key,
-            submitter=order.submitter,
-            plan_of=self._plan,
-            outputs_of=lambda _: {},
-            bundle=Archive(self._folder.archive, order.bundle),
-            report=lambda _: self._moment("accepted"),
-        )
+        watch = Watch(on_run=lambda _: self._moment("accepted"))
+        sending = after_wait(order, self._target, Archive(self._folder.archive, order.bundle), watch=watch)
         try:
             with open_store(self._folder.sending) as store:
                 recover(store, lambda name: service_of(name, self._service))
@@ -181,18 +174,11 @@ class Watcher:
                     self._end_if_stopped()
                 self._moment("recovered")
                 if not stages & {"accepted", "reported"}:
-                    submit_once(store, submission, lambda name: service_of(name, self._service))
+                    send_once(store, sending, lambda name: service_of(name, self._service))
         except (TargetUnreachable, StoreError) as error:
             self.write(RunState.QUEUED, f"waits until the run can be sent: {error.message}")
             return False
         return True
-
-    def _plan(self, counter: int) -> Plan:
-        if counter > 1:
-            plan = self.order.plan
-            message = f"`{plan.target}` already has another run named `{plan.run_name}`"
-            raise TargetError(message, hint="submit the job again", code="CT945")
-        return self.order.plan
 
     def _end_if_stopped(self) -> None:
         if self._folder.stop.exists():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
+from cloudtrain.errors import UsageError
 from cloudtrain.targets.contract import Account, Service, Target
 from cloudtrain.targets.registry import target_of
 from cloudtrain.targets.settings import Settings, TargetSettings, load_settings
@@ -38,6 +39,21 @@ class Where:
             here,
             None if emulated is None else here.target(emulated, profile=profile),
         )
+
+    def queued(self, queue: bool | None, priority: int | None) -> Where:
+        """Return the place with these options of cloudtrain's queue. None keeps the value in the settings.
+
+        Raises:
+            UsageError: cloudtrain has no queue for the target.
+            JobError: a priority is given without the queue.
+        """
+        options = {name: value for name, value in (("queue", queue), ("priority", priority)) if value is not None}
+        if not options:
+            return self
+        if not options.keys() <= type(self.settings).model_fields.keys():
+            hint = f"leave out `{next(iter(options))}`: the target has its own queue"
+            raise UsageError(f"`{self.target.name}` does not use cloudtrain's queue", hint=hint, code="CT902")
+        return replace(self, settings=self.settings.replace(**options))
 
     @cached_property
     def account(self) -> Account:

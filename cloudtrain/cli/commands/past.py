@@ -12,7 +12,7 @@ from cloudtrain.cli import options
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudtrain.lifecycle.past import Sum
+    from cloudtrain.lifecycle.costs import Sum
 
 
 def show_command(
@@ -130,7 +130,7 @@ def cost_command(
     from cloudtrain.cli.runs import moment_of
     from cloudtrain.cli.terminal import print_csv, print_json
     from cloudtrain.errors import UsageError, did_you_mean
-    from cloudtrain.lifecycle.past import Sum, grouping, sums, together
+    from cloudtrain.lifecycle.costs import Sum, grouping, sums, together
 
     group_of = grouping(by)
     if group_of is None:

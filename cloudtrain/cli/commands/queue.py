@@ -62,7 +62,7 @@ def queue(
             raise UsageError(f"`{flag}` has no effect with `{name}`", hint=f"remove `{flag}`", code="CT902")
         return
     from cloudtrain.cli.terminal import print_json, say, show
-    from cloudtrain.lifecycle.submit import queue_of
+    from cloudtrain.lifecycle.find import queue_of
     from cloudtrain.plans.document import Document, Table
     from cloudtrain.targets.settings import load_settings
 
@@ -146,7 +146,7 @@ def drop(
 
 def _queue_of(run: Run) -> KeepsQueue:
     from cloudtrain.errors import UsageError
-    from cloudtrain.lifecycle.submit import queue_of
+    from cloudtrain.lifecycle.find import queue_of
     from cloudtrain.targets.settings import load_settings
 
     if run.is_sweep:

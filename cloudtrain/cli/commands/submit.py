@@ -12,9 +12,9 @@ from cloudtrain.cli.job_options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, wi
 
 if TYPE_CHECKING:
     from cloudtrain.job.file import JobFile
+    from cloudtrain.lifecycle.once import Recovered
     from cloudtrain.lifecycle.past import Since
     from cloudtrain.lifecycle.run import Run
-    from cloudtrain.lifecycle.submit import Recovered
     from cloudtrain.plans.plan import Plan
     from cloudtrain.targets.where import Where
 
@@ -354,7 +354,7 @@ def recover_command(json: options.Json = False) -> None:
       cloudtrain recover
     """
     from cloudtrain.cli.terminal import print_json, say, show
-    from cloudtrain.lookup import recover
+    from cloudtrain.lifecycle.find import recover
     from cloudtrain.plans.document import Document, Table
 
     def print_found(found: list[Recovered]) -> None:

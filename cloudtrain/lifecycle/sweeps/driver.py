@@ -14,21 +14,19 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetUnreachable
 from cloudtrain.lifecycle.driven import GLANCE, Archive, SweepFolder, detach, sleep_until_woken, woken_by
 from cloudtrain.lifecycle.sweeps.service import Specification, trial_key
 from cloudtrain.lifecycle.sweeps.study import Journal, propose, reason_to_stop, told
-from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import LogLine, Metrics, RunRef, RunState, RunStatus, Trial, best_of
 from cloudtrain.system.patterns import MetricPatterns
 from cloudtrain.system.processes import ProcessLock
 from cloudtrain.targets.contract import Service
 
 if TYPE_CHECKING:
-    from cloudtrain.lifecycle.records import Kept, Origin
+    pass
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = {True: 10.0, False: 1.0}
@@ -179,17 +177,13 @@ class Driver:
 
         If the store already holds the trial's completed submission, only record the run in the journal.
         """
-        from cloudtrain.lifecycle.inputs import outputs_of
+        from cloudtrain.lifecycle.once import Watch, send_once
         from cloudtrain.lifecycle.schema import open_store
-        from cloudtrain.lifecycle.submit import Submission, submit_once
+        from cloudtrain.lifecycle.submit import trial as sending_of_trial
 
         if time.monotonic() < self._refused_until:
             return False
         number, key = trial.number, trial_key(self._folder.name, trial.number)
-
-        def plan_of(counter: int) -> Plan:
-            return self._specification.trial_plan(number, trial.values, counter)
-
         try:
             with open_store(self._state_dir) as store:
                 rows = [row for row in store.with_key(key) if row.name not in trial.earlier]
@@ -201,18 +195,10 @@ class Driver:
                     self._journal.write("told", **told(number, RunState.STOPPED, reason=reason, ended=time.time()))
                     return True
                 else:
-                    submission = Submission(
-                        service=self._service,
-                        key=key,
-                        submitter=self._where.here.submitter,
-                        plan_of=plan_of,
-                        outputs_of=outputs_of,
-                        bundle=Archive(self._folder.archive, self._specification.first.tree.sha256),
-                        report=lambda _: self._moment("accepted"),
-                        origin=self._origin(trial),
-                        kept_of=self._kept_of(trial, store.kept(self._folder.name)),
-                    )
-                    name = submit_once(store, submission, self._service_named).record.name
+                    code = Archive(self._folder.archive, self._specification.first.tree.sha256)
+                    watch = Watch(on_run=lambda _: self._moment("accepted"))
+                    sending = sending_of_trial(self._specification, trial, key, code, watch=watch)
+                    name = send_once(store, sending, self._service_named).record.name
         except (TargetUnreachable, StoreError) as error:  # neither is the trial's fault
             self._refused_until = time.monotonic() + _LONGEST_PAUSE[True]
             self._say(f"trial {number} waits: {error.message}")
@@ -225,35 +211,10 @@ class Driver:
         self._moment("noted")
         return True
 
-    def _kept_of(self, trial: Trial, sweep: Kept | None) -> Callable[[Plan], Kept] | None:
-        """Return a function that makes the store's record of a trial from the trial's plan. The record contains the
-        trial's job, and the job file and commit of `sweep`, the record of the sweep. Return None if `sweep` is None."""
-        if sweep is None:
-            return None
-        from cloudtrain.code.files import Entry
-        from cloudtrain.code.tree import Tree
-        from cloudtrain.lifecycle.record import keep_plan
-        from cloudtrain.system.git import Commit
-
-        ready = self._specification.trial(trial.number, trial.values)
-        files = tuple(Entry(*file) for file in sweep.files)
-        ready = replace(ready, tree=Tree(Path(), files, (), ready.context.bundle))
-        commit = Commit(sweep.commit, sweep.branch, sweep.dirty, sweep.difference)
-        return lambda plan: keep_plan(ready, ready.work, plan, commit, file=sweep.file, text=None, overrides=())
-
     def _service_named(self, name: str) -> Service:
         from cloudtrain.lifecycle.sweeps.service import service_named
 
         return service_named(name, self._where.here)
-
-    def _origin(self, trial: Trial) -> Origin:
-        from cloudtrain.lifecycle.records import Origin, labels_of
-        from cloudtrain.plans.plan import hide
-        from cloudtrain.rules.values import values_to_hide
-
-        ready = self._specification.trial(trial.number, trial.values)
-        labels = labels_of(ready.work.tags, ready.work.hyperparameters)
-        return Origin(labels=hide(labels, values_to_hide(ready.view)))
 
     def _watch(self, trial: Trial) -> bool:
         """Check a running trial, and record its result if it has ended. Return whether the trial has ended or was asked

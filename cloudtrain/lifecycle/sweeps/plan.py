@@ -12,9 +12,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import JobError, Problem
+from cloudtrain.job.file import anchored
 from cloudtrain.job.model import format_duration
 from cloudtrain.job.sweep import MAX_TRIALS, Sweep
-from cloudtrain.lifecycle.prepare import PlaceOf, Ready, prepare
+from cloudtrain.lifecycle.prepare import NAMELESS_SWEEP, PlaceOf, Ready, prepare
 from cloudtrain.lifecycle.sweeps.service import Specification, trial_name
 from cloudtrain.lifecycle.sweeps.study import needs_optuna, propose, require_optuna
 from cloudtrain.machines.table import over
@@ -25,13 +26,8 @@ from cloudtrain.targets.contract import Service
 from cloudtrain.targets.where import Where
 
 if TYPE_CHECKING:
-    from cloudtrain.code.tree import Tree
-    from cloudtrain.job.training import TrainingJob
     from cloudtrain.lifecycle.records import Label
 
-
-_NAMELESS = "sweep-00000000-0"
-"""Replaces the run name while the plan's hash is computed, because the name depends on the hash."""
 
 _SHOWN = 3
 """Number of trials that a plan shows."""
@@ -46,7 +42,7 @@ def prepare_sweep(
         JobError: the sweep, or the job of its first trial, cannot run on the target.
     """
     _refuse_too_many(sweep, place_of)
-    written = sweep.job.from_folder(sweep.folder)
+    written = anchored(sweep.job.from_folder(sweep.folder), where.here.cwd)
     job = sweep.trial_job(propose(sweep, 1)).from_folder(sweep.folder)
     in_job: PlaceOf | None = None if place_of is None else (lambda path: place_of(_path_in_sweep(sweep, path)))
     queued = _queued(where)
@@ -58,7 +54,8 @@ def prepare_sweep(
         message = f"a sweep cannot wait for other runs, and `{before}` has not ended"
         problem = Problem(("job", "inputs"), message, f"wait for it: `cloudtrain wait {before}`", code="CT021")
         raise _refused([problem], place_of)
-    return ReadySweep(sweep.model_copy(update={"job": first.work}), first, written, place_of)
+    written_sweep = sweep.model_copy(update={"job": written})
+    return ReadySweep(sweep.model_copy(update={"job": first.work}), written_sweep, first, place_of)
 
 
 def _queued(where: Where) -> Where:
@@ -106,13 +103,16 @@ class ReadySweep:
 
     Attributes:
         sweep: the sweep. In its job, paths are absolute, and references to earlier runs are replaced by storage paths.
+        written: the sweep as the user wrote it, with absolute paths.
         first: the job of the first trial.
-        written_job: the job as written in the sweep's file, without the values of a trial.
     """
 
+    waits_for = ()
+    """A sweep never waits for other runs."""
+
     sweep: Sweep
+    written: Sweep
     first: Ready
-    written_job: TrainingJob
     place_of: PlaceOf | None = None
 
     @property
@@ -138,7 +138,7 @@ class ReadySweep:
                 raise _refused([problem], self.place_of)
             return None, f"{target.title} has no tuner of its own"
         try:
-            context = self.first.context._replace(run_name=_NAMELESS)
+            context = self.first.context._replace(run_name=NAMELESS_SWEEP)
             plan = target.compile_sweep(sweep, self.where.settings, context)
         except JobError as error:
             if sweep.driver == "service" or any(item.code != "CT061" for item in error.problems):
@@ -162,20 +162,20 @@ class ReadySweep:
         plan = self._tuner[0]
         if plan is not None:
             return plan
-        specification = Specification(_NAMELESS, self.sweep, self.first)
+        specification = Specification(NAMELESS_SWEEP, self.sweep, self.first)
         numbers = range(1, min(_SHOWN, self.sweep.trial_count) + 1)
         values = {number: propose(self.sweep, number) for number in numbers}
         trials = {number: specification.trial_plan(number, values[number]) for number in numbers}
         return Plan(
             target=self.where.target.name,
-            run_name=_NAMELESS,
+            run_name=NAMELESS_SWEEP,
             job_name=self.sweep.name,
             request=specification.to_json(),
             uploads=trials[1].uploads,
             processes=trials[1].processes,
             summary=tuple(_of_a_trial(trials[1])),
             place=trials[1].place,
-            notes=tuple(_trial_note(self.sweep, _NAMELESS, number, values[number]) for number in numbers),
+            notes=tuple(_trial_note(self.sweep, NAMELESS_SWEEP, number, values[number]) for number in numbers),
         )
 
     @cached_property
@@ -183,11 +183,6 @@ class ReadySweep:
         """The submission key. Two submissions with equal keys are the same sweep."""
         kind = SWEEP if self.is_driven else TUNER
         return kind + submission_key(self.draft)
-
-    @property
-    def tree(self) -> Tree:
-        """A snapshot of the user's code, taken when the source folder was read."""
-        return self.first.tree
 
     @property
     def can_check(self) -> bool:
@@ -201,7 +196,7 @@ class ReadySweep:
         if self.is_driven:
             from cloudtrain.lifecycle.sweeps.service import SweepService
 
-            specification = Specification(_NAMELESS, self.sweep, self.first)
+            specification = Specification(NAMELESS_SWEEP, self.sweep, self.first)
             return SweepService(here.environ, here.state_dir, specification=specification)
         return self.where.target.tuner(environ=here.environ, state_dir=here.state_dir)
 

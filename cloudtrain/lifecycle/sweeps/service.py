@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import RunNotFound, TargetError, UsageError
 from cloudtrain.job.data import Checkpoint, Output
 from cloudtrain.job.sweep import MAX_TRIALS, Objective, Sweep
 from cloudtrain.lifecycle.driven import GLANCE, DrivenService, SweepFolder
-from cloudtrain.lifecycle.prepare import Ready
 from cloudtrain.lifecycle.sweeps.study import Journal, lines_of, read_events, read_study
 from cloudtrain.plans.plan import Plan, Upload, canonical_json
 from cloudtrain.plans.states import (
@@ -37,6 +36,9 @@ from cloudtrain.targets.common.services import refuse_rank
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service, Tuner
 from cloudtrain.targets.registry import ServiceContext, service_of, target_of
 from cloudtrain.targets.settings import Settings
+
+if TYPE_CHECKING:
+    from cloudtrain.lifecycle.prepare import Ready
 
 # The prefixes of keys in the store that distinguish sweeps and their trials from other runs.
 #
@@ -87,6 +89,8 @@ class Specification:
     @classmethod
     def from_json(cls, data: Mapping[str, Any], here: Settings) -> Specification:
         """Return the specification from the JSON data that `to_json` has returned, with or without `first.beside`."""
+        from cloudtrain.lifecycle.prepare import Ready
+
         sweep = _sweep_of(data["sweep"])
         return cls(data["name"], sweep, Ready.from_json(sweep.job, data, here))
 
@@ -104,7 +108,8 @@ class Specification:
             changes["checkpoint"] = self._own(job.checkpoint, name)
         if job.outputs:
             changes["outputs"] = {key: self._own(item, name) for key, item in job.outputs.items()}
-        return replace(self.first, work=job.model_copy(update=changes))
+        job = job.model_copy(update=changes)
+        return replace(self.first, work=job, written=job)
 
     def trial_plan(self, number: int, values: Mapping[str, Any], counter: int = 1) -> Plan:
         """Return the plan of one trial.

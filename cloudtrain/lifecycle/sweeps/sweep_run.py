@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.errors import CloudtrainError, RunNotFound, UsageError
 from cloudtrain.job.sweep import Objective
-from cloudtrain.lifecycle.again import SameCode
-from cloudtrain.lifecycle.inputs import outputs_of
-from cloudtrain.lifecycle.records import Kept, origin_here
 from cloudtrain.lifecycle.run import Run
-from cloudtrain.lifecycle.schema import open_store, read_store
-from cloudtrain.lifecycle.store import RunRecord
-from cloudtrain.lifecycle.submit import Submission, Submitted, submit_once
-from cloudtrain.lifecycle.sweeps.service import SweepService, service_named, trials_key, tuner_named
+from cloudtrain.lifecycle.schema import read_store
+from cloudtrain.lifecycle.sweeps.service import SweepService, trials_key, tuner_named
 from cloudtrain.machines.table import over
-from cloudtrain.plans.plan import Plan, Upload
-from cloudtrain.plans.states import SWEEP, TUNER, RunRef, RunState, RunStatus, Trial, best_of, service_name
+from cloudtrain.plans.plan import Plan
+from cloudtrain.plans.states import SWEEP, RunRef, RunState, RunStatus, Trial, best_of, service_name
 from cloudtrain.system.files import remove_folder
-from cloudtrain.targets.common.compiling import run_name, submission_key
 from cloudtrain.targets.contract import Tuner
 from cloudtrain.targets.registry import target_of
 from cloudtrain.targets.settings import Settings
-from cloudtrain.version import __version__
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -134,15 +124,14 @@ class SweepRun(Run):
             hint = f"`cloudtrain continue {self.name} --trials 10` adds ten trials"
             raise UsageError(f"all trials of `{self.name}` have ended", hint=hint, code="CT993")
 
-        def run_of(submitted: Submitted) -> SweepRun:
-            names = tuple(record.name for record in submitted.unreported)
-            return SweepRun(submitted.record, self._settings, adopted=submitted.adopted, unreported=names)
+        from cloudtrain.lifecycle.once import Watch
+        from cloudtrain.lifecycle.submit import continued, submit
 
-        def report(submitted: Submitted) -> None:
-            if on_run is not None:
-                on_run(run_of(submitted))
-
-        return run_of(continue_sweep(self._row, self.show().kept, self._settings, self._service, trials, report))
+        here = self._settings
+        report = None if on_run is None else lambda submitted: on_run(SweepRun.of_submitted(submitted, here))
+        watch = Watch(on_run=report)
+        sending = continued(self._row, self.show().kept, self._service, trials, here, watch=watch)
+        return SweepRun.of_submitted(submit(sending, here), here)
 
     def _keep_budget(self, more: int, hint: str) -> None:
         with read_store(self._settings.state_dir) as store:
@@ -273,64 +262,6 @@ def sweep_of(run: Run) -> SweepRun:
     return run
 
 
-# Continue a sweep of a service's tuner as a new run, in which the tuner uses the results of the earlier run.
-
-_NAMELESS = "sweep-00000000-0"
-
-
-def continue_sweep(
-    row: RunRecord, kept: Kept, settings: Settings, tuner: Tuner, trials: int, report: Callable[[Submitted], None]
-) -> Submitted:
-    """Submit the run that continues the sweep `row` with `trials` additional trials, exactly once.
-
-    Args:
-        kept: the store's record of the request that was sent for `row`.
-        report: shows the new run to the user.
-
-    Raises:
-        UsageError: the tuner cannot continue the sweep, or its request had a secret, which the store does not keep
-            (CT973).
-        TargetError: the target refused or could not be reached.
-    """
-    if kept.hidden:
-        message = f"the store keeps no secrets, and `{row.name}` had one in `{kept.hidden[0]}`"
-        raise UsageError(message, hint="submit the sweep again", code="CT973")
-    started = len(tuner.trials(row.ref))
-
-    def plan_as(name: str) -> Plan:
-        text = json.dumps({key: kept.plan[key] for key in ("request", "uploads")})
-        content = json.loads(re.sub(rf"{re.escape(row.name)}(?![0-9])", name, text))
-        return Plan(
-            target=row.target,
-            run_name=name,
-            job_name=row.job_name,
-            request=tuner.continued(content["request"], row.name, trials, started),
-            uploads=tuple(Upload(**item) for item in content["uploads"]),
-            place=row.place or "",
-        )
-
-    def sent(plan: Plan) -> Kept:
-        fields = {**kept.plan, "run_name": plan.run_name, "request": plan.request, "sha256": plan.sha256}
-        job = {**kept.job, "trials": trials}
-        return replace(kept, job=job, plan=fields, version=__version__, rerun_of=row.name)
-
-    key = TUNER + submission_key(plan_as(_NAMELESS))
-    with open_store(settings.state_dir) as store:
-        old = store.origin_of(row.name)
-        submission = Submission(
-            service=tuner,
-            key=key,
-            submitter=settings.submitter,
-            plan_of=lambda counter: plan_as(run_name(row.job_name, key, settings.submitter, store.salt, counter)),
-            outputs_of=outputs_of,
-            bundle=SameCode(kept, row.ref, tuner),
-            report=report,
-            origin=origin_here(Path.cwd())._replace(project=old.project, labels=old.labels),
-            kept_of=sent,
-        )
-        return submit_once(store, submission, lambda name: service_named(name, settings))
-
-
 # The cost of a sweep so far, and its maximum further cost, at list prices.
 
 
@@ -388,7 +319,7 @@ def cost_of_sweep(
 
 def _driven(name: str, settings: Settings) -> Iterator[_Part]:
     """Yield the cost of every run that cloudtrain's driver started, including runs that `rerun` has replaced."""
-    from cloudtrain.lifecycle.past import cost_of
+    from cloudtrain.lifecycle.costs import cost_of
     from cloudtrain.lifecycle.run import Run
 
     with read_store(settings.state_dir) as store:

@@ -22,17 +22,10 @@ from typing import Any
 from greenlet import greenlet
 
 from cloudtrain.errors import NameTaken, StoreError, TargetError, TargetUnreachable
+from cloudtrain.lifecycle.once import Recovered, Sending, Submitted, Watch, recover, report_accepted, send_once
 from cloudtrain.lifecycle.records import Identity
 from cloudtrain.lifecycle.schema import migrate
 from cloudtrain.lifecycle.store import Store
-from cloudtrain.lifecycle.submit import (
-    Recovered,
-    Submission,
-    Submitted,
-    recover,
-    report_accepted,
-    submit_once,
-)
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import RunRef
 from cloudtrain.system.processes import Moment
@@ -399,17 +392,16 @@ class World:
                 intent.told.append((submitted.record.name, submitted.adopted))
                 intent.named += [record.name for record in submitted.unreported]
 
-            submission = Submission(
+            sending = Sending(
                 service=ServiceOfProcess(process, plan.target),  # type: ignore[arg-type]
                 key=plan.key,
                 submitter=ME,
-                plan_of=lambda counter: plan.plan(run_name(plan.job_name, plan.key, ME, store.salt, counter)),
-                outputs_of=lambda _: {},
-                bundle=None,  # type: ignore[arg-type]
-                report=report,
+                code=None,  # type: ignore[arg-type]
+                plan_of=lambda _, counter: plan.plan(run_name(plan.job_name, plan.key, ME, store.salt, counter)),
+                watch=Watch(on_run=report),
             )
             try:
-                submit_once(store, submission, lambda name: ServiceOfProcess(process, name))  # type: ignore[arg-type,return-value]
+                send_once(store, sending, lambda name: ServiceOfProcess(process, name))  # type: ignore[arg-type,return-value]
             except (TargetError, StoreError) as error:
                 intent.ended = type(error).__name__
             else:

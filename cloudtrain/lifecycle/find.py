@@ -7,21 +7,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtrain.errors import RunNotFound, SettingsError, StoreError, TargetError, UsageError, did_you_mean
+from cloudtrain.lifecycle.once import Recovered, find_service, needs_recovery, report_accepted
+from cloudtrain.lifecycle.once import recover as recover_submissions
+from cloudtrain.lifecycle.records import Condition, condition_of, origin_here
+from cloudtrain.lifecycle.run import Run
+from cloudtrain.lifecycle.schema import open_store, read_store
+from cloudtrain.lifecycle.store import RunRecord, Store
 from cloudtrain.plans.states import AFTER, REHEARSAL, SWEEP, TUNER, ListedRun, RunRef, RunState
-from cloudtrain.targets.registry import service_of
+from cloudtrain.system.plugins import target_names
+from cloudtrain.targets.contract import KeepsQueue
+from cloudtrain.targets.registry import all_targets, service_of
 from cloudtrain.targets.settings import Settings, load_settings
 from cloudtrain.targets.where import AnyTarget, Where
 from cloudtrain.targets.where import where as find_where
-
-if TYPE_CHECKING:
-    from cloudtrain.lifecycle.records import Condition
-    from cloudtrain.lifecycle.run import Run
-    from cloudtrain.lifecycle.store import RunRecord, Store
-    from cloudtrain.lifecycle.submit import Recovered
-    from cloudtrain.targets.contract import Service
 
 NEWEST = "last"
 """The name that stands for the newest run."""
@@ -40,8 +41,6 @@ def run(name: str) -> Run:
     Raises:
         RunNotFound: the name matches no run, or more than one.
     """
-    from cloudtrain.lifecycle.run import Run
-    from cloudtrain.lifecycle.schema import read_store
 
     if not name.strip():  # every run's name starts with the empty text, which an unset variable of a script would give
         raise RunNotFound("the name of the run is empty", hint="`cloudtrain ps` lists the runs; `last` is the newest")
@@ -102,9 +101,6 @@ def runs(
     Raises:
         UsageError: a text in `where` is not a comparison, or `tags` or `where` is combined with `target`.
     """
-    from cloudtrain.lifecycle.records import Condition, condition_of
-    from cloudtrain.lifecycle.run import Run
-    from cloudtrain.lifecycle.schema import read_store
 
     conditions = [Condition("tag", key, "=", value) for key, value in (tags or {}).items()]
     conditions += [condition_of(text) for text in ([where] if isinstance(where, str) else where)]
@@ -145,9 +141,6 @@ def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[R
     The outcomes include runs that perhaps no command has reported yet. `on_found` is called with the outcomes, to
     report them to the user. If the process dies before `on_found` returns, the next `recover` reports the runs again.
     """
-    from cloudtrain.lifecycle.schema import open_store
-    from cloudtrain.lifecycle.submit import Recovered, report_accepted
-    from cloudtrain.lifecycle.submit import recover as recover_submissions
 
     settings = load_settings()
     found: list[Recovered] = []
@@ -171,9 +164,6 @@ def recover_if_needed() -> None:
     Without interrupted submissions, the store is not opened for writing. If the store cannot be written, for example on
     a full disk, the submissions stay as they are.
     """
-    from cloudtrain.lifecycle.schema import open_store, read_store
-    from cloudtrain.lifecycle.submit import needs_recovery
-    from cloudtrain.lifecycle.submit import recover as recover_submissions
 
     settings = load_settings()
     with read_store(settings.state_dir) as store:
@@ -183,14 +173,23 @@ def recover_if_needed() -> None:
             recover_submissions(store, lambda name: find_service(name, settings))
 
 
-def find_service(name: str, settings: Settings) -> Service:
-    """Return the service called `name`. `local` is the service of the target `local`, `sweep:local` the service for
-    sweeps on that target, and a name that begins with `after:` the service for waiting runs."""
-    if ":" not in name:
-        return service_of(name, settings)
-    from cloudtrain.lifecycle.sweeps.service import service_named
+def queue_of(target: str, settings: Settings) -> KeepsQueue:
+    """Return the queue of a target.
 
-    return service_named(name, settings)
+    Raises:
+        UsageError: no target has that name, or cloudtrain has no queue for the target.
+    """
+    if target not in target_names():
+        raise UsageError(f"`{target}` is not a target", hint=did_you_mean(target, target_names()), code="CT913")
+    service = service_of(target, settings)
+    if not isinstance(service, KeepsQueue):
+        queued = (each.name for each in all_targets() if isinstance(service_of(each.name, settings), KeepsQueue))
+        others = " or ".join(f"`cloudtrain queue --target {name}`" for name in queued)
+        hint = (
+            f"`cloudtrain ps --target {target}` shows the target's waiting runs; {others} shows cloudtrain's own queue"
+        )
+        raise UsageError(f"`{target}` does not use cloudtrain's queue", hint=hint, code="CT902")
+    return service
 
 
 def run_of_record(row: RunRecord, settings: Settings, **words: Any) -> Run:
@@ -204,7 +203,6 @@ def run_of_record(row: RunRecord, settings: Settings, **words: Any) -> Run:
         from cloudtrain.lifecycle.waiting_run import ChainedRun
 
         return ChainedRun(row, settings, **words)
-    from cloudtrain.lifecycle.run import Run
 
     return Run(row, settings, **words)
 
@@ -213,7 +211,6 @@ def _last(store: Store) -> tuple[list[RunRecord], str | None]:
     """Return a list with the run that `last` means, and the folder that the run was submitted from. The list is empty
     if no run exists. The folder is None if `last` means a run of the working directory, or one of this terminal from a
     folder inside it."""
-    from cloudtrain.lifecycle.records import origin_here
 
     here = origin_here(Path.cwd())
     found = store.newest_from(here)

@@ -1,0 +1,402 @@
+"""Exactly-once submission: every step is recorded before it begins, so that recovery is possible after any crash.
+
+    planned     the run name is taken; nothing has left this machine
+    uploaded    the bundle is in place
+    sent        the target has no run of that name, and the request is about to leave
+    accepted    the target has the run
+    reported    cloudtrain has shown the run's name to the user
+
+The next command settles a submission whose process died. Before `sent`, no request has left this machine, so the
+submission is forgotten. From `sent` on, cloudtrain asks the target for the run. The target had no run of that name when
+the stage was recorded, so a run that exists now comes from this request. This logic uses neither the target's clock nor
+this machine's wall clock.
+
+A request may still be in transit when its sender dies. So for `Service.in_flight` seconds, a target that has no such
+run may still receive the request. During that time the record stays, and the next submit of the same job sends the
+request again under the same name, which the target accepts only once. A submission that the target refused is forgotten
+immediately.
+
+A process may die after it printed the name and before it recorded the stage `reported`. Therefore a run that was
+accepted and possibly not reported is offered again: the next submit of the same job within `OFFERED_FOR` reports that
+run and starts no new one. A later submit starts a new run, and names the older run as well.
+
+Until a reboot, the time since acceptance is exact. After a reboot it comes from the wall clock. If that clock was set
+forward, the run looks older than it is, so a new run starts and the older run is only named. Counting only the time
+since the reboot would be worse: a machine that is booted for each submit would report last week's run and start no new
+one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from cloudtrain.errors import (
+    CloudtrainError,
+    NameTaken,
+    StoreError,
+    TargetError,
+    TargetUnreachable,
+)
+from cloudtrain.lifecycle.records import NOWHERE, Kept, Origin
+from cloudtrain.lifecycle.store import RunRecord, Store
+from cloudtrain.plans.plan import Plan
+from cloudtrain.plans.states import AFTER, RunState, service_name
+from cloudtrain.system.processes import ProcessLock
+from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
+from cloudtrain.targets.registry import service_of as service_of_target
+from cloudtrain.targets.settings import Settings
+
+if TYPE_CHECKING:
+    from cloudtrain.lifecycle.past import Since
+
+OFFERED_FOR = 24 * 3600.0
+"""Seconds for which a run that was possibly not reported is offered to the next submit of the same job."""
+
+ServiceOf = Callable[[str], Service]
+"""Maps the name of a service to the service: a target's, or one of `cloudtrain.plans.states`."""
+
+
+class Recovered(NamedTuple):
+    """A submission whose process died, and its outcome after recovery."""
+
+    name: str
+    outcome: Literal["finished", "forgotten", "unknown"]
+    detail: str
+
+
+class Watch(NamedTuple):
+    """Functions that show a submission to the user while it proceeds.
+
+    Attributes:
+        on_plan: called with the plan before anything is sent.
+        on_changes: called with the changes since the job's last run, or with None if the job has no earlier run.
+        on_bytes: called with the number of bytes uploaded so far, and the size of the bundle.
+        on_run: called with the run. After it returns, the run is recorded as reported.
+    """
+
+    on_plan: Callable[[Plan], None] | None = None
+    on_changes: Callable[[Since | None], None] | None = None
+    on_bytes: ByteProgress | None = None
+    on_run: Callable[[Submitted], None] | None = None
+
+
+SILENT = Watch()
+
+
+@dataclass(frozen=True)
+class Sending:
+    """A job to submit. `cloudtrain.lifecycle.submit` makes it.
+
+    Attributes:
+        key: hash that is equal for submissions of the same job; see `RunRecord.key`.
+        plan_of: compiles and checks the plan of the run with a given number.
+        record: returns the folder and terminal that the job is submitted from, with the job's labels, and the record of
+            the plan for the store.
+        finish: called with the run's name when the run is reported, to complete the record.
+    """
+
+    service: Service
+    key: str
+    submitter: str
+    code: BundleWriter
+    plan_of: Callable[[Store, int], Plan]
+    record: Callable[[Store, Plan], tuple[Origin, Kept | None]] = lambda *_: (NOWHERE, None)
+    watch: Watch = SILENT
+    finish: Callable[[Store, str], None] | None = None
+
+
+class Submitted(NamedTuple):
+    """The run that results from a submit.
+
+    Attributes:
+        adopted: whether an earlier, interrupted command submitted the run and may not have reported it.
+        unreported: earlier runs of the same job that the user may not have seen, but that are too old to be adopted.
+    """
+
+    record: RunRecord
+    adopted: bool = False
+    unreported: tuple[RunRecord, ...] = ()
+
+
+def send_once(store: Store, sending: Sending, service_of: ServiceOf) -> Submitted:
+    """Submit a job so that exactly one run exists, is in the store, and is reported.
+
+    First settles interrupted submissions of earlier commands. Then does one of three things: returns an earlier run of
+    this job, if perhaps no command has told the user about it; sends an earlier request again; or starts a new run.
+
+    Raises:
+        TargetError: the target refused the request or could not be reached.
+    """
+    submitted = _send_or_adopt(store, sending, service_of)
+    if sending.finish is not None and not submitted.adopted:
+        sending.finish(store, submitted.record.name)
+    return submitted
+
+
+def _send_or_adopt(store: Store, sending: Sending, service_of: ServiceOf) -> Submitted:
+    recover(store, service_of)
+    too_old = list[RunRecord]()
+    for record in _same(store, sending):
+        with _take_over(store, record) as current:
+            if current is None:
+                continue
+            if current.stage == "accepted":
+                if store.seconds_since(current.name, "accepted") < OFFERED_FOR:
+                    return _report(store, sending, Submitted(current, adopted=True, unreported=tuple(too_old)))
+                too_old.append(current)
+            elif current.stage == "sent":
+                return _send_again(store, sending, current, tuple(too_old))
+    return _start(store, sending, tuple(too_old))
+
+
+def outputs_of(plan: Plan) -> dict[str, str]:
+    """Return the location of each output of a plan. Names are in lower case, because `run:...` ignores case."""
+    return {name.lower(): place for name, place in plan.outputs.items()}
+
+
+def find_service(name: str, here: Settings) -> Service:
+    """Return the service called `name`. `local` is the service of the target `local`, `sweep:local` the service for
+    sweeps on that target, and a name that begins with `after:` the service for waiting runs."""
+    if ":" not in name:
+        return service_of_target(name, here)
+    from cloudtrain.lifecycle.sweeps.service import service_named
+
+    return service_named(name, here)
+
+
+def recover(store: Store, service_of: ServiceOf) -> list[Recovered]:
+    """Finish or forget every submission whose process died. Submissions of living processes are not touched."""
+    results = []
+    for record in store.unfinished():
+        if not needs_recovery(store, record):
+            continue
+        with _take_over(store, record) as current:
+            if current is None or not needs_recovery(store, current):
+                continue
+            if current.stage != "accepted":
+                results.append(_settle(store, service_of, current))
+            elif not _is_own(store, current):
+                store.advance(current.name, "reported")
+    return results
+
+
+def needs_recovery(store: Store, record: RunRecord) -> bool:
+    """Return whether a submission must be recovered (finished or forgotten). Assumes that its process is dead."""
+    return record.stage != "reported" and (record.stage != "accepted" or not _is_own(store, record))
+
+
+def _is_own(store: Store, record: RunRecord) -> bool:
+    """Return whether the submission was made with this store. A copied store also contains submissions of the original
+    store, which reports them itself.
+    """
+    return record.store in ("", store.salt)
+
+
+def report_accepted(store: Store, report: Callable[[Sequence[RunRecord]], None]) -> None:
+    """Call `report` with all accepted runs that the user may not have seen, and record these runs as reported."""
+    held, locks = list[RunRecord](), list[ProcessLock]()
+    try:
+        for record in store.unfinished():
+            lock = store.lock(record.name)
+            if lock is None:
+                continue
+            locks.append(lock)
+            current = store.get(record.name)
+            if current is not None and current.stage == "accepted":
+                held.append(current)
+        report(held)
+        for record in held:
+            store.advance(record.name, "reported")
+    finally:
+        for lock in locks:
+            lock.release(remove=True)
+
+
+def _same(store: Store, sending: Sending) -> list[RunRecord]:
+    """Return unfinished submissions of the same job from this store: first the accepted ones, then the others. Both
+    groups are ordered newest first.
+    """
+
+    def is_same(item: RunRecord) -> bool:
+        """Return whether the record is of this job, submitter and store. If the record is accepted, ignore the part of
+        its key that says whether the run had to wait for earlier runs.
+        """
+        is_key = item.key == sending.key
+        if item.stage == "accepted":
+            is_key = item.key.removeprefix(AFTER) == sending.key.removeprefix(AFTER)
+        return is_key and (item.submitter, item.store) == (sending.submitter, store.salt)
+
+    found = list(filter(is_same, reversed(store.unfinished())))
+    return sorted(found, key=lambda item: item.stage != "accepted")
+
+
+@contextmanager
+def _take_over(store: Store, record: RunRecord) -> Iterator[RunRecord | None]:
+    """Lock a record against all other processes and yield its current version. Yield None if its submitter is alive, or
+    if the record was forgotten.
+    """
+    lock = store.lock(record.name)
+    if lock is None:
+        yield None
+        return
+    try:
+        yield store.get(record.name)
+    finally:
+        lock.release(remove=True)
+
+
+def _start(store: Store, sending: Sending, unreported: tuple[RunRecord, ...]) -> Submitted:
+    """Start a new run with the next number whose run name is unused in the store and on the target."""
+    beyond = 0
+    while True:
+        counter = max(store.next_counter(sending.key, sending.submitter), beyond + 1)
+        plan = sending.plan_of(store, counter)
+        record = _planned(store, sending, plan, counter)
+        lock = store.reserve(record, outputs_of(plan), *sending.record(store, plan))
+        if lock is None:
+            beyond = counter if store.get(record.name) is not None else beyond
+            continue
+        try:
+            _send(store, sending, plan, record)
+            return _report(store, sending, Submitted(record, unreported=unreported))
+        except NameTaken:
+            beyond = counter
+        finally:
+            lock.release(remove=True)
+
+
+def _planned(store: Store, sending: Sending, plan: Plan, counter: int) -> RunRecord:
+    return RunRecord(
+        name=plan.run_name,
+        target=plan.target,
+        place=plan.place,
+        job_name=plan.job_name,
+        key=sending.key,
+        submitter=sending.submitter,
+        store=store.salt,
+        counter=counter,
+        stage="planned",
+        state=RunState.PENDING.value,
+        reason=None,
+        created=store.now(),
+        started=None,
+        ended=None,
+    )
+
+
+def _send_again(store: Store, sending: Sending, record: RunRecord, unreported: tuple[RunRecord, ...]) -> Submitted:
+    """Send the request of a dead process again. Call this only if the target does not have the run: the first
+    request may still arrive, or was lost.
+
+    Raises:
+        TargetUnreachable: the first request may still arrive, and the target would run both requests.
+    """
+    left = _may_arrive_for(store, sending.service, record)
+    if left > 0 and not sending.service.names_are_unique:
+        raise TargetUnreachable(
+            f"`{record.name}` was sent by an interrupted command and may still arrive",
+            hint=f"run the same command again in {math.ceil(left)} s",
+        )
+    _send(store, sending, sending.plan_of(store, record.counter), record)
+    return _report(store, sending, Submitted(record, unreported=unreported))
+
+
+def _send(store: Store, sending: Sending, plan: Plan, record: RunRecord) -> None:
+    """Upload the code and data, and send the request. The caller holds the lock of the record."""
+    service = sending.service
+    try:
+        service.upload(plan, sending.code, on_bytes=sending.watch.on_bytes)
+        if record.stage == "planned":
+            store.advance(record.name, "uploaded")
+            if _is_taken(service, plan):
+                message = f"`{plan.target}` already has another run named `{plan.run_name}`"
+                raise NameTaken(message, hint="this run gets the next free name")
+        store.advance(record.name, "sent")
+        service.submit(plan, again=record.stage == "sent")
+    except BaseException as error:
+        _forget_if_not_there(store, service, record, error)
+        raise
+
+
+def _is_taken(service: Service, plan: Plan) -> bool:
+    try:
+        return service.has(plan.ref)
+    except NameTaken:
+        return True
+
+
+def _report(store: Store, sending: Sending, submitted: Submitted) -> Submitted:
+    """Record that the target has the run, show the run to the user, and record it as reported. The run is shown even if
+    the store can no longer be written, because the run costs money.
+    """
+    on_run = sending.watch.on_run or (lambda _: None)
+    try:
+        if not submitted.adopted:
+            store.advance(submitted.record.name, "accepted")
+    except StoreError:
+        on_run(submitted)
+        raise
+    on_run(submitted)
+    for record in (submitted.record, *submitted.unreported):
+        store.advance(record.name, "reported")
+    return submitted
+
+
+def _forget_if_not_there(store: Store, service: Service, record: RunRecord, error: BaseException) -> None:
+    """Forget a record if its run cannot exist: the request was not sent yet, the target refused it, or the target has
+    no such run and no request can be in transit any more.
+    """
+    current = store.get(record.name)
+    if current is None or current.stage in ("accepted", "reported"):
+        return
+    refused = isinstance(error, TargetError) and not isinstance(error, TargetUnreachable)
+    was_sent_before = record.stage == "sent"
+    try:
+        certain = (refused and not was_sent_before) or not service.in_flight
+        is_of_others = isinstance(error, NameTaken) and not was_sent_before
+        never_arrived = current.stage != "sent" or is_of_others or (certain and _withdraw(service, record))
+    except CloudtrainError:
+        return  # the next command asks again
+    if never_arrived:
+        store.forget(record.name)
+
+
+def _settle(store: Store, service_of: ServiceOf, record: RunRecord) -> Recovered:
+    if record.stage != "sent":
+        store.forget(record.name)
+        return Recovered(record.name, "forgotten", f"it stopped at `{record.stage}`, so nothing was sent")
+    try:
+        service = service_of(service_name(record.key, record.target))
+        left = _may_arrive_for(store, service, record)
+        arrived = service.has(record.ref) if left > 0 else not _withdraw(service, record)
+    except CloudtrainError as error:
+        return Recovered(record.name, "unknown", f"`{record.target}` could not be asked: {error.message}")
+    if arrived:
+        store.advance(record.name, "accepted")
+        return Recovered(record.name, "finished", f"`{record.target}` has the run")
+    if left > 0:
+        detail = f"`{record.target}` has no such run yet; its request may arrive within {math.ceil(left)} s"
+        return Recovered(record.name, "unknown", detail)
+    store.forget(record.name)
+    return Recovered(record.name, "forgotten", f"`{record.target}` has no such run")
+
+
+def _withdraw(service: Service, record: RunRecord) -> bool:
+    """Withdraw the request for a run. Return True if the request can never create a run from now on. That is also so if
+    another user's run has the name, because names are unique.
+    """
+    try:
+        return service.withdraw(record.ref)
+    except NameTaken:
+        return True
+
+
+def _may_arrive_for(store: Store, service: Service, record: RunRecord) -> float:
+    """Return for how many more seconds the request may be in transit. If this machine was rebooted after the request
+    was sent, only the time since the reboot counts as elapsed.
+    """
+    return service.in_flight - store.seconds_since(record.name, "sent", at_least=True)
