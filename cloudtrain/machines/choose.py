@@ -15,7 +15,6 @@ from cloudtrain.machines.table import (
     Price,
     has_gpu,
     having_gpu,
-    instance_named,
     instance_types,
     named_memory,
     price_of,
@@ -263,13 +262,3 @@ class Machines:
     def _number(self, groups: tuple[MachineGroup, ...]) -> int:
         counts = [group.count for group in groups]
         return max(counts, default=0) if self.kind == "preferences" else sum(counts)
-
-
-def known_type(target: str, name: str, overlay: Any) -> InstanceType | None:
-    """Return the catalogue's row of a type with the user's corrections; None if neither the catalogue nor the user has
-    the type."""
-    if not overlay:
-        return instance_named(target, name)
-    from cloudtrain.machines.overlay import type_named
-
-    return type_named(target, name, overlay)

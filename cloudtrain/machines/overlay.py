@@ -253,9 +253,11 @@ def type_named(target: str, name: str, overlay: Sequence[Correction] | None) -> 
     Raises:
         SettingsError: this type lacks a required column, or has GPUs but no name of the GPU.
     """
+    if not overlay:
+        return instance_named(target, name)
     key_of = name_keys(target)
     key = key_of(name)
-    own = tuple(row for row in overlay or () if row.target == target and key_of(row.name) == key)
+    own = tuple(row for row in overlay if row.target == target and key_of(row.name) == key)
     known = instance_named(target, name)
     return next(iter(apply_overlay([known] if known else [], own, target)), None)
 

@@ -32,7 +32,8 @@ from cloudtrain.job.distribution import (
 )
 from cloudtrain.job.model import OVERRIDES, merged, overrides_of
 from cloudtrain.job.training import Resources, Spot, TrainingJob
-from cloudtrain.machines.choose import MachineGroup, Machines, known_type
+from cloudtrain.machines.choose import MachineGroup, Machines
+from cloudtrain.machines.overlay import type_named
 from cloudtrain.plans.plan import Finding, Level, Plan
 from cloudtrain.rules.facts import DataPlace, declared_places
 
@@ -184,7 +185,7 @@ class Reading:
         """
         resources = self.resources
         name = (resources.instance_type.of(self.target) if resources.instance_type is not None else None) or ""
-        row = known_type(self.target, name, getattr(self.account, "overlay", None))
+        row = type_named(self.target, name, getattr(self.account, "overlay", None))
         return Machines((MachineGroup(name, resources.instance_count, row, path=("resources", "instance_type")),))
 
     @property

@@ -17,7 +17,8 @@ from cloudtrain.job.data import Checkpoint
 from cloudtrain.job.distribution import MPI, Distribution, NoDistribution, Ray, Torch
 from cloudtrain.job.model import overrides_of
 from cloudtrain.job.training import Resources, Spot, TrainingJob
-from cloudtrain.machines.choose import MachineGroup, Machines, known_type
+from cloudtrain.machines.choose import MachineGroup, Machines
+from cloudtrain.machines.overlay import type_named
 from cloudtrain.rules.engine import (
     KeysOf,
     Reading,
@@ -201,7 +202,7 @@ def _mappings(named: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
 def machines_in(body: Body, job: MachineGroup, account: AzureMLAccount) -> MachineGroup:
     """Return the machines in the body. On a cluster, whose type the body does not name, they are those of the job."""
     if name := body.instance_type:
-        return MachineGroup(name, body.instances, known_type("azureml", name, account.overlay))
+        return MachineGroup(name, body.instances, type_named("azureml", name, account.overlay))
     return MachineGroup("", body.instances, None) if body.compute is None else replace(job, count=body.instances)
 
 

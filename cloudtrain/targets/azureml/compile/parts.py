@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.distribution import DeepSpeed, TensorFlow, launcher_of
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.machines.choose import MachineGroup, known_type
+from cloudtrain.machines.choose import MachineGroup
+from cloudtrain.machines.overlay import type_named
 from cloudtrain.targets.azureml.catalogue import nearest_size
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.compiling import type_by_gpu
@@ -261,7 +262,7 @@ def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
     name = resources.instance_type.of("azureml") if resources.instance_type else None
     if name is None and resources.gpu is not None:
         name = type_by_gpu("azureml", resources, account.overlay)
-    known = known_type("azureml", name, account.overlay) if name else None
+    known = type_named("azureml", name, account.overlay) if name else None
     return MachineGroup(known.name if known else name or "", resources.instance_count, known)
 
 

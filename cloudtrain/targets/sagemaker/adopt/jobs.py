@@ -14,7 +14,7 @@ from cloudtrain.errors import JobError
 from cloudtrain.job.distribution import MPI, SMP, NoDistribution
 from cloudtrain.job.nodes import PLACE_NAME
 from cloudtrain.job.script import job_name_from
-from cloudtrain.machines.choose import known_type
+from cloudtrain.machines.overlay import type_named
 from cloudtrain.targets.adoption import Draft, Original
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
 from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, draft_fields
@@ -302,7 +302,7 @@ def _preference(row: Mapping[str, Any], count: int | None) -> Any:
 def _gpus(request: Mapping[str, Any]) -> int | None:
     config = _mapping(request.get("ResourceConfig"))
     row: dict[str, Any] = next(iter(config.get("InstanceGroups") or [config]), {})
-    known = known_type("sagemaker", str(row.get("InstanceType", "")), None)
+    known = type_named("sagemaker", str(row.get("InstanceType", "")), None)
     return known.gpus if known is not None else None
 
 

@@ -10,7 +10,8 @@ from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.distribution import SMDDP, SMP
 from cloudtrain.job.model import MAX_COUNT, merged
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.machines.choose import MachineGroup, Machines, known_type
+from cloudtrain.machines.choose import MachineGroup, Machines
+from cloudtrain.machines.overlay import type_named
 from cloudtrain.rules.engine import rows_at
 from cloudtrain.targets.common import compiling as instance_types
 from cloudtrain.targets.sagemaker.catalogue.images import Image, device_of, image_of_uri, resolve_image
@@ -98,7 +99,7 @@ def cluster_config(job: TrainingJob, target: SageMaker, machines: Machines) -> d
 
 
 def _group(instance_type: str, count: int, account: SageMakerAccount, name: str = DEFAULT_GROUP) -> MachineGroup:
-    known = known_type("sagemaker", instance_type, account.overlay)
+    known = type_named("sagemaker", instance_type, account.overlay)
     return MachineGroup(instance_type, count, known, name)
 
 
