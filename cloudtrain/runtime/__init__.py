@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .accelerator import has_bf16 as has_bf16
     from .accelerator import has_float8 as has_float8
     from .accelerator import use_tf32 as use_tf32
+    from .atomic import prepared as prepared
     from .checkpoints import Checkpoints as Checkpoints
     from .directories import checkpoint_dir as checkpoint_dir
     from .directories import input_dir as input_dir
@@ -21,16 +22,15 @@ if TYPE_CHECKING:
     from .directories import run_dir as run_dir
     from .environment import Environment as Environment
     from .environment import detect_environment as detect_environment
+    from .environment import notice as notice
     from .errors import SetupError as SetupError
     from .hyperparameters import arguments as arguments
     from .metrics import check_finite as check_finite
     from .metrics import format_metrics as format_metrics
     from .metrics import parse_metrics as parse_metrics
     from .metrics import report as report
-    from .notices import notice as notice
     from .observing import StepProfile as StepProfile
     from .observing import diagnostics_dir as diagnostics_dir
-    from .preparing import prepared as prepared
     from .process_group import ProcessGroup as ProcessGroup
     from .process_group import destroy_process_group as destroy_process_group
     from .process_group import init_process_group as init_process_group
@@ -63,10 +63,10 @@ _HOME = {
     "format_metrics": "metrics",
     "parse_metrics": "metrics",
     "report": "metrics",
-    "notice": "notices",
+    "notice": "environment",
     "StepProfile": "observing",
     "diagnostics_dir": "observing",
-    "prepared": "preparing",
+    "prepared": "atomic",
     "ProcessGroup": "process_group",
     "destroy_process_group": "process_group",
     "init_process_group": "process_group",

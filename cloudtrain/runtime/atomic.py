@@ -11,13 +11,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import operator
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, SupportsIndex, cast
 
 from .errors import SetupError
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MANIFEST = "checkpoint.json"
 
@@ -259,3 +264,54 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+# Convert a training step from Python, numpy or TensorFlow to a plain number.
+
+
+def whole_step(step: SupportsIndex) -> int:
+    """Return the step as a Python integer, for file names and JSON.
+
+    Raises:
+        SetupError: the step is not a whole number, or is below 0.
+    """
+    try:
+        number = operator.index(step)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise SetupError(
+            f"the step `{step!r}` is not a whole number of at least 0", hint="pass the number of steps so far: 0, 1, 2"
+        )
+    return number
+
+
+# Prepare data once on every instance. The first process to arrive prepares the data while the others wait.
+#
+#     folder = runtime.prepared(Path("/tmp/tokens"), lambda aside: tokenise(text, aside))
+#
+# The other processes wait for a file lock. If the first process is killed, the operating system releases the lock, and
+# the next process prepares the data. The folder gets its final name when its content is complete.
+
+
+def prepared(folder: str | Path, make: Callable[[Path], object]) -> Path:
+    """Return `folder`. If it does not exist, `make(aside)` fills the temporary folder `aside`, which is then renamed to
+    `folder`. No process group is needed.
+    """
+    import fcntl
+    import shutil
+
+    folder = Path(folder)
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            aside = folder.with_name(f".{folder.name}.making")
+            shutil.rmtree(aside, ignore_errors=True)  # of a process that was killed
+            aside.mkdir()
+            make(aside)
+            aside.rename(folder)
+            sync_folder(folder.parent)
+    return folder

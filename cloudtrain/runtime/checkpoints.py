@@ -15,6 +15,7 @@ newest save is the one with the highest number, even if a new run in an old fold
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import shutil
 import sys
@@ -23,14 +24,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, SupportsIndex
 
-from . import plain_pickle
-from .atomic import ASIDE, entries, file_names, is_whole, publish, read_manifest, save_error, write_checked
+from .atomic import ASIDE, entries, file_names, is_whole, publish, read_manifest, save_error, whole_step, write_checked
 from .directories import checkpoint_dir
-from .environment import detect_environment
+from .environment import detect_environment, notice
 from .errors import SetupError
-from .notices import notice
 from .process_group import any_rank, from_every, from_main, wait_for_all
-from .steps import whole_step
 from .uncaught import loaded
 
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
@@ -80,7 +78,7 @@ class Checkpoints:
         if not detect_environment().is_main:
             return None
         step = whole_step(step)
-        name, write = (_TORCH, _torch_save) if "torch" in sys.modules else (_PICKLE, plain_pickle.dump)
+        name, write = (_TORCH, _torch_save) if "torch" in sys.modules else (_PICKLE, dump_plain)
         with self._writing():
             aside = self._make_aside(step)
             files = {name: write_checked(aside / name, lambda file: write(state, file))}
@@ -152,7 +150,7 @@ class Checkpoints:
             SetupError: no checkpoint is whole, and the damage of one was found only while it was read, so parts of it
                 may have been loaded.
         """
-        from .blocks import TornError
+        from .sharded import TornError
 
         torn = False
         for name in from_main([saved.path.name for saved in self._all()]):
@@ -242,7 +240,7 @@ def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) ->
     that the state can be loaded.
     """
     if (folder / _PICKLE).exists():
-        return plain_pickle.load(folder / _PICKLE)
+        return load_plain(folder / _PICKLE)
     try:
         import torch
     except ModuleNotFoundError:
@@ -262,3 +260,44 @@ def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) ->
             f"the checkpoint holds {what} neither a tensor nor plain data",
             hint="save `model.state_dict()`, `optimizer.state_dict()` and plain numbers (`float(x)`), not the objects",
         ) from None
+
+
+# Write and read files of plain data and numpy arrays, for scripts without torch. Reading a file never runs code.
+
+_ALLOWED = frozenset(
+    {("collections", "OrderedDict"), ("numpy", "dtype"), ("numpy", "ndarray"), ("_codecs", "encode")}
+    | {
+        (f"numpy.{core}.{module}", name)
+        for core in ("core", "_core")
+        for module, name in (
+            ("multiarray", "_reconstruct"),
+            ("multiarray", "scalar"),
+            ("numeric", "_frombuffer"),
+        )
+    }
+)
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise SetupError(
+                f"the checkpoint holds a `{module}.{name}`, which is neither plain data nor a numpy array",
+                hint="save only numbers, strings, arrays, and lists or dicts of them",
+            )
+        return super().find_class(module, name)
+
+
+def dump_plain(state: Any, file: BinaryIO) -> None:
+    """Write `state` to the file."""
+    pickle.dump(state, file, protocol=4)
+
+
+def load_plain(path: Path) -> Any:
+    """Read a file that `dump_plain` wrote.
+
+    Raises:
+        SetupError: the file holds an object whose type is not plain data.
+    """
+    with path.open("rb") as file:
+        return _Unpickler(file).load()

@@ -8,16 +8,154 @@ and SageMaker's MPI), SLURM, then `TF_CONFIG`. Without any of them the job is a 
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import sys
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from . import sagemaker_hosts, slurm
 from .errors import SetupError
-from .master import find_master
 from .tf_config import read_tf_config
 
+# The instances of a SageMaker job, from its `SM_*` variables.
+#
+# `SM_HOSTS` lists the instances by name, `algo-10` before `algo-2`; ranks follow this order. With instance groups, the
+# job's processes run in the groups of `SM_DISTRIBUTION_INSTANCE_GROUPS`. The first host of the first of these groups
+# is the master, even if other hosts precede it in `SM_HOSTS`. If the container sets `SM_MASTER_ADDR` and
+# `SM_MASTER_PORT`, as with SageMaker's SDK v3, these are used instead.
+
 Variables = Mapping[str, str]
+
+TOOLKIT_PORT = 7777
+
+
+def first_host(variables: Variables) -> str | None:
+    """Return the host of rank 0; None outside SageMaker."""
+    if variables.get("SM_MASTER_ADDR"):
+        return variables["SM_MASTER_ADDR"]
+    groups = _json(variables, "SM_INSTANCE_GROUPS_DICT", {})
+    spanned = _json(variables, "SM_DISTRIBUTION_INSTANCE_GROUPS", [])
+    hosts = [host for name in spanned if name in groups for host in groups[name].get("hosts", ())]
+    hosts = hosts or _json(variables, "SM_HOSTS", [])
+    return str(hosts[0]) if hosts else None
+
+
+def _sagemaker_port(variables: Variables) -> int:
+    """Return the port of rank 0: `SM_MASTER_PORT`, or if it is not set, the toolkit's port, 7777."""
+    text = variables.get("SM_MASTER_PORT", "")
+    return int(text) if text.isdecimal() else TOOLKIT_PORT
+
+
+def sagemaker_place(variables: Variables) -> tuple[int, int]:
+    """Return this instance's number (from 0) and the number of instances; (0, 1) outside SageMaker."""
+    hosts, own = _json(variables, "SM_HOSTS", []), variables.get("SM_CURRENT_HOST")
+    return (hosts.index(own), len(hosts)) if own in hosts else (0, 1)
+
+
+def _json(variables: Variables, name: str, default: Any) -> Any:
+    """Return the value of a JSON variable if it has the same type as `default`, else `default`."""
+    try:
+        value = json.loads(variables.get(name) or "null")
+    except ValueError:
+        return default
+    return value if isinstance(value, type(default)) else default
+
+
+# Parse SLURM's variables, in which tasks per node look like `2(x3),1` and node names like `gpu[01-03,7],login`.
+
+_TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_FIRST_NODE = re.compile(r"([^\[,]+)(?:\[(\w+)[^\]]*\]([^,]*))?")
+
+
+def is_started_by_srun(variables: Mapping[str, str]) -> bool:
+    """Return whether `srun` started this process. A batch script has the variables of a task, too, but only `srun` sets
+    the variable of a step.
+    """
+    return "SLURM_STEP_ID" in variables or "SLURM_JOB_ID" not in variables
+
+
+def tasks_on_this_node(variables: Mapping[str, str]) -> int | None:
+    """Return the number of this step's tasks on this node, from a list such as `2(x3),1` and the node's number; None
+    without a valid list.
+    """
+    text = variables.get("SLURM_STEP_TASKS_PER_NODE") or variables.get("SLURM_TASKS_PER_NODE") or ""
+    counts: list[int] = []
+    for part in text.split(","):
+        match = _TASKS.fullmatch(part.strip())
+        if match is None:
+            return None
+        counts += [int(match[1])] * int(match[2] or 1)
+    node = variables.get("SLURM_NODEID", "0")
+    return counts[int(node)] if node.isdecimal() and int(node) < len(counts) else None
+
+
+def first_node(variables: Mapping[str, str]) -> str | None:
+    """Return the host of rank 0, which is the first in the node list: `gpu01` for `gpu[01-03,7]`. Return None without a
+    list.
+    """
+    text = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST") or ""
+    match = _FIRST_NODE.match(text)
+    return "".join(part for part in match.groups() if part) if match else None
+
+
+def _slurm_port(variables: Mapping[str, str]) -> int:
+    """Return a port that is the same for all tasks of a job, and most likely different for other jobs on the node."""
+    job, step = variables.get("SLURM_JOB_ID", "0"), variables.get("SLURM_STEP_ID", "0")
+    digits = [int(text) if text.isdecimal() else 0 for text in (job, step)]
+    return 20000 + (digits[0] * 7 + digits[1]) % 10000
+
+
+# Find the address of rank 0. Only torchrun and Azure ML's PyTorch distribution provide it; under other launchers it is
+# derived.
+#
+# Azure ML under MPI sets neither `MASTER_ADDR` nor `RANK`; it names the master in `AZ_BATCH_MASTER_NODE` (several
+# nodes; for example `10.0.0.4:6000`, where the port is Azure Batch's) or in `AZ_BATCHAI_MPI_MASTER_NODE` (one node;
+# `localhost`). Azure ML's documentation uses the port 6105. SageMaker lists its hosts; its toolkit's port is 7777.
+
+
+def _host_part(name: str) -> Callable[[Variables], str | None]:
+    return lambda variables: variables.get(name, "").partition(":")[0] or None
+
+
+MASTERS: tuple[tuple[Callable[[Variables], str | None], Callable[[Variables], int]], ...] = (
+    (lambda variables: variables.get("MASTER_ADDR") or None, lambda _: 29500),
+    (_host_part("AZ_BATCH_MASTER_NODE"), lambda _: 6105),
+    (_host_part("AZ_BATCHAI_MPI_MASTER_NODE"), lambda _: 6105),
+    (first_host, _sagemaker_port),
+    (first_node, _slurm_port),
+)
+"""The launchers that know the address, and the port to use where `MASTER_PORT` is not set. The first one that knows
+wins."""
+
+
+def find_master(variables: Variables, *, one_node: bool) -> tuple[str | None, int]:
+    """Return address and port of rank 0. If no launcher's variable has the address, it is `127.0.0.1` on one node, and
+    None on several.
+    """
+    for address_of, port_of in MASTERS:
+        address = address_of(variables)
+        if address is not None:
+            return address, _port(variables, port_of(variables))
+    return ("127.0.0.1" if one_node else None), _port(variables, _port_of_mpirun(variables))
+
+
+def _port(variables: Variables, default: int) -> int:
+    text = variables.get("MASTER_PORT", "")
+    return int(text) if text.isdecimal() else default
+
+
+def _port_of_mpirun(variables: Variables) -> int:
+    """Return the default port of rank 0. It is the same for all processes of one `mpirun`, and most likely another one
+    for another `mpirun`, so that two jobs can share a machine. Without mpirun, it is 29500.
+    """
+    name = variables.get("PMIX_NAMESPACE") or variables.get("OMPI_MCA_ess_base_jobid")
+    return 20000 + zlib.crc32(name.encode()) % 10000 if name else 29500
+
+
+# The launchers' variables, and what they say about this process.
 
 
 @dataclass(frozen=True)
@@ -114,8 +252,8 @@ LAUNCHERS = (
         local_rank=("SLURM_LOCALID",),
         node_rank=("SLURM_NODEID",),
         node_count=("SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
-        tasks_on_node=slurm.tasks_on_this_node,
-        is_task=slurm.is_started_by_srun,
+        tasks_on_node=tasks_on_this_node,
+        is_task=is_started_by_srun,
     ),
 )
 
@@ -186,7 +324,7 @@ def _of_instance(variables: Variables, platform: str) -> Environment:
     """Return the environment of a process that no launcher started: rank 0 of 1. A processing job, or a SageMaker job
     without a distribution, may run such a process on several instances; only `node_rank` differs between them.
     """
-    number, count = sagemaker_hosts.place(variables)
+    number, count = sagemaker_place(variables)
     number = _number(variables, ("CLOUDTRAIN_INSTANCE",), number)
     count = _number(variables, ("CLOUDTRAIN_INSTANCE_COUNT",), count)
     return Environment(platform=platform, node_rank=number, node_count=count)
@@ -239,3 +377,16 @@ def _number(variables: Variables, names: tuple[str, ...], default: int) -> int:
             except ValueError:
                 raise SetupError(f"`{name}` is `{variables[name]}`, which is not a whole number") from None
     return default
+
+
+# Messages from the runtime to the user. They go to stderr, one line each, so stdout holds only the script's own output
+# and metrics.
+
+
+def notice(text: str, *, every_rank: bool = False) -> None:
+    """Print `cloudtrain: text` on stderr, on rank 0 or on every rank."""
+    rank = detect_environment().rank
+    if rank == 0 or every_rank:
+        who = f"cloudtrain: rank {rank}:" if every_rank else "cloudtrain:"
+        sys.stderr.write(f"{who} {text}\n")
+        sys.stderr.flush()

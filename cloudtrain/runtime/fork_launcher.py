@@ -78,7 +78,7 @@ def rank_environment(
     }
 
 
-class Launcher:
+class ForkLauncher:
     """All ranks of all simulated instances, as children of this process."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -276,7 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if not options.program:
         parser.error("no script to run")
     _preload()
-    exit_code = Launcher(options).run()
+    exit_code = ForkLauncher(options).run()
     os._exit(exit_code)
 
 

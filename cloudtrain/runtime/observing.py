@@ -9,9 +9,8 @@ import re
 from pathlib import Path
 
 from .directories import output_dir, run_dir
-from .environment import detect_environment
+from .environment import detect_environment, notice
 from .errors import SetupError
-from .notices import notice
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:

@@ -5,21 +5,94 @@ store through which the ranks meet.
 from __future__ import annotations
 
 import os
+import socket
+import time
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .backend import AUTO, choose_backend
-from .environment import Environment, detect_environment
+from .environment import Environment, detect_environment, notice
 from .errors import SetupError
 from .loopback import hold_master_store
-from .meeting import find_store, meet, seconds_from
-from .notices import notice
 from .observing import record_flights, watch_memory
 from .uncaught import tell_setup_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
+
+# Choose the backend of the collectives: smddp, nccl, gloo or mpi. `auto` chooses the fastest one that works in this
+# process.
+
+AUTO = "auto"
+
+NCCL = "cpu:gloo,cuda:nccl"
+"""nccl for GPU tensors, and gloo for the small CPU tensors beside them."""
+
+SMDDP_MODULE = "smdistributed.dataparallel.torch.torch_smddp"
+"""The module that registers the backend `smddp` when it is imported. Only SageMaker's images have it."""
+
+
+def choose_backend(asked: str, *, gpus: int, folded: bool, alone: bool, sends: bool = False) -> str:
+    """Return the backend string for torch.distributed.
+
+    Args:
+        asked: `auto`, or the required backend.
+        gpus: GPUs that this process sees.
+        folded: whether two processes share a GPU.
+        alone: whether the job has only one process.
+        sends: whether the script sends tensors from process to process, which smddp does not support.
+
+    Raises:
+        SetupError: the requested backend cannot run here.
+    """
+    if asked != AUTO:
+        problem = _problem(asked, gpus=gpus, folded=folded)
+        if problem:
+            raise SetupError(
+                f"the backend `{asked}` cannot run here: {problem}",
+                hint="use `auto`, which chooses a backend that can run",
+            )
+        return NCCL if asked == "nccl" else asked
+    if gpus and not folded and not alone and not sends and _smddp_problem() is None:
+        return "smddp"
+    return "gloo" if _problem("nccl", gpus=gpus, folded=folded) else NCCL
+
+
+def _problem(backend: str, *, gpus: int, folded: bool) -> str | None:
+    """Return the reason why `backend` cannot run in this process, which sees `gpus` GPUs; None if it can. `folded`
+    means that two processes share a GPU.
+    """
+    import torch.distributed as dist
+
+    if "nccl" in backend or backend == "smddp":
+        if not gpus:
+            return "this process sees no GPU"
+        if folded:
+            return "several processes share one GPU"
+    if "nccl" in backend and not dist.is_nccl_available():
+        return "this PyTorch is built without nccl"
+    if backend == "smddp":
+        return _smddp_problem()
+    if backend == "mpi" and not dist.is_mpi_available():
+        return "this PyTorch is built without mpi"
+    known = {"gloo", "nccl", "mpi", "smddp", "ucc", "fake"}
+    parts = {part.rpartition(":")[2] for part in backend.split(",")}
+    unknown = sorted(parts - known)
+    return f"`{unknown[0]}` is not a backend; there are `auto`, `smddp`, `nccl`, `gloo` and `mpi`" if unknown else None
+
+
+def _smddp_problem() -> str | None:
+    try:
+        import_module(SMDDP_MODULE)
+    except ModuleNotFoundError:
+        return "`smdistributed.dataparallel` is not installed; only SageMaker's images for PyTorch up to 2.5 have it"
+    except (ImportError, OSError, RuntimeError) as error:  # installed, but not for this instance type or driver
+        notice(f"smddp is installed but does not load: {error}")
+        return f"its library does not load: {error}"
+    return None
 
 
 @dataclass(frozen=True)
@@ -188,7 +261,7 @@ def control_group() -> Any:
 
 
 @dataclass(frozen=True)
-class InstanceGroup:
+class InstanceProcesses:
     """A group of this instance's processes for exchanging bytes in host memory. The methods identify a process by its
     index in `ranks`.
     """
@@ -224,16 +297,16 @@ def _as_tensor(data: bytearray) -> Any:
     return torch.frombuffer(data, dtype=torch.uint8)
 
 
-_instance: dict[int, InstanceGroup] = {}
+_instance: dict[int, InstanceProcesses] = {}
 """Caches the instance group by the id of the process group. A second group would meet in the store under the keys of
 the first."""
 
 
-def instance_group() -> InstanceGroup:
+def instance_group() -> InstanceProcesses:
     """Return the processes of this instance as a group. Every rank must call it."""
     dist = _active_group()
     if dist is None or dist.get_world_size() == 1:
-        return InstanceGroup((0,), 0, None)
+        return InstanceProcesses((0,), 0, None)
     main = id(dist.group.WORLD)
     if main not in _instance:
         nodes = from_every(detect_environment().node_rank)
@@ -241,7 +314,7 @@ def instance_group() -> InstanceGroup:
         group = control_group()
         if 1 < len(ranks) < len(nodes):
             group = dist.new_group(list(ranks), backend="gloo", use_local_synchronization=True)
-        _instance[main] = InstanceGroup(ranks, ranks.index(dist.get_rank()), group)
+        _instance[main] = InstanceProcesses(ranks, ranks.index(dist.get_rank()), group)
     return _instance[main]
 
 
@@ -319,3 +392,96 @@ def _gpu_is_shared(environment: Environment, store: Any, index: int) -> bool:
         shared = store.add("cloudtrain/gpus_shared", 0)
         store.set("cloudtrain/gpu_verdict", "shared" if shared else "own")
     return bool(store.get("cloudtrain/gpu_verdict") == b"shared")
+
+
+# Wait for all processes of a job before the first collective, and name those that are missing.
+#
+# If a process never starts, a collective times out after minutes without naming that process. Here every process first
+# registers in the store, so the others can name the missing processes.
+
+_MOST_NAMED = 16
+
+
+def seconds_from(variable: str, default: float) -> float:
+    """Return the number of seconds in an environment variable, or `default` if it is not set.
+
+    Raises:
+        SetupError: the value is not a number of seconds.
+    """
+    text = os.environ.get(variable, "")
+    try:
+        number = float(text) if text else default
+    except ValueError:
+        number = -1.0
+    if number <= 0:
+        raise SetupError(f"`{variable}` is `{text}`, which is not a number of seconds")
+    return number
+
+
+def find_store(environment: Environment, patience: float) -> Any:
+    """Return the store at `MASTER_ADDR` and `MASTER_PORT`. The store's server is torchrun's agent, or without torchrun,
+    rank 0.
+
+    Raises:
+        SetupError: the address does not answer within `patience` seconds.
+    """
+    import torch.distributed as dist
+
+    limit = timedelta(seconds=patience)
+    try:
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            rendezvous: Any = dist.rendezvous  # type: ignore[attr-defined]  # public, and not in the hints
+            store, _, _ = next(rendezvous("env://", environment.rank, environment.world_size, timeout=limit))
+            return store
+        make: Any = dist.TCPStore  # type: ignore[attr-defined]
+        place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        is_main = environment.rank == 0
+        return make(*place, environment.world_size, is_main, limit, wait_for_workers=False, multi_tenant=True)
+    except (RuntimeError, ValueError) as error:  # torch's DistStoreError and its kin are RuntimeErrors
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        words = str(error).strip().splitlines()
+        raise SetupError(
+            f"rank {environment.rank} cannot reach rank 0 at `{address}` within {patience:g} s: {''.join(words[:1])}",
+            hint="read the log of rank 0; check its address, and that its port is open between the instances",
+        ) from None
+
+
+def meet(store: Any, environment: Environment, patience: float) -> None:
+    """Wait until all processes of the job have registered in the store, for at most `patience` seconds.
+
+    Raises:
+        SetupError: some processes did not arrive; the message names them.
+    """
+    if environment.world_size == 1:
+        return
+    store.set(_key(environment.rank), socket.gethostname())
+    keys = [_key(rank) for rank in range(environment.world_size)]
+    deadline = time.monotonic() + patience
+    while not store.check(keys):
+        if time.monotonic() > deadline:
+            _raise_missing(store, environment, patience)
+        time.sleep(0.02)
+
+
+def _raise_missing(store: Any, environment: Environment, patience: float) -> None:
+    missing = [rank for rank in range(environment.world_size) if not store.check([_key(rank)])]
+    if not missing:
+        return
+    came = [rank for rank in range(environment.world_size) if rank not in missing]
+    hosts = sorted({store.get(_key(rank)).decode() for rank in came[:64]})
+    word = f"ranks {_list_ranks(missing)} did not arrive" if len(missing) > 1 else f"rank {missing[0]} did not arrive"
+    raise SetupError(
+        f"{word} within {patience:g} s; {len(came)} of {environment.world_size} processes have arrived, on "
+        f"{', '.join(hosts[:8])}",
+        hint="read the logs of the missing ranks, which may have failed while starting; "
+        "to wait longer, set `CLOUDTRAIN_PATIENCE` to a number of seconds",
+    )
+
+
+def _list_ranks(ranks: Sequence[int]) -> str:
+    more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
+    return ", ".join(map(str, ranks[:_MOST_NAMED])) + more
+
+
+def _key(rank: int) -> str:
+    return f"cloudtrain/here/{rank}"

@@ -15,9 +15,8 @@ import json
 import random
 import sys
 
-from .environment import detect_environment
+from .environment import detect_environment, notice
 from .errors import SetupError
-from .notices import notice
 from .process_group import from_every
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing

@@ -21,7 +21,7 @@ from shlex import quote
 
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.sagemaker_launcher import FIND_PYTHON, ROOT
-from cloudtrain.runtime.sagemaker_launcher.config import read_config
+from cloudtrain.runtime.sagemaker_launcher.machine import read_config
 from cloudtrain.runtime.secret_values import forms_of, masked, resolved
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
@@ -104,8 +104,8 @@ def variables_of(config: Mapping[str, Any], resource: Mapping[str, Any]) -> dict
 
 
 def _run(words: list[str], root: Path, children: Children) -> int:
-    from cloudtrain.runtime.sagemaker_launcher.plan import Program
-    from cloudtrain.runtime.sagemaker_launcher.requirements import install
+    from cloudtrain.runtime.sagemaker_launcher.children import install_requirements
+    from cloudtrain.runtime.sagemaker_launcher.plan import HostProgram
 
     code = root / CODE_DIR
     own = variables_of(
@@ -114,14 +114,16 @@ def _run(words: list[str], root: Path, children: Children) -> int:
     path = os.pathsep.join(filter(None, (str(code), os.environ.get("PYTHONPATH"))))
     environment = {"PYTHONUNBUFFERED": "1", **os.environ, **own, "PYTHONPATH": path}
     if words[:1] == ["--requirements"]:
-        install(words[1], code, environment, sys.executable)
+        install_requirements(words[1], code, environment, sys.executable)
         del words[:2]
     secrets = resolved(environment)
     environment.update(secrets)
     argv = script_argv(words, sys.executable)
     _tell("starting " + " ".join(map(quote, argv)))
     is_shell = argv[0] != sys.executable
-    children.start(Program("the script", tuple(argv), signal="group" if is_shell else "leader"), environment, str(code))
+    children.start(
+        HostProgram("the script", tuple(argv), signal="group" if is_shell else "leader"), environment, str(code)
+    )
     exit_code, failed = children.finish(())
     if failed is not None and not children.asked_to_stop:
         _write_message(root, masked(_explain_failure(failed, own), forms_of(secrets)))

@@ -22,11 +22,10 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn, SupportsIndex
 
-from .atomic import write_file
+from .atomic import whole_step, write_file
 from .directories import checkpoint_dir, run_dir
 from .environment import detect_environment
 from .process_group import any_rank, destroy_process_group
-from .steps import whole_step
 
 MARKER = "preempted"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.runtime import SetupError, backend, destroy_process_group, should_stop
-from cloudtrain.runtime.backend import NCCL, choose_backend
+from cloudtrain.runtime import SetupError, destroy_process_group, process_group, should_stop
+from cloudtrain.runtime.process_group import NCCL, choose_backend
 from tests.deadlines import DEADLINE
 
 REPOSITORY = Path(cloudtrain.__file__).parents[1]
@@ -30,7 +30,7 @@ def with_smddp(monkeypatch: pytest.MonkeyPatch) -> None:
     """SageMaker's library, importable."""
     for name in ("smdistributed", "smdistributed.dataparallel", "smdistributed.dataparallel.torch"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, backend.SMDDP_MODULE, types.ModuleType("torch_smddp"))
+    monkeypatch.setitem(sys.modules, process_group.SMDDP_MODULE, types.ModuleType("torch_smddp"))
 
 
 @pytest.mark.torch

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cloudtrain.runtime import SetupError
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, decode_hyperparameters, split
-from cloudtrain.runtime.sagemaker_launcher.machine import Machine, this_machine
+from cloudtrain.runtime.sagemaker_launcher.machine import HostMachine, this_machine
 from cloudtrain.runtime.sagemaker_launcher.network import Network
 from cloudtrain.runtime.sagemaker_launcher.plan import LaunchPlan, launch_plan
 from cloudtrain.runtime.tf_config import read_tf_config
@@ -29,7 +29,7 @@ HETERO = {"gpu": ["algo-1", "algo-2"], "cpu": ["algo-3"]}
 def plan_of(
     host: str = "algo-1",
     *,
-    machine: Machine | None = None,
+    machine: HostMachine | None = None,
     hosts: tuple[str, ...] = ("algo-1",),
     groups: dict[str, list[str]] | None = None,
     user: dict[str, Any] | None = None,
@@ -42,7 +42,7 @@ def plan_of(
     request = {key: json.dumps(value) for key, value in (user or {}).items()}
     request["cloudtrain_launch"] = json.dumps(launch)
     resource = resource_config(host, groups, hosts=hosts)
-    return launch_plan(request, resource, {}, machine or Machine(), network=network)
+    return launch_plan(request, resource, {}, machine or HostMachine(), network=network)
 
 
 def test_start_line_fits_the_service() -> None:
@@ -85,7 +85,7 @@ def test_environment_is_the_toolkits(case: str, launch: dict[str, Any]) -> None:
     request = {key: json.dumps(value) for key, value in json.loads(theirs["SM_HPS"]).items()}
     request["cloudtrain_launch"] = json.dumps({"entry_point": "train.py", **launch})
     container = {"TRAINING_JOB_NAME": theirs["SAGEMAKER_JOB_NAME"], "AWS_REGION": theirs["SAGEMAKER_REGION"]}
-    machine = Machine(gpus=golden["n_gpus"], efa="FI_PROVIDER" in theirs, variables=container)
+    machine = HostMachine(gpus=golden["n_gpus"], efa="FI_PROVIDER" in theirs, variables=container)
     channels = json.loads(theirs["SM_INPUT_DATA_CONFIG"])
     plan = launch_plan(request, golden["resourceconfig"], channels | {"code": {}}, machine)
     ours = {**plan.environment, **plan.programs[0].env}
@@ -140,7 +140,7 @@ def test_plain_text_stays_text() -> None:
 
 def test_torchrun_on_two_hosts() -> None:
     """One agent per host, which meet at the first; as many ranks as GPUs."""
-    plan = plan_of("algo-2", hosts=TWO, machine=Machine(gpus=4), launcher="torchrun")
+    plan = plan_of("algo-2", hosts=TWO, machine=HostMachine(gpus=4), launcher="torchrun")
     assert plan.programs[0].argv == (
         "python3", "-m", "torch.distributed.run", "--nnodes", "2", "--nproc_per_node", "4", "--node_rank", "1",
         "--master_addr", "algo-1", "--master_port", "7777", "train.py",
@@ -164,10 +164,10 @@ def test_torchrun_of_a_command() -> None:
 
 @pytest.mark.parametrize(
     ("machine", "processes"),
-    [(Machine(), 1), (Machine(gpus=8), 8), (Machine(neurons=32), 32)],
+    [(HostMachine(), 1), (HostMachine(gpus=8), 8), (HostMachine(neurons=32), 32)],
     ids=["cpu", "gpus", "neuron cores"],
 )
-def test_processes_per_instance(machine: Machine, processes: int) -> None:
+def test_processes_per_instance(machine: HostMachine, processes: int) -> None:
     """One process per GPU or Neuron core, one on a host without either."""
     assert plan_of(machine=machine, launcher="torchrun").processes_per_instance == processes
     assert plan_of(machine=machine, launcher="torchrun", processes_per_instance=3).processes_per_instance == 3
@@ -181,7 +181,7 @@ def test_interpreter_of_the_job() -> None:
 
 def test_mpirun_on_one_host() -> None:
     """Custom options stand before the script, split as a shell would."""
-    plan = plan_of(machine=Machine(gpus=2), launcher="mpirun", mpi_options="-x 'A=1 2' --tag-output")
+    plan = plan_of(machine=HostMachine(gpus=2), launcher="mpirun", mpi_options="-x 'A=1 2' --tag-output")
     assert plan.programs[0].argv == (
         "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2", "-x", "A=1 2",
         "--tag-output", "python3", "train.py",
@@ -253,7 +253,9 @@ def test_network_of_an_emulation() -> None:
 
 def test_users_environment_wins() -> None:
     """What the job sets itself is not overwritten."""
-    machine = Machine(efa=True, variables={"NCCL_SOCKET_IFNAME": "eth1", "FI_PROVIDER": "tcp", "PYTHONPATH": "/mine"})
+    machine = HostMachine(
+        efa=True, variables={"NCCL_SOCKET_IFNAME": "eth1", "FI_PROVIDER": "tcp", "PYTHONPATH": "/mine"}
+    )
     environment = plan_of(machine=machine, launcher="torchrun").environment
     assert not {"NCCL_SOCKET_IFNAME", "FI_PROVIDER"} & environment.keys()
     assert environment["PYTHONPATH"] == "/opt/ml/code:/mine"
@@ -273,7 +275,7 @@ def test_what_is_wrong_with_the_launch(launch: Any, words: str) -> None:
     """A request that this launcher does not understand is refused in words, before anything starts."""
     request = {} if launch is None else {"cloudtrain_launch": json.dumps(launch)}
     with pytest.raises(SetupError, match=words):
-        launch_plan(request, resource_config("algo-1"), {}, Machine())
+        launch_plan(request, resource_config("algo-1"), {}, HostMachine())
 
 
 def test_gpus_of_this_machine(tmp_path: Path) -> None:

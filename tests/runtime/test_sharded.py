@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from cloudtrain import runtime
-from cloudtrain.runtime import atomic, blocks, sharded
+from cloudtrain.runtime import atomic, sharded
 from tests.deadlines import DEADLINE
 from tests.ports import free_port
 
@@ -141,7 +141,7 @@ def test_a_truncated_file_is_not_read() -> None:
 READER = """
 import json, os, pathlib, sys, torch
 from cloudtrain import runtime
-from cloudtrain.runtime import atomic, blocks, sharded
+from cloudtrain.runtime import atomic, sharded
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -157,12 +157,12 @@ checkpoints = runtime.Checkpoints("checkpoint")
 if sys.argv[1] == "save":
     checkpoints.save_sharded(lambda folder: sharded.write_shards(state(3), folder), 3)
 else:
-    read, opened, plain = [], [], blocks._read
+    read, opened, plain = [], [], sharded._read_block
     def counting(folder, files, block):
         data = plain(folder, files, block)
         read.append((*block, len(data) - 1))
         return data
-    blocks._read = counting
+    sharded._read_block = counting
     sys.addaudithook(lambda event, values: opened.append(str(values[0])) if event == "open" else None)
     found, wanted = state(0), state(3)
     assert checkpoints.load_sharded(lambda folder: sharded.read_shards(found, folder)).step == 3
@@ -243,7 +243,7 @@ def test_forged_values_run_no_code(name: str) -> None:
     (path / "__0_0.distcp").write_bytes(data + forged.getvalue())
     (path / sharded.METADATA).write_bytes(pickle.dumps(metadata))
     assert zipfile.is_zipfile(forged)
-    with pytest.raises(blocks.TornError):
+    with pytest.raises(sharded.TornError):
         sharded.read_shards(state_of(0.0), path)
     republish(path)
     with pytest.raises(runtime.SetupError, match="data that this script never saves"):

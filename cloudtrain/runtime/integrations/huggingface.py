@@ -10,8 +10,7 @@ from transformers import TrainerCallback
 
 from cloudtrain.runtime.atomic import MANIFEST, entries, file_names, is_whole, write_file
 from cloudtrain.runtime.directories import checkpoint_dir, model_dir
-from cloudtrain.runtime.environment import detect_environment
-from cloudtrain.runtime.notices import notice
+from cloudtrain.runtime.environment import detect_environment, notice
 from cloudtrain.runtime.process_group import from_main, wait_for_all
 from cloudtrain.runtime.stopping import exit_preempted, should_stop, watch_for_stop
 from cloudtrain.runtime.uncaught import tell_setup_errors

@@ -12,13 +12,11 @@ from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.secret_values import forms_of, masked, resolved
 
 from . import ROOT
-from .children import Child, Children
-from .config import read_config
+from .children import Child, Children, install_requirements
 from .failure import failure_text, fitting, write_once
-from .machine import this_machine
+from .machine import read_config, this_machine
 from .network import EMULATION, LATECOMERS, Beacon, Network, wait_for_name, watch_chief
 from .plan import WATCH_PORT, LaunchPlan, launch_plan
-from .requirements import install
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ def _run(root: Path, children: Children, variables: dict[str, str]) -> int:
     if plan.requirements and EMULATION in variables:
         _tell(f"`{plan.requirements}` is not installed: this machine is only an emulation")
     elif plan.requirements:
-        install(plan.requirements, root / "code", environment, plan.python)
+        install_requirements(plan.requirements, root / "code", environment, plan.python)
     secrets = resolved(environment)
     environment.update(secrets)
     if plan.wait_for:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -13,12 +14,15 @@ from typing import NamedTuple
 
 from cloudtrain.runtime.errors import SetupError
 
+from .failure import last_error
+
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
     from typing import Any
 
-    from .plan import Program
+    from .plan import HostProgram
 
 REMEMBERED = 1 << 18
 """Bytes of a process's stderr that are kept to explain a failure."""
@@ -46,7 +50,9 @@ class _Process(NamedTuple):
 class Child:
     """A started process. It leads its own session, so that signals can reach a shell's children, too."""
 
-    def __init__(self, program: Program, popen: subprocess.Popen[bytes], on_failing: Callable[[Child], None]) -> None:
+    def __init__(
+        self, program: HostProgram, popen: subprocess.Popen[bytes], on_failing: Callable[[Child], None]
+    ) -> None:
         self.program = program
         self._on_failing = on_failing
         self.pid = popen.pid
@@ -121,7 +127,7 @@ class Children:
         self.children: list[Child] = []
         self.asked_to_stop = False
 
-    def start(self, program: Program, environment: Mapping[str, str], directory: str) -> None:
+    def start(self, program: HostProgram, environment: Mapping[str, str], directory: str) -> None:
         """Start one process.
 
         Raises:
@@ -274,3 +280,24 @@ def _write_all(descriptor: int, data: bytes) -> None:
             view = view[os.write(descriptor, view) :]
         except OSError:  # nobody listens any more; the process itself must not wait for it
             return
+
+
+# Install the script's requirements before it starts.
+
+
+def install_requirements(requirements: str, code: Path, environment: Mapping[str, str], python: str) -> None:
+    """Install the requirements file with pip into the container's Python. The container is deleted after the job, so
+    pip may overwrite packages of the operating system.
+
+    Raises:
+        SetupError: pip failed.
+    """
+    argv = [python, "-m", "pip", "install", "--disable-pip-version-check", "-r", requirements]
+    settings = {"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"}
+    result = subprocess.run(argv, cwd=str(code), env={**settings, **environment}, stderr=subprocess.PIPE)
+    sys.stderr.write(result.stderr.decode("utf-8", "replace"))
+    if result.returncode:
+        lines = result.stderr.decode("utf-8", "replace").splitlines()
+        said = next((line for line in lines if line.startswith("ERROR:")), last_error(lines)[0])
+        message = f"`pip install -r {requirements}` failed with exit code {result.returncode}: {said}"
+        raise SetupError(message, hint="the whole output is in the log")

@@ -13,15 +13,19 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cloudtrain.runtime.errors import SetupError
+
 from . import TRN2_CORES
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Any
 
 
 @dataclass(frozen=True)
-class Machine:
+class HostMachine:
     """The properties of a host that determine which processes it starts, and how.
 
     `variables` is the container's environment: the variables of the image, of SageMaker and of the job.
@@ -36,9 +40,9 @@ class Machine:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def this_machine(variables: Mapping[str, str], instance_type: str, *, devices: Path = Path("/dev")) -> Machine:
-    """Return the `Machine` of this process's container. `devices` is the folder of the device files."""
-    return Machine(
+def this_machine(variables: Mapping[str, str], instance_type: str, *, devices: Path = Path("/dev")) -> HostMachine:
+    """Return the `HostMachine` of this process's container. `devices` is the folder of the device files."""
+    return HostMachine(
         python=sys.executable or "python3",
         shell="bash" if shutil.which("bash") else "/bin/sh",
         cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -78,3 +82,23 @@ def _names(folder: Path) -> list[str]:
         return [path.name for path in folder.iterdir()]
     except OSError:
         return []
+
+
+# The files that SageMaker writes into every container.
+
+
+def read_config(path: Path) -> Mapping[str, Any]:
+    """Read a configuration file.
+
+    Raises:
+        SetupError: the file is missing, or is not a JSON object.
+    """
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise SetupError(
+            f"`{path}` cannot be read: {error}", hint="run this launcher in a SageMaker container, which has the file"
+        ) from None
+    if not isinstance(found, dict):
+        raise SetupError(f"`{path}` does not hold a JSON object")
+    return found

@@ -5,23 +5,87 @@ these processes on any computer.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.mpi_options import mpirun_options
 from cloudtrain.runtime.torchrun_words import guard_program
 
-from . import ROOT
+from . import LAUNCH_KEY, ROOT
 from .arguments import argv_of, decode_hyperparameters, split
-from .machine import Machine
+from .machine import HostMachine
 from .network import Network
-from .spec import Launch, read_launch
 from .variables import RDMA_FAMILIES, instance_groups, sm_variables
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
+
+# The launch specification: the hyperparameter `cloudtrain_launch`, a JSON object that cloudtrain writes into the
+# request.
+#
+# entry_point the script in the bundle; or command a shell command line launcher torchrun | mpirun | tensorflow |
+# single processes_per_instance torchrun and mpirun; default: the number of GPUs or Neuron cores, else one
+# instance_groups the groups of the distribution; hosts of other groups run the script alone requirements a pip
+# requirements file in the bundle interpreter the Python that runs the script; default: the launcher's own mpi_options
+# more options for mpirun strategy tensorflow: multi_worker_mirrored | parameter_server workers tensorflow: workers
+# including the chief; default: one per host parameter_servers tensorflow; default: one bare_flags true hyperparameters
+# become `--key` alone; false ones are left out
+
+LAUNCHERS = ("torchrun", "mpirun", "tensorflow", "single")
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """The launch specification. Its fields are the keys that the module's docstring lists."""
+
+    launcher: str = "single"
+    entry_point: str | None = None
+    command: str | None = None
+    processes_per_instance: int | None = None
+    instance_groups: tuple[str, ...] = ()
+    requirements: str | None = None
+    interpreter: str | None = None
+    mpi_options: str = ""
+    strategy: str = "multi_worker_mirrored"
+    workers: int | None = None
+    parameter_servers: int | None = None
+    bare_flags: bool = False
+
+    @property
+    def needs_master(self) -> bool:
+        """Return whether the launcher's processes connect to the first host: those of torchrun and tensorflow do."""
+        return self.launcher in ("torchrun", "tensorflow")
+
+
+def read_launch(reserved: Mapping[str, Any]) -> LaunchSpec:
+    """Read the launch specification from `reserved`, the launcher's hyperparameters.
+
+    Raises:
+        SetupError: the specification is missing or not valid, or another version of cloudtrain wrote it.
+    """
+    given = reserved.get(LAUNCH_KEY)
+    if not isinstance(given, dict):
+        message = (
+            f"the hyperparameter `{LAUNCH_KEY}` is missing" if given is None else f"`{LAUNCH_KEY}` is not a JSON object"
+        )
+        raise SetupError(message, hint="submit the job with cloudtrain, which adds this hyperparameter")
+    unknown = sorted(set(given) - {field.name for field in fields(LaunchSpec)})
+    if unknown:
+        raise _refusal(f"has the unknown key `{unknown[0]}`")
+    launch = LaunchSpec(**{**given, "instance_groups": tuple(given.get("instance_groups") or ())})
+    if launch.launcher not in LAUNCHERS:
+        raise _refusal(f"names the launcher `{launch.launcher}`, which is none of {', '.join(LAUNCHERS)}")
+    if (launch.entry_point is None) == (launch.command is None):
+        raise _refusal("must have either an `entry_point` or a `command`")
+    return launch
+
+
+def _refusal(what: str) -> SetupError:
+    hint = "the bundle and the request come from different versions of cloudtrain; submit the job again"
+    return SetupError(f"the hyperparameter `{LAUNCH_KEY}` {what}", hint=hint)
+
 
 MASTER_PORT = 7777
 """The port of sagemaker-pytorch-training."""
@@ -37,7 +101,7 @@ WATCH_PORT = 7778
 
 
 @dataclass(frozen=True)
-class Program:
+class HostProgram:
     """One process that a host starts. `env` is added to the host's environment. `signal` says who receives SIGTERM:
     `leader` means the process itself, which passes the signal on; `group` means a shell and all processes that it
     started; `ranks` means the ranks that mpirun started.
@@ -67,7 +131,7 @@ class LaunchPlan:
     """
 
     environment: dict[str, str]
-    programs: tuple[Program, ...]
+    programs: tuple[HostProgram, ...]
     processes_per_instance: int = 1
     hosts: tuple[str, ...] = ()
     requirements: str | None = None
@@ -82,7 +146,7 @@ def launch_plan(
     hyperparameters: Mapping[str, str],
     resource_config: Mapping[str, Any],
     input_data_config: Mapping[str, Any],
-    machine: Machine,
+    machine: HostMachine,
     *,
     root: str = ROOT,
     network: Network | None = None,
@@ -151,8 +215,8 @@ class _HostSetup:
     hosts of the distribution.
     """
 
-    launch: Launch
-    machine: Machine
+    launch: LaunchSpec
+    machine: HostMachine
     root: str
     network: Network
     host: str
@@ -200,7 +264,7 @@ class _HostSetup:
 
 @dataclass(frozen=True)
 class _HostPrograms:
-    programs: tuple[Program, ...]
+    programs: tuple[HostProgram, ...]
     processes_per_instance: int = 1
     endpoints: tuple[str, ...] = ()
     finishes: tuple[str, ...] = ()
@@ -223,7 +287,7 @@ def _torchrun(setup: _HostSetup) -> _HostPrograms:
         *guard_program(setup.program()),
     ]  # fmt: skip
     endpoint = f"{setup.hosts[0]}:{MASTER_PORT}"
-    return _HostPrograms((Program("torchrun", tuple(argv)),), setup.processes, (endpoint,))
+    return _HostPrograms((HostProgram("torchrun", tuple(argv)),), setup.processes, (endpoint,))
 
 
 def _mpirun(setup: _HostSetup) -> _HostPrograms:
@@ -233,7 +297,7 @@ def _mpirun(setup: _HostSetup) -> _HostPrograms:
             hint="use an image with sagemaker-training, or `distribution: {type: torch}`",
         )
     argv = ["mpirun", *mpirun_options(setup.processes, setup.launch.mpi_options), *setup.direct()]
-    return _HostPrograms((Program("mpirun", tuple(argv), signal="ranks"),), setup.processes)
+    return _HostPrograms((HostProgram("mpirun", tuple(argv), signal="ranks"),), setup.processes)
 
 
 def _tensorflow(setup: _HostSetup) -> _HostPrograms:
@@ -246,7 +310,7 @@ def _tensorflow(setup: _HostSetup) -> _HostPrograms:
         address, number = setup.network.place(host, port)
         cluster.setdefault(role, []).append(f"{address}:{number}")
     programs = tuple(
-        Program(role, setup.direct(), _task_variables(cluster, role, index), setup.signal)
+        HostProgram(role, setup.direct(), _task_variables(cluster, role, index), setup.signal)
         for role, index, host, _ in tasks
         if host == setup.host
     )
@@ -257,7 +321,7 @@ def _tensorflow(setup: _HostSetup) -> _HostPrograms:
     return _HostPrograms(programs, endpoints=(*endpoints, watched), finishes=("chief",), serves=True)
 
 
-def _tasks(launch: Launch, hosts: Sequence[str]) -> list[tuple[str, int, str, int]]:
+def _tasks(launch: LaunchSpec, hosts: Sequence[str]) -> list[tuple[str, int, str, int]]:
     """Return role, index, host and port of every task. Tasks are assigned to the hosts in turn. Tasks on the same host
     have different ports.
     """
@@ -284,7 +348,7 @@ def _task_variables(cluster: Mapping[str, Sequence[str]], role: str, index: int)
 
 
 def _single(setup: _HostSetup) -> _HostPrograms:
-    return _HostPrograms((Program("process", setup.direct(), signal=setup.signal),))
+    return _HostPrograms((HostProgram("process", setup.direct(), signal=setup.signal),))
 
 
 _LAUNCHERS = {"torchrun": _torchrun, "mpirun": _mpirun, "tensorflow": _tensorflow}

@@ -16,7 +16,7 @@ from cloudtrain.plans.processes import Process
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.mpi_options import portable
 from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL, container_entrypoint
-from cloudtrain.runtime.sagemaker_launcher.machine import Machine
+from cloudtrain.runtime.sagemaker_launcher.machine import HostMachine
 from cloudtrain.runtime.sagemaker_launcher.network import EMULATION, Network
 from cloudtrain.runtime.sagemaker_launcher.plan import MASTER_PORT, LaunchPlan, launch_plan
 from cloudtrain.targets.common import launchers
@@ -96,7 +96,7 @@ _RANKS_OF = {"torchrun", "mpirun"}
 def _plan(stage: Stage, host: Host) -> LaunchPlan:
     """Return the launcher's plan with the containers' addresses; ports on this machine are chosen at start."""
     request, known = stage.request_of(host), stage.account.machine
-    machine = Machine(
+    machine = HostMachine(
         python=stage.python, cpus=known.cpus, gpus=stage.gpus(host), variables=dict(stage.variables(host))
     )
     resource = with_loopback(resource_config(request, host))

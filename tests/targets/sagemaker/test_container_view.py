@@ -12,8 +12,7 @@ from cloudtrain.errors import JobError
 from cloudtrain.machines.overlay import read_overlay, type_named
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.processes import Process
-from cloudtrain.runtime.environment import detect_environment
-from cloudtrain.runtime.sagemaker_hosts import place
+from cloudtrain.runtime.environment import detect_environment, sagemaker_place
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from cloudtrain.targets.sagemaker.catalogue.contents import Container
 from cloudtrain.targets.sagemaker.launch.processes import commands, view
@@ -109,7 +108,7 @@ def test_plain_scripts_are_numbered_as_their_hosts(how: str) -> None:
     ranks = {process.instance: process.rank for process in found}
     assert [ranks[instance] for instance in (0, 1, 8, 9, 11)] == [0, 4, 11, 1, 3]
     if how != "other program":
-        assert all(place(process.env) == (process.rank, 12) for process in found)
+        assert all(sagemaker_place(process.env) == (process.rank, 12) for process in found)
 
 
 @pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "parameter_server"])

@@ -16,9 +16,8 @@ from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.mpi_options import mpirun_options
 from cloudtrain.runtime.sagemaker_launcher import TRN2_CORES
 from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
-from cloudtrain.runtime.sagemaker_launcher.machine import Machine
-from cloudtrain.runtime.sagemaker_launcher.plan import LaunchPlan, Program, launch_plan
-from cloudtrain.runtime.sagemaker_launcher.spec import Launch, read_launch
+from cloudtrain.runtime.sagemaker_launcher.machine import HostMachine
+from cloudtrain.runtime.sagemaker_launcher.plan import HostProgram, LaunchPlan, LaunchSpec, launch_plan, read_launch
 from cloudtrain.targets.common import launchers
 from cloudtrain.targets.sagemaker.catalogue.contents import Container
 from cloudtrain.targets.sagemaker.launch.commands import Command, host_command
@@ -258,7 +257,7 @@ class PlannedHost:
     plan: LaunchPlan
     given: dict[str, str]
 
-    def process(self, program: Program, rank: int | None) -> Process:
+    def process(self, program: HostProgram, rank: int | None) -> Process:
         """Return a program of the plan as a process with its environment."""
         env = {**self.given, **self.plan.environment, **program.env}
         env = {name: value for name, value in env.items() if name not in LONG}
@@ -324,7 +323,7 @@ def _own_launcher_runs(
         yield tuple(run)
 
 
-def _launch(request: Request) -> Launch:
+def _launch(request: Request) -> LaunchSpec:
     try:
         return read_launch(decode_hyperparameters(hyperparameters_file(request)))
     except SetupError as error:
@@ -336,7 +335,7 @@ def _plan_host(request: Request, host: Host, devices: Devices, known: InstanceTy
     given = dict(request.get("Environment") or {})
     variables = {"TRAINING_JOB_NAME": request["TrainingJobName"], **given}
     efa = bool(known and known.interfaces)
-    machine = Machine(gpus=gpus, neurons=neurons, cpus=known.vcpus if known else 1, efa=efa, variables=variables)
+    machine = HostMachine(gpus=gpus, neurons=neurons, cpus=known.vcpus if known else 1, efa=efa, variables=variables)
     files = hyperparameters_file(request), resource_config_of(request, host), input_data_config(request)
     try:
         return PlannedHost(host, launch_plan(*files, machine), given)
@@ -355,7 +354,7 @@ _WRITTEN = ("sagemaker_overrides", "HyperParameters")
 """The path of values that the launcher cannot read. Only overrides can contain them, because job fields are checked."""
 
 
-def _rank(launch: Launch, program: Program, number: int) -> int | None:
+def _rank(launch: LaunchSpec, program: HostProgram, number: int) -> int | None:
     """Return the rank of a program; None if the program is not a rank.
 
     `number` is the host's position in the order of host names. A script that runs without a launcher has this rank. In
@@ -370,7 +369,7 @@ def _rank(launch: Launch, program: Program, number: int) -> int | None:
     return index + 1 if program.role == "worker" and "chief" in config["cluster"] else index
 
 
-def _own_launcher_ranks(launch: Launch, found: list[PlannedHost], indices: Mapping[str, int]) -> Iterator[Alike]:
+def _own_launcher_ranks(launch: LaunchSpec, found: list[PlannedHost], indices: Mapping[str, int]) -> Iterator[Alike]:
     """Yield the ranks that torchrun or mpirun starts, once for each set of hosts that train together.
 
     `found` contains the first host of each instance group; `indices` maps host names to host indices.
@@ -397,7 +396,7 @@ def _own_launcher_ranks(launch: Launch, found: list[PlannedHost], indices: Mappi
         )
 
 
-def _torch_program(program: Program) -> tuple[str, ...]:
+def _torch_program(program: HostProgram) -> tuple[str, ...]:
     """Return the program and its arguments: the last part of torchrun's argv."""
     rest = program.argv[program.argv.index("--master_port") + 2 :]
     return rest[1:] if rest[0] == "--no_python" else rest
