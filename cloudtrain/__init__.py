@@ -113,7 +113,7 @@ if not TYPE_CHECKING:  # with this function a type checker would accept every mi
             return None
         from cloudtrain.system.plugins import all_targets
 
-        models = (target.settings_model for target in all_targets())
+        models = (target.settings for target in all_targets())
         return next((model for model in models if model.__name__ == name), None)
 
 

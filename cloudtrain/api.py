@@ -271,7 +271,7 @@ def upload(
     place = _where(job, target, profile)
     ready = _prepare(job, place, ignore, place_of)
     compiled = _next_plan(ready)
-    is_here = place.target.run_folder(compiled.run_name, place.here.state_dir) is not None
+    is_here = "folder" in place.target.parts
     if is_here or ready.key.startswith(SWEEP):
         what = "this machine runs it" if is_here else "cloudtrain drives the sweep"
         message = f"no other tool can start `{job.name}`, because {what}"
@@ -366,7 +366,7 @@ def costs(
         status = item.last_status
         is_open = known is None or known.billable_seconds is None or not status.state.is_final
         where = usable_target(item.target)
-        is_worth_asking = is_open and where is not None and where.is_paid and status.billable_seconds is None
+        is_worth_asking = is_open and where is not None and where.facts.is_paid and status.billable_seconds is None
         if online and is_worth_asking and item.target not in silent:
             try:
                 status = item.status()

@@ -15,9 +15,9 @@ from gen_cli_docs import document as cli_page
 from picture import picture
 
 from cloudtrain.job.codes import error_codes
-from cloudtrain.rules.engine import PORTABLE, Rule
+from cloudtrain.rules.engine import Rule, all_rules
+from cloudtrain.system.plugins import PORTABLE
 from cloudtrain.targets.registry import all_targets
-from cloudtrain.targets.rules import all_rules
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -25,9 +25,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 def _families() -> dict[str, str]:
     """Map prefix of codes to the title of its section: the portable rules, then the targets in the order of all
     lists."""
-    own = {
-        target.rule_prefix: f"{target.title[0].upper()}{target.title[1:]} (`{target.name}`)" for target in all_targets()
-    }
+    own = {target.prefix: f"{target.title[0].upper()}{target.title[1:]} (`{target.name}`)" for target in all_targets()}
     return {PORTABLE: "Portable: every target"} | own
 
 

@@ -1,7 +1,7 @@
 """`cloudtrain adopt`: turn any training job into a cloudtrain job, and prove that both send the same request.
 
 Code for a specific service is in the folder of the service's target (`cloudtrain/targets/NAME/adopt`, reached through
-`Target.adopter`).
+part `adopt`).
 """
 
 from __future__ import annotations
@@ -172,6 +172,7 @@ def original_at(reference: str) -> Original:
         TargetError: the target cannot be reached, or refused the request.
     """
     from cloudtrain.plans.states import RunRef
+    from cloudtrain.system.plugins import part_of
     from cloudtrain.targets.registry import target_of
     from cloudtrain.targets.settings import load_settings
 
@@ -179,7 +180,12 @@ def original_at(reference: str) -> Original:
     scheme, separator, place = head.partition("://")
     ref, settings = RunRef.parse(f"{scheme}{separator}{place.replace('/', ':')}/{name}"), load_settings()
     target = target_of(ref.target)
-    return target.fetch_original(ref.place, ref.name, settings.target(ref.target), settings.environ)
+    fetch = part_of(target, "fetch")
+    if fetch is None:
+        hint = "adopt the job from a file that describes it: docs/adopting.md lists the formats"
+        raise UsageError(f"cloudtrain cannot fetch jobs from `{target.name}`", hint=hint, code="CT975")
+    original: Original = fetch(ref.place, ref.name, settings.target(ref.target), settings.environ)
+    return original
 
 
 def select_original(originals: Sequence[Original], name: str | None) -> Original:

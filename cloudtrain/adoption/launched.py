@@ -13,7 +13,7 @@ from cloudtrain.adoption.launches import TrainingLaunch, read_launch, tool_of
 from cloudtrain.adoption.shell import Open, ShellCommand, Value, commands_of
 from cloudtrain.errors import UsageError
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
-from cloudtrain.targets.registry import all_targets
+from cloudtrain.system.plugins import parts
 
 # Takes a command's wrappers off its launch line: `srun`, `bash -c`, containers and the like.
 
@@ -176,10 +176,10 @@ def read_batch_script(text: str, folder: str) -> TrainingLaunch:
     launch.lost |= lost | dict.fromkeys(components, "a job has one kind of instance; write a job for each part")
     launch.gpus, launch.name = gpus, options.get("job-name")
     launch.max_runtime = _seconds(options.get("time", ""))
-    for target in all_targets():
-        batch = target.batch_settings(options, launch.setup)
+    for name, batch_settings in parts("batch").items():
+        batch = batch_settings(options, launch.setup)
         if batch is not None:
-            launch.target, launch.settings, launch.settings_head = target.name, batch.settings, batch.head
+            launch.target, launch.settings, launch.settings_head = name, batch.settings, batch.head
             launch.lost |= batch.lost
     _settle_container(launch)
     return launch
@@ -236,10 +236,10 @@ def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
 def _settle_container(launch: TrainingLaunch) -> None:
     """Set the image and the settings of the container in which `srun` starts the processes."""
     options = launch.srun or {}
-    for target in all_targets() if options else ():
-        container = target.container_settings(options)
+    for target, container_settings in parts("container").items() if options else ():
+        container = container_settings(options)
         if container is not None:
-            launch.target, launch.image = target.name, {target.name: str(container.image)}
+            launch.target, launch.image = target, {target: str(container.image)}
             launch.settings |= container.settings
             launch.settings_head = container.head
             expressed = ("--container", "--no-container")

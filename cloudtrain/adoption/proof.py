@@ -22,7 +22,7 @@ from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.comparison import ABSENT_TEXT, ValuePath, paths_that_differ
 from cloudtrain.plans.document import on_one_line
 from cloudtrain.plans.plan import CompileContext, Plan
-from cloudtrain.system.plugins import DEFAULT_TARGET
+from cloudtrain.system.plugins import DEFAULT_TARGET, part_of
 from cloudtrain.targets.adoption import UNREAD, Adopter, Draft, Original
 from cloudtrain.targets.contract import Target
 from cloudtrain.targets.registry import target_of
@@ -256,8 +256,7 @@ def adopt_original(original: Original, place: Path) -> Adoption:
 
 def _best(original: Original, place: Path) -> Adoption:
     target = target_of(original.target)
-    adopter = target.adopter()
-    assert adopter is not None, "the original is the adopter's own"
+    adopter: Adopter = part_of(target, "adopt")()
     best: Adoption | None = None
     refused: JobError | None = None
     for draft in adopter.drafts(original):
@@ -398,7 +397,7 @@ def _mended(target: Target, adopter: Adopter, original: Original, draft: Draft) 
     first: JobError | None = None
     for _ in range(_TRIES):
         try:
-            settings = target.settings_model(**draft.settings)
+            settings = target.settings(**draft.settings)
         except JobError as error:
             if not _take_out(draft.settings, error, {}):
                 raise
@@ -460,7 +459,8 @@ def _compiled(target: Target, draft: Draft, settings: Any, context: CompileConte
     job = _with_places(file.job, target, settings, context)
     if file.sweep is None:
         return target.compile(job, settings, context)
-    return target.compile_sweep(file.sweep.model_copy(update={"job": job}), settings, context)
+    plan: Plan = part_of(target, "sweep")(file.sweep.model_copy(update={"job": job}), settings, context)
+    return plan
 
 
 def _with_places(job: TrainingJob, target: Target, settings: Any, context: CompileContext) -> TrainingJob:
@@ -469,9 +469,9 @@ def _with_places(job: TrainingJob, target: Target, settings: Any, context: Compi
     inputs = dict(job.inputs)
     for name, item in job.inputs.items():
         path = item.of(target.name)
-        if target.uploads_data and is_local_path(path):
+        if "data" in target.parts and is_local_path(path):
             base, is_file = os.path.basename(os.path.normpath(str(path))), item.type == "uri_file"  # noqa: PTH119
-            _, read = target.data_place(settings, context.account, UNREAD, base, is_file=is_file)
+            _, read = part_of(target, "data")(settings, context.account, UNREAD, base, is_file=is_file)
             inputs[name] = item.model_copy(update={target.name: read})
     return job.model_copy(update={"inputs": inputs})
 

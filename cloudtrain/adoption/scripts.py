@@ -26,8 +26,8 @@ from typing import Any
 from cloudtrain.documents.archives import files_of
 from cloudtrain.documents.document import read_bytes, read_text
 from cloudtrain.errors import UsageError
+from cloudtrain.system.plugins import parts
 from cloudtrain.targets.adoption import Original
-from cloudtrain.targets.registry import all_targets, target_of
 from cloudtrain.targets.settings import load_settings
 
 _MARK = "CLOUDTRAIN_ADOPT_ID"
@@ -116,8 +116,7 @@ def _write_plan(place: Path, script: Path, arguments: Sequence[str]) -> None:
         from cloudtrain.adoption.sources import cells_of
 
         cells = cells_of(script)
-    adopters = {target.name: adopter for target in all_targets() if (adopter := target.adopter()) is not None}
-    hooks = {name: text for name, adopter in adopters.items() if (text := adopter.hook())}
+    hooks = {name: text for name, adopter in parts("adopt").items() if (text := adopter().hook())}
     for name, text in hooks.items():
         (place / f"hook_{name}.py").write_text(text, encoding="utf-8")
     source = Path(__file__).with_name("driver.py").read_text(encoding="utf-8")
@@ -273,8 +272,7 @@ def originals_of_script(
         UsageError: the script creates no job.
     """
     captured = run_script(script, arguments, python=python, time_limit=time_limit)
-    adopter = target_of(captured.target).adopter()
-    assert adopter is not None, "the hook was the adopter's own"
+    adopter = parts("adopt")[captured.target]()
     originals, archive = adopter.captured(captured.record, captured.uploads)
     if not originals:
         hint = "cloudtrain adopts training jobs"

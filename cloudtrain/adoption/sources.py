@@ -19,9 +19,9 @@ from cloudtrain.job.file import parse_job
 from cloudtrain.job.script import job_name_from, read_hyperparameters
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.comparison import ABSENT_TEXT, paths_that_differ
+from cloudtrain.system.plugins import parts
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.common.compiling import hyperparameter_argv
-from cloudtrain.targets.registry import all_targets
 
 STDIN = "-"
 
@@ -36,8 +36,7 @@ def originals_of_document(source: str) -> list[Original]:
     """
     text, folder = text_of(source)
     data = parsed_text(text, source)
-    adopters = [adopter for target in all_targets() if (adopter := target.adopter()) is not None]
-    originals = [original for adopter in adopters for original in adopter.originals(data, folder)]
+    originals = [original for adopter in parts("adopt").values() for original in adopter().originals(data, folder)]
     if originals:
         return originals
     name = _name(source)

@@ -27,8 +27,8 @@ from cloudtrain.adoption.sources import FILL_IN, cells_of, text_of
 from cloudtrain.documents.document import parse_python
 from cloudtrain.errors import UsageError
 from cloudtrain.job.training import TrainingJob
+from cloudtrain.system.plugins import parts
 from cloudtrain.targets.adoption import Original, StaticCall, Unknown
-from cloudtrain.targets.registry import all_targets
 
 
 def adopt_statically(script: Path, place: Path) -> Adoption:
@@ -44,12 +44,12 @@ def adopt_statically(script: Path, place: Path) -> Adoption:
         hint = "run the script by leaving out `--static`"
         raise UsageError(f"`{script}` is nested too deeply to be read", hint=hint, code="CT981") from None
     kind = f"the text of {script.name}"
-    for target in all_targets():
-        result = target.draft_of_calls(calls)
+    for name, draft_of_calls in parts("static").items():
+        result = draft_of_calls(calls)
         if result is None:
             continue
         draft, unknown = result
-        origin = Original(target.name, {}, "", kind, folder=str(script.absolute().parent))
+        origin = Original(name, {}, "", kind, folder=str(script.absolute().parent))
         draft = moved(draft, origin, place)
         unknown = {**unknown, **_take_secrets_out(draft.job, settled(draft))}
         job = settled(draft)
@@ -62,10 +62,10 @@ def adopt_statically(script: Path, place: Path) -> Adoption:
         )
         head = [f"A draft from {kind}: values that are not literals in the source are missing here, or guessed."]
         head += [f"{path} was: {text}" for path, text in unknown.items()]
-        text = settings_toml(target.name, draft.settings, draft.settings_head) if draft.settings else ""
+        text = settings_toml(name, draft.settings, draft.settings_head) if draft.settings else ""
         job_text = job_yaml(draft.job, draft.comments, head)
         comparison = RequestComparison(tuple(differences))
-        return Adoption(target.name, kind, job, draft.settings, comparison, job_text, text, draft.job, is_draft=True)
+        return Adoption(name, kind, job, draft.settings, comparison, job_text, text, draft.job, is_draft=True)
     hint = "run the script by leaving out `--static`, or adopt the request of a job that it has created"
     raise UsageError(f"no call in `{script}` creates a job that cloudtrain recognizes", hint=hint, code="CT976")
 

@@ -47,7 +47,7 @@ def examine() -> list[Diagnosis]:
 
     targets = all_targets()
     accounts = [found for target in targets if (found := _account(target)) is not None]
-    extras = [_extra(target, name, brought) for target in targets for name, brought in target.extras.items()]
+    extras = [_extra(target, name, brought) for target in targets for name, brought in target.facts.extras.items()]
     return [examination() for examination in _EXAMINATIONS] + [*accounts, *_plugins(targets), *extras]
 
 
@@ -182,14 +182,14 @@ def _instances() -> Diagnosis:
 
 def _account(target: Target) -> Diagnosis | None:
     """Return a target's report on its account settings; None if the target reports nothing."""
-    from cloudtrain.system.plugins import OWN_PACKAGE, package_of_target
+    from cloudtrain.system.plugins import OWN_PACKAGE, package_of_target, part_of
     from cloudtrain.targets.settings import load_settings
 
     try:
         settings = load_settings()
         own = settings.target(target.name)
         account = target.account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
-        message = target.examine(own, account)
+        message = describe(own, account) if (describe := part_of(target, "examine")) is not None else None
     except CloudtrainError as error:
         return Diagnosis(target.title, "error", error.message, error.hint)
     except Exception as error:
@@ -202,14 +202,14 @@ def _account(target: Target) -> Diagnosis | None:
 
 def _plugins(targets: Sequence[Target]) -> Iterator[Diagnosis]:
     """Report the targets of other packages that cannot be used, or whose rules cannot."""
+    from cloudtrain.rules.engine import load_rules
     from cloudtrain.system.plugins import plugin_faults
-    from cloudtrain.targets.rules import load_rules_of
 
     for fault in plugin_faults():
         yield Diagnosis(fault.name, "warning" if fault.is_harmless else "error", fault.message, fault.hint)
     for target in targets:
         try:
-            load_rules_of(target, (*target.rule_modules, *target.online_rule_modules))
+            load_rules(target, online=True)
         except TargetUnavailable as error:
             yield Diagnosis(target.name, "error", error.message, error.hint)
 

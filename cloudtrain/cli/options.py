@@ -85,7 +85,7 @@ def scripts(_: str) -> list[str]:
 @_silent
 def codes(_: str) -> list[str]:
     """Return the codes of the preflight rules."""
-    from cloudtrain.targets.rules import all_rules
+    from cloudtrain.rules.engine import all_rules
 
     return [rule.code for rule in all_rules()]
 
@@ -115,7 +115,7 @@ def formats(_: str) -> list[str]:
     """Return the formats of a plan: the common ones, then those of each target."""
     from cloudtrain.system.plugins import all_targets
 
-    own = dict.fromkeys(form for target in all_targets() for form in target.plan_formats)
+    own = dict.fromkeys(form for target in all_targets() for form in target.facts.plan_formats)
     return [*FORMATS, *own]
 
 

@@ -63,7 +63,8 @@ def _input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
                 yield Problem((name,), message, "remove one of them", code="CT018")
     elif all(data.get(target) is None for target in target_names()):
         message = "an input needs a location on at least one target"
-        examples = [f"`{target.name}: {target.place_example}`" for target in all_targets() if target.place_example]
+        places = {target.name: target.facts.place_example for target in all_targets()}
+        examples = [f"`{name}: {place}`" for name, place in places.items() if place]
         yield KeyProblem((), message, f"add for example {' or '.join(examples[:2])}", code="CT011")
 
 

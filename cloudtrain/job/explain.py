@@ -63,7 +63,7 @@ def _owner(parent: SchemaNode, path: ValuePath) -> str:
     model = parent.model()
     if model is None:
         return "a job"
-    tables = {target.settings_model: f"`[{target.name}]`" for target in all_targets()}
+    tables = {target.settings: f"`[{target.name}]`" for target in all_targets()}
     return tables.get(model) or _TITLES.get(model.__name__, f"`{model.__name__}`")
 
 

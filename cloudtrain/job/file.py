@@ -318,7 +318,7 @@ def _data_at(item: Input, folder: Path) -> Input:
     changes = {
         name: _absolute(path, folder)
         for name, path in paths.items()
-        if (target := find_usable(name)) is not None and target.uploads_data
+        if (target := find_usable(name)) is not None and "data" in target.parts
     }
     return item.model_copy(update=changes) if changes else item
 

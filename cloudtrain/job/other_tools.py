@@ -58,7 +58,7 @@ _ACCOUNT = frozenset(
 
 
 def _is_setting(name: str) -> bool:
-    return name in _ACCOUNT or any(name in own.settings_model.model_fields for own in all_targets())
+    return name in _ACCOUNT or any(name in own.settings.model_fields for own in all_targets())
 
 
 _ACCOUNT_HINT = "put it in `cloudtrain.toml`: it is a setting of the target, not of a job"
@@ -84,7 +84,7 @@ def other_tool_hint(name: str, parent: SchemaNode, root: SchemaNode, known: Iter
     """Return a hint with cloudtrain's name for the field that other tools call `name`; None if no tool uses `name`.
     `known` are the names of the fields in `parent`."""
     word = _word(name)
-    of_target = (own.name for own in all_targets() if word in own.place_aliases)  # `s3_uri` means `sagemaker`
+    of_target = (own.name for own in all_targets() if word in own.facts.place_aliases)  # `s3_uri` means `sagemaker`
     field = _MEANT.get(word) or next(of_target, None)
     if field is None:
         return None
@@ -157,7 +157,7 @@ def mapping_hint(node: SchemaNode, name: str, value: Any) -> str | None:
         near = get_close_matches(_DISTRIBUTION.get(value.casefold(), value.casefold()), node.options, n=1)
         return f"write `{name}: {{type: {near[0] if near else node.options[0]}}}`"
     if isinstance(value, str) and DEFAULT_TARGET in node.field_names():
-        starts = {target.name: target.place_prefixes for target in all_targets()}
+        starts = {target.name: target.facts.place_prefixes for target in all_targets()}
         target = next((name for name, prefixes in starts.items() if value.startswith(prefixes)), DEFAULT_TARGET)
         return f"write `{name}: {{{target}: {value}}}`"
     if value is True:

@@ -116,8 +116,8 @@ def _target_texts(model: type[BaseModel]) -> dict[str, str]:
     """Return the help texts of the targets for the fields of `model` that are named after a target."""
     texts: dict[str, str] = {}
     for target in all_targets():
-        texts[target.name] = target.environment_help if model is Environment else target.place_help
-        texts[target.name + OVERRIDES] = target.overrides_help
+        texts[target.name] = target.facts.environment_help if model is Environment else target.facts.place_help
+        texts[target.name + OVERRIDES] = target.facts.overrides_help
     named = {Environment, Input, Output, Checkpoint, ProcessingInput, ProcessingOutput, TrainingJob, ProcessingJob}
     return {field: text for field, text in texts.items() if field in model.model_fields and model in named}
 

@@ -79,7 +79,7 @@ def cost_of(run: Run, status: RunStatus, money: Money | None, tags: dict[str, st
     known = money or Money()
     cost = RunCost(run.job_name, run.target, run.created, tags)
     target = usable_target(run.target)
-    if target is not None and not target.is_paid:
+    if target is not None and not target.facts.is_paid:
         return cost._replace(is_free=True)
     if status.billable_seconds is not None:
         known = known._replace(billable_seconds=status.billable_seconds, cost=status.cost)

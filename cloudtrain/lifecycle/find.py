@@ -127,7 +127,7 @@ def runs_at(where: Where) -> Iterator[ListedRun]:
         SettingsError: the settings that locate the runs are missing.
     """
     name, account = where.target.name, where.account
-    missing = [field for field in where.target.locating_settings if field in getattr(account, "missing", ())]
+    missing = [field for field in where.target.facts.locating_settings if field in getattr(account, "missing", ())]
     if missing:
         hint = f"set {', '.join(f'`{field}`' for field in missing)} in [{name}] of cloudtrain.toml"
         raise SettingsError(f"the settings lack the location of the runs on `{name}`", hint=hint, code="CT915")

@@ -102,7 +102,7 @@ def resolve_run_inputs(job: AnyJob, target: str, settings: Settings) -> Resolved
             notes += _notes(name, written, row, place, state)
             if state.is_final:
                 continue
-            if target_of(target).waits_for_runs:
+            if target_of(target).facts.waits_for_runs:
                 after[row.name] = None
             else:
                 awaited.append(Awaited(path, row.ref))
@@ -192,7 +192,7 @@ class _Search:
         if row.key.startswith((SWEEP, TUNER)):  # a stopped sweep still has a best trial
             has_best = state is RunState.STOPPED and self._store is not None and self._store.outputs_of(row.name)
             return RunState.SUCCEEDED if has_best else state
-        if state.is_final or not target_of(self._target).waits_for_runs:
+        if state.is_final or not target_of(self._target).facts.waits_for_runs:
             return state
         try:
             return service_of(row.target, self._settings).status(row.ref).state
@@ -275,7 +275,7 @@ def _place(store: Store | None, row: RunRecord, wanted: RunInput) -> str:
 
 def _notes(name: str, written: str, row: RunRecord, place: str, state: RunState) -> list[str]:
     notes = [f"input `{name}`: `{written}` is `{place}`, written by `{row.name}`"]
-    if not state.is_final and target_of(row.target).waits_for_runs:
+    if not state.is_final and target_of(row.target).facts.waits_for_runs:
         notes.append(f"the run waits for `{row.name}`, which is {state}")
     elif not state.is_final:
         notes.append(f"`{row.name}` had not ended at the last check: `cloudtrain status {row.name}`")
@@ -304,7 +304,7 @@ class Placed(NamedTuple):
 
 def is_uploaded(item: Input, target: Target) -> bool:
     """Return whether an input is data on this machine that a submit uploads for the target."""
-    return target.uploads_data and is_local_path(item.of(target.name))
+    return "data" in target.parts and is_local_path(item.of(target.name))
 
 
 def place_data(job: AnyJob, target: Target, place_of: Callable[[str, str, bool], tuple[str, str]]) -> Placed:
@@ -417,15 +417,15 @@ def with_secret_places(
     candidates = (where, *([] if emulated is None else [target_of(emulated)]))
     for name, secret in job.environment.secrets.items():
         given = [(target, value_for(secret, target.name)) for target in candidates]
-        found = [place for target, place in given if place and place.partition(":")[0] in target.secret_places]
+        found = [place for target, place in given if place and place.partition(":")[0] in target.facts.secrets]
         if found:
             places[name] = found[0]
             continue
         wrong = next((place for _, place in given if place), None)
         what = f"cannot be read on {where.title} from `{wrong}`" if wrong else f"has no location on {where.title}"
         hint = f"remove it: jobs on {where.title} get no secrets from cloudtrain"
-        if where.secret_places:
-            example = next(iter(where.secret_places.values())).replace("NAME", name)
+        if where.facts.secrets:
+            example = next(iter(where.facts.secrets.values())).replace("NAME", name)
             hint = f'write `environment.secrets.{name}: {{{where.name}: "{example}"}}`'
         path = ("environment", "secrets", name)
         problems.append(Problem(path, f"the secret `{name}` {what}", hint, code="CT072"))
@@ -433,7 +433,7 @@ def with_secret_places(
         raise JobError(problems)
     variables = {**job.environment.variables, VARIABLE: json.dumps(places, sort_keys=True)}
     job = job.model_copy(update={"environment": job.environment.model_copy(update={"variables": variables})})
-    return job, tuple(_missing(places, {**environ, **variables})) if where.has_secrets_here else ()
+    return job, tuple(_missing(places, {**environ, **variables})) if where.facts.has_secrets_here else ()
 
 
 def _missing(places: Mapping[str, str], variables: Mapping[str, str]) -> Iterator[str]:

@@ -107,7 +107,7 @@ def _of_code(last: RunRecord, kept: Kept, ready: Ready) -> Iterator[FileChange]:
     entries = {entry.path: entry for entry in ready.tree.entries}
     with ExitStack() as stack:
         old: Mapping[str, str] = {}
-        is_here = target_of(last.target).run_folder(last.name, ready.where.here.state_dir) is not None
+        is_here = "folder" in target_of(last.target).parts
         if changed and is_here and ready.tree.identity.size < _QUICK:
             from cloudtrain.targets.registry import service_of
 

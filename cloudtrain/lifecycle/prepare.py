@@ -20,7 +20,7 @@ from cloudtrain.job.training import BUNDLED, TrainingJob
 from cloudtrain.plans.plan import Bundle, CompileContext, Finding, Level, Plan, Upload
 from cloudtrain.rules.facts import declared_places
 from cloudtrain.system.files import links_to
-from cloudtrain.system.plugins import DEFAULT_TARGET, target_names
+from cloudtrain.system.plugins import DEFAULT_TARGET, part_of, target_names
 from cloudtrain.targets.common.compiling import run_name, submission_key, without_literals
 from cloudtrain.targets.contract import Service, Target
 from cloudtrain.targets.registry import target_of
@@ -81,7 +81,7 @@ def prepare(
             from cloudtrain.lifecycle.inputs import resolve_run_inputs
 
             job, notes, awaited, after = resolve_run_inputs(job, name, here)
-        job = job if _sent_target(where).keeps_literals else without_literals(job)
+        job = job if _sent_target(where).facts.keeps_literals else without_literals(job)
         if job.environment.secrets:
             from cloudtrain.lifecycle.inputs import with_secret_places
 
@@ -129,8 +129,11 @@ def _place_data(
     if sent is not where.target:
         return emulated_here(job, sent), (), ()
 
+    data_place = part_of(where.target, "data")
+
     def place(sha256: str, name: str, is_file: bool) -> tuple[str, str]:
-        return where.target.data_place(where.settings, where.account, sha256, name, is_file=is_file)
+        folder, path = data_place(where.settings, where.account, sha256, name, is_file=is_file)
+        return folder, path
 
     try:
         return place_data(job, where.target, place)
@@ -309,8 +312,8 @@ class Ready:
         """Return the plan of run number `counter`, with the findings of the checks on this machine. The run's
         name depends on `counter` and on `salt`, the store's salt.
         """
+        from cloudtrain.rules.engine import check_plan
         from cloudtrain.rules.values import values_to_hide
-        from cloudtrain.targets.rules import check_plan
 
         name = run_name(self.work.name, self.key, self.where.here.submitter, salt, counter)
         plan = (self._compile(self.context.after) if self.context.after else self.draft).renamed(name)
@@ -330,7 +333,7 @@ class Ready:
         """Return the list price in US dollars per hour for all instances; None if the target is free or the price is
         unknown.
         """
-        if not self.where.target.is_paid:
+        if not self.where.target.facts.is_paid:
             return None
         subject = self._subject(plan)
         price = subject.reading.machines.price
@@ -340,7 +343,7 @@ class Ready:
         """Return the price in US dollars per hour for all instances, and the maximum run time in seconds. Unknown
         values are None; both are None if the target is free.
         """
-        if not self.where.target.is_paid:
+        if not self.where.target.facts.is_paid:
             return None, None
         subject = self._subject(self.draft)
         return self.hourly_price(self.draft), subject.reading.longest_run
@@ -350,7 +353,7 @@ class Ready:
         `ask=False`, only the runs are checked. With `may_wait`, unfinished runs and their missing output are not
         reported. A plan with errors is returned unchanged.
         """
-        from cloudtrain.targets.rules import rule_named
+        from cloudtrain.rules.engine import rule_named
 
         if plan.errors:
             return plan
@@ -405,7 +408,7 @@ class Ready:
         """Return the error with the problems in `error`, which compile raised, and the errors that the rules find, each
         with its position in the job file.
         """
-        from cloudtrain.targets.rules import check_plan
+        from cloudtrain.rules.engine import check_plan
 
         plan = getattr(error, "plan", None)
         subject = self._subject(plan or Plan(self.where.settings.type, NAMELESS, self.work.name, {}))
@@ -420,10 +423,10 @@ class Ready:
         return JobError([place_problem(problem, self.place_of) for problem in problems])
 
     def _subject(self, plan: Plan) -> Subject:
-        from cloudtrain.targets.rules import subject_of
 
-        processing = None if isinstance(self.work, TrainingJob) else self.work
-        return subject_of(self.view, self.where.settings, self.where.account, plan, self.tree, processing)
+        where, processing = self.where, None if isinstance(self.work, TrainingJob) else self.work
+        reading = where.target.read(self.view, where.settings, where.account, plan, processing)
+        return Subject(reading, where.target, where.settings, self.tree)
 
     def _place(self, finding: Finding) -> Finding:
         finding = finding._replace(hint=_in_form(finding.hint, self.place_of))

@@ -126,7 +126,7 @@ def settings_of(kept: Kept) -> TargetSettings | None:
     """Return the target settings that a run was sent with; None if one of their values is hidden."""
     if "settings" in kept.hidden:
         return None
-    model = target_of(kept.settings["type"]).settings_model
+    model = target_of(kept.settings["type"]).settings
     return model(**{name: value for name, value in kept.settings.items() if name != "type"})
 
 

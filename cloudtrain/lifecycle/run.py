@@ -18,6 +18,7 @@ from cloudtrain.lifecycle.schema import open_store, read_store
 from cloudtrain.lifecycle.store import RunRecord
 from cloudtrain.plans.states import ListedRun, LogLine, Metrics, RunRef, RunState, RunStatus
 from cloudtrain.system.files import folder_size, remove_folder
+from cloudtrain.system.plugins import part_of
 from cloudtrain.targets.contract import ByteProgress, Service
 from cloudtrain.targets.registry import service_of, usable_target
 from cloudtrain.targets.settings import Settings
@@ -123,15 +124,15 @@ class Run:
     @property
     def directory(self) -> Path | None:
         """The run's folder on this machine; None for runs on other targets."""
-        target = usable_target(self.target)
-        return None if target is None else target.run_folder(self.name, self._settings.state_dir)
+        folder_of = part_of(usable_target(self.target), "folder")
+        return None if folder_of is None else folder_of(self.name, self._settings.state_dir)
 
     @property
     def working_files(self) -> dict[str, Path]:
         """Maps names to paths of the new and changed files in the script's working folder, except the model and the
         outputs. `download("work/")` copies them. Empty for runs on other targets."""
-        target = usable_target(self.target)
-        return {} if target is None else target.working_files(self.name, self._settings.state_dir)
+        files_of = part_of(usable_target(self.target), "files")
+        return {} if files_of is None else files_of(self.name, self._settings.state_dir)
 
     def status(self) -> RunStatus:
         """Ask the target for the status of the run, and record it if the store can be written."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from cloudtrain.errors import did_you_mean
-from cloudtrain.system.plugins import all_targets, find_target, target_names
+from cloudtrain.system.plugins import find_usable, part_of, parts
 
 Interconnect = Literal["rdma", "ethernet"]
 Fabric = Literal["efa", "infiniband", ""]
@@ -156,13 +156,13 @@ class InstanceTable(NamedTuple):
 
 def table_of(target: str) -> InstanceTable | None:
     """Return the target's table of instance types; None if the target has none."""
-    table: InstanceTable | None = find_target(target).instance_table if target in target_names() else None
+    table: InstanceTable | None = part_of(find_usable(target), "table")
     return table
 
 
 def tables() -> dict[str, InstanceTable]:
     """Return the tables of all targets that have instance types, by the target's name."""
-    return {target.name: target.instance_table for target in all_targets() if target.instance_table is not None}
+    return parts("table")
 
 
 def name_keys(target: str) -> Callable[[str], str]:

@@ -263,7 +263,7 @@ class Plan:
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     def forms(self) -> dict[str, Callable[[], str]]:
-        """Map each name in `Target.plan_formats` to a function that returns the request in that format. Other tools
+        """Map each of the target's `plan_formats` to a function that returns the request in that format. Other tools
         for the target read these formats.
         """
         forms = getattr(self._exports(), "forms", None)
@@ -349,9 +349,9 @@ class Plan:
 
     def _exports(self) -> Any:
         """Return the target's exports of this plan; None if the target has none for this kind of request."""
-        from cloudtrain.system.plugins import find_part
+        from cloudtrain.system.plugins import find_usable, part_of
 
-        exports = find_part(self.target, "export")
+        exports = part_of(find_usable(self.target), "export")
         return None if exports is None else exports.of(self)
 
     def _export(self, method: str) -> Any:
@@ -363,9 +363,9 @@ class Plan:
         export = getattr(self._exports(), method, None)
         if export is not None:
             return export
-        from cloudtrain.system.plugins import all_targets, find_part
+        from cloudtrain.system.plugins import all_targets, part_of
 
-        names = [target.name for target in all_targets() if hasattr(find_part(target.name, "export"), method)]
+        names = [target.name for target in all_targets() if hasattr(part_of(target, "export"), method)]
         calls = " or ".join(f'`ct.plan(job, "{name}").{method}()`' for name in names)
         message = f"a plan for `{self.target}` has no `{method}`"
         raise UsageError(message, hint=f"write {calls}" if calls else None, code="CT904")

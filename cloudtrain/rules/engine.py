@@ -1,20 +1,22 @@
 """Preflight rules, which find mistakes in a job before it costs money. Each rule is a function with a code.
 
 A target's rules are in the target's folder. They are imported with the first job for that target, so a local dry run
-does not wait for the rules of a cloud. `cloudtrain.targets.registry` lists the rules of all targets.
+does not wait for the rules of a cloud.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from cloudtrain.code.tree import Tree
+from cloudtrain.errors import TargetUnavailable, UsageError, did_you_mean, shortened
 from cloudtrain.job.data import Checkpoint
 from cloudtrain.job.distribution import (
     MPI,
@@ -36,6 +38,7 @@ from cloudtrain.machines.choose import MachineGroup, Machines
 from cloudtrain.machines.overlay import type_named
 from cloudtrain.plans.plan import Finding, Level, Plan
 from cloudtrain.rules.facts import DataPlace, declared_places
+from cloudtrain.system.plugins import OWN_PACKAGE, PORTABLE, all_targets, package_of_target
 
 if TYPE_CHECKING:
     from cloudtrain.job.processing import ProcessingJob
@@ -73,20 +76,15 @@ def keys_named(*keys: str) -> KeysOf:
 IMAGE: ValuePath = ("environment", "image")
 
 
-class Where(Protocol):
-    """The attributes and methods of a target that rules use."""
+class CheckedTarget(Protocol):
+    """The attributes of a target that rules use."""
 
     name: ClassVar[str]
     title: ClassVar[str]
-    is_paid: ClassVar[bool]
-    secret_places: ClassVar[Mapping[str, str]]
-    rule_prefix: ClassVar[str]
-    rule_modules: ClassVar[tuple[str, ...]]
-    only_training_rule_modules: ClassVar[tuple[str, ...]]
-
-    def refuse_path(self, path: str) -> str | None:
-        """Return why the target does not support `path` for a file in the bundle; None if the target supports it."""
-        ...
+    prefix: ClassVar[str]
+    facts: ClassVar[Any]
+    """The `TargetFacts`, which stand above this module."""
+    parts: ClassVar[Mapping[str, str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +222,7 @@ class Subject:
     """The object that rules check: the reading of a plan, the target with its settings, and the user's files."""
 
     reading: Reading
-    where: Where
+    where: CheckedTarget
     target: Any
     """The settings of `where`."""
     tree: Tree
@@ -308,9 +306,6 @@ class Rule(NamedTuple):
 _IN_PLACE = r"add |call |did you mean|write(?: for example)? `(?!\w+: )[^`]+`$"
 """Hints that also fit a value in the overrides: a field to add beside it, or another value."""
 
-PORTABLE = "CT"
-"""Prefix of the codes of rules for all targets."""
-
 registered: dict[str, Rule] = {}
 
 
@@ -343,27 +338,83 @@ _PORTABLE = ("cloudtrain.rules.job", "cloudtrain.rules.values")
 _ORDER = ("error", "warning", "notice")
 
 
-def load_rules(modules: Iterable[str] = ()) -> None:
-    """Import the portable rules and the rules in `modules`. Importing a module registers its rules."""
-    for module in (*_PORTABLE, *modules):
+def load_rules(target: CheckedTarget, *, online: bool = False) -> None:
+    """Import the portable rules and the target's rules; with `online`, also those of its service. Importing a module
+    registers its rules.
+
+    Raises:
+        TargetUnavailable: a module of another package cannot be imported, or its rules have wrong codes.
+    """
+    for module in _PORTABLE:
         import_module(module)
+    known = set(registered)
+    abilities = ("rules", "training_rules", *(("online",) if online else ()))
+    try:
+        for module in (module for ability in abilities for module in target.parts.get(ability, "").split()):
+            import_module(module)
+        wrong = next((code for code in registered.keys() - known if not code.startswith(target.prefix)), None)
+        if wrong is not None:
+            raise ValueError(f"the code `{wrong}` does not begin with `{target.prefix}`")
+    except Exception as error:
+        package = package_of_target(target.name)
+        if package == OWN_PACKAGE:
+            raise
+        for code in registered.keys() - known:
+            del registered[code]
+        message = f"the rules of the target `{target.name}` cannot be loaded: {type(error).__name__}: {error}"
+        hint = f"upgrade its package `{package}`, or uninstall it: `pip uninstall {package}`"
+        raise TargetUnavailable(message, hint=hint) from error
 
 
-def run_checks(subject: Subject, *, ignored: Collection[str] = (), portable: bool = False) -> tuple[Finding, ...]:
-    """Return all findings for a job, errors first. The rules must have been loaded with `load_rules`.
+def all_rules() -> list[Rule]:
+    """Return all rules of all targets, sorted by code."""
+    for target in all_targets():
+        with suppress(TargetUnavailable):  # the rules of a broken package; its own jobs report them
+            load_rules(target, online=True)
+    return [registered[code] for code in sorted(registered)]
+
+
+def rule_named(code: str) -> Rule:
+    """Return the rule with the code `code`, in upper or lower case.
+
+    Raises:
+        UsageError: the code is unknown.
+    """
+    all_rules()
+    rule = registered.get(code.upper())
+    if rule is not None:
+        return rule
+    from cloudtrain.job.codes import error_codes
+
+    if code.upper() in error_codes():
+        hint = f"`cloudtrain explain {code.upper()}` explains how to correct it"
+        raise UsageError(f"`{code.upper()}` is an error code, and errors cannot be ignored", hint=hint)
+    near = did_you_mean(code.upper(), registered) if len(code) > 3 else None
+    hint = near if near and near.startswith("did you mean") else "`cloudtrain explain` lists all codes"
+    raise UsageError(f"the rule `{shortened(code)}` does not exist", hint=hint)
+
+
+def check_plan(subject: Subject, *, ignore: Sequence[str] = (), portable: bool = False) -> tuple[Finding, ...]:
+    """Return all findings for a plan, errors first.
 
     Args:
         subject: the object that the rules check.
-        ignored: codes of rules to skip.
+        ignore: codes of rules to skip, in upper or lower case.
         portable: apply only the portable rules, for a job that could not be compiled to a request.
+
+    Raises:
+        UsageError: `ignore` names a rule that does not exist.
     """
-    prefixes = (PORTABLE,) if portable else (PORTABLE, subject.where.rule_prefix)
+    ignored = {rule_named(code).code for code in ignore}
+    load_rules(subject.where)
+    prefixes = (PORTABLE,) if portable else (PORTABLE, subject.where.prefix)
     codes = (code for code in sorted(registered) if code.startswith(prefixes) and code not in ignored)
     rules = [registered[code] for code in codes]
     if subject.processing is not None:
-        rules = [rule for rule in rules if rule.module not in subject.where.only_training_rule_modules]
-    findings = [found for rule in rules for found in rule.findings(subject)]
-    return tuple(sorted(findings, key=lambda found: (_ORDER.index(found.level.value), found.code)))
+        only_training = subject.where.parts.get("training_rules", "").split()
+        rules = [rule for rule in rules if rule.module not in only_training]
+    findings = [finding for rule in rules for finding in rule.findings(subject)]
+    return tuple(sorted(findings, key=lambda finding: (_ORDER.index(finding.level.value), finding.code)))
 
 
 # Functions that read values from a finished request. Overrides can put anything into a request, so values of a wrong

@@ -9,7 +9,7 @@ from itertools import accumulate, combinations
 from posixpath import normpath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cloudtrain.code.data import name_findings, secret_findings, size_findings
+from cloudtrain.code.data import name_findings, refuse_archive_path, secret_findings, size_findings
 from cloudtrain.code.files import escape_path
 from cloudtrain.code.suspects import suspects
 from cloudtrain.errors import did_you_mean
@@ -18,7 +18,7 @@ from cloudtrain.plans.plan import Finding, Level
 from cloudtrain.rules.engine import Fault, Subject, rule
 from cloudtrain.rules.facts import DataPlace
 from cloudtrain.runtime.secret_values import VARIABLE
-from cloudtrain.system.plugins import target_names
+from cloudtrain.system.plugins import part_of, target_names
 
 if TYPE_CHECKING:
     from cloudtrain.job.training import TrainingJob
@@ -105,10 +105,10 @@ def _name_of(found: SecretValue) -> str:
 
 def _hint(subject: Subject, found: SecretValue) -> str:
     """Return the hint to let the job look up the secret through `environment.secrets`."""
-    if not subject.where.secret_places:
+    if not subject.where.facts.secrets:
         return "remove it, and let the script read it itself; `cloudtrain explain CT305` explains why"
     name = str(found.path[-1]) if found.path[:2] == ("environment", "variables") else "NAME"
-    example = next(iter(subject.where.secret_places.values())).replace("NAME", name)
+    example = next(iter(subject.where.facts.secrets.values())).replace("NAME", name)
     place = f'`environment.secrets: {{{name}: {{{subject.where.name}: "{example}"}}}}`'
     return f"let the job look it up with {place}; `cloudtrain explain CT305` explains why"
 
@@ -328,7 +328,8 @@ def name_that_cannot_be_sent(subject: Subject) -> Iterable[Fault]:
     is limited, because the archive is unpacked into another folder. On Azure ML each file is a blob. The name of a blob
     is Unicode text of at most 1,024 characters without control characters, and no part of it ends with a dot.
     """
-    return _faults(name_findings(subject.tree, subject.plan.target, subject.where.refuse_path), "CT306")
+    refuse = part_of(subject.where, "path") or refuse_archive_path
+    return _faults(name_findings(subject.tree, subject.plan.target, refuse), "CT306")
 
 
 def _credentials(source: str) -> Iterator[Fault]:

@@ -28,6 +28,9 @@ OWN = "cloudtrain."
 
 OWN_PACKAGE = "cloudtrain"
 
+PORTABLE = "CT"
+"""Prefix of the codes of rules for all targets."""
+
 DEFAULT_TARGET = "local"
 """The target used when you name none: this machine, which needs no account."""
 
@@ -62,14 +65,31 @@ def find_usable(name: str) -> Any | None:
         return None
 
 
-def find_part(name: str, part: str) -> Any:
-    """Import and return an optional part of the target `name`, such as `export`; None if the target has no such part,
-    or cannot be used."""
-    place = getattr(find_usable(name), "parts", {}).get(part)
-    if place is None:
-        return None
-    module, _, attribute = place.partition(":")
-    return getattr(import_module(module), attribute)
+def part_of(target: object, ability: str) -> Any:
+    """Import and return an optional part of a target, such as `export`; None if the target has no such part.
+
+    Raises:
+        TargetUnavailable: the part is another package's, and cannot be imported.
+    """
+    place: str | None = getattr(target, "parts", {}).get(ability)
+    return None if place is None else _import(place)
+
+
+def parts(ability: str) -> dict[str, Any]:
+    """Import and return this part of each target that has it, by the target's name, in display order."""
+    return {target.name: part_of(target, ability) for target in all_targets() if ability in target.parts}
+
+
+@cache
+def _import(place: str) -> Any:
+    module, _, name = place.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        if module.startswith(OWN):
+            raise
+        message = f"`{place}` cannot be loaded: {type(error).__name__}: {error}"
+        raise TargetUnavailable(message, hint="upgrade the package that adds the target, or uninstall it") from error
 
 
 def all_targets() -> list[Any]:
@@ -140,17 +160,47 @@ def _load(entry: EntryPoint) -> tuple[Any, str, str]:
     upgrade = f"upgrade its package `{package}`, or uninstall it: `pip uninstall {package}`"
     try:
         target = entry.load()()
-        refuse = getattr(target, "refuse_name", None)
-        wrong = "it is not a subclass of `cloudtrain.targets.contract.Target`" if refuse is None else refuse(name)
+        wrong = _refusal(target, name)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the other targets have to go on
         wrong = f"{type(error).__name__}: {error.message if isinstance(error, CloudtrainError) else error}"
     if wrong is not None:
         return None, f"the target `{name}` cannot be loaded from `{entry.value}`: {wrong}", upgrade
     for other in target_names()[: target_names().index(name)]:
-        if getattr(find_usable(other), "rule_prefix", None) == target.rule_prefix:
-            message = f"the codes of the rules of `{name}` begin with `{target.rule_prefix}`, as those of `{other}` do"
+        if getattr(find_usable(other), "prefix", None) == target.prefix:
+            message = f"the codes of the rules of `{name}` begin with `{target.prefix}`, as those of `{other}` do"
             return None, message, upgrade
     return target, "", ""
+
+
+_CONTRACT = "cloudtrain.targets.contract"
+"""The module with the base class of targets. It stands above this module."""
+
+
+def _refusal(target: Any, name: str) -> str | None:
+    """Return why cloudtrain cannot use the target of another package under `name`, the name of its entry point, as a
+    clause; None if it can.
+    """
+    if all(base.__module__ != _CONTRACT for base in type(target).__mro__):
+        return f"it is not a subclass of `{_CONTRACT}.Target`"
+    earlier = next((word for word in ("settings_model", "rule_prefix", "rule_modules") if hasattr(target, word)), None)
+    if earlier is not None:
+        return f"its class sets `{earlier}`, as targets for earlier versions of cloudtrain do"
+    missing = [word for word in ("name", "title", "settings", "prefix") if getattr(target, word, None) is None]
+    if missing:
+        return f"its class has no `{missing[0]}`"
+    fact = next((word for word in vars(target.facts) if hasattr(target, word)), None)
+    if fact is not None:
+        return f"its class sets `{fact}`, which is one of its `facts`"
+    if target.name != name:
+        return f"its class calls it `{target.name}`"
+    if len(target.prefix) != 2 or not (target.prefix.isalpha() and target.prefix.isupper()):
+        return f"its `prefix` is `{target.prefix}`, not two capital letters"
+    if target.prefix == PORTABLE:
+        return f"its `prefix` is `{PORTABLE}`, which stands for all targets"
+    kind = getattr(target.settings, "model_fields", {}).get("type")
+    if kind is None or kind.default != name:
+        return f'its `settings` lacks `type: Literal["{name}"] = "{name}"`'
+    return None
 
 
 @cache

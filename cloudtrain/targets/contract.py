@@ -7,7 +7,8 @@ against the numbered rules of the class `Service`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -16,18 +17,13 @@ from cloudtrain.plans.states import ListedRun, LogLine, QueuedRun, RunRef, RunSt
 
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob, ProcessingJob
-    from cloudtrain.job.sweep import Objective, Sweep
+    from cloudtrain.job.sweep import Objective
     from cloudtrain.job.training import TrainingJob
-    from cloudtrain.machines.table import InstanceTable
     from cloudtrain.plans.plan import CompileContext, Finding, Plan, Upload
     from cloudtrain.plans.states import Trial
     from cloudtrain.rules.engine import Reading
-    from cloudtrain.targets.adoption import Adopter, BatchSettings, Draft, Original, StaticCall
     from cloudtrain.targets.settings import TargetSettings
 
-
-_NEEDED = ("name", "title", "settings_model", "rule_prefix")
-"""The attributes that every target defines, besides its abstract methods."""
 
 ByteProgress = Callable[[int, int], None]
 """Called with the number of uploaded bytes so far, and the total number of bytes."""
@@ -238,104 +234,100 @@ class Tuner(Service, Protocol):
         raise UsageError(f"the tuner of `{name}` cannot continue a sweep", hint=hint, code="CT064")
 
 
+@dataclass(frozen=True, kw_only=True)
+class TargetFacts:
+    """What job files, the JSON Schema, checks and reports need to know of a target. All have a default."""
+
+    is_paid: bool = True
+    """Whether a provider rents out the job's machines by the hour."""
+    place_example: str = ""
+    """An example of a data path on this target, such as `s3://bucket/train`."""
+    place_help: str = ""
+    """A description of data paths on this target. The JSON Schema shows this text."""
+    place_prefixes: tuple[str, ...] = ()
+    """Prefixes that data paths have only on this target, such as `s3://`."""
+    place_aliases: tuple[str, ...] = ()
+    """Names that other tools use for the field with a data path on this target, such as `s3_uri`."""
+    emulated_places: str = ""
+    """The prefix of made-up data paths in an emulation, for data that is only on this machine: `s3://emulated`."""
+    environment_help: str = ""
+    """A description of `environment.NAME`; empty if the target has no named environments."""
+    overrides_help: str = "Merged last into the request."
+    """A description of `NAME_overrides`."""
+    secrets: Mapping[str, str] = field(default_factory=lambda: {"env": "env:NAME", "file": "file:~/.secrets/NAME"})
+    """The schemes of `environment.secrets` that a job on this target can read, each with an example that contains
+    `NAME`. Hints show the first example."""
+    has_secrets_here: bool = False
+    """Whether the job reads its secrets on this machine, so that cloudtrain can report a missing secret before the
+    start."""
+    keeps_literals: bool = False
+    """Whether an input with a plain `value` stays an input in the request. Otherwise references to it are replaced by
+    the value."""
+    waits_for_runs: bool = False
+    """Whether a run itself can wait for the runs in `CompileContext.after`, whose outputs it reads."""
+    locating_settings: tuple[str, ...] = ()
+    """The settings without which the target's runs cannot be listed, such as `region`."""
+    plan_formats: tuple[str, ...] = ()
+    """Formats of a plan for the target's own tools: the names in `Plan.forms`, which the part `export` makes."""
+    extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Extras of the package, each with the packages that it installs: `{"EXTRA": ("its-sdk",)}`."""
+
+
 class Target(ABC):
-    """A service or machine that runs jobs. Importing a target is fast, because only its service imports SDKs.
+    """A service or machine that runs jobs: data, and the functions `account`, `compile` and `service`. Importing a
+    target is fast, because only its service imports SDKs.
 
     Each subclass is listed in the entry-point group `cloudtrain.targets`. Its name then works in job files
     (`inputs.train.NAME`, `NAME_overrides`), in `cloudtrain.toml`, in the JSON Schema, and in every command.
+
+    `parts` maps an ability to `module:name`, or for rules to modules; they are imported on first use. A target without
+    an ability leaves it out.
+
+        rules           modules, separated by spaces, that register rules on import
+        training_rules  the same, for rules that apply only to training jobs
+        online          the same, for the rules that `Service.check` reports
+        table           the `InstanceTable` of the target's instance types
+        export          a class with those methods of `Plan`, such as `to_yaml`, that the target supports, and `forms`.
+                        Its class method `of(plan)` returns an instance, or None if other tools cannot send the request
+        data            (settings, account, sha256, name, *, is_file) -> (folder, path): the storage folder to upload
+                        the data `name` of this machine to, whose hash is `sha256`, and the path that the input then
+                        gets: the folder, or with `is_file` the file in it
+        emulate         (job, settings of the local target, context) -> Plan of a local run that emulates this target,
+                        or JobError; the hint names an alternative
+        sweep           (sweep, settings, context) -> Plan with the request to the target's own tuner, or JobError
+                        (CT061). `sweep.job` is the job of the first trial. Pure, like `compile`
+        tuner           (environ) -> Tuner. A target with `sweep` has a tuner, and the other way round
+        adopt           () -> Adopter, with which `cloudtrain adopt` converts the service's own requests to jobs
+        fetch           (place, name, settings, environ) -> Original: the job `name` of the service, with its code if it
+                        can be read. `place` is the middle part of the job's reference; `settings` supply what it lacks
+        static          (calls) -> (Draft, expressions) of the first job that a script's SDK calls create, with the
+                        expression of each field whose value is not a constant in the script; None without such a call
+        batch           (options by long name, lines before the launch) -> BatchSettings of a batch script; None for
+                        other scripts
+        container       (options by long name) -> BatchSettings with the image that the command which starts a batch
+                        job's processes names; None if it names none
+        absolute        (settings, environ, cwd) -> settings with absolute paths in place of relative ones and of names
+                        such as `conda:NAME`. Makes no network request
+        path            (path) -> why the target does not accept this file in a bundle, as a clause such as `whose path
+                        is too long`; None if it does. By default, the limits of archives apply
+        folder          (run name, state folder) -> the run's folder on this machine
+        files           (run name, state folder) -> the files that the script wrote into its working folder on this
+                        machine, by relative path
+        examine         (settings, account) -> the line of `cloudtrain doctor` about the account, or None
     """
 
     name: ClassVar[str]
     """The entry point's name: lower-case letters, digits and underscores."""
     title: ClassVar[str]
     """The name shown to users, such as `SageMaker`."""
-    settings_model: ClassVar[type[TargetSettings]]
-    """The model of the table `[NAME]` in `cloudtrain.toml`."""
-    rule_prefix: ClassVar[str]
+    prefix: ClassVar[str]
     """The two capital letters at the beginning of the codes of the target's rules."""
-    rule_modules: ClassVar[tuple[str, ...]] = ()
-    """Modules that register rules on import. cloudtrain imports them before the first check of a job for the target."""
-    online_rule_modules: ClassVar[tuple[str, ...]] = ()
-    """Modules with the rules that `Service.check` reports."""
-    only_training_rule_modules: ClassVar[tuple[str, ...]] = ()
-    """The modules in `rule_modules` whose rules apply only to training jobs."""
-    extras: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Extras of the package, each with the packages that it installs: `{"EXTRA": ("its-sdk",)}`."""
-
+    settings: ClassVar[type[TargetSettings]]
+    """The model of the table `[NAME]` in `cloudtrain.toml`."""
     order: ClassVar[int] = 100
     """Position among the targets in lists. Targets with equal numbers are sorted by name."""
-    plan_formats: ClassVar[tuple[str, ...]] = ()
-    """Formats of a plan for the target's own tools: the names in `Plan.forms`."""
-    is_paid: ClassVar[bool] = True
-    """Whether a provider rents out the job's machines by the hour."""
-    locating_settings: ClassVar[tuple[str, ...]] = ()
-    """The settings without which the target's runs cannot be listed, such as `region`."""
-    place_example: ClassVar[str] = ""
-    """An example of a data path on this target, such as `s3://bucket/train`."""
-    place_help: ClassVar[str] = ""
-    """A description of data paths on this target. The JSON Schema shows this text."""
-    place_prefixes: ClassVar[tuple[str, ...]] = ()
-    """Prefixes that data paths have only on this target, such as `s3://`."""
-    place_aliases: ClassVar[tuple[str, ...]] = ()
-    """Names that other tools use for the field with a data path on this target, such as `s3_uri`."""
-    environment_help: ClassVar[str] = ""
-    """A description of `environment.NAME`; empty if the target has no named environments."""
-    overrides_help: ClassVar[str] = "Merged last into the request."
-    secret_places: ClassVar[Mapping[str, str]] = {"env": "env:NAME", "file": "file:~/.secrets/NAME"}
-    """The schemes of `environment.secrets` that a job on this target can read, each with an example that contains
-    `NAME`. Hints show the first example."""
-    has_secrets_here: ClassVar[bool] = False
-    """Whether the job reads its secrets on this machine, so that cloudtrain can report a missing secret before the
-    start."""
-    keeps_literals: ClassVar[bool] = False
-    """Whether an input with a plain `value` stays an input in the request. Otherwise references to it are replaced by
-    the value."""
-    uploads_data: ClassVar[bool] = False
-    """Whether an input may name a path on this machine (`./data`) to upload. Such a target implements `data_place`."""
-    waits_for_runs: ClassVar[bool] = False
-    """Whether a run itself can wait for the runs in `CompileContext.after`, whose outputs it reads."""
-    can_emulate: ClassVar[bool] = False
-    """Whether the target implements `emulate`."""
-    emulated_places: ClassVar[str] = ""
-    """The prefix of made-up data paths in an emulation, for data that is only on this machine: `s3://emulated`."""
-
-    has_tuner: ClassVar[bool] = False
-    """Whether the target has its own tuner, through `compile_sweep` and `tuner`. Otherwise this machine drives a
-    sweep."""
-
+    facts: ClassVar[TargetFacts] = TargetFacts()
     parts: ClassVar[Mapping[str, str]] = {}
-    """The target's optional parts: maps an ability to `module:name`, which is imported on first use.
-
-    `export`: a class with those methods of `Plan`, such as `to_yaml`, that the target supports, and `forms`. Its class
-    method `of` returns an instance for a plan, or None for a request that other tools cannot send.
-    """
-
-    def refuse_name(self, name: str) -> str | None:
-        """Return why cloudtrain cannot use this target under `name`, the name of its entry point, as a clause; None if
-        it can. cloudtrain asks the targets of other packages.
-        """
-        from cloudtrain.rules.engine import PORTABLE
-
-        missing = [field for field in _NEEDED if getattr(self, field, None) is None]
-        if missing:
-            return f"its class has no `{missing[0]}`"
-        if self.name != name:
-            return f"its class calls it `{self.name}`"
-        if len(self.rule_prefix) != 2 or not (self.rule_prefix.isalpha() and self.rule_prefix.isupper()):
-            return f"its `rule_prefix` is `{self.rule_prefix}`, not two capital letters"
-        if self.rule_prefix == PORTABLE:
-            return f"its `rule_prefix` is `{PORTABLE}`, which stands for all targets"
-        field = getattr(self.settings_model, "model_fields", {}).get("type")
-        if field is None or field.default != name:
-            return f'its `settings_model` lacks `type: Literal["{name}"] = "{name}"`'
-        return None
-
-    def settings_here(self, settings: Any, *, environ: Mapping[str, str], cwd: Path) -> Any:
-        """Return the settings with relative paths, and names such as `conda:NAME`, replaced by absolute paths.
-
-        Makes no network request.
-        """
-        return settings
 
     @abstractmethod
     def account(self, settings: Any, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> Account:
@@ -358,39 +350,9 @@ class Target(ABC):
             TargetUnavailable: this machine cannot use the target.
         """
 
-    def compile_sweep(self, sweep: Sweep, settings: Any, context: CompileContext) -> Plan:
-        """Return the plan of a sweep, with the request to the target's own tuner. Only for targets with `has_tuner`.
-
-        Pure, like `compile`. `sweep.job` is the job of the first trial.
-
-        Raises:
-            JobError: the tuner cannot run the sweep (`CT061`; the hint names an alternative), or the target cannot run
-            its trials.
-        """
-        raise AssertionError(f"the target {self.name} has no tuner")
-
-    def tuner(self, *, environ: Mapping[str, str], state_dir: Path) -> Tuner:
-        """Return the service for the target's own tuner. Only for targets with `has_tuner`."""
-        raise AssertionError(f"the target {self.name} has no tuner")
-
     @abstractmethod
     def service(self, *, environ: Mapping[str, str], state_dir: Path) -> Service:
         """Return the service. It imports its SDKs on first use."""
-
-    def data_place(self, settings: Any, account: Any, sha256: str, name: str, *, is_file: bool) -> tuple[str, str]:
-        """Return the storage folder to upload local data to, and the storage path that the input then gets: the folder,
-        or with `is_file` the file in it. Only for targets with `uploads_data`.
-
-        Args:
-            sha256: the hash of the data.
-            name: the name of the folder or file on this machine.
-        """
-        raise AssertionError(f"the target {self.name} cannot upload data")
-
-    @property
-    def instance_table(self) -> InstanceTable | None:
-        """Return the table of the target's instance types; None if the target has none, like the local target."""
-        return None
 
     def read(
         self, job: TrainingJob, settings: Any, account: Any, plan: Plan, processing: ProcessingJob | None = None
@@ -399,78 +361,3 @@ class Target(ABC):
         from cloudtrain.rules.engine import Reading
 
         return Reading(self.name, job, account, plan, processing)
-
-    def refuse_path(self, path: str) -> str | None:
-        """Return why the target does not accept the file `path` in a bundle, as a clause such as
-        `whose path is too long`; None if it accepts the file."""
-        from cloudtrain.code.data import refuse_archive_path
-
-        return refuse_archive_path(path)
-
-    def emulate(self, job: TrainingJob, settings: Any, context: CompileContext) -> Plan:
-        """Return the plan of a local run that emulates this target. `settings` are the settings of the local target.
-
-        Raises:
-            JobError: this machine cannot emulate the job; the hint names an alternative.
-        """
-        raise AssertionError(f"the target {self.name} has no emulation")
-
-    def run_folder(self, run_name: str, state_dir: Path) -> Path | None:
-        """Return the folder of a run on this machine; None if the target's runs are not on this machine."""
-        return None
-
-    def working_files(self, run_name: str, state_dir: Path) -> dict[str, Path]:
-        """Return the files that a run's script wrote into its working folder on this machine, by relative path; empty
-        if the target's runs are not on this machine.
-
-        Raises:
-            TargetError: the run's folder is missing or damaged.
-        """
-        return {}
-
-    def adopter(self) -> Adopter | None:
-        """Return the object with which `cloudtrain adopt` converts the service's own requests to jobs; None if the
-        target has none."""
-        return None
-
-    def fetch_original(self, place: str, name: str, settings: Any, environ: Mapping[str, str]) -> Original:
-        """Fetch the job `name` from the target for `cloudtrain adopt`, with its code if it can be read. `place` is the
-        middle part of the job's reference; if it is incomplete, `settings` supply the rest.
-
-        Raises:
-            UsageError: the target has no such job, or cloudtrain cannot fetch its jobs.
-            TargetError: the target does not answer.
-        """
-        hint = "adopt the job from a file that describes it: docs/adopting.md lists the formats"
-        raise UsageError(f"cloudtrain cannot fetch jobs from `{self.name}`", hint=hint, code="CT975")
-
-    def batch_settings(self, options: Mapping[str, str], setup: Sequence[str]) -> BatchSettings | None:
-        """Convert a batch script of the target's own scheduler to settings, for `cloudtrain adopt`. Return None if the
-        target has no such scripts.
-
-        Args:
-            options: the options in the script's directives, by long name.
-            setup: the lines before the launch command that prepare it: load modules, activate an environment.
-        """
-        return None
-
-    def container_settings(self, options: Mapping[str, str]) -> BatchSettings | None:
-        """Convert the options of the command that starts the processes of a batch job in a container to the image and
-        settings, for `cloudtrain adopt`. Return None if the options name no image, or no scheduler of the target has
-        such a command. `options` are by long name.
-        """
-        return None
-
-    def draft_of_calls(self, calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
-        """Return the draft of the first job that a script's SDK calls create. Also return the expression of each field
-        whose value is not a constant in the script. Return None if no call creates a job of this target."""
-        return None
-
-    def examine(self, settings: Any, account: Any) -> str | None:
-        """Return the line that `cloudtrain doctor` shows about the account, such as `workspace prod, from config.json`;
-        None if there is nothing to show.
-
-        Raises:
-            CloudtrainError: the account has a problem.
-        """
-        return None

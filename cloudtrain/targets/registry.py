@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Protocol, cast
 from cloudtrain.errors import TargetUnavailable, did_you_mean
 from cloudtrain.system.plugins import all_targets as all_found
 from cloudtrain.system.plugins import find_target, find_usable, target_names
-from cloudtrain.targets.contract import Service, Target
 
 if TYPE_CHECKING:
-    pass
+    from cloudtrain.targets.contract import Service, Target
 
 
 class ServiceContext(Protocol):
@@ -39,7 +38,7 @@ def target_of(name: str) -> Target:
         near = did_you_mean(name, target_names()) or ""
         hint = "install the package that adds it" + (f"; {near}" if near.startswith("did you mean") else "")
         raise TargetUnavailable(f"the target `{name}` is not installed", hint=hint)
-    return cast(Target, find_target(name))
+    return cast("Target", find_target(name))
 
 
 def usable_target(name: str) -> Target | None:

@@ -204,7 +204,7 @@ class Settings(NamedTuple):
         tables = self.tables or {}
         fields = dict(tables.get(name, {})) | self._profile(profile).get(name, {})
         try:
-            from_files: TargetSettings = find_target(name).settings_model(**fields)
+            from_files: TargetSettings = find_target(name).settings(**fields)
         except JobError as error:
             chosen = profile or self.environ.get("CLOUDTRAIN_PROFILE")
             bases = [*([("profiles", chosen, name)] if chosen else []), (name,)]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from cloudtrain.errors import UsageError
+from cloudtrain.system.plugins import part_of
 from cloudtrain.targets.contract import Account, Service, Target
 from cloudtrain.targets.registry import target_of
 from cloudtrain.targets.settings import Settings, TargetSettings, load_settings
@@ -33,12 +34,9 @@ class Where:
     def of(cls, settings: TargetSettings, here: Settings, *, profile: str | None = None) -> Where:
         """Return the place with these settings. `profile` is the profile for the settings of an emulated target."""
         target, emulated = target_of(settings.type), settings.emulated_target
-        return cls(
-            target,
-            target.settings_here(settings, environ=here.environ, cwd=here.cwd),
-            here,
-            None if emulated is None else here.target(emulated, profile=profile),
-        )
+        if (absolute := part_of(target, "absolute")) is not None:
+            settings = absolute(settings, here.environ, here.cwd)
+        return cls(target, settings, here, None if emulated is None else here.target(emulated, profile=profile))
 
     def queued(self, queue: bool | None, priority: int | None) -> Where:
         """Return the place with these options of cloudtrain's queue. None keeps the value in the settings.
@@ -102,5 +100,5 @@ def _to_json(settings: TargetSettings) -> dict[str, object]:
 
 
 def _from_json(data: Mapping[str, Any]) -> TargetSettings:
-    settings: TargetSettings = target_of(data["type"]).settings_model(**data)
+    settings: TargetSettings = target_of(data["type"]).settings(**data)
     return settings

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.system.plugins import all_targets, find_part, find_target
+from cloudtrain.system.plugins import all_targets, find_target, part_of
 
 METHODS = (
     "fit_arguments",
@@ -27,7 +27,7 @@ SETTINGS = {
 
 
 def supports(target: str, method: str) -> bool:
-    return hasattr(find_part(target, "export"), method)
+    return hasattr(part_of(find_target(target), "export"), method)
 
 
 def plan_for(target: str) -> ct.Plan:
@@ -42,7 +42,7 @@ def test_a_plan_has_what_its_target_supports(target: str) -> None:
     for method in set(METHODS) - own:
         with pytest.raises(ct.CloudtrainError, match=f"a plan for `{target}` has no `{method}`"):
             getattr(plan, method)()
-    assert set(plan.forms()) == set(find_target(target).plan_formats)
+    assert set(plan.forms()) == set(find_target(target).facts.plan_formats)
 
 
 def test_every_method_is_some_target_s() -> None:

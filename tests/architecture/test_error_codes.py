@@ -95,7 +95,7 @@ def test_the_table_has_the_codes_that_are_used() -> None:
 
 def test_the_codes_of_errors_are_no_codes_of_rules() -> None:
     """A code means one thing."""
-    from cloudtrain.targets.rules import all_rules
+    from cloudtrain.rules.engine import all_rules
 
     assert {rule.code for rule in all_rules()} & error_codes().keys() == set()
 

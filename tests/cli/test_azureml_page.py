@@ -14,9 +14,9 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.machines.overlay import load_overlays
 from cloudtrain.machines.table import instance_named, instance_types
+from cloudtrain.rules.engine import all_rules
 from cloudtrain.targets.azureml.compile.job import INFINIBAND
 from cloudtrain.targets.azureml.service.status import STATES
-from cloudtrain.targets.rules import all_rules
 from cloudtrain.targets.settings import load_settings
 from tests.cli.conftest import Cli
 from tests.fakes.azureml import FakeAzure

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 from cloudtrain.plans.plan import Level, Plan
 from cloudtrain.plans.states import RunState, RunStatus
-from cloudtrain.targets.contract import Service, Target
+from cloudtrain.targets.contract import Service, Target, TargetFacts
 from cloudtrain.targets.settings import TargetSettings
 
 class Account(NamedTuple):
@@ -44,9 +44,9 @@ class DeckService(Service):
 class DeckTarget(Target):
     name = "deck"
     title = "the deck"
-    settings_model = Deck
-    rule_prefix = "DE"
-    extras = {"ferric": ("no-such-package",)}
+    settings = Deck
+    prefix = "DE"
+    facts = TargetFacts(extras={"ferric": ("no-such-package",)})
     def account(self, settings, **context): return Account()
     def service(self, **context): return DeckService()
     def compile(self, job, settings, context):
@@ -145,15 +145,20 @@ def test_other_targets_work(install: Callable[..., Path], run: Run, arguments: l
         (("class DeckTarget", "raise SystemExit('no licence')\nclass DeckTarget"), "SystemExit: no licence"),
         (("def compile", "def compiles"), "TypeError: Can't instantiate abstract class DeckTarget"),
         (("class DeckTarget(Target)", "class DeckTarget"), "it is not a subclass of `cloudtrain.targets.contract.Target`"),
-        (('    rule_prefix = "DE"\n', ""), "its class has no `rule_prefix`"),
+        (('    prefix = "DE"\n', ""), "its class has no `prefix`"),
         (('    title = "the deck"\n', ""), "its class has no `title`"),
-        (("    settings_model = Deck\n", ""), "its class has no `settings_model`"),
+        (("    settings = Deck\n", ""), "its class has no `settings`"),
+        (
+            ('settings = Deck\n    prefix = "DE"', 'settings_model = Deck\n    rule_prefix = "DE"'),
+            "its class sets `settings_model`, as targets for earlier versions of cloudtrain do",
+        ),
+        (('prefix = "DE"', 'prefix = "DE"\n    is_paid = False'), "its class sets `is_paid`, which is one of its `facts`"),
         (('name = "deck"', 'name = "desk"'), "its class calls it `desk`"),
-        (('Literal["deck"] = "deck"', 'Literal["desk"] = "desk"'), 'its `settings_model` lacks `type: Literal["deck"]'),
-        (('"DE"', '"CT"'), "its `rule_prefix` is `CT`, which stands for all targets"),
-        (('"DE"', '"deck"'), "its `rule_prefix` is `deck`, not two capital letters"),
+        (('Literal["deck"] = "deck"', 'Literal["desk"] = "desk"'), 'its `settings` lacks `type: Literal["deck"]'),
+        (('"DE"', '"CT"'), "its `prefix` is `CT`, which stands for all targets"),
+        (('"DE"', '"deck"'), "its `prefix` is `deck`, not two capital letters"),
         (('"DE"', '"SM"'), "the codes of the rules of `deck` begin with `SM`, as those of `sagemaker` do"),
-        (('rule_prefix = "DE"', 'rule_prefix = "DE"\n    rule_modules = ("nowhere",)'), "No module named 'nowhere'"),
+        (('prefix = "DE"', 'prefix = "DE"\n    parts = {"rules": "nowhere"}'), "No module named 'nowhere'"),
     ],
 )  # fmt: skip
 def test_it_says_what_is_wrong_with_it(
@@ -204,7 +209,7 @@ def test_a_package_with_the_name_of_a_built_in_target(install: Callable[..., Pat
 
 def test_rules_with_the_codes_of_others(install: Callable[..., Path], run: Run) -> None:
     """A rule has its target's prefix, so no code means two things."""
-    modules = TARGET.replace('rule_prefix = "DE"', 'rule_prefix = "DE"\n    rule_modules = ("deck_rules",)')
+    modules = TARGET.replace('prefix = "DE"', 'prefix = "DE"\n    parts = {"rules": "deck_rules"}')
     install("deck = deck:DeckTarget", deck=modules, deck_rules=RULES.format(code="XX101"))
     done = run("plan", "job.yaml", "--target", "deck")
     assert done.returncode == 4
@@ -212,9 +217,21 @@ def test_rules_with_the_codes_of_others(install: Callable[..., Path], run: Run) 
     assert "XX101" not in run("explain").stdout
 
 
+def test_a_part_that_cannot_be_imported(install: Callable[..., Path], run: Run) -> None:
+    """The target works until the part is needed; then the error names the part."""
+    install(
+        "deck = deck:DeckTarget",
+        deck=TARGET.replace('prefix = "DE"', 'prefix = "DE"\n    parts = {"path": "nowhere:path"}'),
+    )
+    assert run("ps").returncode == 0
+    done = run("plan", "job.yaml", "--target", "deck")
+    assert done.returncode == 4
+    assert "`nowhere:path` cannot be loaded: ModuleNotFoundError: No module named 'nowhere' [CT946]" in done.stderr
+
+
 def test_a_budget_rule_without_a_budget(install: Callable[..., Path], run: Run) -> None:
     """A shared rule finds nothing where the target's settings have no `max_cost`."""
-    modules = TARGET.replace('rule_prefix = "DE"', 'rule_prefix = "DE"\n    rule_modules = ("deck_rules",)')
+    modules = TARGET.replace('prefix = "DE"', 'prefix = "DE"\n    parts = {"rules": "deck_rules"}')
     install("deck = deck:DeckTarget", deck=modules, deck_rules=BUDGET)
     assert run("plan", "job.yaml", "--target", "deck").returncode == 0
     assert "The job could cost more than the budget." in run("explain", "DE412").stdout
@@ -271,7 +288,7 @@ def test_a_target_without_secrets(install: Callable[..., Path], run: Run, packag
     """A job with a secret, or with a value that looks like one, is refused with a hint."""
     install(
         "deck = deck:DeckTarget",
-        deck=TARGET.replace('    rule_prefix = "DE"', '    rule_prefix = "DE"\n    secret_places = {}'),
+        deck=TARGET.replace("facts = TargetFacts(", "facts = TargetFacts(secrets={}, "),
     )
     job = packages.parent / "job.yaml"
     job.write_text(JOB + 'environment: {secrets: {TOKEN: {local: "env:TOKEN"}}}\n')

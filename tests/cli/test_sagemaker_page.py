@@ -14,7 +14,7 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.machines.overlay import load_overlays
 from cloudtrain.machines.table import instance_types
-from cloudtrain.targets.rules import all_rules
+from cloudtrain.rules.engine import all_rules
 from cloudtrain.targets.settings import load_settings
 from tests.cli.conftest import Cli
 from tests.fakes.sagemaker.identity import TRUST

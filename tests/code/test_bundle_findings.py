@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.code.data import name_findings, secret_findings, size_findings
+from cloudtrain.code.data import name_findings, refuse_archive_path, secret_findings, size_findings
 from cloudtrain.code.tree import Tree, scan
 from cloudtrain.plans.plan import Finding, Level
+from cloudtrain.system.plugins import part_of
 from cloudtrain.targets.registry import target_of
 
 MIB = 1 << 20
@@ -17,7 +18,7 @@ MIB = 1 << 20
 
 def named(tree: Tree, target: str) -> list[Finding]:
     """What is said about names that the target cannot carry."""
-    return name_findings(tree, target, target_of(target).refuse_path)
+    return name_findings(tree, target, part_of(target_of(target), "path") or refuse_archive_path)
 
 
 def fill(root: Path, files: dict[str, str]) -> Path:

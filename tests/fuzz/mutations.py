@@ -22,7 +22,7 @@ from tests.fuzz.seeds import Data, Seed, requests, seeds
 
 Path = tuple["str | int", ...]
 
-FORMATS = {target.name: ("text", "json", "request", *target.plan_formats * 2) for target in all_targets()}
+FORMATS = {target.name: ("text", "json", "request", *target.facts.plan_formats * 2) for target in all_targets()}
 JOB = "fuzz"
 """The stem of the job file's name."""
 
@@ -292,7 +292,7 @@ def _settings(rng: Random, start: Seed, target: str) -> bytes | None:
             if rng.random() < 0.85:
                 table = settings.setdefault(target, {})
                 if isinstance(table, dict):
-                    _add_field(rng, table, find_target(target).settings_model, target)
+                    _add_field(rng, table, find_target(target).settings, target)
             else:
                 rng.choice((_replace, _delete, _rename, _duplicate))(rng, settings)
     text, suffix = written(settings, ".toml")

@@ -194,7 +194,7 @@ def test_every_habit_leads_to_a_field() -> None:
 
 def test_every_setting_of_a_target_is_known_as_one() -> None:
     """A new account setting must be in the table, unless the job has a field of that name."""
-    settings = {name for target in all_targets() for name in target.settings_model.model_fields}
+    settings = {name for target in all_targets() for name in target.settings.model_fields}
     shared = {"type", "prefix", "launch", "python", "instance_count", "processes_per_instance"}
     assert all(map(_is_setting, settings - shared))
 

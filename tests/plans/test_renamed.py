@@ -16,6 +16,7 @@ from cloudtrain.errors import JobError
 from cloudtrain.job.file import SUFFIXES
 from cloudtrain.plans.plan import Bundle, CompileContext, Machine, Plan
 from cloudtrain.plans.processes import Alike, Process, Processes
+from cloudtrain.system.plugins import part_of
 from cloudtrain.targets.azureml.compile.job import compile_azureml
 from cloudtrain.targets.common.launch import LocalAccount
 from cloudtrain.targets.local.compile import compile_local
@@ -83,7 +84,7 @@ def everywhere() -> Iterator[tuple[str, Compile]]:
         file for file in (REPOSITORY / "examples").iterdir() if file.suffix in SUFFIXES and "toml" not in file.name
     ]
     files += (REPOSITORY / "training_scripts").glob("*/job.yaml")
-    emulated = {target.name: ct.Local(emulate=target.name) for target in all_targets() if target.can_emulate}
+    emulated = {target.name: ct.Local(emulate=target.name) for target in all_targets() if "emulate" in target.parts}
     for file in sorted(files):
         job = ct.load_job(file)
         for settings in (*SETTINGS.values(), *emulated.values()):
@@ -101,12 +102,12 @@ def tuners() -> Iterator[tuple[str, Compile]]:
     job = {**sweeps.JOB, "checkpoint": {"sagemaker": "s3://b/c/"}, "outputs": {"logs": {}}}
     fields: dict[str, Any] = {"search": {"lr": {"log": [1e-4, 1e-1]}}, "objective": {"minimize": "val_loss"}}
     for target in all_targets():
-        if target.has_tuner:
+        if "tuner" in target.parts:
             place = job if target.name == "azureml" else {**job, "outputs": {}}
             sweep = ct.Sweep(name="tune", job={**place, "checkpoint": None}, trials=8, **fields)
             yield (
                 f"sweep on {target.name}",
-                lambda name, t=target, s=sweep: t.compile_sweep(
+                lambda name, t=target, s=sweep: part_of(t, "sweep")(
                     s, SETTINGS[t.name], CompileContext(name, BUNDLE, ACCOUNTS[t.name])
                 ),
             )

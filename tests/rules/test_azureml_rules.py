@@ -10,10 +10,10 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.code.tree import scan
 from cloudtrain.plans.plan import CompileContext, Finding
+from cloudtrain.rules.engine import all_rules, check_plan, rule_named
 from cloudtrain.targets.azureml.compile.job import compile_azureml
-from cloudtrain.targets.rules import all_rules, check_plan, rule_named
-from cloudtrain.targets.rules import subject_of as make_subject
 from tests.rules.azureml_rule_cases import CASES, Case
+from tests.rules.subjects import subject_of as make_subject
 
 MakeSource = Callable[..., Path]
 

@@ -11,12 +11,12 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.code.tree import scan
 from cloudtrain.plans.plan import CompileContext, Finding
-from cloudtrain.targets.rules import check_plan
-from cloudtrain.targets.rules import subject_of as make_subject
+from cloudtrain.rules.engine import check_plan
 from cloudtrain.targets.sagemaker.compile.processing import compile_processing
 from tests.rules import azureml_rule_cases as azure
 from tests.rules import sagemaker_rule_cases as aws
 from tests.rules import test_rules as local
+from tests.rules.subjects import subject_of as make_subject
 from tests.rules.test_overrides import found
 
 MakeSource = Callable[..., Path]

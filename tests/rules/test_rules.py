@@ -13,13 +13,12 @@ import cloudtrain as ct
 from cloudtrain.code.tree import scan
 from cloudtrain.errors import UsageError
 from cloudtrain.plans.plan import CompileContext, Finding, Machine
-from cloudtrain.rules.engine import PORTABLE
-from cloudtrain.system.plugins import all_targets
+from cloudtrain.rules.engine import all_rules, check_plan, rule_named
+from cloudtrain.system.plugins import PORTABLE, all_targets
 from cloudtrain.targets.common.launch import LocalAccount
 from cloudtrain.targets.local.compile import compile_local
-from cloudtrain.targets.rules import all_rules, check_plan, rule_named
-from cloudtrain.targets.rules import subject_of as make_subject
 from tests.code.credential_files import Maker
+from tests.rules.subjects import subject_of as make_subject
 
 SOURCE = {"train.py": "print(1)\n", "lib/model.py": "x = 1\n"}
 
@@ -310,4 +309,4 @@ def test_every_rule_explains_itself(rule: Any) -> None:
     """A summary that ends with a full stop, and an explanation longer than it."""
     assert rule.summary.endswith(".")
     assert len(rule.explanation) > 60
-    assert rule.code[:2] in {PORTABLE, *(target.rule_prefix for target in all_targets())}
+    assert rule.code[:2] in {PORTABLE, *(target.prefix for target in all_targets())}

@@ -10,10 +10,10 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.code.tree import scan
 from cloudtrain.plans.plan import CompileContext, Finding
-from cloudtrain.targets.rules import all_rules, check_plan, rule_named
-from cloudtrain.targets.rules import subject_of as make_subject
+from cloudtrain.rules.engine import all_rules, check_plan, rule_named
 from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
 from tests.rules.sagemaker_rule_cases import CASES, Case
+from tests.rules.subjects import subject_of as make_subject
 
 MakeSource = Callable[..., Path]
 

@@ -13,12 +13,11 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.code.tree import scan
 from cloudtrain.plans.plan import CompileContext, Finding, Plan
-from cloudtrain.rules.engine import Subject
-from cloudtrain.targets.rules import check_plan
-from cloudtrain.targets.rules import subject_of as make_subject
+from cloudtrain.rules.engine import Subject, check_plan
 from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
 from cloudtrain.targets.sagemaker.settings import SageMakerAccount
 from tests.rules.sagemaker_rule_cases import BYOC, FILES, P4D, PS, SMDDP, TORCH, WORKERS, pytorch, tensorflow
+from tests.rules.subjects import subject_of as make_subject
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "sagemaker_sdk_v2"
 ACCOUNT = SageMakerAccount("us-west-2", "arn:aws:iam::123456789012:role/SageMakerRole", "my-bucket")

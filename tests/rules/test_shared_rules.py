@@ -16,10 +16,10 @@ from cloudtrain.rules import machines
 from cloudtrain.rules import machines as cost
 from cloudtrain.rules import machines as network
 from cloudtrain.rules import machines as processes
-from cloudtrain.rules.engine import Fault, Reading, Subject
-from cloudtrain.targets.rules import check_plan, subject_of
+from cloudtrain.rules.engine import Fault, Reading, Subject, check_plan
 from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
 from tests.rules.sagemaker_rule_cases import Case, job, on, retired
+from tests.rules.subjects import subject_of
 
 MPI = {"type": "mpi"}
 

@@ -166,7 +166,7 @@ def test_type_checkers_see_every_public_name() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     ]
-    models = [target.settings_model for target in all_targets()]
+    models = [target.settings for target in all_targets()]
     built_in = {model.__name__ for model in models if model.__module__.startswith("cloudtrain.")}
     assert {name for name, _ in seen} == built_in.union(cloudtrain.__all__, ["__version__"])
     for name, origin in seen:

@@ -119,7 +119,7 @@ def _known_format(form: str, target: str) -> str:
     from cloudtrain.errors import UsageError, did_you_mean
     from cloudtrain.targets.registry import target_of
 
-    if form in options.FORMATS or form in target_of(target).plan_formats:
+    if form in options.FORMATS or form in target_of(target).facts.plan_formats:
         return form
     known = options.formats("")
     if form in known:
@@ -280,7 +280,7 @@ def explain_command(
 def _all() -> list[Entry]:
     """Return the entries of all rules and errors, sorted by code."""
     from cloudtrain.job.codes import error_codes
-    from cloudtrain.targets.rules import all_rules
+    from cloudtrain.rules.engine import all_rules
 
     return sorted([*map(_of_rule, all_rules()), *map(_of_error, error_codes().values())])
 
@@ -295,7 +295,7 @@ def _entry(code: str) -> Entry:
 
     if code.upper() in error_codes():
         return _of_error(error_codes()[code.upper()])
-    from cloudtrain.targets.rules import rule_named
+    from cloudtrain.rules.engine import rule_named
 
     return _of_rule(rule_named(code))
 

@@ -123,7 +123,7 @@ class Driver:
             study = self._journal.study
             if not study.open and not self._next_number():
                 break
-            pause = _FIRST_PAUSE if happened else min(pause * 1.5, _LONGEST_PAUSE[self._where.target.is_paid])
+            pause = _FIRST_PAUSE if happened else min(pause * 1.5, _LONGEST_PAUSE[self._where.target.facts.is_paid])
             sleep_until_woken(wake, pause)
         self._end()
 

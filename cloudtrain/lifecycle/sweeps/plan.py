@@ -21,6 +21,7 @@ from cloudtrain.lifecycle.sweeps.study import needs_optuna, propose, require_opt
 from cloudtrain.machines.table import over
 from cloudtrain.plans.plan import Finding, Plan
 from cloudtrain.plans.states import SWEEP, TUNER
+from cloudtrain.system.plugins import part_of
 from cloudtrain.targets.common.compiling import run_name, submission_key
 from cloudtrain.targets.contract import Service
 from cloudtrain.targets.where import Where
@@ -131,7 +132,7 @@ class ReadySweep:
         sweep, target = self.sweep, self.where.target
         if sweep.driver == "cloudtrain":
             return None, "the sweep has `driver: cloudtrain`"
-        if not target.has_tuner:
+        if "tuner" not in target.parts:
             if sweep.driver == "service":
                 message = f"{target.title} has no tuner of its own"
                 problem = Problem(("driver",), message, "remove `driver: service`", code="CT061")
@@ -139,7 +140,7 @@ class ReadySweep:
             return None, f"{target.title} has no tuner of its own"
         try:
             context = self.first.context._replace(run_name=NAMELESS_SWEEP)
-            plan = target.compile_sweep(sweep, self.where.settings, context)
+            plan = part_of(target, "sweep")(sweep, self.where.settings, context)
         except JobError as error:
             if sweep.driver == "service" or any(item.code != "CT061" for item in error.problems):
                 raise _refused(error.problems, self.place_of) from None
@@ -198,7 +199,8 @@ class ReadySweep:
 
             specification = Specification(NAMELESS_SWEEP, self.sweep, self.first)
             return SweepService(here.environ, here.state_dir, specification=specification)
-        return self.where.target.tuner(environ=here.environ, state_dir=here.state_dir)
+        tuner: Service = part_of(self.where.target, "tuner")(here.environ)
+        return tuner
 
     @property
     def labels(self) -> tuple[Label, ...]:
@@ -246,7 +248,7 @@ class ReadySweep:
 
     def _cost(self) -> float | None:
         """Return the most US dollars that all trials can cost; None if a price or the time limit is not known."""
-        if not self.where.target.is_paid:
+        if not self.where.target.facts.is_paid:
             return 0.0
         hourly, seconds = self.first.rate_and_limit()
         return None if hourly is None or seconds is None else over(hourly, seconds) * self.sweep.trial_count

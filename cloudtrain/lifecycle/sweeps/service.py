@@ -29,6 +29,7 @@ from cloudtrain.plans.states import (
     best_of,
 )
 from cloudtrain.system.files import KEPT
+from cloudtrain.system.plugins import part_of
 from cloudtrain.system.private import make_private_folder, make_state_folder
 from cloudtrain.system.processes import ProcessLock, last_line
 from cloudtrain.targets.common.archives import unpacked
@@ -399,5 +400,5 @@ def tuner_named(name: str, context: ServiceContext) -> Tuner:
     """
     if name.startswith(SWEEP):
         return SweepService(context.environ, context.state_dir)
-    target = target_of(name.removeprefix(TUNER))
-    return target.tuner(environ=context.environ, state_dir=context.state_dir)
+    tuner: Tuner = part_of(target_of(name.removeprefix(TUNER)), "tuner")(context.environ)
+    return tuner

@@ -298,7 +298,7 @@ def cost_of_sweep(
 
     If cloudtrain drives the sweep (`is_driven`), the status of running trials is queried to get their billed cost.
     """
-    if not target_of(ref.target).is_paid:
+    if not target_of(ref.target).facts.is_paid:
         return None
     with read_store(settings.state_dir) as store:
         kept = None if store is None else store.kept(ref.name)

@@ -219,6 +219,13 @@ class AzureMLAccount(NamedTuple):
         )
 
 
+def examine(settings: AzureML, account: AzureMLAccount) -> str:  # noqa: ARG001 - as the other targets
+    """Describe the configured workspace and the file that names it."""
+    if account.missing:
+        return "no workspace is configured"
+    return f"workspace {account.workspace}" + (f", from {account.files[0]}" if account.files else "")
+
+
 def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> AzureMLAccount:
     """Return the target's account settings. Missing settings come from `config.json` and from the defaults of `az`.
 

@@ -148,7 +148,7 @@ def placed_job(job: TrainingJob, target: LocalSettings) -> TrainingJob:
         path = item.of(DEFAULT_TARGET)
         if path is not None and item.of(service) is None:
             end = PurePath(path).name if item.type == "uri_file" else ""
-            place = f"{target_of(service).emulated_places}/{name}/{end}".rstrip("/")
+            place = f"{target_of(service).facts.emulated_places}/{name}/{end}".rstrip("/")
             inputs[name] = item.model_copy(update={service: place})
     return job.model_copy(update={"inputs": inputs})
 

@@ -27,9 +27,10 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> P
         JobError: this machine lacks something that the job needs; the hint names an alternative.
     """
     if target.emulate is not None:
-        from cloudtrain.targets.registry import target_of
+        from cloudtrain.system.plugins import find_target, part_of
 
-        return target_of(target.emulate).emulate(job, target, context)
+        emulated: Plan = part_of(find_target(target.emulate), "emulate")(job, target, context)
+        return emulated
     account: LocalAccount = context.account
     problems = Problems(_job_problems(job, account, target.python or account.python))
     if target.launcher == "fork":

@@ -29,6 +29,7 @@ from cloudtrain.system.private import open_private
 
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Any
 
     from cloudtrain.targets.common.specification import LaunchSpecification
@@ -43,6 +44,10 @@ FORCED = "processes that did not exit within the grace period were killed"
 _SHORT = 3500
 """Maximum size in bytes of a short status. It fits into the file's first disk block, which exists even when the disk is
 full."""
+
+
+def run_folder(run_name: str, state_dir: Path) -> Path:
+    return state_dir / "runs" / run_name
 
 
 class RunFolder:

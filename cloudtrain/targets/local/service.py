@@ -25,7 +25,7 @@ from cloudtrain.targets.common.archives import copy_places, put_archive, unpacke
 from cloudtrain.targets.common.launch import host_name
 from cloudtrain.targets.common.specification import LaunchSpecification, QueueNeed
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
-from cloudtrain.targets.local.folder import FINAL, RunFolder, command
+from cloudtrain.targets.local.folder import FINAL, RunFolder, command, run_folder
 from cloudtrain.targets.local.queueing import Held, Queue, QueueOrder, Waiting
 from cloudtrain.targets.local.settings import Local
 from cloudtrain.targets.local.supervisor import QUEUED
@@ -95,6 +95,16 @@ NAME = "work"
 """The name of these files for `cloudtrain download`."""
 
 _NOT_RESULTS = frozenset(("__pycache__", ".ipynb_checkpoints", ".mypy_cache", ".pytest_cache", ".ruff_cache"))
+
+
+def files_of(run_name: str, state_dir: Path) -> dict[str, Path]:
+    """Return the `working_files` of a run.
+
+    Raises:
+        TargetError: the run's folder is missing or damaged.
+    """
+    folder = RunFolder(str(run_folder(run_name, state_dir)))
+    return working_files(folder.read_launch(), Path(folder.unpacked))
 
 
 def working_files(spec: LaunchSpecification, unpacked: Path) -> dict[str, Path]:

@@ -45,7 +45,7 @@ def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def emulated_targets() -> list[str]:
-    return [target.name for target in all_targets() if target.can_emulate]
+    return [target.name for target in all_targets() if "emulate" in target.parts]
 
 
 class Local(TargetSettings):
@@ -125,6 +125,16 @@ def find_interpreter(name: str, environ: Mapping[str, str], cwd: Path) -> Path |
         return cwd / expand_home(name)
     places = _uv_environments(environ, cwd) if name == UV else _conda_environments(name.removeprefix(CONDA), environ)
     return next((python for place in places if (python := place / "bin" / "python").exists()), None)
+
+
+def with_absolute_python(settings: Local, environ: Mapping[str, str], cwd: Path) -> Local:
+    """Return the settings with `python` replaced by an absolute path: `conda:NAME` and `uv` become the interpreter of
+    that environment. If the environment does not exist, `python` stays as it is, and the rule LO102 reports it."""
+    python = settings.python
+    if python is None or not (os.sep in python or python == UV or python.startswith(CONDA)):
+        return settings
+    found = find_interpreter(python, environ, cwd)
+    return settings if found is None else settings.model_copy(update={"python": str(found)})
 
 
 def _uv_environments(environ: Mapping[str, str], cwd: Path) -> Iterator[Path]:

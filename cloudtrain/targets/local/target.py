@@ -1,4 +1,4 @@
-"""The class `LocalTarget`. It reads this machine's hardware and files, but starts nothing; `service/` runs the jobs."""
+"""The target for this machine. It reads the hardware and files, but starts nothing; its service runs the jobs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.targets.contract import Target
+from cloudtrain.targets.contract import Target, TargetFacts
 from cloudtrain.targets.local.settings import Local
 
 if TYPE_CHECKING:
@@ -20,36 +20,32 @@ if TYPE_CHECKING:
     from cloudtrain.targets.common.launch import LocalAccount
     from cloudtrain.targets.local.service import LocalService
 
+_HERE = "cloudtrain.targets.local"
+
 
 class LocalTarget(Target):
     """Runs jobs on this machine. It needs no account and no network, and keeps all data in files below `state_dir`."""
 
     name = "local"
     title = "this machine"
+    prefix = "LO"
+    settings = Local
     order = 0
-    settings_model = Local
-    rule_prefix = "LO"
-    rule_modules = ("cloudtrain.targets.local.rules",)
-    is_paid = False
-    place_example = "data/train"
-    place_help = "A path on this machine, relative to the job file."
-    has_secrets_here = True
-    waits_for_runs = True
-
-    def settings_here(self, settings: Local, *, environ: Mapping[str, str], cwd: Path) -> Local:
-        """Return the settings with `python` replaced by an absolute path: `conda:NAME` and `uv` become the interpreter
-        of that environment. If the environment does not exist, `python` stays as it is, and the rule LO102 reports
-        it."""
-        python = settings.python
-        if python is None or not (os.sep in python or python == "uv" or python.startswith("conda:")):
-            return settings
-        from cloudtrain.targets.local.settings import find_interpreter
-
-        found = find_interpreter(python, environ, cwd)
-        return settings if found is None else settings.model_copy(update={"python": str(found)})
+    facts = TargetFacts(
+        is_paid=False,
+        place_example="data/train",
+        place_help="A path on this machine, relative to the job file.",
+        has_secrets_here=True,
+        waits_for_runs=True,
+    )
+    parts: ClassVar = {
+        "rules": f"{_HERE}.rules",
+        "absolute": f"{_HERE}.settings:with_absolute_python",
+        "folder": f"{_HERE}.folder:run_folder",
+        "files": f"{_HERE}.service:files_of",
+    }
 
     def account(self, settings: Local, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> LocalAccount:
-        """Return the description of this machine, which `compile` needs."""
         from cloudtrain.targets.common.launch import (
             LocalAccount,
             find_mpirun,
@@ -74,7 +70,6 @@ class LocalTarget(Target):
         )
 
     def compile(self, job: AnyJob, settings: Local, context: CompileContext) -> Plan:
-        """Return the plan of a job on this machine."""
         from cloudtrain.targets.local.variants import environment_of, plan_with, settings_in
 
         environment = environment_of(job, settings, context)
@@ -103,7 +98,6 @@ class LocalTarget(Target):
         return compile_local_processing(job, settings, context)
 
     def service(self, *, environ: Mapping[str, str], state_dir: Path) -> LocalService:
-        """Return the service that starts runs on this machine."""
         from cloudtrain.targets.local.service import LocalService
 
         return LocalService(state_dir, environ=environ)
@@ -116,22 +110,9 @@ class LocalTarget(Target):
         plan: Plan,
         processing: ProcessingJob | None = None,
     ) -> Reading:
-        """Return what a launch specification says. With `emulate`, the overrides of the emulated service apply."""
         from cloudtrain.targets.local.rules import LocalReading
 
         return LocalReading(self.name, job, account, plan, processing, emulate=settings.emulate)
-
-    def run_folder(self, run_name: str, state_dir: Path) -> Path:
-        """Return the folder of a run, `STATE/runs/NAME`."""
-        return state_dir / "runs" / run_name
-
-    def working_files(self, run_name: str, state_dir: Path) -> dict[str, Path]:
-        """Map relative paths to the files that the script wrote into its working folder."""
-        from cloudtrain.targets.local.folder import RunFolder
-        from cloudtrain.targets.local.service import working_files
-
-        folder = RunFolder(str(self.run_folder(run_name, state_dir)))
-        return working_files(folder.read_launch(), Path(folder.unpacked))
 
 
 def _interpreter(settings: Local) -> tuple[str, str]:

@@ -166,6 +166,11 @@ class SlurmAccount:
         return cls(unquote(host) or None, "/" + "/".join(unquote(folder) for folder in folders.split(":")))
 
 
+def examine(settings: Slurm, account: SlurmAccount) -> str | None:  # noqa: ARG001 - as the other targets
+    """Return the login node and the shared folder as text; None if the settings have no shared folder."""
+    return None if account.missing else f"{account.host or 'this machine'}, {account.shared_dir}"
+
+
 # The layout of the shared file system.
 #
 # SHARED_DIR/bundles/SHA256/sourcedir.tar.gz      the user's code

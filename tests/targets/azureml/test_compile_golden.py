@@ -21,10 +21,10 @@ import cloudtrain as ct
 from cloudtrain.code.tree import scan
 from cloudtrain.errors import JobError
 from cloudtrain.plans.plan import Bundle, CompileContext, Plan
+from cloudtrain.rules.engine import check_plan
 from cloudtrain.targets.azureml.compile.job import INFINIBAND, compile_azureml
 from cloudtrain.targets.azureml.settings import AzureMLAccount
-from cloudtrain.targets.rules import check_plan
-from cloudtrain.targets.rules import subject_of as make_subject
+from tests.rules.subjects import subject_of as make_subject
 
 FOLDER = Path(__file__).parents[2] / "golden" / "azureml"
 

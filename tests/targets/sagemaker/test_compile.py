@@ -10,10 +10,10 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.plans.plan import Bundle, CompileContext, Plan
-from cloudtrain.targets.rules import check_plan
-from cloudtrain.targets.rules import subject_of as make_subject
+from cloudtrain.rules.engine import check_plan
 from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
 from cloudtrain.targets.sagemaker.settings import SageMakerAccount
+from tests.rules.subjects import subject_of as make_subject
 from tests.targets.sagemaker.sdk_cases import BUCKET, SAME, STOPPED, STOPPED_OTHERWISE, UNSAYABLE, Case
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "sagemaker_sdk_v2"

@@ -11,7 +11,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.plans.plan import Plan
-from cloudtrain.targets.rules import all_rules
+from cloudtrain.rules.engine import all_rules
 from cloudtrain.targets.slurm.settings import Slurm
 
 GPUS = {"instance_count": 2, "gpus_per_instance": 8}

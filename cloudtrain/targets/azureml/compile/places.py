@@ -26,7 +26,7 @@ from cloudtrain.targets.azureml.compile.parts import (
     is_label,
     is_launcher,
 )
-from cloudtrain.targets.azureml.settings import AzureMLAccount
+from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
 from cloudtrain.targets.common.compiling import arguments_of, hyperparameter_text, resolve_text
 
 MODEL, CHECKPOINT = "model", "checkpoint"
@@ -54,11 +54,17 @@ LOCAL_UPLOAD = f"{DEFAULT_STORE}/LocalUpload"
 """The folder where azure-ai-ml 1.35.2 uploads data of this machine; its subfolders are named by content."""
 
 
-def data_place(sha256: str, name: str, *, is_file: bool) -> tuple[str, str]:
+def data_place(
+    settings: AzureML,  # noqa: ARG001 - as the other targets
+    account: AzureMLAccount,  # noqa: ARG001
+    sha256: str,
+    name: str,
+    *,
+    is_file: bool,
+) -> tuple[str, str]:
     """Return the address of the storage folder for an upload of local data, and the address of the data in it.
 
-    `sha256` is the hash of the data, and `name` the name of the file or folder. The address of a folder ends with a
-    slash, as the SDK writes it.
+    The folder is in the workspace's own datastore. The address of a folder ends with a slash, as the SDK writes it.
     """
     root = f"{LOCAL_UPLOAD}/{sha256}"
     return (root, f"{root}/{name}") if is_file else (f"{root}/{name}", f"{root}/{name}/")
@@ -418,3 +424,27 @@ def _long(uri: str, workspace: str) -> str:
     """Add the workspace's id to an address such as `azureml://datastores/...`."""
     scope = workspace.replace("/providers/Microsoft.MachineLearningServices", "").strip("/")
     return _SHORT.sub(lambda _: f"azureml://{scope}/", uri)
+
+
+# Check whether a bundle's files can be stored as blobs under the same names.
+
+_LONGEST_BLOB, _LONGEST_PART = 1000, 254
+"""Longest name of a blob, and of each part of it, in characters.
+
+Azure allows 1,024, and our own folder needs some of them.
+"""
+
+
+def refuse_blob_name(path: str) -> str | None:
+    """Explain why a file cannot be stored as a blob; None if it can. Blob names are text without control characters."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return "whose name is not UTF-8"
+    if any(letter < " " or "\x7f" <= letter <= "\x9f" or letter in "\ufffe\uffff" for letter in path):
+        return "whose name has a control character in it"
+    if any(part.endswith(".") for part in path.split("/")):
+        return "whose name ends with a dot"
+    if len(path) > _LONGEST_BLOB or any(len(part) > _LONGEST_PART for part in path.split("/")):
+        return "whose path is too long"
+    return None

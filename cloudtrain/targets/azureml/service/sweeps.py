@@ -25,7 +25,7 @@ from cloudtrain.targets.azureml.service.client import SUBMIT, SWEEP, Client
 from cloudtrain.targets.azureml.service.service import AzureMLService
 from cloudtrain.targets.azureml.service.status import reason_of, seconds, state_of, status_of
 from cloudtrain.targets.azureml.service.transfer import fetch_code
-from cloudtrain.targets.azureml.settings import AccountRef
+from cloudtrain.targets.azureml.settings import AccountRef, AzureML, account_of
 from cloudtrain.targets.common.services import NotThere, own_value, refuse_rank, trial_lines
 from cloudtrain.targets.contract import Tuner
 
@@ -158,13 +158,15 @@ def workspace_of(place: str, account: AccountRef, missing: tuple[str, ...]) -> A
     return account._replace(workspace=place)
 
 
-def fetch_original(client: Client, name: str) -> Original:
+def fetch_original(place: str, name: str, settings: AzureML, environ: Mapping[str, str]) -> Original:
     """Return the job `name` with its code. If the code cannot be read, the result contains only the code's id.
 
     Raises:
         UsageError: the workspace has no job of that name, or the job is not a command job.
         TargetError: the workspace cannot be reached or refuses the request.
     """
+    account = account_of(settings, environ, Path.cwd())
+    client = Client(workspace_of(place, AccountRef.parse(account.place), account.missing), environ)
     try:
         document = client.get(f"jobs/{name}", api_version=SUBMIT)  # older ones leave out fields of a body
     except NotThere:

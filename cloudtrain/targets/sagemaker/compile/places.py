@@ -77,9 +77,13 @@ def bundle_uri(target: SageMaker, account: SageMakerAccount, sha256: str) -> str
     return f"{_root(target, account)}/code/{sha256}/sourcedir.tar.gz"
 
 
-def data_uri(target: SageMaker, account: SageMakerAccount, sha256: str) -> str:
-    """Return the S3 address for data uploaded from this machine. It contains the hash of the data."""
-    return f"{_root(target, account)}/data/{sha256}"
+def data_place(
+    settings: SageMaker, account: SageMakerAccount, sha256: str, name: str, *, is_file: bool
+) -> tuple[str, str]:
+    """Return the S3 folder for data of this machine, and the address of the uploaded file `name`. The address of a
+    folder is the S3 folder itself."""
+    folder = f"{_root(settings, account)}/data/{sha256}"
+    return folder, f"{folder}/{name}" if is_file else folder
 
 
 def output_config(job: TrainingJob, target: SageMaker, account: SageMakerAccount) -> dict[str, Any]:

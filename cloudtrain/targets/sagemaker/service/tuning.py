@@ -22,6 +22,7 @@ from cloudtrain.targets.sagemaker.compile.sweep import continued, parents_of
 from cloudtrain.targets.sagemaker.plan import TRAINING, JobKind, S3Uri
 from cloudtrain.targets.sagemaker.service.clients import Clients, not_found, was_repeated
 from cloudtrain.targets.sagemaker.service.service import SageMakerService, seconds, state_of
+from cloudtrain.targets.sagemaker.settings import AccountRef
 
 TUNING = JobKind(
     noun="hyper_parameter_tuning",
@@ -185,13 +186,19 @@ _MOST = 256 << 20
 """Largest code archive in bytes; anything larger is treated as data and left in S3."""
 
 
-def fetch_original(clients: Clients, name: str) -> Original:
+def fetch_original(
+    place: str,
+    name: str,
+    settings: object,  # noqa: ARG001 - as the other targets
+    environ: Mapping[str, str],
+) -> Original:
     """Return the job with its code. If the code cannot be read, the new job file contains the code's S3 address.
 
     Raises:
         UsageError: the account has no training job with this name.
         TargetError: the request to the account failed.
     """
+    clients = Clients(AccountRef.parse(place), environ)
     try:
         described = clients.call("sagemaker", "describe_training_job", TrainingJobName=name)
     except NotThere:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 from urllib.parse import quote
 
 from cloudtrain.errors import Problem, did_you_mean
@@ -14,7 +14,7 @@ from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.plans.processes import Process
 from cloudtrain.targets.common.compiling import Problems, hyperparameter_argv, resolve_hyperparameters, resolve_text
-from cloudtrain.targets.contract import Service, Target
+from cloudtrain.targets.contract import Service, Target, TargetFacts
 from cloudtrain.targets.settings import TargetSettings
 
 NICE = {"normal": 0, "background": 10}  # instance types, and how far processes of each give way to others
@@ -36,24 +36,25 @@ class FolderAccount(NamedTuple):
     place: str
 
 
+def examine(settings: Folder, account: FolderAccount) -> str | None:
+    return f"runs in {account.root}" if settings.root is not None else None
+
+
 class FolderTarget(Target):
     """Plain processes, recorded in a folder."""
 
     name = "folder"
     title = "the drop folder"
-    settings_model = Folder
-    rule_prefix = "FO"
-    rule_modules = ("cloudtrain_folder.rules",)
-    is_paid = False
-    place_example = "data/train"
-    place_help = "A path below the root, or an absolute one."
+    prefix = "FO"
+    settings = Folder
+    facts = TargetFacts(
+        is_paid=False, place_example="data/train", place_help="A path below the root, or an absolute one."
+    )
+    parts: ClassVar = {"rules": "cloudtrain_folder.rules", "examine": "cloudtrain_folder.target:examine"}
 
     def account(self, settings: Folder, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> FolderAccount:
         root = os.path.normpath(cwd / Path(settings.root or "no-root").expanduser())
         return FolderAccount(root, sys.executable, quote(root, safe=""))
-
-    def examine(self, settings: Folder, account: FolderAccount) -> str | None:
-        return f"runs in {account.root}" if settings.root is not None else None
 
     def service(self, *, environ: Mapping[str, str], state_dir: Path) -> Service:
         from cloudtrain_folder.service import FolderService
