@@ -424,6 +424,8 @@ class Ready:
 
     def _subject(self, plan: Plan) -> Subject:
 
+        from cloudtrain.rules.engine import Subject
+
         where, processing = self.where, None if isinstance(self.work, TrainingJob) else self.work
         reading = where.target.read(self.view, where.settings, where.account, plan, processing)
         return Subject(reading, where.target, where.settings, self.tree)
