@@ -21,8 +21,8 @@ import cloudtrain as ct
 from cloudtrain.lifecycle.driven import SweepFolder
 from cloudtrain.lifecycle.schema import open_store
 from cloudtrain.lifecycle.store import RunRecord
-from cloudtrain.lifecycle.sweeps.service import SweepService, trial_key, trial_name
-from cloudtrain.lifecycle.sweeps.study import FILE_NAME
+from cloudtrain.lifecycle.study import FILE_NAME
+from cloudtrain.lifecycle.sweep_service import SweepService, trial_key, trial_name
 from cloudtrain.plans.states import RunState
 
 COMMANDS = (["ps"], ["ps", "--trials"], ["status", "last"], ["trials", "last"], ["trials", "last", "--best", "5"])

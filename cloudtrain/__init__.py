@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from cloudtrain.lifecycle.find import run as run
     from cloudtrain.lifecycle.find import runs as runs
     from cloudtrain.lifecycle.run import Run as Run
-    from cloudtrain.lifecycle.sweeps.sweep_run import SweepRun as SweepRun
+    from cloudtrain.lifecycle.sweep_run import SweepRun as SweepRun
     from cloudtrain.plans.plan import Finding as Finding
     from cloudtrain.plans.plan import Level as Level
     from cloudtrain.plans.plan import Plan as Plan
@@ -79,7 +79,7 @@ _NAMES = {
     "job.training": "Environment InstanceGroup InstancePreference Resources Spot TrainingJob",
     "lifecycle.find": "recover run runs",
     "lifecycle.run": "Run",
-    "lifecycle.sweeps.sweep_run": "SweepRun",
+    "lifecycle.sweep_run": "SweepRun",
     "plans.plan": "Finding Level Plan",
     "plans.states": "LogLine RunRef RunState RunStatus Trial",
     "targets.azureml.settings": "AzureML",

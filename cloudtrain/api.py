@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from cloudtrain.lifecycle.past import Difference, Side, Since
     from cloudtrain.lifecycle.record import Sent
     from cloudtrain.lifecycle.run import Run
-    from cloudtrain.lifecycle.sweeps.plan import ReadySweep
+    from cloudtrain.lifecycle.sweep_plan import ReadySweep
 
 
 def load_job(path: str | Path, overrides: Sequence[str] = ()) -> AnyJob:
@@ -316,7 +316,7 @@ def _where(job: AnyJob | Sweep, target: AnyTarget, profile: str | None) -> Where
 def _prepare(job: AnyJob | Sweep, place: Where, ignore: Sequence[str], place_of: PlaceOf | None) -> Ready | ReadySweep:
     if getattr(job, "kind", None) != "sweep":
         return prepare(cast("AnyJob", job), place, ignore=ignore, place_of=place_of)
-    from cloudtrain.lifecycle.sweeps.plan import prepare_sweep
+    from cloudtrain.lifecycle.sweep_plan import prepare_sweep
 
     return prepare_sweep(cast("Sweep", job), place, ignore=ignore, place_of=place_of)
 

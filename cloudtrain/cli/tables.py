@@ -14,7 +14,7 @@ from cloudtrain.plans.states import RunState, RunStatus, Trial, best_of
 from cloudtrain.plans.status import run_document, state_cell
 
 if TYPE_CHECKING:
-    from cloudtrain.lifecycle.sweeps.sweep_run import SweepCost
+    from cloudtrain.lifecycle.sweep_run import SweepCost
 
 
 HEADERS = ("NAME", "GPUS", "GPU", "vCPU", "MEMORY", "NETWORK", "USD/H")

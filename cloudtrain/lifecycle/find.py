@@ -196,7 +196,7 @@ def run_of_record(row: RunRecord, settings: Settings, **words: Any) -> Run:
     """Return the run that a row of the store describes: a `SweepRun` for a sweep, a `ChainedRun` for a waiting run,
     else a `Run`. `words` are further arguments for the constructor of the run, such as `adopted`."""
     if row.key.startswith((SWEEP, TUNER)):
-        from cloudtrain.lifecycle.sweeps.sweep_run import SweepRun
+        from cloudtrain.lifecycle.sweep_run import SweepRun
 
         return SweepRun(row, settings, **words)
     if row.key.startswith(AFTER):

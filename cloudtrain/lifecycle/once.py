@@ -163,7 +163,7 @@ def find_service(name: str, here: Settings) -> Service:
     sweeps on that target, and a name that begins with `after:` the service for waiting runs."""
     if ":" not in name:
         return service_of_target(name, here)
-    from cloudtrain.lifecycle.sweeps.service import service_named
+    from cloudtrain.lifecycle.sweep_service import service_named
 
     return service_named(name, here)
 

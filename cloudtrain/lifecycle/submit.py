@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from cloudtrain.job.file import JobFile
     from cloudtrain.job.processing import AnyJob
     from cloudtrain.lifecycle.prepare import Ready
-    from cloudtrain.lifecycle.sweeps.plan import ReadySweep
-    from cloudtrain.lifecycle.sweeps.service import Specification
+    from cloudtrain.lifecycle.sweep_plan import ReadySweep
+    from cloudtrain.lifecycle.sweep_service import Specification
     from cloudtrain.lifecycle.waiting import Order
     from cloudtrain.plans.states import Trial
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.cli.tables import trials_table
-from cloudtrain.lifecycle.sweeps.study import lines_of
+from cloudtrain.lifecycle.study import lines_of
 from cloudtrain.plans.states import Trial
 from tests.cli.conftest import Cli
 

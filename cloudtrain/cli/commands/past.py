@@ -236,7 +236,7 @@ def trials_command(
     from cloudtrain.cli.tables import ranked, trials_table
     from cloudtrain.cli.terminal import print_csv, print_json, say, show
     from cloudtrain.errors import UsageError
-    from cloudtrain.lifecycle.sweeps.sweep_run import sweep_of
+    from cloudtrain.lifecycle.sweep_run import sweep_of
     from cloudtrain.plans.document import Document
 
     if csv and json:

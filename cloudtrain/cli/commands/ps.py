@@ -176,7 +176,7 @@ def status_command(name: options.RunName, json: options.Json = False) -> None:
     status = run.status()
     if run.is_sweep:
         from cloudtrain.cli.tables import sweep_document
-        from cloudtrain.lifecycle.sweeps.sweep_run import sweep_of
+        from cloudtrain.lifecycle.sweep_run import sweep_of
 
         sweep = sweep_of(run)
         trials = sweep.trials()
@@ -352,7 +352,7 @@ def logs_command(
     only = None if instance is None else instance_number(instance)
     run = run_named(name)
     if trial is not None:
-        from cloudtrain.lifecycle.sweeps.sweep_run import sweep_of
+        from cloudtrain.lifecycle.sweep_run import sweep_of
 
         run = sweep_of(run).trial(trial)
     prefix = prefix and not run.is_sweep

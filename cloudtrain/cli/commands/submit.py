@@ -318,7 +318,7 @@ def continue_command(
     from cloudtrain.cli.follow import follow, lines_so_far
     from cloudtrain.cli.runs import require_consent, run_named
     from cloudtrain.cli.terminal import say
-    from cloudtrain.lifecycle.sweeps.sweep_run import sweep_of
+    from cloudtrain.lifecycle.sweep_run import sweep_of
     from cloudtrain.lifecycle.waiting_run import ChainedRun
 
     run = run_named(name)

@@ -19,11 +19,11 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.cli.app import run_command
 from cloudtrain.errors import MissingExtra, RunNotFound, UsageError
+from cloudtrain.lifecycle import study
 from cloudtrain.lifecycle.driven import SweepFolder, sleep_until_woken
 from cloudtrain.lifecycle.schema import read_store
-from cloudtrain.lifecycle.sweeps import study
-from cloudtrain.lifecycle.sweeps.service import SweepService
-from cloudtrain.lifecycle.sweeps.sweep_run import SweepRun, sweep_of
+from cloudtrain.lifecycle.sweep_run import SweepRun, sweep_of
+from cloudtrain.lifecycle.sweep_service import SweepService
 from cloudtrain.system.processes import ProcessLock
 from cloudtrain.targets.local.service import LocalService
 from tests.deadlines import DEADLINE
@@ -38,7 +38,7 @@ NURSERY = """
 import json, os, signal, sys
 from pathlib import Path
 import cloudtrain.lifecycle.record, cloudtrain.targets.local.service  # once for all drivers
-from cloudtrain.lifecycle.sweeps.driver import drive
+from cloudtrain.lifecycle.sweep_driver import drive
 from cloudtrain.lifecycle.driven import SweepFolder
 for line in sys.stdin:
     name, point = json.loads(line)
@@ -517,8 +517,8 @@ def test_a_removed_sweep_takes_its_trials_along(make_sweep: MakeSweep, state_dir
 FULL = """
 import sys
 from pathlib import Path
-from cloudtrain.lifecycle.sweeps import study
-from cloudtrain.lifecycle.sweeps.driver import drive
+from cloudtrain.lifecycle import study
+from cloudtrain.lifecycle.sweep_driver import drive
 from cloudtrain.lifecycle.driven import SweepFolder
 write = study.Journal.write
 def full(self, event, **fields):
@@ -554,7 +554,7 @@ WITHOUT_OPTUNA = """
 import sys
 from pathlib import Path
 sys.modules["optuna"] = None
-from cloudtrain.lifecycle.sweeps import driver, study as strategies
+from cloudtrain.lifecycle import study as strategies, sweep_driver as driver
 from cloudtrain.lifecycle.driven import SweepFolder
 strategies.DRAWN_FIRST, strategies._LEAST = 1, 1
 driver.drive(SweepFolder(Path(sys.argv[1]), sys.argv[2]), lambda: None)

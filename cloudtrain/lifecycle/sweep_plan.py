@@ -16,8 +16,8 @@ from cloudtrain.job.file import anchored
 from cloudtrain.job.model import format_duration
 from cloudtrain.job.sweep import MAX_TRIALS, Sweep
 from cloudtrain.lifecycle.prepare import NAMELESS_SWEEP, PlaceOf, Ready, prepare
-from cloudtrain.lifecycle.sweeps.service import Specification, trial_name
-from cloudtrain.lifecycle.sweeps.study import needs_optuna, propose, require_optuna
+from cloudtrain.lifecycle.study import needs_optuna, propose, require_optuna
+from cloudtrain.lifecycle.sweep_service import Specification, trial_name
 from cloudtrain.machines.table import over
 from cloudtrain.plans.plan import Finding, Plan
 from cloudtrain.plans.states import SWEEP, TUNER
@@ -195,7 +195,7 @@ class ReadySweep:
         """The service for the target's tuner, or for cloudtrain's own driver."""
         here = self.where.here
         if self.is_driven:
-            from cloudtrain.lifecycle.sweeps.service import SweepService
+            from cloudtrain.lifecycle.sweep_service import SweepService
 
             specification = Specification(NAMELESS_SWEEP, self.sweep, self.first)
             return SweepService(here.environ, here.state_dir, specification=specification)

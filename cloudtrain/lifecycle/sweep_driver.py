@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetUnreachable
 from cloudtrain.lifecycle.driven import GLANCE, Archive, SweepFolder, detach, sleep_until_woken, woken_by
-from cloudtrain.lifecycle.sweeps.service import Specification, trial_key
-from cloudtrain.lifecycle.sweeps.study import Journal, propose, reason_to_stop, told
+from cloudtrain.lifecycle.study import Journal, propose, reason_to_stop, told
+from cloudtrain.lifecycle.sweep_service import Specification, trial_key
 from cloudtrain.plans.states import LogLine, Metrics, RunRef, RunState, RunStatus, Trial, best_of
 from cloudtrain.system.patterns import MetricPatterns
 from cloudtrain.system.processes import ProcessLock
@@ -212,7 +212,7 @@ class Driver:
         return True
 
     def _service_named(self, name: str) -> Service:
-        from cloudtrain.lifecycle.sweeps.service import service_named
+        from cloudtrain.lifecycle.sweep_service import service_named
 
         return service_named(name, self._where.here)
 
