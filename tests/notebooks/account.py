@@ -19,7 +19,7 @@ from typing import Any
 
 from cloudtrain.machines.table import instance_named
 from cloudtrain.plans.processes import Process
-from cloudtrain.targets.sagemaker.catalogue.contents import Container
+from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
 from cloudtrain.targets.sagemaker.launch.processes import view
 from tests.fakes.sagemaker.jobs import Job
 from tests.fakes.sagemaker.runner import packed
@@ -27,7 +27,7 @@ from tests.fakes.sagemaker.server import FakeAws
 from tests.fakes.unpacking import unpack
 from tests.ports import free_port
 
-IMAGE = Container("pytorch", "5.1.1")
+IMAGE = ImageContents("pytorch", "5.1.1")
 REGION = "us-west-2"
 
 

@@ -25,15 +25,15 @@ from cloudtrain.targets.common.launch import LocalAccount, LocalSettings, local_
 from cloudtrain.targets.common.launchers import OPEN_MPI, redirected, torchrun_ranks
 from cloudtrain.targets.common.scaling import placed_job, scaled_job, without_echoes
 from cloudtrain.targets.common.specification import CodePlace, LaunchSpecification, Link, StartedProcess
-from cloudtrain.targets.sagemaker.catalogue.contents import Container
+from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
 from cloudtrain.targets.sagemaker.compile.machines import FIELD
 from cloudtrain.targets.sagemaker.compile.places import place_problems
-from cloudtrain.targets.sagemaker.compile.training import Parts, finished_request, parts_of
+from cloudtrain.targets.sagemaker.compile.training import TrainingParts, finished_request, parts_of
 from cloudtrain.targets.sagemaker.emulate_stage import (
     LOOPBACK,
     LOOPBACK_INTERFACE,
+    EmulatedJob,
     HostLaunch,
-    Stage,
     local_endpoint,
     local_master,
     local_port,
@@ -42,7 +42,7 @@ from cloudtrain.targets.sagemaker.emulate_stage import (
     port_name,
     with_loopback,
 )
-from cloudtrain.targets.sagemaker.launch.commands import Command, command
+from cloudtrain.targets.sagemaker.launch.commands import ToolkitCommand, command
 from cloudtrain.targets.sagemaker.launch.container import environment
 from cloudtrain.targets.sagemaker.reading import Start
 from cloudtrain.targets.sagemaker.request import (
@@ -59,12 +59,8 @@ from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 # Emulate jobs in entrypoint mode: cloudtrain's real launcher runs for every host, with the container's argv.
 
 
-def entrypoint_host(stage: Stage, host: Host) -> HostLaunch:
-    """Return the processes of one host: the launcher and its children.
-
-    Raises:
-        JobError: the launcher would refuse the job, or the job needs mpirun, which is missing on this machine.
-    """
+def entrypoint_host(stage: EmulatedJob, host: Host) -> HostLaunch:
+    """Return the processes of one host: the launcher and its children."""
     plan = _plan(stage, host)
     program = plan.programs[0] if plan.programs else None
     variables = local_variables(stage.variables(host))
@@ -93,7 +89,7 @@ def entrypoint_host(stage: Stage, host: Host) -> HostLaunch:
 _RANKS_OF = {"torchrun", "mpirun"}
 
 
-def _plan(stage: Stage, host: Host) -> LaunchPlan:
+def _plan(stage: EmulatedJob, host: Host) -> LaunchPlan:
     """Return the launcher's plan with the containers' addresses; ports on this machine are chosen at start."""
     request, known = stage.request_of(host), stage.account.machine
     machine = HostMachine(
@@ -116,8 +112,7 @@ def _plan(stage: Stage, host: Host) -> LaunchPlan:
         ) from None
 
 
-def _ranks(stage: Stage, host: Host, plan: LaunchPlan) -> Sequence[Process]:
-    """Return the ranks that this host's launcher starts."""
+def _ranks(stage: EmulatedJob, host: Host, plan: LaunchPlan) -> Sequence[Process]:
     program = plan.programs[0] if plan.programs else None
     if program is None or program.role not in _RANKS_OF:
         return ()
@@ -147,12 +142,7 @@ SERVER = (
 """A program that acts as the parameter server, which sagemaker-tensorflow-training forks from its own process."""
 
 
-def toolkit_host(stage: Stage, host: Host) -> HostLaunch:
-    """Return the processes that the host starts.
-
-    Raises:
-        JobError: the toolkit would stop before it starts anything, or the job needs mpirun, which this machine lacks.
-    """
+def toolkit_host(stage: EmulatedJob, host: Host) -> HostLaunch:
     request, root, gpus = stage.request_of(host), stage.root(host), stage.gpus(host)
     made = command(request, host, stage.container, gpus=gpus, root=root)
     if made.error is not None:
@@ -173,7 +163,7 @@ def toolkit_host(stage: Stage, host: Host) -> HostLaunch:
     return replace(launch, endpoints=launch.endpoints + master)
 
 
-def _torchrun(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:
+def _torchrun(stage: EmulatedJob, host: Host, made: ToolkitCommand, variables: dict[str, str]) -> HostLaunch:
     """Return a host with a torchrun process, which uses a free port.
 
     For a single host, the toolkit sets no port, and torchrun's default port may be in use on this machine.
@@ -197,7 +187,7 @@ def _torchrun(stage: Stage, host: Host, made: Command, variables: dict[str, str]
     return HostLaunch((process,), moved, ranks=made.ranks, endpoints=(endpoint,))
 
 
-def _mpirun(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:
+def _mpirun(stage: EmulatedJob, host: Host, made: ToolkitCommand, variables: dict[str, str]) -> HostLaunch:
     """Return a host with an mpirun process, which starts all ranks; each rank writes its output to separate files."""
     options = portable(_mpi_options(made.argv[1 : -len(made.program)]))
     program = redirected(made.program, f"{stage.run_dir}/logs/instance_{host.index}")
@@ -237,13 +227,13 @@ def _local_export(value: str) -> list[str]:
     return ["-x", f"{name}{equals}{LOOPBACK_INTERFACE}" if text == INTERFACE else value]
 
 
-def _sshd(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:  # noqa: ARG001
+def _sshd(stage: EmulatedJob, host: Host, made: ToolkitCommand, variables: dict[str, str]) -> HostLaunch:  # noqa: ARG001
     """Return a host without processes, which on SageMaker runs sshd for mpirun. Here all ranks run on the first
     host."""
     return HostLaunch((), notes=(f"{host.name} would wait for mpirun's ranks; here they all run on the first host",))
 
 
-def _script(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:
+def _script(stage: EmulatedJob, host: Host, made: ToolkitCommand, variables: dict[str, str]) -> HostLaunch:
     """Return a host that runs the script itself, and a parameter server if the job uses them."""
     signal = "leader" if made.argv[0] == stage.python else "group"
     if "TF_CONFIG" not in variables:
@@ -260,7 +250,7 @@ def _script(stage: Stage, host: Host, made: Command, variables: dict[str, str]) 
     return HostLaunch(tuple(processes), signal=signal, endpoints=endpoints)
 
 
-_STARTS: dict[str, Callable[[Stage, Host, Command, dict[str, str]], HostLaunch]] = {
+_STARTS: dict[str, Callable[[EmulatedJob, Host, ToolkitCommand, dict[str, str]], HostLaunch]] = {
     "torchrun": _torchrun,
     "mpirun": _mpirun,
     "sshd": _sshd,
@@ -314,8 +304,9 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
         raise JobError(without_echoes(problems))
     size = scaled[1]
     python = target.python or account.python
-    request = finished_request(parts, _without_machines(overrides_of(job, "sagemaker")))
-    stage = Stage(
+    overrides = {key: value for key, value in overrides_of(job, "sagemaker").items() if key != _MACHINES}
+    request = finished_request(parts, overrides)
+    stage = EmulatedJob(
         request=request,
         container=_container(request, parts, python),
         account=account,
@@ -339,11 +330,6 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
     )
 
 
-def _without_machines(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the overrides without SageMaker's machines, because the job runs on this machine."""
-    return {key: value for key, value in overrides.items() if key != _MACHINES}
-
-
 def _notes(job: TrainingJob, launches: dict[Host, HostLaunch]) -> Iterator[str]:
     if _MACHINES in overrides_of(job, "sagemaker"):
         yield f"`{FIELD}.{_MACHINES}` does not count here: the machines are this one's"
@@ -351,7 +337,7 @@ def _notes(job: TrainingJob, launches: dict[Host, HostLaunch]) -> Iterator[str]:
         yield from made.notes
 
 
-def _container(request: Mapping[str, Any], parts: Parts, python: str) -> Container:
+def _container(request: Mapping[str, Any], parts: TrainingParts, python: str) -> ImageContents:
     """Return the known contents of the request's image, or else of the job's, without SageMaker's libraries and the
     PyTorch version: an emulation runs this machine's interpreter, `python`, instead of the image's.
     """
@@ -361,7 +347,7 @@ def _container(request: Mapping[str, Any], parts: Parts, python: str) -> Contain
 
 
 def _specification(
-    stage: Stage,
+    stage: EmulatedJob,
     job: TrainingJob,
     context: CompileContext,
     launches: dict[Host, HostLaunch],
@@ -370,7 +356,9 @@ def _specification(
     """Return the launch specification: each host's `/opt/ml` folder, the processes, and the result folders."""
     archive = stage.account.archive(context.bundle)
     roots = [stage.root(host) for host in stage.hosts]
-    checkpoint = _checkpoint(stage, job)
+    # all hosts share the folder that replaces the S3 location
+    checkpoint = (job.checkpoint.local if job.checkpoint else None) or f"{stage.run_dir}/checkpoint"
+    metrics = stage.request["AlgorithmSpecification"].get("MetricDefinitions", ())
     written = [f"{root}/{folder}" for root in roots for folder in ("model", "output/data", "input/data")]
     synced = stage.request.get("CheckpointConfig", {}).get("LocalPath")
     links = [link for host in stage.hosts for link in _links(stage, job, host)]
@@ -414,29 +402,17 @@ def _specification(
         patience=LAUNCHER_PATIENCE if unpacks else LaunchSpecification.patience,
         grace_period=stage.grace_period,
         max_runtime=job.max_runtime,
-        metrics=_metrics(stage.request) or None,
+        metrics={str(row["Name"]): str(row["Regex"]) for row in metrics} or None,
     )
 
 
-def _metrics(request: Mapping[str, Any]) -> dict[str, str]:
-    """Return the regular expressions with which SageMaker would read metrics from the log, by metric name."""
-    pairs = request["AlgorithmSpecification"].get("MetricDefinitions", ())
-    return {str(pair["Name"]): str(pair["Regex"]) for pair in pairs}
-
-
-def _checkpoint(stage: Stage, job: TrainingJob) -> str:
-    """Return the local folder that replaces the S3 checkpoint location. All hosts share it."""
-    given = job.checkpoint.local if job.checkpoint else None
-    return given or f"{stage.run_dir}/checkpoint"
-
-
-def _files(stage: Stage, host: Host) -> Iterator[tuple[str, str]]:
+def _files(stage: EmulatedJob, host: Host) -> Iterator[tuple[str, str]]:
     for path, content in files(stage.request_of(host), host, stage.root(host)).items():
         shown = with_loopback(content) if path.endswith("/resourceconfig.json") else content
         yield path, json.dumps(shown, indent=1, sort_keys=True)
 
 
-def _links(stage: Stage, job: TrainingJob, host: Host) -> Iterator[Link]:
+def _links(stage: EmulatedJob, job: TrainingJob, host: Host) -> Iterator[Link]:
     """Yield the links to the input data of one host.
 
     In a sharded channel, each of n hosts gets every n-th file. Channels of other instance groups are left out.
@@ -472,7 +448,9 @@ def _assign_ranks(launches: dict[Host, HostLaunch]) -> list[tuple[Process, str]]
     ]
 
 
-def _started_process(stage: Stage, launches: dict[Host, HostLaunch], process: Process, signal: str) -> StartedProcess:
+def _started_process(
+    stage: EmulatedJob, launches: dict[Host, HostLaunch], process: Process, signal: str
+) -> StartedProcess:
     host = next(host for host in launches if host.index == process.instance)
     folder = stage.root(host) + ("" if launches[host].unpacks else "/code")
     return StartedProcess.of(replace(process, env=dict(sorted(process.env.items()))), signal, folder)
@@ -484,7 +462,7 @@ def _shown_processes(launches: dict[Host, HostLaunch], started: list[tuple[Proce
         yield replace(process, env={name: value for name, value in process.env.items() if name not in _REPEATED})
 
 
-def _summary(stage: Stage, parts: Parts, job: TrainingJob, world_size: int) -> Iterator[tuple[str, str]]:
+def _summary(stage: EmulatedJob, parts: TrainingParts, job: TrainingJob, world_size: int) -> Iterator[tuple[str, str]]:
     count = len(stage.hosts)
     types = " + ".join(dict.fromkeys(host.instance_type for host in stage.hosts))
     yield "target", f"local ({stage.account.machine}), as SageMaker would run it"

@@ -15,7 +15,7 @@ from cloudtrain.runtime.sagemaker_launcher import ROOT
 from cloudtrain.targets.common.launch import LocalAccount
 from cloudtrain.targets.common.launchers import MISSING_HINT, loopback_variables
 from cloudtrain.targets.common.scaling import gpu_share
-from cloudtrain.targets.sagemaker.catalogue.contents import Container
+from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
 from cloudtrain.targets.sagemaker.request import INTERFACE, Host, hosts
 
 # Translate a container's paths and addresses to this machine's.
@@ -75,12 +75,10 @@ def local_tf_config(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def with_loopback(resource: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `resourceconfig.json` with the loopback network interface."""
     return {**resource, "network_interface_name": LOOPBACK_INTERFACE}
 
 
 def local_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return a host's variables with the loopback network interface."""
     local = dict(variables)
     for name in _INTERFACE_VARIABLES:
         if local.get(name) == INTERFACE:
@@ -131,11 +129,11 @@ class HostLaunch:
 
 
 @dataclass(frozen=True)
-class Stage:
+class EmulatedJob:
     """One emulated job."""
 
     request: dict[str, Any]
-    container: Container
+    container: ImageContents
     account: LocalAccount
     python: str
     run_dir: str
@@ -145,7 +143,6 @@ class Stage:
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """Return the hosts, `algo-1` first."""
         return tuple(sorted(hosts(self.request), key=lambda host: host.index))
 
     def root(self, host: Host) -> str:
@@ -161,7 +158,6 @@ class Stage:
         return relocate_request(self.request, self.root(host))
 
     def gpus(self, host: Host) -> int:
-        """Return the number of GPUs that the host sees."""
         return len(gpu_share(self.account.machine.gpu_ids, len(self.hosts), host.index))
 
     def variables(self, host: Host) -> dict[str, str]:
@@ -185,11 +181,6 @@ class Stage:
 
     @property
     def mpirun(self) -> str:
-        """Return the path of this machine's mpirun.
-
-        Raises:
-            JobError: this machine has no mpirun.
-        """
         if self.account.mpirun is None:
             message = f"the container would start `mpirun`, which is neither beside `{self.python}` nor on the PATH"
             raise JobError([Problem(("distribution", "type"), message, MISSING_HINT, code="CT038")])

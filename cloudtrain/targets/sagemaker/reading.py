@@ -39,7 +39,7 @@ from cloudtrain.rules.named import framework_of
 from cloudtrain.runtime.sagemaker_launcher import LAUNCH_KEY
 from cloudtrain.runtime.sagemaker_launcher.arguments import RESERVED_PREFIXES, decode_hyperparameters
 from cloudtrain.targets.sagemaker import request as keys
-from cloudtrain.targets.sagemaker.catalogue.contents import Container, Framework, contents_of
+from cloudtrain.targets.sagemaker.catalogue.contents import Framework, ImageContents, contents_of
 from cloudtrain.targets.sagemaker.catalogue.images import Image, image_of_uri
 from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_MAX_RUNTIME, machines_in
 from cloudtrain.targets.sagemaker.request import Request, is_entrypoint
@@ -89,7 +89,7 @@ class Start:
     """
 
     request: Request
-    container: Container
+    container: ImageContents
 
     @classmethod
     def of(cls, request: Request, framework: str | None = None) -> Start:

@@ -311,7 +311,7 @@ def _section(file: Path, profile: str) -> Mapping[str, str]:
 # The middle part of a run's reference, which gives the region and profile: `eu-west-1` or `research@eu-west-1`.
 
 
-class AccountRef(NamedTuple):
+class AwsPlace(NamedTuple):
     """A region, and the AWS profile whose credentials are used.
 
     Without a profile, boto3 finds the credentials itself.
@@ -321,7 +321,7 @@ class AccountRef(NamedTuple):
     profile: str | None
 
     @classmethod
-    def parse(cls, text: str) -> AccountRef:
+    def parse(cls, text: str) -> AwsPlace:
         """Parse the text that `SageMakerAccount.place` returns."""
         profile, _, region = text.rpartition("@")
         return cls(region or None, unquote(profile) or None)

@@ -54,7 +54,7 @@ def data(tmp_path: Path) -> Path:
 @pytest.mark.torch
 def test_digits_ddp_on_two_hosts(place: Place) -> None:
     """The bundled job trains on two emulated hosts, and its processes live in the environment of the launch view."""
-    from cloudtrain.targets.sagemaker.catalogue.contents import Container
+    from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
     from cloudtrain.targets.sagemaker.launch.commands import command
     from cloudtrain.targets.sagemaker.launch.container import environment
     from cloudtrain.targets.sagemaker.request import hosts
@@ -77,7 +77,7 @@ def test_digits_ddp_on_two_hosts(place: Place) -> None:
 
     request = sagemaker_request(job, account)
     for host, real, argv in zip(hosts(request), variables, commands, strict=True):
-        image = Container("pytorch", "5.1.1", python=account.python)
+        image = ImageContents("pytorch", "5.1.1", python=account.python)
         made = command(request, host, image, gpus=account.machine.gpus)
         expected = environment(request, host, image, gpus=account.machine.gpus, cpus=account.machine.cpus)
         root = f"{run.folder}/hosts/{host.name}/opt/ml"

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.targets.sagemaker.catalogue.contents import Container
+from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
 from cloudtrain.targets.sagemaker.request import Host, hosts
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -50,6 +50,6 @@ def host_named(body: dict[str, Any], name: str = "algo-1") -> Host:
     return next(host for host in hosts(body) if host.name == name)
 
 
-def pytorch(toolkit: str = "5.1.4", **contents: Any) -> Container:
+def pytorch(toolkit: str = "5.1.4", **contents: Any) -> ImageContents:
     """A PyTorch image."""
-    return Container("pytorch", toolkit, **contents)
+    return ImageContents("pytorch", toolkit, **contents)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.targets.sagemaker.catalogue.contents import Container
-from cloudtrain.targets.sagemaker.launch.commands import Command, command, overwritten
+from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
+from cloudtrain.targets.sagemaker.launch.commands import ToolkitCommand, command
 from cloudtrain.targets.sagemaker.launch.container import environment
 from cloudtrain.targets.sagemaker.reading import Start
 from cloudtrain.targets.sagemaker.request import files, hosts, input_data_config, resource_config
@@ -30,7 +30,9 @@ def without_cpus(variables: dict[str, str]) -> dict[str, str]:
     return variables | {"SM_TRAINING_ENV": json.dumps(facts, sort_keys=True, separators=(",", ":"))}
 
 
-def run(body: dict[str, Any], container: Container | None = None, host: str = "algo-1", gpus: int = 8) -> Command:
+def run(
+    body: dict[str, Any], container: ImageContents | None = None, host: str = "algo-1", gpus: int = 8
+) -> ToolkitCommand:
     """The command of one host."""
     return command(body, host_named(body, host), container or pytorch(), gpus=gpus)
 
@@ -48,7 +50,9 @@ def test_equals_the_recorded_run(path: Path) -> None:
     golden = json.loads(path.read_text())
     body, (run,) = recorded(golden["case"]), golden["cmds"]
     host = host_named(body, golden["host"])
-    container = Container(golden["framework"], golden["toolkit"].partition("==")[2], smddprun=True, python="<python>")
+    container = ImageContents(
+        golden["framework"], golden["toolkit"].partition("==")[2], smddprun=True, python="<python>"
+    )
     made = command(body, host, container, gpus=golden["n_gpus"])
     variables = {**environment(body, host, container, gpus=golden["n_gpus"]), **made.env}
     assert resource_config(body, host) == golden["resourceconfig"]
@@ -76,13 +80,13 @@ def test_equals_the_recorded_run(path: Path) -> None:
 )
 def test_launchers_that_do_not_act_are_named(case: str, framework: Any, ignored: tuple[str, ...]) -> None:
     """A launcher that the image's toolkit does not start is in `ignored`, so that a rule can see it."""
-    assert Start(recorded(case), Container(framework, "5.1.4", smddprun=True)).ignored == ignored
+    assert Start(recorded(case), ImageContents(framework, "5.1.4", smddprun=True)).ignored == ignored
 
 
 def test_variable_hands_over_to_a_framework() -> None:
     """With SAGEMAKER_TRAINING_MODULE in its environment, a job makes a generic image start torchrun."""
     body = request(environment={"SAGEMAKER_TRAINING_MODULE": "sagemaker_pytorch_container.training:main"}, **TORCH)
-    assert run(body, Container("generic", "5.1.4")).role == "torchrun"
+    assert run(body, ImageContents("generic", "5.1.4")).role == "torchrun"
 
 
 def test_hosts_in_the_order_of_the_service() -> None:
@@ -222,7 +226,7 @@ def test_model_parallel_library(torch: str | None, protocol: str | None, algorit
 
 def test_parameter_server_of_one_host() -> None:
     """One host has no parameter server: the script runs alone, and nothing else starts."""
-    body, container = request(sagemaker_parameter_server_enabled=True), Container("tensorflow", "5.1.4")
+    body, container = request(sagemaker_parameter_server_enabled=True), ImageContents("tensorflow", "5.1.4")
     made = run(body, container)
     assert (made.role, made.notes) == ("process", ())
     assert Start(body, container).ignored == ("sagemaker_parameter_server_enabled",)
@@ -256,10 +260,15 @@ def test_overwritten_variables() -> None:
     """A user's NCCL_DEBUG is lost: to the PyTorch toolkit, and under MPI to the options of mpirun."""
     given = {"NCCL_DEBUG": "TRACE", "MINE": "1", "MASTER_PORT": "7777"}
     for launcher, real in ((TORCH, "WARN"), (MPI, "INFO")):
-        body = request(environment=given, **launcher)
-        assert overwritten(body, host_named(body), pytorch(), gpus=8) == {"NCCL_DEBUG": ("TRACE", real)}
-    body = request(environment=given)
-    assert overwritten(body, host_named(body), Container("tensorflow", "5.1.4"), gpus=8) == {}
+        assert changed(request(environment=given, **launcher), pytorch()) == {"NCCL_DEBUG": real}
+    assert changed(request(environment=given), ImageContents("tensorflow", "5.1.4")) == {}
+
+
+def changed(body: dict[str, Any], container: ImageContents) -> dict[str, str]:
+    """The variables of the request that the script finds with another value."""
+    host, made = host_named(body), run(body, container)
+    real = {**environment(body, host, container, gpus=8), **made.env, **made.exports}
+    return {name: real[name] for name, value in body["Environment"].items() if real.get(name, value) != value}
 
 
 def test_files_below_another_root() -> None:

@@ -14,10 +14,11 @@ from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.processes import Process
 from cloudtrain.runtime.environment import detect_environment, sagemaker_place
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
-from cloudtrain.targets.sagemaker.catalogue.contents import Container
-from cloudtrain.targets.sagemaker.launch.processes import commands, view
+from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
+from cloudtrain.targets.sagemaker.launch.commands import command
+from cloudtrain.targets.sagemaker.launch.processes import view
 from cloudtrain.targets.sagemaker.request import is_entrypoint
-from tests.targets.sagemaker.container_requests import pytorch, recorded, request
+from tests.targets.sagemaker.container_requests import host_named, pytorch, recorded, request
 
 TORCH = {"sagemaker_torch_distributed_enabled": True}
 MPI = {"sagemaker_mpi_enabled": True}
@@ -52,7 +53,7 @@ def counted(processes: tuple[Process, ...]) -> Counter[str]:
 )
 def test_what_runs(case: str, framework: Any, roles: dict[str, int]) -> None:
     """Launchers, waiting hosts, servers and ranks are counted as the toolkit starts them."""
-    assert counted(view(recorded(case), Container(framework, "5.1.4"), eight)) == roles
+    assert counted(view(recorded(case), ImageContents(framework, "5.1.4"), eight)) == roles
 
 
 def test_torchrun_ranks() -> None:
@@ -130,12 +131,10 @@ def test_trn2_has_sixty_four() -> None:
 
 
 def test_a_job_that_stops_shows_nothing() -> None:
-    """Where the toolkit stops first there are no processes, and `commands` says why."""
+    """Where the toolkit stops first there are no processes, and the command says why."""
     body = request(sagemaker_mpi_custom_mpi_options="--help", **MPI)
     assert view(body, pytorch(), eight) == ()
-    ((host, command),) = commands(body, pytorch(), eight)
-    assert host.name == "algo-1"
-    assert command.error is not None
+    assert command(body, host_named(body), pytorch(), gpus=8).error is not None
 
 
 def test_sixteen_machines_stay_readable() -> None:
@@ -181,7 +180,7 @@ def test_our_own_launcher(launch: dict[str, Any], count: int, roles: dict[str, i
     """In entrypoint mode the view is the launcher's own plan, with the ranks that it leads to."""
     body = ours(launch, count=count, lr=0.1)
     assert is_entrypoint(body)
-    found = view(body, Container("generic", "5.1.4"), eight)
+    found = view(body, ImageContents("generic", "5.1.4"), eight)
     assert counted(found) == roles
     script = [process.argv for process in found if process.role in ("rank", "process", "worker", "chief")]
     assert script

@@ -17,7 +17,7 @@ from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from cloudtrain.targets.common.launch import LocalAccount
 from cloudtrain.targets.common.scaling import scaled_job
 from cloudtrain.targets.local.compile import compile_local
-from cloudtrain.targets.sagemaker.catalogue.contents import Container
+from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
 from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
 from cloudtrain.targets.sagemaker.emulate import ACCOUNT
 from cloudtrain.targets.sagemaker.emulate_stage import relocate_request, relocate_text
@@ -155,7 +155,7 @@ def test_digits_ddp_equals_the_launch_view(host: int) -> None:
     process = plan_of(job).request["processes"][host]
     request = sagemaker_request(job)
     where = next(each for each in hosts(request) if each.index == host)
-    image = Container("pytorch", "5.1.1", python="/usr/bin/python3")
+    image = ImageContents("pytorch", "5.1.1", python="/usr/bin/python3")
     expected = command(request, where, image, gpus=0)
     env = environment(request, where, image, gpus=0, cpus=4)
     assert as_in_the_container(process["argv"], where.name) == list(expected.argv)

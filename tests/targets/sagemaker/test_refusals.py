@@ -11,12 +11,12 @@ from botocore.parsers import ResponseParserError  # noqa: TID253
 
 from cloudtrain.errors import NameTaken, RunNotFound, SettingsError, TargetError, TargetUnreachable
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
-from cloudtrain.targets.sagemaker.service.clients import CODES, Call, translate_error
+from cloudtrain.targets.sagemaker.service.clients import CODES, FailedCall, translate_error
 from cloudtrain.targets.sagemaker.service.service import SageMakerService
 from tests.fakes.sagemaker.server import FakeAws
 from tests.targets.sagemaker.conftest import REF, plan_of
 
-CALL = Call("sagemaker", "CreateTrainingJob", "eu-west-1", "research", "digits-1")
+CALL = FailedCall("sagemaker", "CreateTrainingJob", "eu-west-1", "research", "digits-1")
 
 
 def answered(code: str, message: str = "", status: int = 400) -> theirs.ClientError:

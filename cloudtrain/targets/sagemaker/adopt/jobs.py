@@ -181,7 +181,9 @@ def _script(original: Original, environment: dict[str, Any]) -> Draft:
         draft.comments[("source_dir",)] = f"guessed: the folder of the job's code. To fetch it:\n  {fetch}"
     bucket = _S3.fullmatch(code or "")
     if bucket:
-        _set_bucket(draft.settings, bucket["bucket"], request)
+        owner = account_id(str(request.get("RoleArn", "")))
+        if bucket["bucket"] != f"sagemaker-{draft.settings.get('region')}-{owner}":  # the default
+            draft.settings["bucket"] = bucket["bucket"]
     return draft
 
 
@@ -214,7 +216,11 @@ def _image_alone(original: Original) -> Draft:
     draft = _common(original)
     algorithm = _mapping(original.request.get("AlgorithmSpecification"))
     parameters = _mapping(original.request.get("HyperParameters"))
-    own = {name: _as_str_of(text) for name, text in parameters.items()}
+    own: dict[str, Any] = {}
+    for name, text in parameters.items():
+        value = parsed(text)  # a number such as 64 for `64`, if it turns back into the same text
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and str(value) == text
+        own[name] = value if is_number else text
     environment = {"image": {"sagemaker": algorithm.get("TrainingImage") or "image-of-the-algorithm:1"}}
     draft.job["environment"] = environment | draft.job.get("environment", {})
     draft.job |= {"hyperparameters": own} if own else {}
@@ -222,12 +228,6 @@ def _image_alone(original: Original) -> Draft:
         draft.job["source_dir"] = None
     draft.job, draft.last_resort = _order_fields(draft.job), True
     return draft
-
-
-def _as_str_of(text: Any) -> Any:
-    """Return a text such as `64` as a number if `str` turns the number back into the same text, else unchanged."""
-    value = parsed(text)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) and str(value) == text else text
 
 
 def _common(original: Original) -> Draft:
@@ -433,13 +433,6 @@ def code_uri(request: Mapping[str, Any]) -> str | None:
             uri = _mapping(_mapping(channel.get("DataSource")).get("S3DataSource")).get("S3Uri")
             return uri if isinstance(uri, str) else None
     return None
-
-
-def _set_bucket(settings: dict[str, Any], bucket: str, request: Mapping[str, Any]) -> None:
-    """Set `bucket` in the settings if it is not the default bucket of the region and the role's account."""
-    owner = account_id(str(request.get("RoleArn", "")))
-    if bucket != f"sagemaker-{settings.get('region')}-{owner}":
-        settings["bucket"] = bucket
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -43,7 +43,9 @@ def flat(request: Mapping[str, Any]) -> dict[str, Any]:
     }
     config = json.loads(json.dumps(found.get(OF_SEARCH[0], {})))
     ranges = config.get("ParameterRanges", {})
-    config["ParameterRanges"] = {kind: sorted(rows, key=_name) for kind, rows in sorted(ranges.items()) if rows}
+    config["ParameterRanges"] = {
+        kind: sorted(rows, key=lambda row: str(row.get("Name"))) for kind, rows in sorted(ranges.items()) if rows
+    }
     if config.get("Strategy") == "Grid":  # which ends by itself
         config.get("ResourceLimits", {}).pop("MaxNumberOfTrainingJobs", None)
     config.setdefault("TrainingJobEarlyStoppingType", "Off")
@@ -93,10 +95,6 @@ def _ranges(ranges: Mapping[str, Any], *, is_script: bool) -> Iterator[tuple[str
         yield row["Name"], {"int": [int(row["MinValue"]), int(row["MaxValue"])]}
     for row in ranges.get("CategoricalParameterRanges", ()):
         yield row["Name"], [json.loads(text) if is_script else text for text in row["Values"]]
-
-
-def _name(row: Mapping[str, Any]) -> str:
-    return str(row.get("Name"))
 
 
 _OPERATION = "CreateTrainingJob"
@@ -253,17 +251,13 @@ def _original(
             gone[name] = "CloudTrail hides it: take it from `aws sagemaker describe-training-job`"
     for wrong in violations(request):
         if wrong.kind == "type" and wrong.hint in ("write a mapping", "write a list") and "`null`" not in wrong.message:
-            raise _malformed(wrong.message)
+            hint = "adopt the request as it was sent: the output of `aws sagemaker describe-training-job`"
+            raise UsageError(wrong.message, hint=hint, code="CT981")
     region = _region_of(data.get("TrainingJobArn"))
     found = {**(settings or {}), **({"region": region} if region else {})}
     return Original(
         "sagemaker", request, str(request.get("TrainingJobName", "")), kind, found, folder=folder, lost=gone
     )
-
-
-def _malformed(message: str) -> UsageError:
-    hint = "adopt the request as it was sent: the output of `aws sagemaker describe-training-job`"
-    return UsageError(message, hint=hint, code="CT981")
 
 
 _SET_BY_TUNER = {"_tuning_objective_metric", "sagemaker_estimator_class_name", "sagemaker_estimator_module"}

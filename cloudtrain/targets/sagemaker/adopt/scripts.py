@@ -166,7 +166,8 @@ class _Reader:
             if argument in _JOB:
                 self._put(_JOB[argument], value)
             elif argument in _SETTINGS:
-                self._set(_SETTINGS[argument], self._known(f"[sagemaker] {_SETTINGS[argument]}", value))
+                known = self._known(f"[sagemaker] {_SETTINGS[argument]}", value)
+                self.settings |= {} if known is None else {_SETTINGS[argument]: known}
             elif argument not in (*_READ, *_NOTHING, *_VERSIONS.values(), *_BASES) and value is not None:
                 self._known(argument, value if isinstance(value, Unknown | StaticCall) else Unknown(f"{value!r}"))
         self._read_environment()
@@ -179,10 +180,6 @@ class _Reader:
 
     def _known(self, path: str, value: Any) -> Any:
         return said(value, path, self.unknown)
-
-    def _set(self, name: str, value: Any) -> None:
-        if value is not None:
-            self.settings[name] = value
 
     def _put(self, path: tuple[str, ...], value: Any) -> None:
         found = self._known(".".join(path), value)
@@ -300,29 +297,20 @@ class SageMakerAdopter:
     """Adopts CreateTrainingJob requests, and documents that contain such requests."""
 
     def originals(self, data: Any, folder: str | None) -> list[Original]:
-        """Return the training jobs that a document from the folder `folder` contains."""
         return originals_in(data, folder)
 
     def drafts(self, original: Original) -> Iterator[Draft]:
-        """Yield jobs that compile to the original's request, the most portable first."""
         return drafts_of(original)
 
     def context(self, original: Original, settings: SageMaker) -> CompileContext:
-        """Return a context with the original's name and the account in `settings`.
-
-        The AWS configuration of this machine is ignored.
-        """
-        account = account_of(settings, {"HOME": "/nonexistent"})
+        account = account_of(settings, {"HOME": "/nonexistent"})  # without the AWS configuration of this machine
         return CompileContext(original.name, _BUNDLE, account._replace(overlay=None))
 
     def comparable(
         self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
-        """Return the request in a form that can be compared with other requests.
-
-        The form omits the run's tag and replaces the location of the code with a fixed text. If the drivers
-        of SDK version 3 start the original, one description of the program replaces the fields that start the program.
-        `plan` is None if `request` is the request of `original` itself.
+        """The form omits the run's tag and replaces the location of the code with a fixed text. If the drivers of SDK
+        version 3 start the original, one description of the program replaces the fields that start the program.
         """
         found = json.loads(json.dumps(flat(request) if "TrainingJobDefinition" in request else request, default=str))
         if original.search is None:
@@ -361,7 +349,7 @@ class SageMakerAdopter:
         return Comparable(found, tuple(renewed))
 
     def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the overrides that turn `ours` into `theirs`, but none that would remove the run's tag or code."""
+        """None of the overrides removes the run's tag or code."""
         found = overrides_between(ours, theirs)
         for name in ("Tags", *OF_SEARCH):
             found.pop(name, None)
@@ -374,21 +362,15 @@ class SageMakerAdopter:
         return found
 
     def hook(self) -> str:
-        """Return the Python code that answers botocore's calls while a script runs."""
         return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
 
     def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
-        """Return the training jobs that a script was about to create, and the archive of their code, if any.
-
-        `record` is the captured API call, and `uploads` maps addresses to the files that the script uploaded.
-
-        If the script asked AWS for its account number, the hook answered with a placeholder. The account number of the
-        job's role replaces this placeholder.
+        """If the script asked AWS for its account number, the hook answered with a placeholder. The account number of
+        the job's role replaces this placeholder.
         """
         return originals_of_script(record, uploads)
 
     def reason(self, path: ValuePath) -> str:
-        """Explain why no override can remove the difference in the request field `path`."""
         if "ParameterRanges" in path:
             return "a range of a sweep names its scale: `uniform` and `int` are linear, not `Auto`"
         return _REASONS.get(str(path[0]) if path else "", "a job cannot say this")

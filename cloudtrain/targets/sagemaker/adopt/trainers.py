@@ -16,7 +16,7 @@ from typing import Any
 
 from cloudtrain.documents.archives import archive_of, files_of
 from cloudtrain.runtime.sagemaker_launcher.arguments import text_of
-from cloudtrain.targets.sagemaker.export.distributions import Start, start_of
+from cloudtrain.targets.sagemaker.export.distributions import StartedScript, start_of
 from cloudtrain.targets.sagemaker.request import (
     MODEL_PARALLEL,
     parsed,
@@ -141,11 +141,7 @@ def started_by_drivers(request: Mapping[str, Any], uploads: Mapping[str, bytes])
 
 
 def _start(launcher: str, *, processes: int | None, **found: Any) -> dict[str, Any]:
-    """Return a started program as fields that can be compared: launcher, process count, and the fields in
-    `found`.
-
-    Empty fields are left out.
-    """
+    """Return a started program as fields that can be compared, without empty ones."""
     several = launcher in ("torchrun", "mpirun")
     given = {"launcher": launcher, "processes": (processes or _ON_EVERY_GPU) if several else None, **found}
     return {name: value for name, value in given.items() if value not in (None, [], {})}
@@ -153,7 +149,7 @@ def _start(launcher: str, *, processes: int | None, **found: Any) -> dict[str, A
 
 def started_by_us(request: Mapping[str, Any], region: str) -> dict[str, Any] | None:
     """Return what cloudtrain's request starts, in the form of `started_by_drivers`; None if the request has no code."""
-    start: Start | None = start_of(dict(request), region)
+    start: StartedScript | None = start_of(dict(request), region)
     if start is None:
         return None
     values = {name: parsed(text) for name, text in start.hyperparameters.items()}
@@ -222,7 +218,11 @@ def lost_in_code(code: bytes | None, start: Mapping[str, Any]) -> dict[str, str]
 def draft_fields(start: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a job that starts the program described by `start` (see `started_by_drivers`)."""
     found: dict[str, Any] = {name: start[name] for name in ("entry_point", "command") if name in start}
-    own = {name.removeprefix("--"): _value(text) for name, text in start.get("arguments", {}).items()}
+    # a number such as 64 for `64`, if cloudtrain would pass the same text to the script
+    own = {
+        name.removeprefix("--"): value if text_of(value := parsed(text)) == text else text
+        for name, text in start.get("arguments", {}).items()
+    }
     if own:
         found["hyperparameters"] = own
     distribution: dict[str, Any] = {"torchrun": {"type": "torch"}, "mpirun": {"type": "mpi"}}.get(start["launcher"], {})
@@ -233,15 +233,6 @@ def draft_fields(start: Mapping[str, Any]) -> dict[str, Any]:
     if start.get("mpi_options"):
         distribution["options"] = shlex.join(start["mpi_options"])
     return found | ({"distribution": distribution} if distribution else {})
-
-
-def _value(text: str) -> Any:
-    """Return the value that a text stands for, such as the number 64 for `64`.
-
-    Returns the text itself if cloudtrain would pass the value to the script as a different text.
-    """
-    value = parsed(text)
-    return value if text_of(value) == text else text
 
 
 def place_of(request: Mapping[str, Any], channel: str) -> str:

@@ -10,7 +10,7 @@ from cloudtrain.targets.sagemaker.catalogue.images import Image
 Framework = Literal["pytorch", "tensorflow", "generic"]
 
 
-class Container(NamedTuple):
+class ImageContents(NamedTuple):
     """The facts about an image that decide how a job starts.
 
     Attributes:
@@ -87,19 +87,19 @@ def _knows(since: dict[str, tuple[int, ...]], instance_type: str, version: tuple
     return instance_type in since and version >= since[instance_type]
 
 
-def contents_of(image: Image | None, derived_from: Framework | None = None) -> Container:
+def contents_of(image: Image | None, derived_from: Framework | None = None) -> ImageContents:
     """Return the parts of an image's contents that decide how the job starts.
 
     A user's own image is assumed to have no framework toolkit, except if it is derived from an AWS image.
     """
     if image is None and derived_from is not None:
         module = f"sagemaker_{derived_from}_container.training:main"
-        return Container(derived_from, _NEWEST_TOOLKIT, smddprun=True, smddpmprun=True, training_module=module)
+        return ImageContents(derived_from, _NEWEST_TOOLKIT, smddprun=True, smddpmprun=True, training_module=module)
     if image is None or image.toolkit is None:
-        return Container("generic", _NEWEST_TOOLKIT)
+        return ImageContents("generic", _NEWEST_TOOLKIT)
     name, version = image.engine
     framework: Framework = "tensorflow" if name == "tensorflow" else "pytorch"
-    return Container(
+    return ImageContents(
         framework,
         image.toolkit,
         smddprun=image.smddp,

@@ -46,14 +46,12 @@ class ImageEntry(NamedTuple):
 
 @cache
 def tables() -> Mapping[str, Any]:
-    """Return the generated tables."""
     content: dict[str, Any] = json.loads((DATA / "images.json").read_text(encoding="utf-8"))
     return content
 
 
 @cache
 def facts() -> Mapping[str, Any]:
-    """Return the facts written by hand."""
     content: dict[str, Any] = json.loads((DATA / "image_facts.json").read_text(encoding="utf-8"))
     return content
 
@@ -145,7 +143,6 @@ def whole_version(version: str, known: Collection[str]) -> str | None:
 
 
 def newest(versions: Iterable[str]) -> str:
-    """Return the highest of some versions."""
     return max(versions, key=numbers)
 
 
@@ -304,7 +301,7 @@ def image_of_uri(uri: str) -> Image | None:
     match = re.fullmatch(_ADDRESS, uri)
     if match is None or match["repository"] not in _REPOSITORIES:
         return None
-    if match["account"] is not None and match["account"] not in _accounts():
+    if match["account"] is not None and not any(match["account"] in table.values() for table in registries()):
         return None
     framework, device = _REPOSITORIES[match["repository"]]
     version, *words = match["tag"].split("-")
@@ -321,7 +318,8 @@ def image_of_uri(uri: str) -> Image | None:
         if not version:
             return None
     version = _whole(version, [row.version for row in listed])
-    python = _python(words, split_base(base) if base else (framework, version))
+    usual = in_range("python", *(split_base(base) if base else (framework, version)), "python")
+    python = next((word for word in words if re.fullmatch(r"py\d+", word)), next(iter(usual), ""))
     return describe_image(
         framework, version, python, device, (match["registry"], match["repository"], match["tag"]), base
     )
@@ -335,10 +333,6 @@ def _whole(version: str, known: Sequence[str]) -> str:
     return whole_version(version, known) or version
 
 
-def _accounts() -> frozenset[str]:
-    return frozenset(account for accounts in registries() for account in accounts.values())
-
-
 def _devices(words: Sequence[str]) -> Iterator[str]:
     """Yield the devices that the parts of a tag name. A CUDA version such as `cu129` means `gpu`."""
     for word in words:
@@ -348,11 +342,6 @@ def _devices(words: Sequence[str]) -> Iterator[str]:
             yield "neuron"
         elif re.fullmatch(r"cu\d+", word):
             yield "gpu"
-
-
-def _python(words: Sequence[str], engine: tuple[str, str]) -> str:
-    named = (word for word in words if re.fullmatch(r"py\d+", word))
-    return next(named, next(iter(in_range("python", *engine, "python")), ""))
 
 
 # AWS's own training images: find the address for a framework and version, or the contents for an address.
@@ -369,7 +358,6 @@ _TOO_NEW_FOR_P2 = {"pytorch": (1, 13), "tensorflow": (2, 12)}
 
 
 def frameworks() -> tuple[str, ...]:
-    """Return the frameworks that have images."""
     return tuple(_TITLES)
 
 
@@ -525,7 +513,6 @@ def _chosen_python(wanted: _Wanted, row: ImageEntry, version: str | None = None)
 
 
 def _python_version(python: str) -> str:
-    """Return `py312` as `3.12`."""
     return f"{python[2]}.{python[3:]}".rstrip(".")
 
 
@@ -579,10 +566,7 @@ def _smp2_image(wanted: _Wanted, version: str | None, instance: str) -> Image:
 
 
 def _smp2_cuda(version: str, instance: str) -> str:
-    """Return the CUDA version of an SMP v2 image: `cu124`, `cu121` or `cu118`.
-
-    The rule is that of sagemaker 2.257.7 (image_uris.py, get_training_image_uri).
-    """
+    """The rule is that of sagemaker 2.257.7 (image_uris.py, get_training_image_uri)."""
     if "2.5" in version:
         return "cu124"
     return "cu121" if "p5" in instance or any(one in version for one in ("2.1", "2.2", "2.3", "2.4")) else "cu118"

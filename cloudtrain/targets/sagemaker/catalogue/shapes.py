@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -64,12 +64,8 @@ def _compile(pattern: str) -> tuple[re.Pattern[str], bool]:
 def _categorize(text: str) -> str:
     if text.isascii():
         return text
-    return "".join(char if char.isascii() else _stand_in(char) for char in text)
-
-
-def _stand_in(char: str) -> str:
-    entry = _CLASSES.get(unicodedata.category(char)[0])
-    return entry[1] if entry else _OTHER
+    stand_ins = {category: character for category, (_, character) in _CLASSES.items()}
+    return "".join(char if char.isascii() else stand_ins.get(unicodedata.category(char)[0], _OTHER) for char in text)
 
 
 # The names, types, limits, patterns and enums that SageMaker accepts in a request, from the service's own model.
@@ -89,7 +85,7 @@ Kind = Literal["unknown", "missing", "type", "min", "max", "pattern", "enum"]
 Place = tuple[str | int, ...]
 
 
-class Violation(NamedTuple):
+class ShapeViolation(NamedTuple):
     """A reason why the service would refuse a request. `path` is the path of the wrong or missing field."""
 
     path: Place
@@ -98,7 +94,7 @@ class Violation(NamedTuple):
     kind: Kind
 
 
-def violations(request: Mapping[str, Any], operation: str = "CreateTrainingJob") -> list[Violation]:
+def violations(request: Mapping[str, Any], operation: str = "CreateTrainingJob") -> list[ShapeViolation]:
     """Return everything in a request that the service's own model forbids, in the order of the request.
 
     Args:
@@ -119,6 +115,11 @@ def limit(operation: str, path: Place) -> dict[str, Any]:
     Raises:
         KeyError: the request has no such field.
     """
+    shape = _shape_at(operation, path)
+    return {fact: value for fact, value in shape.items() if fact in ("type", "min", "max", "pattern", "enum")}
+
+
+def _shape_at(operation: str, path: Place) -> Mapping[str, Any]:
     name = _model()["operations"][operation]
     for part in path:
         shape = _shape(name)
@@ -126,7 +127,7 @@ def limit(operation: str, path: Place) -> dict[str, Any]:
             name = shape["members"][part]
         else:
             name = shape["member" if shape["type"] == "list" else "key" if part == KEY else "value"]
-    return {fact: value for fact, value in _shape(name).items() if fact in ("type", "min", "max", "pattern", "enum")}
+    return _shape(name)
 
 
 def model_version() -> str:
@@ -145,7 +146,7 @@ def _shape(name: str) -> Mapping[str, Any]:
     return shape
 
 
-def _check(value: Any, name: str, path: Place, title: str) -> Iterator[Violation]:
+def _check(value: Any, name: str, path: Place, title: str) -> Iterator[ShapeViolation]:
     """Yield all violations in a value and its parts.
 
     `name` is the value's shape in the service's model, `path` its path in the request, `title` its name in messages.
@@ -153,33 +154,33 @@ def _check(value: Any, name: str, path: Place, title: str) -> Iterator[Violation
     shape = _shape(name)
     accepted, words = _TYPES[shape["type"]]
     if not isinstance(value, accepted) or (isinstance(value, bool) and shape["type"] != "boolean"):
-        yield Violation(
+        yield ShapeViolation(
             path, f"{title} is {describe_value(value)}, and the service takes {words}", f"write {words}", "type"
         )
     elif shape["type"] in _INSIDE:
         yield from _INSIDE[shape["type"]](value, shape, path, title)
 
 
-def _structure(value: Mapping[str, Any], shape: Mapping[str, Any], path: Place, title: str) -> Iterator[Violation]:
+def _structure(value: Mapping[str, Any], shape: Mapping[str, Any], path: Place, title: str) -> Iterator[ShapeViolation]:
     members = shape["members"]
     hints = {name: did_you_mean(str(name), members) for name in value if name not in members}
     for name in shape.get("required", ()):
         if name not in value and f"did you mean `{name}`?" not in hints.values():
-            yield Violation((*path, name), f"{title} needs `{name}`", f"add `{name}`", "missing")
+            yield ShapeViolation((*path, name), f"{title} needs `{name}`", f"add `{name}`", "missing")
     for name, inner in value.items():
         if name in hints:
-            yield Violation((*path, name), f"{title} has no field `{name}`", hints[name], "unknown")
+            yield ShapeViolation((*path, name), f"{title} has no field `{name}`", hints[name], "unknown")
         else:
             yield from _check(inner, members[name], (*path, name), _title_of((*path, name)))
 
 
-def _list(value: list[Any], shape: Mapping[str, Any], path: Place, title: str) -> Iterator[Violation]:
+def _list(value: list[Any], shape: Mapping[str, Any], path: Place, title: str) -> Iterator[ShapeViolation]:
     yield from _check_count(len(value), ("entry", "entries"), shape, path, title)
     for index, inner in enumerate(value):
         yield from _check(inner, shape["member"], (*path, index), _title_of((*path, index)))
 
 
-def _map(value: Mapping[str, Any], shape: Mapping[str, Any], path: Place, title: str) -> Iterator[Violation]:
+def _map(value: Mapping[str, Any], shape: Mapping[str, Any], path: Place, title: str) -> Iterator[ShapeViolation]:
     yield from _check_count(len(value), ("entry", "entries"), shape, path, title)
     for key, inner in value.items():
         name = f"{key[:37]}..." if isinstance(key, str) and len(key) > 40 else str(key)
@@ -187,35 +188,27 @@ def _map(value: Mapping[str, Any], shape: Mapping[str, Any], path: Place, title:
         yield from _check(inner, shape["value"], (*path, key), _title_of((*path, name)))
 
 
-def _string(value: str, shape: Mapping[str, Any], path: Place, title: str) -> Iterator[Violation]:
+def _string(value: str, shape: Mapping[str, Any], path: Place, title: str) -> Iterator[ShapeViolation]:
     sized = list(_check_count(len(value), ("character", "characters"), shape, path, title))
     yield from sized
     if "enum" in shape and value not in shape["enum"]:
         message = f"{title} is {describe_value(value)}, which the service does not know"
-        yield Violation(path, message, _enum_hint(value, shape["enum"]), "enum")
+        hint = did_you_mean(value, shape["enum"])
+        fits = len(shape["enum"]) <= MANY or (hint or "").startswith("did you mean")
+        yield ShapeViolation(path, message, hint if fits else None, "enum")
     if "pattern" in shape and not sized and not matches(shape["pattern"], value):
         words = _WORDS.get(shape["pattern"], f"it must match `{shape['pattern']}`")
-        yield Violation(path, f"{title} is {describe_value(value)}, which the service refuses", words, "pattern")
+        yield ShapeViolation(path, f"{title} is {describe_value(value)}, which the service refuses", words, "pattern")
 
 
-def _enum_hint(value: str, words: Sequence[str]) -> str | None:
-    hint = did_you_mean(value, words)
-    return hint if len(words) <= MANY or (hint or "").startswith("did you mean") else None
-
-
-def _number(value: int, shape: Mapping[str, Any], path: Place, title: str) -> Iterator[Violation]:
-    yield from _check_bounds(
-        value,
-        f"{title} is {value:,}",
-        (f"write `{shape.get('min')}` or more", f"write `{shape.get('max')}` or less"),
-        shape,
-        path,
-    )
+def _number(value: int, shape: Mapping[str, Any], path: Place, title: str) -> Iterator[ShapeViolation]:
+    hints = f"write `{shape.get('min')}` or more", f"write `{shape.get('max')}` or less"
+    yield from _check_bounds(value, f"{title} is {value:,}", hints, shape, path)
 
 
 def _check_count(
     count: int, units: tuple[str, str], shape: Mapping[str, Any], path: Place, title: str
-) -> Iterator[Violation]:
+) -> Iterator[ShapeViolation]:
     fact = f"{title} has {count:,} {units[count != 1]}" if count else f"{title} is empty"
     least, most = shape.get("min"), shape.get("max")
     hints = f"use at least {least} {units[least != 1]}", f"use at most {most} {units[most != 1]}"
@@ -224,13 +217,13 @@ def _check_count(
 
 def _check_bounds(
     number: int, fact: str, hints: tuple[str, str], shape: Mapping[str, Any], path: Place
-) -> Iterator[Violation]:
+) -> Iterator[ShapeViolation]:
     if "min" in shape and number < shape["min"]:
         message = f"{fact}, and the service takes at least {shape['min']:,}"
-        yield Violation(path, message, hints[0], "min")
+        yield ShapeViolation(path, message, hints[0], "min")
     if "max" in shape and number > shape["max"]:
         message = f"{fact}, and the service takes at most {shape['max']:,}"
-        yield Violation(path, message, hints[1], "max")
+        yield ShapeViolation(path, message, hints[1], "max")
 
 
 def _title_of(path: Place) -> str:
@@ -247,7 +240,7 @@ _TYPES: dict[str, tuple[Any, str]] = {
     "boolean": (bool, "true or false"),
 }
 
-_INSIDE: dict[str, Callable[[Any, Mapping[str, Any], Place, str], Iterator[Violation]]] = {
+_INSIDE: dict[str, Callable[[Any, Mapping[str, Any], Place, str], Iterator[ShapeViolation]]] = {
     "structure": _structure,
     "map": _map,
     "list": _list,
@@ -280,33 +273,16 @@ def members_of(operation: str, path: Place) -> tuple[str, ...] | None:
     Raises:
         KeyError: the request has no such field.
     """
-    name = _model()["operations"][operation]
-    for part in path:
-        shape = _shape(name)
-        if shape["type"] == "structure":
-            name = shape["members"][part]
-        else:
-            name = shape["member" if shape["type"] == "list" else "value"]
-    shape = _shape(name)
+    shape = _shape_at(operation, path)
     return tuple(shape["members"]) if shape["type"] == "structure" else None
 
 
 def _describe(instance: InstanceType) -> list[tuple[str, str]]:
     """Return labelled facts: the local disk, the toolkit's EFA variables, and which sources list the type for SMDDP."""
-    variables = [
-        name
-        for name, is_set in (
-            ("FI_PROVIDER=efa", instance.efa_in_toolkit),
-            ("FI_EFA_USE_DEVICE_RDMA=1", instance.rdma_in_toolkit),
-        )
-        if is_set
-    ]
+    efa = ["FI_PROVIDER=efa"] if instance.efa_in_toolkit else []
+    variables = [*efa, *(["FI_EFA_USE_DEVICE_RDMA=1"] if instance.rdma_in_toolkit else [])]
     toolkit = "sets " + " and ".join(variables) if variables else "sets no EFA variable"
-    named = [
-        name
-        for name, is_named in (("AWS's documentation", instance.smddp), ("SDK v2", instance.smddp_in_sdk))
-        if is_named
-    ]
+    named = [*(["AWS's documentation"] if instance.smddp else []), *(["SDK v2"] if instance.smddp_in_sdk else [])]
     return [
         ("local disk", f"{instance.nvme_gb} GB NVMe" if instance.nvme_gb else "none"),
         ("toolkit 5.1.4", toolkit),

@@ -44,7 +44,7 @@ _OLDEST_PYTHON = (3, 7)
 _FLAGS = "the toolkit writes `--name True`, and this job has `bare_flags`"
 
 
-class Launch(NamedTuple):
+class LaunchChoice(NamedTuple):
     """The launch mode, and one clause with the reason for its choice."""
 
     mode: Mode
@@ -53,7 +53,7 @@ class Launch(NamedTuple):
 
 def launch_of(
     job: TrainingJob, target: SageMaker, machines: Machines, image: ChosenImage, *, package: bool = False
-) -> Launch:
+) -> LaunchChoice:
     """Return the launch mode: `launch` in the target's settings, or else the mode that fits the job and its image.
 
     `package` is true if the bundle's top folder contains a `setup.py`.
@@ -62,21 +62,21 @@ def launch_of(
         JobError: the mode in the settings cannot start the job, or no mode can.
     """
     if job.entry_point is None and job.command is None:
-        return Launch("image", "the job brings no code, so the image's own entry point runs")
+        return LaunchChoice("image", "the job brings no code, so the image's own entry point runs")
     toolkit = next(_only_toolkit(job, machines, image), None)
     entrypoint = next(_only_entrypoint(job), None)
     problems = list(_problems(job, target, toolkit, entrypoint))
     if problems:
         raise JobError(problems)
     if target.launch != "auto":
-        return Launch(target.launch, f'the target sets `launch = "{target.launch}"`')
+        return LaunchChoice(target.launch, f'the target sets `launch = "{target.launch}"`')
     if toolkit:
-        return Launch("toolkit", toolkit)
+        return LaunchChoice("toolkit", toolkit)
     better = entrypoint or next(_better_by_entrypoint(job, image, package), None)
     if better:
-        return Launch("entrypoint", better)
+        return LaunchChoice("entrypoint", better)
     assert image.known is not None
-    return Launch("toolkit", f"{image.known.toolkit} or older; your arguments survive its shell")
+    return LaunchChoice("toolkit", f"{image.known.toolkit} or older; your arguments survive its shell")
 
 
 def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoint: str | None) -> Iterator[Problem]:

@@ -80,7 +80,8 @@ def resource_config(job: TrainingJob, target: SageMaker, machines: Machines) -> 
 
 def cluster_config(job: TrainingJob, target: SageMaker, machines: Machines) -> dict[str, Any]:
     """Return `ClusterConfig` of CreateProcessingJob: the machines and the size of their disks."""
-    config: dict[str, Any] = {"VolumeSizeInGB": _volume(job.resources.volume_size)}
+    size = job.resources.volume_size
+    config: dict[str, Any] = {"VolumeSizeInGB": DEFAULT_VOLUME_GIB if size is None else ceil(size / 1024**3)}
     if machines.kind == "groups":
         config["InstanceGroups"] = [
             {"InstanceGroupName": group.name, "InstanceType": group.instance_type, "InstanceCount": group.count}
@@ -118,10 +119,6 @@ def _instance_type(job: TrainingJob, account: SageMakerAccount) -> str:
         )
         raise JobError([problem])
     return instance_types.type_by_gpu("sagemaker", resources, account.overlay)
-
-
-def _volume(size: int | None) -> int:
-    return DEFAULT_VOLUME_GIB if size is None else ceil(size / 1024**3)
 
 
 # The container image of a SageMaker job: the job's own image, or the AWS image for a framework and version.
@@ -264,10 +261,7 @@ def _problems(request: Mapping[str, Any], operation: str) -> Iterator[Problem]:
 
 
 def _counts(path: tuple[str | int, ...], config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Report instance counts above the limit of the job's own field `instance_count`.
-
-    Such counts are typing mistakes, and would make a plan huge because it lists every instance.
-    """
+    """Report counts above the limit of `instance_count`: typing mistakes that would make a plan huge."""
     rows: list[tuple[tuple[str | int, ...], Any]] = [(path, config)]
     for key in ("InstanceGroups", "InstancePreferences"):
         found = config.get(key)

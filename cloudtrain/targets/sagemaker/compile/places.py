@@ -36,7 +36,9 @@ _FILE_SYSTEM_TYPES = {"fsx": "FSxLustre", "efs": "EFS"}
 
 def paths_of(job: TrainingJob) -> dict[str, str]:
     """Map each reference in a job to its path in the container: `inputs.train` to `/opt/ml/input/data/train`."""
-    paths = {f"inputs.{name}": _input_path(item.channel or name, item) for name, item in job.inputs.items()}
+    paths = {
+        f"inputs.{name}": _in_folder(f"{INPUT_ROOT}/{item.channel or name}", item) for name, item in job.inputs.items()
+    }
     paths |= {f"outputs.{name}": f"{OUTPUT_ROOT}/{name}" for name in job.outputs}
     return paths | {"outputs.model": MODEL_DIR, "checkpoint": CHECKPOINT_DIR}
 
@@ -123,11 +125,10 @@ def _root(target: SageMaker, account: SageMakerAccount) -> str:
     return "/".join(part for part in (f"s3://{account.bucket}", target.prefix.strip("/")) if part)
 
 
-def _input_path(name: str, item: Input) -> str:
-    """Return an input's path in the container. A single file keeps its name inside the channel's folder."""
-    if item.type == "uri_file" and item.sagemaker:
-        return f"{INPUT_ROOT}/{name}/{PurePosixPath(item.sagemaker).name}"
-    return f"{INPUT_ROOT}/{name}"
+def _in_folder(folder: str, item: Input | ProcessingInput) -> str:
+    """Return an input's path in the container. A single file keeps its name inside the input's folder."""
+    is_file = item.type == "uri_file" and item.sagemaker
+    return f"{folder}/{PurePosixPath(item.sagemaker).name}" if is_file and item.sagemaker else folder
 
 
 def _channel(name: str, item: Input, usual: str) -> dict[str, Any]:
@@ -162,18 +163,14 @@ def _s3_source(item: Input) -> dict[str, Any]:
 
 def _reading(item: Input, usual: str) -> dict[str, Any]:
     """Return the fields of a channel that set how its data is read; `usual` is the default input mode."""
-    reading: dict[str, Any] = {}
-    if item.content_type is not None:
-        reading["ContentType"] = item.content_type
-    if item.compression is not None:
-        reading["CompressionType"] = "Gzip"
-    if item.record_wrapper is not None:
-        reading["RecordWrapperType"] = "RecordIO"
-    if item.mode != usual:
-        reading["InputMode"] = INPUT_MODES[item.mode]
-    if item.shuffle_seed is not None:
-        reading["ShuffleConfig"] = {"Seed": item.shuffle_seed}
-    return reading
+    reading = {
+        "ContentType": item.content_type,
+        "CompressionType": "Gzip" if item.compression is not None else None,
+        "RecordWrapperType": "RecordIO" if item.record_wrapper is not None else None,
+        "InputMode": INPUT_MODES[item.mode] if item.mode != usual else None,
+        "ShuffleConfig": {"Seed": item.shuffle_seed} if item.shuffle_seed is not None else None,
+    }
+    return {name: value for name, value in reading.items() if value is not None}
 
 
 def _input_problems(name: str, item: Input) -> list[Problem]:
@@ -229,7 +226,9 @@ _UPLOAD_MODES = {"upload": "EndOfJob", "mount": "Continuous"}
 
 def processing_paths_of(job: ProcessingJob) -> dict[str, str]:
     """Map each reference, such as `inputs.train`, to its path in the container."""
-    paths = {f"inputs.{name}": _script_path(name, item) for name, item in job.inputs.items()}
+    paths = {
+        f"inputs.{name}": _in_folder(_processing_input_path(name, item), item) for name, item in job.inputs.items()
+    }
     return paths | {f"outputs.{name}": _output_path(name, item) for name, item in job.outputs.items()}
 
 
@@ -324,12 +323,6 @@ def _path_problems(job: ProcessingJob) -> Iterator[Problem]:
             message = f"`{'.'.join(path)}` would be in `{place}`, as {taken[place]} is"
             yield Problem((*path, "path"), message, "give it another `path`, or leave it out", code="CT032")
         taken.setdefault(place, f"`{'.'.join(path)}`")
-
-
-def _script_path(name: str, item: ProcessingInput) -> str:
-    """Return an input's path in the container. A single file keeps its name inside the input's folder."""
-    path = _processing_input_path(name, item)
-    return f"{path}/{PurePosixPath(item.sagemaker).name}" if item.type == "uri_file" and item.sagemaker else path
 
 
 def _output_path(name: str, item: ProcessingOutput) -> str:

@@ -32,14 +32,7 @@ from cloudtrain.targets.sagemaker.compile.machines import (
     overridden,
 )
 from cloudtrain.targets.sagemaker.compile.places import bundle_uri
-from cloudtrain.targets.sagemaker.compile.training import (
-    cost,
-    experiment,
-    instances,
-    max_runtime,
-    network,
-    tags,
-)
+from cloudtrain.targets.sagemaker.compile.training import cost, experiment, instances, max_runtime, network, tags
 from cloudtrain.targets.sagemaker.plan import outputs_of
 from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 
@@ -139,7 +132,6 @@ class _Parts:
 
     @property
     def program(self) -> list[str]:
-        """Return the part of the launcher's arguments that names the job's script or command."""
         if self.job.command is not None:
             return ["--command", resolve_text(self.job.command, self.paths)]
         assert self.job.entry_point is not None
@@ -147,12 +139,10 @@ class _Parts:
 
     @property
     def arguments(self) -> list[str]:
-        """Return the script's arguments."""
         return hyperparameter_argv(resolve_hyperparameters(self.view.hyperparameters, self.paths))
 
 
 def _request(parts: _Parts) -> dict[str, Any]:
-    """Return the request, without the user's overrides."""
     job, target = parts.job, parts.target
     request = {
         "ProcessingJobName": parts.run_name,
@@ -254,11 +244,7 @@ def _summary(parts: _Parts, machines: Machines, request: dict[str, Any]) -> Iter
     yield "shards", f"{', '.join(sharded)}: dealt out by file over {machines.count} instances" if sharded else ""
     yield "image", parts.image.uri
     yield "script", job.entry_point or job.command or ""
-    yield "outputs", "\n".join(_output_places(request))
+    outputs = request.get("ProcessingOutputConfig", {}).get("Outputs", ())
+    yield "outputs", "\n".join(item.get("S3Output", {}).get("S3Uri", "") for item in outputs)
     yield "max runtime", format_duration(max_runtime(request))
     yield "cost", cost(machines, request)
-
-
-def _output_places(request: dict[str, Any]) -> Iterator[str]:
-    for item in request.get("ProcessingOutputConfig", {}).get("Outputs", ()):
-        yield item.get("S3Output", {}).get("S3Uri", "")

@@ -18,7 +18,7 @@ from cloudtrain.job.sweep import Range, Sweep
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.targets.common.compiling import Problems
 from cloudtrain.targets.sagemaker.compile.places import place_problems
-from cloudtrain.targets.sagemaker.compile.training import Parts, compile_sagemaker, finished_request, parts_of
+from cloudtrain.targets.sagemaker.compile.training import TrainingParts, compile_sagemaker, finished_request, parts_of
 from cloudtrain.targets.sagemaker.launch.shell import arrives_intact
 from cloudtrain.targets.sagemaker.settings import SageMaker
 
@@ -177,7 +177,9 @@ def _notes(sweep: Sweep) -> Iterator[str]:
         yield "SageMaker decides itself how long a trial runs before `stop_early` compares it: `after` is not sent"
 
 
-def _cannot(sweep: Sweep, parts: Parts, request: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
+def _cannot(
+    sweep: Sweep, parts: TrainingParts, request: Mapping[str, Any]
+) -> Iterator[tuple[tuple[str, ...], str, str]]:
     """Yield each feature that the tuner does not support: its path in the sweep, a message, and the alternative."""
     if len(sweep.name) > LONGEST_NAME - _SUFFIX:
         most = LONGEST_NAME - _SUFFIX

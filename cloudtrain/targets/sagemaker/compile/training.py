@@ -18,7 +18,7 @@ from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
 from cloudtrain.targets.common.compiling import Problems, resolve_hyperparameters, resolve_text
 from cloudtrain.targets.sagemaker.compile.launch import (
-    Launch,
+    LaunchChoice,
     distribution_pairs,
     encode_values,
     launch_of,
@@ -128,7 +128,7 @@ def _written(fields: Mapping[str, Any]) -> dict[str, Any]:
 # Write the body of CreateTrainingJob, field by field.
 
 
-class Parts(NamedTuple):
+class TrainingParts(NamedTuple):
     """The values from which a training job's request is written."""
 
     job: TrainingJob
@@ -138,7 +138,7 @@ class Parts(NamedTuple):
     code_uri: str
     machines: Machines
     image: ChosenImage
-    launch: Launch
+    launch: LaunchChoice
 
     @property
     def paths(self) -> dict[str, str]:
@@ -152,7 +152,7 @@ class Parts(NamedTuple):
         return self.launch.mode == "entrypoint" or (self.launch.mode == "toolkit" and self.target.network_isolation)
 
 
-def request_of(parts: Parts) -> dict[str, Any]:
+def request_of(parts: TrainingParts) -> dict[str, Any]:
     """Return the request, without the user's overrides."""
     job, target = parts.job, parts.target
     request = {
@@ -176,7 +176,7 @@ def request_of(parts: Parts) -> dict[str, Any]:
     return {key: value for key, value in request.items() if value not in (None, {}, [])}
 
 
-def _algorithm(parts: Parts) -> dict[str, Any]:
+def _algorithm(parts: TrainingParts) -> dict[str, Any]:
     mode = INPUT_MODES[parts.target.input_mode]
     algorithm: dict[str, Any] = {"TrainingInputMode": mode, "TrainingImage": parts.image.uri}
     if parts.job.metrics:
@@ -188,7 +188,7 @@ def _algorithm(parts: Parts) -> dict[str, Any]:
     return algorithm
 
 
-def _hyperparameters(parts: Parts) -> dict[str, str]:
+def _hyperparameters(parts: TrainingParts) -> dict[str, str]:
     """Return the hyperparameters: as JSON for scripts, and as plain text for an image's own entry point.
 
     The SDK's generic estimator writes plain text, too.
@@ -209,7 +209,7 @@ def _hyperparameters(parts: Parts) -> dict[str, str]:
     return encode_values(own | script | distribution_pairs(parts.job, parts.machines))
 
 
-def _inputs(parts: Parts) -> list[dict[str, Any]]:
+def _inputs(parts: TrainingParts) -> list[dict[str, Any]]:
     found = channels(parts.job, parts.target.input_mode)
     if not parts.needs_code_channel:
         return found
@@ -218,7 +218,7 @@ def _inputs(parts: Parts) -> list[dict[str, Any]]:
     return [*found, code_channel(parts.code_uri, names, parts.target.input_mode)]
 
 
-def _stopping(parts: Parts) -> dict[str, int]:
+def _stopping(parts: TrainingParts) -> dict[str, int]:
     job = parts.job
     stopping = {"MaxRuntimeInSeconds": job.max_runtime or DEFAULT_MAX_RUNTIME}
     if job.spot is not None and job.spot.max_wait is not None:
@@ -228,7 +228,7 @@ def _stopping(parts: Parts) -> dict[str, int]:
     return stopping
 
 
-def _environment(parts: Parts) -> dict[str, str]:
+def _environment(parts: TrainingParts) -> dict[str, str]:
     variables = {name: resolve_text(text, parts.paths) for name, text in parts.job.environment.variables.items()}
     checkpoint = parts.job.checkpoint
     if checkpoint is not None and "keep" in checkpoint.model_fields_set:
@@ -261,7 +261,7 @@ def experiment(target: SageMaker) -> dict[str, str]:
     return {key: value for key, value in names.items() if value is not None}
 
 
-def _switches(parts: Parts) -> dict[str, Any]:
+def _switches(parts: TrainingParts) -> dict[str, Any]:
     """Return the fields that switch on optional features; None for features that are off."""
     target = parts.target
     return {
@@ -283,7 +283,7 @@ _MODES = {
 }
 
 
-def summary(parts: Parts, machines: Machines, start: Start, processes: Processes) -> list[tuple[str, str]]:
+def summary(parts: TrainingParts, machines: Machines, start: Start, processes: Processes) -> list[tuple[str, str]]:
     """Return pairs of label and text, in reading order."""
     job, account, request = parts.job, parts.account, start.request
     pairs = [
@@ -402,12 +402,8 @@ def _is_count(value: Any) -> bool:
     return value.isdecimal() if isinstance(value, str) else isinstance(value, int) and value >= 0
 
 
-def _is_list_of_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
-
-
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    GROUPS: ("a list of instance groups", _is_list_of_texts),
+    GROUPS: ("a list of instance groups", lambda value: isinstance(value, list) and all(map(_is_text, value))),
     INSTANCE_TYPE: ("text", _is_text),
     PROCESSES: ("a number of processes", _is_count),
     RANKS: ("a number of processes", _is_count),
@@ -434,7 +430,7 @@ def compile_sagemaker(job: TrainingJob, target: SageMaker, context: CompileConte
     return plan
 
 
-def _plan(parts: Parts, context: CompileContext, problems: Problems) -> Plan:
+def _plan(parts: TrainingParts, context: CompileContext, problems: Problems) -> Plan:
     """Return the plan; problems with the container's processes are added to `problems`."""
     job = parts.job
     request = finished_request(parts, overrides_of(job, "sagemaker"))
@@ -457,7 +453,7 @@ def _plan(parts: Parts, context: CompileContext, problems: Problems) -> Plan:
     )
 
 
-def finished_request(parts: Parts, overrides: Mapping[str, Any]) -> dict[str, Any]:
+def finished_request(parts: TrainingParts, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request with the user's overrides, after a check that the container's launcher can read it.
 
     Raises:
@@ -468,7 +464,7 @@ def finished_request(parts: Parts, overrides: Mapping[str, Any]) -> dict[str, An
     return request
 
 
-def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext, problems: Problems) -> Parts | None:
+def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext, problems: Problems) -> TrainingParts | None:
     """Choose the job's machines, its image, and the program that starts it.
 
     Errors are added to `problems`. If no image or launch mode fits, a placeholder is used. Returns None if no machines
@@ -482,8 +478,8 @@ def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext, probl
     if machines is None:
         return None
     if image is NO_IMAGE or launch is None:
-        launch = Launch("image", "")
-    return Parts(
+        launch = LaunchChoice("image", "")
+    return TrainingParts(
         job=job,
         target=target,
         account=account,
@@ -495,7 +491,7 @@ def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext, probl
     )
 
 
-def _processes(parts: Parts, machines: Machines, start: Start, *, package: bool) -> Processes:
+def _processes(parts: TrainingParts, machines: Machines, start: Start, *, package: bool) -> Processes:
     """Return the processes that the container will run, according to the finished request with its overrides.
 
     `package` is true if the bundle's top folder contains a `setup.py`.

@@ -9,9 +9,9 @@ from typing import Any
 
 from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL, LAUNCH_KEY
 from cloudtrain.targets.common.export import Call, Fields
-from cloudtrain.targets.sagemaker import reading as starting
 from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.compile.places import ISOLATED_BUNDLE
+from cloudtrain.targets.sagemaker.reading import Start
 from cloudtrain.targets.sagemaker.request import (
     GROUPS,
     INSTANCE_TYPE,
@@ -349,7 +349,7 @@ LOG_LEVEL = 20
 
 
 @dataclass(frozen=True)
-class Script:
+class ToolkitScript:
     """The script that the container's toolkit starts, the address of its code, and the other hyperparameters.
 
     `channels` are the user's channels, without the code channel that the SDK adds to a network-isolated job.
@@ -362,7 +362,7 @@ class Script:
     channels: list[dict[str, Any]]
 
 
-def script_of(request: dict[str, Any], region: str) -> Script | None:
+def script_of(request: dict[str, Any], region: str) -> ToolkitScript | None:
     """Return the script of a request; None if the SDK's estimator for scripts would not send this request."""
     values = _decode(request.get("HyperParameters", {}))
     channels = list(request.get("InputDataConfig", ()))
@@ -375,10 +375,10 @@ def script_of(request: dict[str, Any], region: str) -> Script | None:
         return None
     if request.get("EnableNetworkIsolation") is True:
         archive = _isolated_archive(channels) if place == ISOLATED_BUNDLE else None
-        return None if archive is None else Script(program, archive, level, values, channels[:-1])
+        return None if archive is None else ToolkitScript(program, archive, level, values, channels[:-1])
     if not isinstance(place, str) or not place.startswith("s3://"):
         return None
-    return Script(program, place, level, values, channels)
+    return ToolkitScript(program, place, level, values, channels)
 
 
 def _isolated_archive(channels: list[dict[str, Any]]) -> str | None:
@@ -407,7 +407,7 @@ _TOOLKIT = frozenset((keys.SUBMIT_DIRECTORY, keys.PROGRAM, keys.LOG_LEVEL, keys.
 
 
 @dataclass(frozen=True)
-class Start:
+class StartedScript:
     """The program that a request starts.
 
     Attributes:
@@ -432,7 +432,7 @@ class Start:
     groups: tuple[str, ...] = ()
 
 
-def start_of(request: dict[str, Any], region: str) -> Start | None:
+def start_of(request: dict[str, Any], region: str) -> StartedScript | None:
     """Return the program that a request starts.
 
     Returns None if the request has no code, or fits neither the toolkit nor cloudtrain's launcher.
@@ -443,7 +443,7 @@ def start_of(request: dict[str, Any], region: str) -> Start | None:
     if script is None:
         return None
     values = script.values
-    return Start(
+    return StartedScript(
         launcher=_launcher(request, values),
         archive=script.source_dir,
         channels=script.channels,
@@ -461,7 +461,7 @@ def _launcher(request: dict[str, Any], values: dict[str, Any]) -> str:
 
     A launcher that only the toolkit supports is returned as the name of its hyperparameter.
     """
-    asked = starting.Start.of(request).asked
+    asked = Start.of(request).asked
     if asked == keys.TORCH:
         return "torchrun"
     if asked in (None, keys.MPI) and (keys.MODEL_PARALLEL in values or keys.SMDDP in values):
@@ -469,14 +469,14 @@ def _launcher(request: dict[str, Any], values: dict[str, Any]) -> str:
     return {None: "single", keys.MPI: "mpirun"}.get(asked, str(asked))
 
 
-def _by_our_launcher(request: dict[str, Any]) -> Start | None:
+def _by_our_launcher(request: dict[str, Any]) -> StartedScript | None:
     launch = json.loads(request["HyperParameters"][LAUNCH_KEY])
     channels = request.get("InputDataConfig", [])
     code = next((channel for channel in channels if channel["ChannelName"] == CODE_CHANNEL), None)
     if code is None:
         return None
     known = ("torchrun", "mpirun", "single")
-    return Start(
+    return StartedScript(
         launcher=launch["launcher"] if launch["launcher"] in known else LAUNCH_KEY,
         archive=code["DataSource"]["S3DataSource"]["S3Uri"],
         channels=[channel for channel in channels if channel is not code],

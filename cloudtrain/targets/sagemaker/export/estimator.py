@@ -22,7 +22,7 @@ from cloudtrain.targets.common.export import Call, Fields, Program, Ref
 from cloudtrain.targets.sagemaker.catalogue.images import Image, device_of, image_of_uri, resolve_image
 from cloudtrain.targets.sagemaker.catalogue.shapes import violations
 from cloudtrain.targets.sagemaker.export import distributions as dist
-from cloudtrain.targets.sagemaker.export.distributions import LOG_LEVEL, Script, fit_inputs, script_of
+from cloudtrain.targets.sagemaker.export.distributions import LOG_LEVEL, ToolkitScript, fit_inputs, script_of
 
 # Find the SDK version 2 class for a request's image, and the version arguments that select this image.
 
@@ -206,7 +206,7 @@ def _plain(request: dict[str, Any], *notes: str) -> Form:
     return Form(None, arguments, list(request.get("InputDataConfig", ())), notes=notes)
 
 
-def _framework(request: dict[str, Any], script: Script) -> str | None:
+def _framework(request: dict[str, Any], script: ToolkitScript) -> str | None:
     """Return the framework whose class is used; None for the generic `Estimator`.
 
     For an AWS image, this is the image's framework. For a user's own image, a class that supports the job's
@@ -221,7 +221,7 @@ def _framework(request: dict[str, Any], script: Script) -> str | None:
     return "pytorch" if wanted else None
 
 
-def _with_script(request: dict[str, Any], script: Script, framework: str | None, region: str) -> Form:
+def _with_script(request: dict[str, Any], script: ToolkitScript, framework: str | None, region: str) -> Form:
     image = request["AlgorithmSpecification"]["TrainingImage"]
     arguments: dict[str, Any] = {"entry_point": script.entry_point, "source_dir": script.source_dir}
     if script.log_level != LOG_LEVEL:
@@ -234,22 +234,15 @@ def _with_script(request: dict[str, Any], script: Script, framework: str | None,
         chosen = _choose_image(request, script, framework, region)
         arguments |= chosen.image | ({"distribution": chosen.distribution} if chosen.distribution else {})
         values = {name: value for name, value in values.items() if name not in chosen.sent}
-        notes = chosen.notes + _lost_keys_note(values, chosen)
+        lost = [f"`{name}`" for name in values if name in dist.KEYS] if chosen.distribution else []
+        unsent = (f"The SDK's `distribution` would not send {', '.join(lost)}.",) if lost else ()
+        notes = chosen.notes + unsent
     if framework == "tensorflow":
         arguments |= _model_dir(values, request, arguments.get("distribution", {}))
     if values:
         arguments["hyperparameters"] = values
     metrics = True if framework == "huggingface" or "framework_version" in arguments else None
     return Form(framework, arguments, script.channels, metrics, notes)
-
-
-def _lost_keys_note(values: dict[str, Any], chosen: _Chosen) -> tuple[str, ...]:
-    """Return a note that names the toolkit's hyperparameters that the SDK's `distribution` would not send.
-
-    Returns no note if `distribution` would send all of them.
-    """
-    names = [f"`{name}`" for name in values if name in dist.KEYS] if chosen.distribution else []
-    return (f"The SDK's `distribution` would not send {', '.join(names)}.",) if names else ()
 
 
 def _model_dir(values: dict[str, Any], request: dict[str, Any], distribution: dict[str, Any]) -> dict[str, Any]:
@@ -273,7 +266,7 @@ class _Chosen:
     notes: tuple[str, ...] = ()
 
 
-def _choose_image(request: dict[str, Any], script: Script, framework: str, region: str) -> _Chosen:
+def _choose_image(request: dict[str, Any], script: ToolkitScript, framework: str, region: str) -> _Chosen:
     """Return the estimator's arguments for the image and the distribution.
 
     The image is given as a version if the SDK chooses exactly this image for the version, or else by its URI.
@@ -307,7 +300,7 @@ def _by_uri(framework: str, uri: str) -> dict[str, Any]:
     return {"image_uri": uri} | ({"py_version": None} if framework == "huggingface" else {})
 
 
-def _setting(request: dict[str, Any], script: Script, framework: str) -> dist.Setting:
+def _setting(request: dict[str, Any], script: ToolkitScript, framework: str) -> dist.Setting:
     resources = request["ResourceConfig"]
     return dist.Setting(
         framework,
@@ -440,25 +433,18 @@ def estimator_program(request: dict[str, Any], region: str, profile: str | None 
     if metrics != form.metrics:
         arguments["enable_sagemaker_metrics"] = metrics
     estimator = Call(CLASSES[form.framework], form.arguments | arguments | {"sagemaker_session": Ref("session")})
+    # an explicit configuration, so that defaults from configuration files do not change the request
+    session = {"boto_session": boto_session(region, profile), "sagemaker_config": NO_CONFIGURATION}
     inputs, _ = fit_inputs(form.channels)
     fit = {"inputs": inputs or None, "job_name": request["TrainingJobName"], "experiment_config": experiment}
     return Program(
-        {"session": _session(region, profile)} | _groups(request) | {"estimator": estimator},
+        {"session": Call("sagemaker.session.Session", session)} | _groups(request) | {"estimator": estimator},
         "fit",
         {name: value for name, value in fit.items() if value is not None},
         "sagemaker-sdk",
         form.notes,
         in_code=NO_WAIT,
     )
-
-
-def _session(region: str, profile: str | None) -> Call:
-    """Return an SDK session for the region.
-
-    Its configuration is explicit, so that defaults from configuration files do not change the request.
-    """
-    arguments = {"boto_session": boto_session(region, profile), "sagemaker_config": NO_CONFIGURATION}
-    return Call("sagemaker.session.Session", arguments)
 
 
 def _common(fields: Fields) -> dict[str, Any]:

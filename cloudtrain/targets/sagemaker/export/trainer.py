@@ -22,7 +22,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.plans.document import visible, visible_json
 from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.common.export import Call, Fields, Program, Ref, build, build_arguments, python_code
-from cloudtrain.targets.sagemaker.export.distributions import Start, start_of
+from cloudtrain.targets.sagemaker.export.distributions import StartedScript, start_of
 from cloudtrain.targets.sagemaker.export.estimator import (
     NO_CONFIGURATION,
     NO_WAIT,
@@ -108,7 +108,10 @@ def trainer_program(request: dict[str, Any], region: str, profile: str | None = 
             fields.take(path)
     fields.take_if("ProfilerConfig.DisableProfiler", True)
     arguments = _arguments(fields, request["TrainingJobName"][:48])
-    arguments |= _with_drivers(by_drivers) if by_drivers else _as_it_is(request)
+    if by_drivers:
+        arguments |= _with_drivers(by_drivers)
+    elif request.get("HyperParameters"):
+        arguments["hyperparameters"] = dict(request["HyperParameters"])
     steps = _steps(fields)
     left = fields.remaining_paths()
     if left:
@@ -126,7 +129,7 @@ def trainer_program(request: dict[str, Any], region: str, profile: str | None = 
     )
 
 
-def _obstacles(start: Start | None, request: dict[str, Any]) -> list[str]:
+def _obstacles(start: StartedScript | None, request: dict[str, Any]) -> list[str]:
     """Return the fields and features with which version 3's drivers cannot start the job; empty if they can start it.
 
     The drivers start torchrun, MPI and plain scripts, always on all instances. Their shell script does not escape
@@ -166,7 +169,7 @@ def _arguments(fields: Fields, base_name: str) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def _with_drivers(start: Start) -> dict[str, Any]:
+def _with_drivers(start: StartedScript) -> dict[str, Any]:
     arguments = {
         "source_code": _source_code(start),
         "distributed": _distribution_call(start),
@@ -175,17 +178,13 @@ def _with_drivers(start: Start) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def _as_it_is(request: dict[str, Any]) -> dict[str, Any]:
-    return {"hyperparameters": dict(request["HyperParameters"])} if request.get("HyperParameters") else {}
-
-
-def _source_code(start: Start) -> Call:
+def _source_code(start: StartedScript) -> Call:
     code = {"source_dir": start.archive, "entry_script": start.entry_point, "command": start.command}
     code["requirements"] = start.requirements
     return Call(f"{_CONFIGS}.SourceCode", {name: value for name, value in code.items() if value is not None})
 
 
-def _distribution_call(start: Start) -> Call | None:
+def _distribution_call(start: StartedScript) -> Call | None:
     if start.launcher == "single":
         return None
     arguments: dict[str, Any] = {} if start.processes is None else {"process_count_per_node": start.processes}
@@ -229,7 +228,7 @@ def _steps(fields: Fields) -> list[tuple[str, dict[str, Any]]]:
     return steps
 
 
-def _session(boto: Call, start: Start | None) -> Call:
+def _session(boto: Call, start: StartedScript | None) -> Call:
     """Return an SDK session that uploads the drivers to the bucket of the code, and reads no configuration files."""
     arguments: dict[str, Any] = {"boto_session": boto}
     if start is not None:
@@ -238,7 +237,7 @@ def _session(boto: Call, start: Start | None) -> Call:
     return Call("sagemaker.core.helper.session_helper.Session", arguments)
 
 
-def _notes(start: Start | None, request: dict[str, Any]) -> tuple[str, ...]:
+def _notes(start: StartedScript | None, request: dict[str, Any]) -> tuple[str, ...]:
     resources = request["ResourceConfig"]
     groups = resources.get("InstanceGroups", ({"InstanceCount": resources.get("InstanceCount", 1)},))
     if start and start.launcher == "mpirun" and sum(group["InstanceCount"] for group in groups) > 1:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any
 
 from cloudtrain.runtime.sagemaker_launcher import ROOT
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, decode_hyperparameters
-from cloudtrain.targets.sagemaker.catalogue.contents import Container
+from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
 from cloudtrain.targets.sagemaker.launch.container import (
     HOSTNAME_SHIM,
     MASTER_PORT,
     HostSetup,
-    host_environment,
     script_variables,
     server_cluster,
 )
@@ -44,37 +44,13 @@ from cloudtrain.targets.sagemaker.request import (
 _SMDDP_PORT = 7592
 
 
-class MpiRun(NamedTuple):
-    """One call of mpirun: its argv before the program, the program of each rank, and the number of ranks."""
-
-    options: tuple[str, ...]
-    program: tuple[str, ...]
-    ranks: int
-
-    @property
-    def argv(self) -> tuple[str, ...]:
-        return self.options + self.program
-
-    @property
-    def exports(self) -> dict[str, str]:
-        """Return the variables that `-x NAME=VALUE` sets for every rank. The last value of a repeated name is used."""
-        pairs = [
-            text.partition("=") for flag, text in zip(self.options, self.options[1:], strict=False) if flag == "-x"
-        ]
-        return {name: value for name, equals, value in pairs if equals}
-
-
-def mpi(setup: HostSetup) -> MpiRun:
-    """Return the mpirun call with which the master starts an MPI job (hyperparameter `sagemaker_mpi_enabled`).
-
-    Raises:
-        ValueError: the user's mpirun options would make the toolkit exit.
-    """
+def _mpi(setup: HostSetup) -> ToolkitCommand:
+    """Return the mpirun call with which the master starts an MPI job (hyperparameter `sagemaker_mpi_enabled`)."""
     hosts, slots = setup.distribution_hosts, setup.processes
-    given = setup.settings.get(PROCESSES)
+    given = setup.start.settings.get(PROCESSES)
     quoted = isinstance(given, str)  # the toolkit repeats a text instead of multiplying: "4" on two hosts becomes 44
-    ranks = setup.settings.get(RANKS) or (int(given * len(hosts)) if given and quoted else slots * len(hosts))
-    debug, more = split_options(setup.settings.get(MPI_OPTIONS) or "")
+    ranks = setup.start.settings.get(RANKS) or (int(given * len(hosts)) if given and quoted else slots * len(hosts))
+    debug, more = split_options(setup.start.settings.get(MPI_OPTIONS) or "")
     options = (
         "mpirun",
         "--host", ",".join(hosts if slots == 1 and not quoted else [f"{host}:{slots}" for host in hosts]),
@@ -93,23 +69,18 @@ def mpi(setup: HostSetup) -> MpiRun:
         *_export_options(*(name for name in _CREDENTIALS if name in setup.given)),
         *_export_options(*script_variables(setup), "PYTHONPATH"),
     )  # fmt: skip
-    library = _model_parallel(setup)
-    wrapper = _model_parallel_wrapper(setup)
-    return MpiRun(options + library, (*wrapper, *program(setup, mpi4py=True)), int(ranks))
+    return _mpirun(setup, options + _model_parallel(setup), _model_parallel_wrapper(setup), int(ranks))
 
 
-def smddp(setup: HostSetup) -> MpiRun:
+def _smddp(setup: HostSetup) -> ToolkitCommand:
     """Return the mpirun call with which the master starts a job with the data-parallel library.
 
     mpirun starts the script through the library's wrapper `smddprun`, or directly if the image lacks `smddprun`.
-
-    Raises:
-        ValueError: the user's mpirun options would make the toolkit exit.
     """
     hosts, slots = setup.distribution_hosts, setup.processes
     several = len(hosts) > 1
-    instance_type = setup.settings.get(INSTANCE_TYPE) or setup.host.instance_type
-    debug, more = split_options(setup.settings.get(SMDDP_OPTIONS) or "")
+    instance_type = setup.start.settings.get(INSTANCE_TYPE) or setup.host.instance_type
+    debug, more = split_options(setup.start.settings.get(SMDDP_OPTIONS) or "")
     server = (
         f"SMDATAPARALLEL_SERVER_ADDR={setup.master}",
         f"SMDATAPARALLEL_SERVER_PORT={_SMDDP_PORT}",
@@ -133,7 +104,14 @@ def smddp(setup: HostSetup) -> MpiRun:
         *(_export_options(*server) if several else ()),
     )  # fmt: skip
     wrapper = ("smddprun",) if setup.container.smddprun else ()
-    return MpiRun(options, (*wrapper, *program(setup, mpi4py=True)), slots * len(hosts))
+    return _mpirun(setup, options, wrapper, slots * len(hosts))
+
+
+def _mpirun(setup: HostSetup, options: tuple[str, ...], wrapper: tuple[str, ...], ranks: int) -> ToolkitCommand:
+    ranked = (*wrapper, *program(setup, mpi4py=True))
+    pairs = [text.partition("=") for flag, text in pairwise(options) if flag == "-x"]
+    exports = {name: value for name, equals, value in pairs if equals}  # the last value of a repeated name counts
+    return ToolkitCommand("mpirun", options + ranked, program=ranked, ranks=ranks, exports=exports)
 
 
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
@@ -198,7 +176,8 @@ def _parameters(setup: HostSetup) -> dict[str, Any] | None:
 
     They come from the hyperparameter `mp_parameters`, or else from the variable SM_HP_MP_PARAMETERS.
     """
-    given = setup.user.get(MODEL_PARALLEL, decode_hyperparameters(setup.given).get(f"SM_HP_{MODEL_PARALLEL.upper()}"))
+    variable = decode_hyperparameters(setup.given).get(f"SM_HP_{MODEL_PARALLEL.upper()}")
+    given = setup.start.parameters.get(MODEL_PARALLEL, variable)
     return given if isinstance(given, dict) and given else None
 
 
@@ -223,7 +202,7 @@ def _export_options(*variables: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Command:
+class ToolkitCommand:
     """The command that the toolkit starts on one host.
 
     Attributes:
@@ -252,29 +231,18 @@ class Command:
 def command(
     request: Request,
     host: Host,
-    container: Container,
+    container: ImageContents,
     *,
     gpus: int,
     neurons: int = 0,
     root: str = ROOT,
     package: bool = False,
-) -> Command:
-    """Return the command that the toolkit starts on a host.
-
-    Args:
-        request: the body of CreateTrainingJob.
-        host: one of `hosts(request)`.
-        container: the contents of the image.
-        gpus: GPUs of the host.
-        neurons: logical Neuron cores of the host.
-        root: the folder that replaces `/opt/ml`.
-        package: whether the bundle's top folder contains a `setup.py`.
-    """
+) -> ToolkitCommand:
+    """Return the command that the toolkit starts on one of `hosts(request)` (see `HostSetup`)."""
     return host_command(HostSetup(request, host, container, gpus=gpus, neurons=neurons, root=root, package=package))
 
 
-def host_command(setup: HostSetup) -> Command:
-    """Return the command that the toolkit starts on a host, from the host's setup."""
+def host_command(setup: HostSetup) -> ToolkitCommand:
     error = name_refusal(setup)
     if error is None:
         try:
@@ -282,38 +250,24 @@ def host_command(setup: HostSetup) -> Command:
         except ValueError as refusal:
             error = str(refusal)
     if error is not None:
-        made = Command("process", (), error=error, ranks=0)
-    return replace(made, captured=setup.key == TORCH or _is_captured(setup))
-
-
-def overwritten(
-    request: Request, host: Host, container: Container, *, gpus: int, neurons: int = 0
-) -> dict[str, tuple[str, str]]:
-    """Return the variables of the request that the toolkit overwrites, each with the request's and the toolkit's
-    value."""
-    setup = HostSetup(request, host, container, gpus=gpus, neurons=neurons)
-    made = host_command(setup)
-    real = {**host_environment(setup), **made.env, **made.exports}
-    return {name: (value, real[name]) for name, value in setup.given.items() if real.get(name, value) != value}
-
-
-def _is_captured(setup: HostSetup) -> bool:
+        made = ToolkitCommand("process", (), error=error, ranks=0)
+    captured = setup.key == TORCH or setup.start.framework == "tensorflow"
     if setup.start.framework == "pytorch":
-        return not setup.settings.get(NATIVE_LAUNCHER)
-    return setup.start.framework == "tensorflow"
+        captured = captured or not setup.start.settings.get(NATIVE_LAUNCHER)
+    return replace(made, captured=captured)
 
 
-def _alone(setup: HostSetup) -> Command:
+def _alone(setup: HostSetup) -> ToolkitCommand:
     argv = program(setup)
-    return Command("process", argv, program=argv)
+    return ToolkitCommand("process", argv, program=argv)
 
 
-def _torchrun(setup: HostSetup) -> Command:
+def _torchrun(setup: HostSetup) -> ToolkitCommand:
     kind, container = kind_of(setup.entry_point, package=setup.package), setup.container
     if kind != "python":
         what = "Python packages" if kind == "package" else "scripts other than Python's"
         raise ValueError(f"the toolkit does not start {what} with torchrun")
-    hosts, script = setup.distribution_hosts, (setup.entry_point, *argv_of(setup.user))
+    hosts, script = setup.distribution_hosts, (setup.entry_point, *argv_of(setup.start.parameters))
     several = (
         "--master_addr", setup.master,
         "--master_port", MASTER_PORT,
@@ -335,22 +289,16 @@ def _torchrun(setup: HostSetup) -> Command:
         "NCCL_SOCKET_IFNAME": INTERFACE,
         "NCCL_PROTO": "simple",
     }
-    return Command("torchrun", argv, env, program=(container.python, "-u", *script), ranks=setup.processes)
+    return ToolkitCommand("torchrun", argv, env, program=(container.python, "-u", *script), ranks=setup.processes)
 
 
-def _mpi(setup: HostSetup, make: Callable[[HostSetup], MpiRun] = mpi) -> Command:
-    """Return the host's command: mpirun on the master, and sshd on every other host. `make` returns the mpirun call."""
-    if not setup.is_master:
-        return Command("sshd", ("/usr/sbin/sshd", "-D"), ranks=0)
-    run = make(setup)
-    return Command("mpirun", run.argv, program=run.program, ranks=run.ranks, exports=run.exports)
+def _by_mpirun(start: Callable[[HostSetup], ToolkitCommand]) -> Callable[[HostSetup], ToolkitCommand]:
+    """Return the launcher of every host: `start` on the master, and sshd on every other host."""
+    waiting = ToolkitCommand("sshd", ("/usr/sbin/sshd", "-D"), ranks=0)
+    return lambda setup: start(setup) if setup.is_master else waiting
 
 
-def _smddp(setup: HostSetup) -> Command:
-    return _mpi(setup, smddp)
-
-
-def _parameter_server(setup: HostSetup) -> Command:
+def _parameter_server(setup: HostSetup) -> ToolkitCommand:
     """Return the command that starts the script on a host with a parameter server.
 
     `Command.notes` describes the parameter server, which the toolkit starts as a fork of its own process.
@@ -369,17 +317,17 @@ def _parameter_server(setup: HostSetup) -> Command:
     return replace(_alone(setup), notes=(note,))
 
 
-def _xla(setup: HostSetup) -> Command:  # noqa: ARG001 - as the other launchers
+def _xla(setup: HostSetup) -> ToolkitCommand:  # noqa: ARG001 - as the other launchers
     raise ValueError("cloudtrain does not support SageMaker Training Compiler, which ended with PyTorch 1.13")
 
 
-_LAUNCHERS: dict[str | None, Callable[[HostSetup], Command]] = {
+_LAUNCHERS: dict[str | None, Callable[[HostSetup], ToolkitCommand]] = {
     None: _alone,
     MIRRORED: _alone,
     TORCH: _torchrun,
-    MPI: _mpi,
-    SMDDP: _smddp,
-    PYTORCH_DDP: _smddp,
+    MPI: _by_mpirun(_mpi),
+    SMDDP: _by_mpirun(_smddp),
+    PYTORCH_DDP: _by_mpirun(_smddp),
     PARAMETER_SERVER: _parameter_server,
     XLA: _xla,
 }

@@ -11,7 +11,7 @@ from typing import Any
 from cloudtrain.runtime.sagemaker_launcher import ROOT
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
 from cloudtrain.runtime.sagemaker_launcher.variables import text_of
-from cloudtrain.targets.sagemaker.catalogue.contents import Container
+from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
 from cloudtrain.targets.sagemaker.reading import TRAINING_MODULE, Start
 from cloudtrain.targets.sagemaker.request import (
     GROUPS,
@@ -51,7 +51,7 @@ class HostSetup:
 
     request: Request
     host: Host
-    container: Container
+    container: ImageContents
     gpus: int = 0
     neurons: int = 0
     cpus: int | None = None
@@ -62,29 +62,12 @@ class HostSetup:
     def start(self) -> Start:
         return Start(self.request, self.container)
 
-    @property
-    def values(self) -> dict[str, Any]:
-        """Return all hyperparameters, decoded."""
-        return self.start.values
-
-    @property
-    def user(self) -> dict[str, Any]:
-        """Return the script's hyperparameters."""
-        return self.start.parameters
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Return the launchers' hyperparameters."""
-        return self.start.settings
-
     @cached_property
     def resource(self) -> dict[str, Any]:
-        """Return the content of `resourceconfig.json`."""
         return resource_config(self.request, self.host)
 
     @property
     def given(self) -> Mapping[str, str]:
-        """Return the environment variables in the request."""
         environment: Mapping[str, str] = self.request.get("Environment") or {}
         return environment
 
@@ -99,7 +82,7 @@ class HostSetup:
 
         The variable SAGEMAKER_PROGRAM overrides the hyperparameter.
         """
-        return str(self.given.get("SAGEMAKER_PROGRAM") or self.values.get(PROGRAM) or "")
+        return str(self.given.get("SAGEMAKER_PROGRAM") or self.start.values.get(PROGRAM) or "")
 
     @cached_property
     def distribution_groups(self) -> list[str]:
@@ -107,8 +90,8 @@ class HostSetup:
 
         If the hyperparameters list no groups, this is the host's own group. Empty if they also select no launcher.
         """
-        if GROUPS in self.settings:
-            return list(self.settings[GROUPS] or ())
+        if GROUPS in self.start.settings:
+            return list(self.start.settings[GROUPS] or ())
         return [self.host.group] if self.start.asked is not None else []
 
     @property
@@ -144,7 +127,7 @@ class HostSetup:
     @property
     def processes(self) -> int:
         """Return the number of ranks that torchrun or mpirun starts on this host."""
-        given = self.settings.get(PROCESSES, self.gpus or self.neurons or 1)
+        given = self.start.settings.get(PROCESSES, self.gpus or self.neurons or 1)
         return int(given) if given else 0
 
 
@@ -220,7 +203,7 @@ _TOPOLOGY_SINCE = (5, 1)
 def environment(
     request: Request,
     host: Host,
-    container: Container,
+    container: ImageContents,
     *,
     gpus: int,
     neurons: int = 0,
@@ -250,9 +233,9 @@ def host_environment(setup: HostSetup, *, without: Collection[str] = ()) -> dict
 
 def _of_the_job(setup: HostSetup) -> dict[str, str]:
     return {
-        "SAGEMAKER_JOB_NAME": str(setup.values.get(JOB_NAME, "")),
+        "SAGEMAKER_JOB_NAME": str(setup.start.values.get(JOB_NAME, "")),
         "CURRENT_HOST": setup.host.name,
-        "SAGEMAKER_REGION": str(setup.values.get(REGION) or ""),
+        "SAGEMAKER_REGION": str(setup.start.values.get(REGION) or ""),
     }
 
 
@@ -284,10 +267,10 @@ def script_variables(setup: HostSetup, *, without: Collection[str] = ()) -> dict
     variables["NUM_CPUS"] = setup.cpus
     variables["CHANNELS"] = sorted(facts["channel_input_dirs"])
     variables["TRAINING_ENV"] = facts
-    variables["USER_ARGS"] = argv_of(setup.user)
+    variables["USER_ARGS"] = argv_of(setup.start.parameters)
     in_order = {name: variables[name] for name in _ORDER if f"SM_{name}" not in without}
     in_order |= {f"CHANNEL_{name.upper()}": path for name, path in facts["channel_input_dirs"].items()}
-    in_order |= {f"HP_{key.upper()}": value for key, value in setup.user.items()}
+    in_order |= {f"HP_{key.upper()}": value for key, value in setup.start.parameters.items()}
     return {f"SM_{name}": text_of(value) for name, value in in_order.items()} | tf_config(setup)
 
 
@@ -297,7 +280,7 @@ def _facts(setup: HostSetup) -> dict[str, Any]:
     groups = {group["instance_group_name"]: group for group in resource["instance_groups"]}
     entry_point = setup.entry_point
     facts = {
-        "additional_framework_parameters": setup.settings,
+        "additional_framework_parameters": setup.start.settings,
         "channel_input_dirs": {name: f"{root}/input/data/{name}" for name in channels},
         "current_host": setup.host.name,
         "current_instance_group": setup.host.group,
@@ -307,7 +290,7 @@ def _facts(setup: HostSetup) -> dict[str, Any]:
         "distribution_instance_groups": setup.distribution_groups,
         "framework_module": setup.training_module,
         "hosts": resource["hosts"],
-        "hyperparameters": setup.user,
+        "hyperparameters": setup.start.parameters,
         "input_config_dir": f"{root}/input/config",
         "input_data_config": channels,
         "input_dir": f"{root}/input",
@@ -319,10 +302,10 @@ def _facts(setup: HostSetup) -> dict[str, Any]:
         "is_smddpmprun_installed": setup.container.smddpmprun,
         "is_smddprun_installed": setup.container.smddprun,
         "job_name": setup.request["TrainingJobName"],
-        "log_level": setup.values.get(LOG_LEVEL, _INFO),
+        "log_level": setup.start.values.get(LOG_LEVEL, _INFO),
         "master_hostname": setup.master,
         "model_dir": f"{root}/model",
-        "module_dir": str(setup.values.get(SUBMIT_DIRECTORY, f"{root}/code")),
+        "module_dir": str(setup.start.values.get(SUBMIT_DIRECTORY, f"{root}/code")),
         "module_name": entry_point.removesuffix(".py"),
         "network_interface_name": INTERFACE,
         "num_gpus": setup.gpus,

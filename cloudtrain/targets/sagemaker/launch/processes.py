@@ -19,8 +19,8 @@ from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparamete
 from cloudtrain.runtime.sagemaker_launcher.machine import HostMachine
 from cloudtrain.runtime.sagemaker_launcher.plan import HostProgram, LaunchPlan, LaunchSpec, launch_plan, read_launch
 from cloudtrain.targets.common import launchers
-from cloudtrain.targets.sagemaker.catalogue.contents import Container
-from cloudtrain.targets.sagemaker.launch.commands import Command, host_command
+from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
+from cloudtrain.targets.sagemaker.launch.commands import ToolkitCommand, host_command
 from cloudtrain.targets.sagemaker.launch.container import (
     LONG,
     MASTER_PORT,
@@ -48,7 +48,7 @@ Accelerators = Callable[[str], int]
 
 def view(
     request: Request,
-    container: Container,
+    container: ImageContents,
     accelerators: Accelerators,
     *,
     package: bool = False,
@@ -77,14 +77,6 @@ def view(
     return Processes(_of_the_toolkit(request, _look(request, container, accelerators, package)))
 
 
-def commands(
-    request: Request, container: Container, accelerators: Accelerators, *, package: bool = False
-) -> tuple[tuple[Host, Command], ...]:
-    """Return each host with the command that the toolkit starts there, `algo-1` first."""
-    look = _look(request, container, accelerators, package)
-    return tuple((host, look(host).command) for group in host_groups(request) for host in group)
-
-
 def devices(instance_type: str, accelerators: Accelerators) -> tuple[int, int]:
     """Return an instance type's number of GPUs and number of logical Neuron cores."""
     if "trn2.48xlarge" in instance_type:
@@ -97,7 +89,7 @@ class _HostCommand(NamedTuple):
     """One host, and the command that the toolkit starts on this host."""
 
     setup: HostSetup
-    command: Command
+    command: ToolkitCommand
 
     @property
     def host(self) -> Host:
@@ -146,7 +138,7 @@ class _HostCommand(NamedTuple):
 _Look = Callable[[Host], _HostCommand]
 
 
-def _look(request: Request, container: Container, accelerators: Accelerators, package: bool) -> _Look:
+def _look(request: Request, container: ImageContents, accelerators: Accelerators, package: bool) -> _Look:
     @lru_cache(maxsize=8)
     def look(host: Host) -> _HostCommand:
         gpus, neurons = devices(host.instance_type, accelerators)
@@ -202,7 +194,7 @@ def _ranks(started: _HostCommand, indices: Mapping[str, int]) -> Iterator[Alike]
     setup, made = started.setup, started.command
     where = [indices[name] for name in setup.distribution_hosts]
     if made.role == "mpirun" and setup.processes:
-        exports = _worth_showing(made.exports)
+        exports = {name: value for name, value in made.exports.items() if name != "LD_PRELOAD"}
         yield mpi_ranks(made.program, where, ranks=made.ranks, slots=setup.processes, exports=exports)
     elif made.role == "torchrun":
         yield launchers.torchrun_ranks(
@@ -213,10 +205,6 @@ def _ranks(started: _HostCommand, indices: Mapping[str, int]) -> Iterator[Alike]
             where=where,
             env={"MASTER_ADDR": setup.master, "MASTER_PORT": MASTER_PORT} if len(where) > 1 else {},
         )
-
-
-def _worth_showing(exports: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in exports.items() if name != "LD_PRELOAD"}
 
 
 def _own_entrypoint(request: Request) -> Alike:

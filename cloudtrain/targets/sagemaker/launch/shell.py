@@ -44,7 +44,7 @@ def program(setup: HostSetup, *, mpi4py: bool = False) -> tuple[str, ...]:
     python = (setup.container.python, "-m", "mpi4py") if mpi4py else (setup.container.python,)
     return script_argv(
         setup.entry_point,
-        argv_of(setup.user),
+        argv_of(setup.start.parameters),
         kind=kind_of(setup.entry_point, package=setup.package),
         toolkit=setup.container.toolkit,
         python=python,

@@ -81,7 +81,8 @@ def code_overridden(subject: Subject) -> Iterator[Fault]:
     A list in `sagemaker_overrides` replaces the whole list in the request. Without the channel `code`, the container
     has no code to run.
     """
-    needed = read(subject).start.by == "entrypoint" or f"{INPUT_ROOT}/{CODE_CHANNEL}/" in _submit_directory(subject)
+    directory = str(mapping_at(subject.plan.request, "HyperParameters").get(SUBMIT_DIRECTORY))
+    needed = read(subject).start.by == "entrypoint" or f"{INPUT_ROOT}/{CODE_CHANNEL}/" in directory
     names = {channel.get("ChannelName") for channel in rows_at(subject.plan.request, "InputDataConfig")}
     if needed and CODE_CHANNEL not in names:
         yield Fault(
@@ -254,10 +255,6 @@ def _addresses(subject: Subject) -> Iterator[tuple[ValuePath, str]]:
     if output := text_at(subject.plan.request, "OutputDataConfig", "S3OutputPath"):
         model = subject.job.outputs.get("model")
         yield ("outputs", "model", "sagemaker") if model and model.sagemaker else (), output
-
-
-def _submit_directory(subject: Subject) -> str:
-    return str(mapping_at(subject.plan.request, "HyperParameters").get(SUBMIT_DIRECTORY))
 
 
 # Rules about the network of a SageMaker job (VPC, isolation, encryption) and about the profiler.

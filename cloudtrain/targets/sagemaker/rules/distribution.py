@@ -9,7 +9,7 @@ from cloudtrain.machines.table import InstanceType, instance_types
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, join_names, mapping_at, rule, text_at
 from cloudtrain.rules.named import TITLES, device_of, framework_of, missing_framework
-from cloudtrain.targets.sagemaker.catalogue.images import Image, numbers, versions
+from cloudtrain.targets.sagemaker.catalogue.images import Image, numbers, resolve_image, smp_versions, versions
 from cloudtrain.targets.sagemaker.compile.launch import python_too_old
 from cloudtrain.targets.sagemaker.reading import TRAINING_MODULE, read
 
@@ -293,8 +293,6 @@ def _instead_of_smddp(subject: Subject) -> str:
 
 
 def _images_with_smddp(framework: str) -> str:
-    from cloudtrain.targets.sagemaker.catalogue.images import resolve_image, versions
-
     found = [
         version
         for version in versions(framework, "gpu")
@@ -304,8 +302,6 @@ def _images_with_smddp(framework: str) -> str:
 
 
 def _image_with_smp(version: int) -> str:
-    from cloudtrain.targets.sagemaker.catalogue.images import resolve_image, smp_versions, versions
-
     if version == 2:
         return f"name framework and version instead of an image: PyTorch {join_names(smp_versions())}"
     found = [

@@ -11,7 +11,8 @@ from cloudtrain.job.model import format_duration, overrides_of
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules import machines as shared
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, rows_at, rule, text_at, value_at
-from cloudtrain.targets.sagemaker.catalogue.shapes import Violation, violations
+from cloudtrain.targets.sagemaker.catalogue.images import registries
+from cloudtrain.targets.sagemaker.catalogue.shapes import ShapeViolation, violations
 from cloudtrain.targets.sagemaker.plan import RUN_TAG
 from cloudtrain.targets.sagemaker.reading import read
 
@@ -100,7 +101,8 @@ def region_misspelt(subject: Subject) -> Iterator[Fault]:
         return
     zone = _ZONE.fullmatch(region)
     message = f"`{region}` is an availability zone" if zone else f"`{region}` is not a region"
-    yield Fault(message, f'write `region = "{zone[1]}"`' if zone else did_you_mean(region, _regions()))
+    known = {name for table in registries() for name in table}
+    yield Fault(message, f'write `region = "{zone[1]}"`' if zone else did_you_mean(region, known))
 
 
 @rule("SM105", Level.ERROR)
@@ -169,13 +171,6 @@ def partition_of(region: str) -> str:
     """Return a region's partition: `aws-cn` for `cn-north-1`."""
     starts = (partition for start, partition in _PARTITIONS.items() if region.startswith(f"{start}-"))
     return next(starts, "aws")
-
-
-def _regions() -> set[str]:
-    """Return the regions that have training images."""
-    from cloudtrain.targets.sagemaker.catalogue.images import registries
-
-    return {region for table in registries() for region in table}
 
 
 # Rules about the whole request: fields that the service's API model forbids, and overrides that break a run.
@@ -256,7 +251,7 @@ def _operation(subject: Subject) -> str:
     return "CreateTrainingJob" if subject.processing is None else "CreateProcessingJob"
 
 
-def _has_rule_of_its_own(violation: Violation, operation: str) -> bool:
+def _has_rule_of_its_own(violation: ShapeViolation, operation: str) -> bool:
     """Return whether another rule reports the violation.
 
     SM102 reports roles, SM701 networks, and SM201 the instance types of training jobs.
@@ -267,7 +262,7 @@ def _has_rule_of_its_own(violation: Violation, operation: str) -> bool:
     return operation == "CreateTrainingJob" and on_machines and violation.kind == "enum"
 
 
-def _place(subject: Subject, violation: Violation) -> ValuePath:
+def _place(subject: Subject, violation: ShapeViolation) -> ValuePath:
     """Return the path of the job field that caused a violation; empty if the target's settings caused it."""
     path = violation.path
     written = _in_overrides(overrides_of(subject.job, "sagemaker"), path)

@@ -128,7 +128,8 @@ def requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
     The other targets and cloudtrain's own launcher install only the file that `environment.requirements` names, so the
     same job would run with other packages on another target.
     """
-    if read(subject).start.by == "toolkit" and _has_unnamed_requirements(subject):
+    is_unnamed = subject.job.environment.requirements is None and REQUIREMENTS in _files(subject)
+    if read(subject).start.by == "toolkit" and is_unnamed:
         yield Fault(
             f"the toolkit installs `{REQUIREMENTS}`, which the job does not name",
             f"write `requirements: {REQUIREMENTS}` under `environment`, so that all targets do",
@@ -151,10 +152,6 @@ def package_not_installed(subject: Subject) -> Iterator[Fault]:
             "list what it needs in a file, and write `requirements: requirements.txt` under `environment`",
             ("environment", "requirements"),
         )
-
-
-def _has_unnamed_requirements(subject: Subject) -> bool:
-    return subject.job.environment.requirements is None and REQUIREMENTS in _files(subject)
 
 
 def _files(subject: Subject) -> set[str]:

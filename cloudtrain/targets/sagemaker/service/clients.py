@@ -11,14 +11,14 @@ from typing import Any
 from cloudtrain.errors import NameTaken, RunNotFound, SettingsError, TargetError, TargetUnreachable
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
-from cloudtrain.targets.sagemaker.settings import AccountRef
+from cloudtrain.targets.sagemaker.settings import AwsPlace
 from cloudtrain.version import __version__
 
 # Translate AWS's errors into cloudtrain's: `CODES` for AWS's error codes, `EXCEPTIONS` for exceptions of botocore.
 
 
 @dataclass(frozen=True)
-class Call:
+class FailedCall:
     """A failed request, for messages: service, operation such as `CreateTrainingJob`, and name of the job or bucket."""
 
     service: str
@@ -44,7 +44,7 @@ Kind = type[TargetError] | type[SettingsError]
 
 
 @dataclass(frozen=True)
-class ErrorTemplate:
+class AwsErrorTemplate:
     """cloudtrain's error for an AWS error. Its texts may contain names such as `{action}`, which are filled in."""
 
     kind: Kind
@@ -52,49 +52,49 @@ class ErrorTemplate:
     hint: str | None = None
 
 
-_EXPIRED = ErrorTemplate(
+_EXPIRED = AwsErrorTemplate(
     Expired, "the AWS credentials have expired", "get new ones: {login}, or refresh the environment's"
 )
-_UNKNOWN_KEY = ErrorTemplate(
+_UNKNOWN_KEY = AwsErrorTemplate(
     TargetError,
     "AWS does not accept the credentials: {said}",
     "`aws sts get-caller-identity` shows whose they are; log in with {login} or `aws configure`",
 )
-_DENIED = ErrorTemplate(Denied, "the credentials may not do `{action}`: {said}", "ask for the permission `{action}`")
-_THROTTLED = ErrorTemplate(TargetUnreachable, "AWS limits the rate of `{action}`: {said}", "try again in a minute")
-_BROKEN = ErrorTemplate(TargetUnreachable, "AWS could not answer `{action}`: {said}", "try again in a minute")
-_NO_BUCKET = ErrorTemplate(
+_DENIED = AwsErrorTemplate(Denied, "the credentials may not do `{action}`: {said}", "ask for the permission `{action}`")
+_THROTTLED = AwsErrorTemplate(TargetUnreachable, "AWS limits the rate of `{action}`: {said}", "try again in a minute")
+_BROKEN = AwsErrorTemplate(TargetUnreachable, "AWS could not answer `{action}`: {said}", "try again in a minute")
+_NO_BUCKET = AwsErrorTemplate(
     NotThere,
     "there is no bucket `{about}`",
     "create it with `aws s3 mb s3://{about} --region {region}`, or name another bucket",
 )
-_ELSEWHERE = ErrorTemplate(
+_ELSEWHERE = AwsErrorTemplate(
     TargetError,
     "the bucket `{about}` is in another region than `{region}`",
     "name a bucket of that region, or the bucket's region: `region` in [sagemaker]",
 )
 
-_GONE = ErrorTemplate(NotThere, "there is no `{about}`")
-_GONE_HERE = ErrorTemplate(NotThere, "there is no `{about}` in `{region}`")
+_GONE = AwsErrorTemplate(NotThere, "there is no `{about}`")
+_GONE_HERE = AwsErrorTemplate(NotThere, "there is no `{about}` in `{region}`")
 
-CODES: dict[str, ErrorTemplate] = {
-    "ResourceInUse": ErrorTemplate(NameTaken, "SageMaker has a job `{about}` already", "give the job another name"),
-    "ResourceLimitExceeded": ErrorTemplate(
+CODES: dict[str, AwsErrorTemplate] = {
+    "ResourceInUse": AwsErrorTemplate(NameTaken, "SageMaker has a job `{about}` already", "give the job another name"),
+    "ResourceLimitExceeded": AwsErrorTemplate(
         TargetError,
         "the account's quota does not allow this job: {said}",
         "request more of {quota} in Service Quotas: https://console.aws.amazon.com/servicequotas/home/services/sagemaker",
     ),
-    "ValidationException": ErrorTemplate(
+    "ValidationException": AwsErrorTemplate(
         TargetError, "SageMaker refuses the request: {said}", "run `cloudtrain check` for details"
     ),
     "NoSuchBucket": _NO_BUCKET,
-    "KMS.DisabledException": ErrorTemplate(
+    "KMS.DisabledException": AwsErrorTemplate(
         TargetError, "the KMS key is disabled: {said}", "enable the key, or name another"
     ),
-    "KMS.NotFoundException": ErrorTemplate(
+    "KMS.NotFoundException": AwsErrorTemplate(
         TargetError, "there is no such KMS key: {said}", "name a key of `{region}`: `output_kms_key` in [sagemaker]"
     ),
-    "OptInRequired": ErrorTemplate(
+    "OptInRequired": AwsErrorTemplate(
         TargetError, "the account has not opted in to `{region}`: {said}", "enable the region in the account's settings"
     ),
     **dict.fromkeys("ResourceNotFound ResourceNotFoundException NoSuchResourceException".split(), _GONE_HERE),
@@ -126,40 +126,40 @@ The codes are those of SageMaker, CloudWatch Logs, S3, STS, IAM and Service Quot
 S3's answers to HEAD, which have no body.
 """
 
-_LOGIN = ErrorTemplate(
+_LOGIN = AwsErrorTemplate(
     TargetError, "there are no usable AWS credentials: {said}", "log in: {login}, or `aws configure`"
 )
-_NO_ANSWER = ErrorTemplate(
+_NO_ANSWER = AwsErrorTemplate(
     TargetUnreachable,
     "AWS does not answer `{action}`: {said}",
     "check the network, the proxy and the region `{region}`",
 )
 
-_LOGIN_ENDED = ErrorTemplate(Expired, "the AWS login has expired: {said}", "log in again: {login}")
+_LOGIN_ENDED = AwsErrorTemplate(Expired, "the AWS login has expired: {said}", "log in again: {login}")
 
-EXCEPTIONS: dict[str, ErrorTemplate] = {
-    "NoCredentialsError": ErrorTemplate(
+EXCEPTIONS: dict[str, AwsErrorTemplate] = {
+    "NoCredentialsError": AwsErrorTemplate(
         TargetError, "there are no AWS credentials", "log in: {login}, or `aws configure`"
     ),
-    "ProfileNotFound": ErrorTemplate(
+    "ProfileNotFound": AwsErrorTemplate(
         SettingsError, "there is no AWS profile `{profile}`", "`aws configure list-profiles` lists them"
     ),
-    "ConfigParseError": ErrorTemplate(SettingsError, "the AWS configuration cannot be read: {said}"),
-    "InvalidConfigError": ErrorTemplate(SettingsError, "the AWS configuration is wrong: {said}"),
-    "NoRegionError": ErrorTemplate(
+    "ConfigParseError": AwsErrorTemplate(SettingsError, "the AWS configuration cannot be read: {said}"),
+    "InvalidConfigError": AwsErrorTemplate(SettingsError, "the AWS configuration is wrong: {said}"),
+    "NoRegionError": AwsErrorTemplate(
         SettingsError, "no AWS region is known", "set `region` in [sagemaker], or AWS_REGION"
     ),
-    "InvalidRegionError": ErrorTemplate(
+    "InvalidRegionError": AwsErrorTemplate(
         SettingsError, "`{region}` is not an AWS region", "set `region` in [sagemaker]"
     ),
-    "ParamValidationError": ErrorTemplate(
+    "ParamValidationError": AwsErrorTemplate(
         TargetError, "boto3 refuses the request: {said}", "pip install --upgrade boto3"
     ),
-    "SSLError": ErrorTemplate(
+    "SSLError": AwsErrorTemplate(
         TargetError, "the connection to AWS is not trusted: {said}", "set AWS_CA_BUNDLE to the proxy's certificate"
     ),
     "ResponseParserError": _BROKEN,
-    "BotoCoreError": ErrorTemplate(TargetError, "boto3 cannot do `{action}`: {said}"),
+    "BotoCoreError": AwsErrorTemplate(TargetError, "boto3 cannot do `{action}`: {said}"),
     **dict.fromkeys(("PartialCredentialsError", "CredentialRetrievalError", "MetadataRetrievalError"), _LOGIN),
     **dict.fromkeys(("TokenRetrievalError", "SSOError", "LoginError"), _LOGIN_ENDED),
     **dict.fromkeys(
@@ -177,7 +177,7 @@ _NOT_FOUND = re.compile(r"(requested resource not found|could not find)", re.IGN
 """SageMaker's text for a job that does not exist, in a ValidationException."""
 
 
-def translate_error(error: Exception, call: Call) -> TargetError | SettingsError:
+def translate_error(error: Exception, call: FailedCall) -> TargetError | SettingsError:
     """Return cloudtrain's error for an error of botocore."""
     template, said = _template_of(error)
     quota = re.search(r"service limit '([^']+)'", said)
@@ -195,7 +195,7 @@ def translate_error(error: Exception, call: Call) -> TargetError | SettingsError
     )
 
 
-def _template_of(error: Exception) -> tuple[ErrorTemplate, str]:
+def _template_of(error: Exception) -> tuple[AwsErrorTemplate, str]:
     response: dict[str, Any] | None = getattr(error, "response", None)
     if response is not None and "Error" in response:
         code, said = str(response["Error"].get("Code", "")), str(response["Error"].get("Message", ""))
@@ -208,12 +208,14 @@ def _template_of(error: Exception) -> tuple[ErrorTemplate, str]:
     return found, str(error)
 
 
-def _unknown(code: str, response: dict[str, Any]) -> ErrorTemplate:
+def _unknown(code: str, response: dict[str, Any]) -> AwsErrorTemplate:
     """Return the error for an error code that is not in `CODES`. For HTTP status 500 and above, it suggests a retry."""
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status >= 500:
         return _BROKEN
-    return ErrorTemplate(TargetError, f"AWS refuses `{{action}}` ({code.replace('{', '').replace('}', '')}): {{said}}")
+    return AwsErrorTemplate(
+        TargetError, f"AWS refuses `{{action}}` ({code.replace('{', '').replace('}', '')}): {{said}}"
+    )
 
 
 def not_found(name: str, region: str | None) -> RunNotFound:
@@ -248,7 +250,7 @@ _ABOUT = (
 class Clients:
     """boto3 clients for one region and profile. Clients are made on first use; `renew` discards them."""
 
-    def __init__(self, place: AccountRef, environ: Mapping[str, str]) -> None:
+    def __init__(self, place: AwsPlace, environ: Mapping[str, str]) -> None:
         self.place = place
         self._environ = environ
         self._session: Any = None
@@ -319,7 +321,7 @@ class Clients:
         except _errors() as error:
             name = "".join(word.capitalize() for word in operation.split("_"))  # `CreateTrainingJob`
             about = next((str(arguments[key]) for key in _ABOUT if key in arguments), "")
-            raise translate_error(error, Call(service, name, self.region(), self.place.profile, about)) from error
+            raise translate_error(error, FailedCall(service, name, self.region(), self.place.profile, about)) from error
 
     def _client(self, service: str) -> Any:
         with self._lock:  # threads may share clients, but not the session that makes them

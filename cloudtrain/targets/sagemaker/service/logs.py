@@ -35,20 +35,20 @@ _LOCAL = re.compile(r"\[default(?P<local>\d+)\]: ?")
 """Matches the prefix of torchrun's `--tee`, which contains the local rank."""
 
 
-class Writer(NamedTuple):
+class LogWriter(NamedTuple):
     """The instance that writes a log stream, and the ranks on this instance; None if unknown."""
 
     instance: int
     ranks: range | None = None
 
 
-def lines_of(message: str, time: float, writer: Writer) -> Iterator[LogLine]:
+def lines_of(message: str, time: float, writer: LogWriter) -> Iterator[LogLine]:
     """Yield the lines of one event. If a progress bar overwrote a line, only the last state of the line is kept."""
     for line in message.rstrip("\r\n").split("\n"):
         yield _line(line.rstrip("\r").rpartition("\r")[2], time, writer)
 
 
-def _line(text: str, time: float, writer: Writer) -> LogLine:
+def _line(text: str, time: float, writer: LogWriter) -> LogLine:
     instance = writer.instance
     if match := _MPI.match(text):
         return LogLine(time, instance, int(match["rank"]), match["stream"], text[match.end() :])
@@ -153,8 +153,8 @@ class JobLog:
             if following is not None:
                 heappush(heap, (following, number))
 
-    def _writer(self, stream: Stream) -> Writer:
-        return Writer(stream.instance, self._ranks.get(stream.instance))
+    def _writer(self, stream: Stream) -> LogWriter:
+        return LogWriter(stream.instance, self._ranks.get(stream.instance))
 
     def _add(self, name: str) -> None:
         if name not in self._streams:

@@ -26,7 +26,7 @@ from cloudtrain.targets.contract import BundleWriter, ByteProgress
 from cloudtrain.targets.sagemaker.plan import KINDS, RUN_TAG, TRAINING, JobKind, S3Uri, kind_of
 from cloudtrain.targets.sagemaker.service.clients import Clients, not_found, was_repeated
 from cloudtrain.targets.sagemaker.service.logs import JobLog, ranks_of
-from cloudtrain.targets.sagemaker.settings import AccountRef, SageMaker, account_id
+from cloudtrain.targets.sagemaker.settings import AwsPlace, SageMaker, account_id
 
 if TYPE_CHECKING:
     from cloudtrain.machines.overlay import Refreshed
@@ -87,7 +87,7 @@ _KIND = re.compile(r"^(?P<kind>[A-Za-z]+(?:Error|Exception)): *")
 _LAST_EXIT_CODE = re.compile(r",? *exit code: *-?\d+\s*$")
 
 
-class Reason(NamedTuple):
+class FailureReason(NamedTuple):
     """The reason for a failure in one line, further lines of the message, the failed rank and the exit code."""
 
     text: str
@@ -96,7 +96,7 @@ class Reason(NamedTuple):
     exit_code: int | None
 
 
-def reason_of(said: str) -> Reason:
+def reason_of(said: str) -> FailureReason:
     """Parse SageMaker's `FailureReason`, which may contain a traceback.
 
     An error type such as `ClientError` or `CapacityError` stays at the beginning of the line. `AlgorithmError` is
@@ -111,7 +111,7 @@ def reason_of(said: str) -> Reason:
     text = first if not script and (rank or len(lines) == 1 or _ENDED.search(first)) else named or first
     if script and code:
         text = f"the script failed with exit code {code[1]}" + (f": {text}" if text else "")
-    return Reason(
+    return FailureReason(
         text=shorten_line(head + text) or "the service gives no reason",
         details=tuple(lines[1:] if len(lines) > 1 and not script else lines if len(lines) > 1 else ()),
         rank=int(rank[1]) if rank else None,
@@ -440,7 +440,7 @@ class SageMakerService:
 
     def _at(self, place: str) -> Clients:
         if place not in self._clients:
-            self._clients[place] = Clients(AccountRef.parse(place), self._environ)
+            self._clients[place] = Clients(AwsPlace.parse(place), self._environ)
         return self._clients[place]
 
     def _describe(self, ref: RunRef, kind: JobKind) -> dict[str, Any] | None:
