@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
-from typing import Any
 
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.model import format_duration, overrides_of
@@ -48,6 +47,7 @@ from cloudtrain.targets.sagemaker.reading import Start
 from cloudtrain.targets.sagemaker.request import (
     INTERFACE,
     Host,
+    JsonMapping,
     files,
     hyperparameters_file,
     input_data_config,
@@ -337,7 +337,7 @@ def _notes(job: TrainingJob, launches: dict[Host, HostLaunch]) -> Iterator[str]:
         yield from made.notes
 
 
-def _container(request: Mapping[str, Any], parts: TrainingParts, python: str) -> ImageContents:
+def _container(request: JsonMapping, parts: TrainingParts, python: str) -> ImageContents:
     """Return the known contents of the request's image, or else of the job's, without SageMaker's libraries and the
     PyTorch version: an emulation runs this machine's interpreter, `python`, instead of the image's.
     """

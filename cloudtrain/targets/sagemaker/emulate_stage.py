@@ -16,7 +16,7 @@ from cloudtrain.targets.common.launch import LocalAccount
 from cloudtrain.targets.common.launchers import MISSING_HINT, loopback_variables
 from cloudtrain.targets.common.scaling import gpu_share
 from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
-from cloudtrain.targets.sagemaker.request import INTERFACE, Host, hosts
+from cloudtrain.targets.sagemaker.request import INTERFACE, Host, JsonMapping, JsonObject, hosts
 
 # Translate a container's paths and addresses to this machine's.
 
@@ -35,7 +35,7 @@ def relocate_text(text: str, root: str) -> str:
     return _ROOT.sub(lambda _: root, text)
 
 
-def relocate_request(request: Mapping[str, Any], root: str) -> dict[str, Any]:
+def relocate_request(request: JsonMapping, root: str) -> JsonObject:
     """Replace `/opt/ml` in a request's hyperparameters and variables with `root`."""
     hyperparameters = {name: _relocate_json(text, root) for name, text in request.get("HyperParameters", {}).items()}
     variables = {name: relocate_text(text, root) for name, text in request.get("Environment", {}).items()}
@@ -74,7 +74,7 @@ def local_tf_config(text: str) -> tuple[str, tuple[str, ...]]:
     return json.dumps(config), endpoints
 
 
-def with_loopback(resource: Mapping[str, Any]) -> dict[str, Any]:
+def with_loopback(resource: JsonMapping) -> JsonObject:
     return {**resource, "network_interface_name": LOOPBACK_INTERFACE}
 
 
@@ -132,7 +132,7 @@ class HostLaunch:
 class EmulatedJob:
     """One emulated job."""
 
-    request: dict[str, Any]
+    request: JsonObject
     container: ImageContents
     account: LocalAccount
     python: str
@@ -153,7 +153,7 @@ class EmulatedJob:
         """Translate a path in the container to its path on this machine."""
         return relocate_text(path, self.root(host))
 
-    def request_of(self, host: Host) -> dict[str, Any]:
+    def request_of(self, host: Host) -> JsonObject:
         """Return the request with `/opt/ml` replaced by the host's local folder."""
         return relocate_request(self.request, self.root(host))
 

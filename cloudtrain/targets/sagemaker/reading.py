@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 from cloudtrain.job.data import Checkpoint
 from cloudtrain.job.distribution import MPI, SMDDP, SMP, Distribution, NoDistribution, Torch
@@ -42,7 +42,7 @@ from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.catalogue.contents import Framework, ImageContents, contents_of
 from cloudtrain.targets.sagemaker.catalogue.images import Image, image_of_uri
 from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_MAX_RUNTIME, machines_in
-from cloudtrain.targets.sagemaker.request import Request, is_entrypoint
+from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject, Request, is_entrypoint
 
 Mode = Literal["toolkit", "entrypoint", "image"]
 
@@ -112,12 +112,12 @@ class Start:
         return "toolkit" if entrypoint is None and keys.PROGRAM in self.values else "image"
 
     @cached_property
-    def values(self) -> dict[str, Any]:
+    def values(self) -> JsonObject:
         """All hyperparameters, decoded."""
         return decode_hyperparameters(mapping_at(self.request, "HyperParameters"))
 
     @cached_property
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> JsonObject:
         """The script's hyperparameters, as the toolkit passes them."""
         return {
             name: value
@@ -126,7 +126,7 @@ class Start:
         }
 
     @cached_property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> JsonObject:
         """The toolkit's hyperparameters for launchers, whose names begin with `sagemaker_`."""
         return {
             name: value
@@ -135,7 +135,7 @@ class Start:
         }
 
     @property
-    def launch(self) -> Mapping[str, Any]:
+    def launch(self) -> JsonMapping:
         """The hyperparameter of cloudtrain's launcher; empty without one."""
         return mapping_at(self.values, LAUNCH_KEY)
 
@@ -305,7 +305,7 @@ class SageMakerReading(Reading):
         return changed_variables(self.job, self.overrides.get("Environment") if self.request else None)
 
     @cached_property
-    def parameters(self) -> Mapping[str, Any]:
+    def parameters(self) -> JsonMapping:
         written = self.overrides.get("HyperParameters")
         if not self.request or not isinstance(written, Mapping):
             return self.job.hyperparameters
@@ -378,7 +378,7 @@ class SageMakerReading(Reading):
         return replace(found, groups=groups, spans=spans if found.kind == "groups" else ())
 
     @property
-    def _config(self) -> Mapping[str, Any]:
+    def _config(self) -> JsonMapping:
         return mapping_at(self.request, *(_CONFIG if self.processing is None else _CLUSTER))
 
     def _type_path(self, kind: str, index: int) -> ValuePath:
@@ -458,7 +458,7 @@ def read(subject: Subject) -> SageMakerReading:
     return subject.reading
 
 
-def _count_of(config: Mapping[str, Any]) -> int | None:
+def _count_of(config: JsonMapping) -> int | None:
     """Return the total number of instances; with preferred types, the number for the first type."""
     for key in ("InstanceGroups", "InstancePreferences"):
         counts = [positive_count(row.get("InstanceCount")) for row in rows_at(config, key)]
@@ -467,7 +467,7 @@ def _count_of(config: Mapping[str, Any]) -> int | None:
     return positive_count(config.get("InstanceCount"))
 
 
-def _groups_of(config: Mapping[str, Any]) -> Iterator[InstanceGroup]:
+def _groups_of(config: JsonMapping) -> Iterator[InstanceGroup]:
     for row in rows_at(config, "InstanceGroups"):
         name, kind = str(row.get("InstanceGroupName", "")), str(row.get("InstanceType", ""))
         count = positive_count(row.get("InstanceCount")) or 1

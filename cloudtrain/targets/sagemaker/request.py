@@ -50,7 +50,11 @@ With torchrun the toolkit mixes up two arguments: it captures errors anyway, and
 
 _MODULE = "cloudtrain.runtime.sagemaker_launcher"
 
-Request = Mapping[str, Any]
+JsonObject = dict[str, Any]
+JsonMapping = Mapping[str, Any]
+"""A part of a request or a response, as JSON data."""
+
+Request = JsonMapping
 """The body of CreateTrainingJob."""
 
 INTERFACE = "eth0"
@@ -87,7 +91,7 @@ class _Everyone(NamedTuple):
 
     hosts: tuple[Host, ...]
     names: list[str]
-    groups: list[dict[str, Any]]
+    groups: list[JsonObject]
 
 
 def _everyone(request: Request) -> _Everyone:
@@ -113,7 +117,7 @@ def _describe_everyone(groups: tuple[tuple[str, str, int], ...]) -> _Everyone:
     return _Everyone(tuple(everyone), [host.name for host in everyone], described)
 
 
-def _groups(config: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
+def _groups(config: JsonMapping) -> Iterator[tuple[str, str, int]]:
     """Yield name, instance type and count of each instance group.
 
     A job without groups counts as one group. If it lists preferred instance types, the group has the first of them.
@@ -126,7 +130,7 @@ def _groups(config: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
     yield HOMOGENEOUS, chosen["InstanceType"], chosen.get("InstanceCount", config.get("InstanceCount", 1))
 
 
-def resource_config(request: Request, host: Host) -> dict[str, Any]:
+def resource_config(request: Request, host: Host) -> JsonObject:
     """Return the content of one host's `resourceconfig.json`. Do not change its lists: all hosts share them."""
     everyone = _everyone(request)
     return {
@@ -144,13 +148,13 @@ def hyperparameters_file(request: Request) -> dict[str, str]:
     return dict(request.get("HyperParameters", {}))
 
 
-def input_data_config(request: Request) -> dict[str, dict[str, Any]]:
+def input_data_config(request: Request) -> dict[str, JsonObject]:
     """Return the content of `inputdataconfig.json`."""
     usual = request["AlgorithmSpecification"].get("TrainingInputMode", "File")
     return {channel["ChannelName"]: _channel(channel, usual) for channel in request.get("InputDataConfig", [])}
 
 
-def _channel(channel: Mapping[str, Any], usual_mode: str) -> dict[str, Any]:
+def _channel(channel: JsonMapping, usual_mode: str) -> JsonObject:
     source = channel.get("DataSource", {}).get("S3DataSource", {})
     return {
         "ContentType": channel.get("ContentType"),
@@ -160,7 +164,7 @@ def _channel(channel: Mapping[str, Any], usual_mode: str) -> dict[str, Any]:
     }
 
 
-def files(request: Request, host: Host, root: str = ROOT) -> dict[str, dict[str, Any]]:
+def files(request: Request, host: Host, root: str = ROOT) -> dict[str, JsonObject]:
     """Map the paths of one host's configuration files to their content. `root` replaces `/opt/ml` in the paths."""
     folder = f"{root}/input/config"
     return {

@@ -29,6 +29,8 @@ from cloudtrain.targets.sagemaker.request import (
     PROGRAM,
     REGION,
     SUBMIT_DIRECTORY,
+    JsonMapping,
+    JsonObject,
     parsed,
 )
 from cloudtrain.targets.sagemaker.settings import CHECKPOINT_PATH, account_id
@@ -45,10 +47,10 @@ _OF_RULES = {
 }
 
 
-def monitoring_settings(request: Mapping[str, Any], output: str | None) -> dict[str, Any]:
+def monitoring_settings(request: JsonMapping, output: str | None) -> JsonObject:
     """Return the settings; None for each setting with its default value. `output` is the S3 folder of the outputs."""
     profiler, hook = request.get("ProfilerConfig") or {}, request.get("DebugHookConfig")
-    found: dict[str, Any] = {
+    found: JsonObject = {
         "profiler_rules": [_rule(row) for row in request.get("ProfilerRuleConfigurations") or ()] or None,
         "debug_rules": [_rule(row) for row in request.get("DebugRuleConfigurations") or ()] or None,
     }
@@ -76,7 +78,7 @@ def monitoring_settings(request: Mapping[str, Any], output: str | None) -> dict[
     return found
 
 
-def _rule(row: Mapping[str, Any]) -> dict[str, Any]:
+def _rule(row: JsonMapping) -> JsonObject:
     size = row.get("VolumeSizeInGB")
     rule = {ours: row[theirs] for theirs, ours in _OF_RULES.items() if row.get(theirs)}
     return rule | ({"volume_size": f"{size}g"} if size else {})
@@ -114,7 +116,7 @@ def drafts_of(original: Original) -> Iterator[Draft]:
     yield _image_alone(original)
 
 
-def _by_drivers(original: Original, start: Mapping[str, Any]) -> Iterator[Draft]:
+def _by_drivers(original: Original, start: JsonMapping) -> Iterator[Draft]:
     """Yield jobs that start the same processes as the drivers of version 3 of the SDK.
 
     The first job uses cloudtrain's launcher, which bypasses the image's toolkit as the drivers do. The second job uses
@@ -152,12 +154,12 @@ def _by_framework(original: Original) -> Iterator[Draft]:
     )
 
 
-def _script(original: Original, environment: dict[str, Any]) -> Draft:
+def _script(original: Original, environment: JsonObject) -> Draft:
     """Return the job of a script that the image's toolkit starts."""
     request = original.request
     parameters = {name: parsed(text) for name, text in _mapping(request.get("HyperParameters")).items()}
     draft = _common(original)
-    job: dict[str, Any] = {
+    job: JsonObject = {
         "name": draft.job["name"],
         "source_dir": original.source or (CODE_FOLDER if original.code else "."),
     }
@@ -187,12 +189,12 @@ def _script(original: Original, environment: dict[str, Any]) -> Draft:
     return draft
 
 
-def _distribution(start: Start, gpus: int | None) -> dict[str, Any]:
+def _distribution(start: Start, gpus: int | None) -> JsonObject:
     """Return the job's field `distribution`; empty for none. `gpus`: those of each instance, if known."""
     found = start.distribution
     if isinstance(found, NoDistribution):
         return {}
-    fields: dict[str, Any] = {"type": found.type}
+    fields: JsonObject = {"type": found.type}
     for name, field in type(found).model_fields.items():
         value = getattr(found, name)
         if value not in (None, {}, field.default):
@@ -204,7 +206,7 @@ def _distribution(start: Start, gpus: int | None) -> dict[str, Any]:
     return fields
 
 
-def _order_fields(job: dict[str, Any]) -> dict[str, Any]:
+def _order_fields(job: JsonObject) -> JsonObject:
     order = (
         "name description source_dir entry_point command hyperparameters distribution resources environment inputs"
     ).split()
@@ -216,7 +218,7 @@ def _image_alone(original: Original) -> Draft:
     draft = _common(original)
     algorithm = _mapping(original.request.get("AlgorithmSpecification"))
     parameters = _mapping(original.request.get("HyperParameters"))
-    own: dict[str, Any] = {}
+    own: JsonObject = {}
     for name, text in parameters.items():
         value = parsed(text)  # a number such as 64 for `64`, if it turns back into the same text
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and str(value) == text
@@ -236,7 +238,7 @@ def _common(original: Original) -> Draft:
     name = job_name_from(_STAMP.sub("", original.name) or "training")
     if name != original.name:
         comments[("name",)] = f"was {original.name!r}; every run of cloudtrain adds its own ending"
-    job: dict[str, Any] = {"name": name}
+    job: JsonObject = {"name": name}
     job["resources"] = _resources(_mapping(request.get("ResourceConfig")))
     variables = _mapping(request.get("Environment"))
     if variables:
@@ -264,8 +266,8 @@ def _common(original: Original) -> Draft:
     return Draft(job, settings, comments, settings_head=guessed)
 
 
-def _resources(config: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _resources(config: JsonMapping) -> JsonObject:
+    found: JsonObject = {}
     groups, preferences = config.get("InstanceGroups"), config.get("InstancePreferences")
     if groups:
         found["instance_groups"] = [
@@ -291,7 +293,7 @@ def _resources(config: Mapping[str, Any]) -> dict[str, Any]:
     return found | ({"volume_size": f"{volume}g"} if volume != DEFAULT_VOLUME_GIB else {})
 
 
-def _preference(row: Mapping[str, Any], count: int | None) -> Any:
+def _preference(row: JsonMapping, count: int | None) -> Any:
     """Return a preferred instance type for a job file: its name, or a dict if it has a `count` or a training plan."""
     name, plans = row.get("InstanceType", ""), row.get("TrainingPlanArns")
     own = {"instance_count": count, "training_plan": plans[0] if plans else None}
@@ -299,14 +301,14 @@ def _preference(row: Mapping[str, Any], count: int | None) -> Any:
     return {"instance_type": name, **kept} if kept else name
 
 
-def _gpus(request: Mapping[str, Any]) -> int | None:
+def _gpus(request: JsonMapping) -> int | None:
     config = _mapping(request.get("ResourceConfig"))
-    row: dict[str, Any] = next(iter(config.get("InstanceGroups") or [config]), {})
+    row: JsonObject = next(iter(config.get("InstanceGroups") or [config]), {})
     known = type_named("sagemaker", str(row.get("InstanceType", "")), None)
     return known.gpus if known is not None else None
 
 
-def _inputs(request: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _inputs(request: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
     job_mode = _mapping(request.get("AlgorithmSpecification")).get("TrainingInputMode", "File")
     isolated = str(_mapping(request.get("HyperParameters")).get(SUBMIT_DIRECTORY, "")).strip('"').startswith("/opt")
     channels = request.get("InputDataConfig", ())
@@ -336,14 +338,14 @@ def _input_name(channel: str, taken: set[str]) -> str:
     return name
 
 
-def _file_system(source: Mapping[str, Any]) -> dict[str, Any]:
+def _file_system(source: JsonMapping) -> JsonObject:
     place = f"{_SYSTEMS.get(source.get('FileSystemType', ''), 'fsx')}://{source.get('FileSystemId', '')}"
     access = source.get("FileSystemAccessMode")
     return {"sagemaker": place + str(source.get("DirectoryPath", ""))} | ({"access": "rw"} if access == "rw" else {})
 
 
-def _s3(source: Mapping[str, Any], channel: Mapping[str, Any], job_mode: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"sagemaker": source.get("S3Uri", "")}
+def _s3(source: JsonMapping, channel: JsonMapping, job_mode: str) -> JsonObject:
+    found: JsonObject = {"sagemaker": source.get("S3Uri", "")}
     mode = channel.get("InputMode", job_mode)
     if mode in _INPUT_MODES:
         found["mode"] = _INPUT_MODES[mode]
@@ -366,7 +368,7 @@ def _s3(source: Mapping[str, Any], channel: Mapping[str, Any], job_mode: str) ->
     return found
 
 
-def _settings(original: Original) -> dict[str, Any]:
+def _settings(original: Original) -> JsonObject:
     request = original.request
     output, config = _mapping(request.get("OutputDataConfig")), _mapping(request.get("ResourceConfig"))
     network = _mapping(request.get("VpcConfig"))
@@ -423,7 +425,7 @@ def region_of(original: Original) -> str | None:
     return image["region"] if image else None
 
 
-def code_uri(request: Mapping[str, Any]) -> str | None:
+def code_uri(request: JsonMapping) -> str | None:
     """Return the location of the request's code; None if the request does not name one."""
     submit_directory = parsed(_mapping(request.get("HyperParameters")).get(SUBMIT_DIRECTORY))
     if isinstance(submit_directory, str) and submit_directory.startswith("s3://"):
@@ -435,5 +437,5 @@ def code_uri(request: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _mapping(value: Any) -> JsonObject:
     return dict(value) if isinstance(value, Mapping) else {}

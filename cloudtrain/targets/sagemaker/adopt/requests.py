@@ -13,9 +13,7 @@ from cloudtrain.job.script import job_name_from
 from cloudtrain.targets.adoption import Original, Search
 from cloudtrain.targets.sagemaker.catalogue.shapes import members_of, violations
 from cloudtrain.targets.sagemaker.compile.sweep import LONGEST_NAME
-from cloudtrain.targets.sagemaker.request import (
-    PROGRAM,
-)
+from cloudtrain.targets.sagemaker.request import PROGRAM, JsonMapping, JsonObject
 
 # Split a CreateHyperParameterTuningJob request into the training job of its trials and the fields of a sweep.
 
@@ -28,7 +26,7 @@ _STAMP = re.compile(r"-\d{6}-\d{4}$")
 _HASH = len("-00000000-00")
 
 
-def flat(request: Mapping[str, Any]) -> dict[str, Any]:
+def flat(request: JsonMapping) -> JsonObject:
     """Return a tuning job's request in the form of a training job's request.
 
     The fields of the search are added in a canonical form, so that equal searches compare equal.
@@ -52,7 +50,7 @@ def flat(request: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None} | {OF_SEARCH[0]: config}
 
 
-def sweep_fields(request: Mapping[str, Any]) -> dict[str, Any] | None:
+def sweep_fields(request: JsonMapping) -> JsonObject | None:
     """Return the fields of a sweep except its job; None if a sweep cannot express the search."""
     try:
         return dict(_fields(request))
@@ -60,7 +58,7 @@ def sweep_fields(request: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
 
 
-def _fields(request: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _fields(request: JsonMapping) -> Iterator[tuple[str, Any]]:
     config = request["HyperParameterTuningJobConfig"]
     objective, limits = config["HyperParameterTuningJobObjective"], config["ResourceLimits"]
     strategy = config["Strategy"].lower()
@@ -85,7 +83,7 @@ def _fields(request: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "driver", "service"
 
 
-def _ranges(ranges: Mapping[str, Any], *, is_script: bool) -> Iterator[tuple[str, Any]]:
+def _ranges(ranges: JsonMapping, *, is_script: bool) -> Iterator[tuple[str, Any]]:
     for row in ranges.get("ContinuousParameterRanges", ()):
         kind = {"Logarithmic": "log", "Linear": "uniform", "Auto": "uniform"}[row.get("ScalingType", "Auto")]
         yield row["Name"], {kind: [float(row["MinValue"]), float(row["MaxValue"])]}
@@ -155,7 +153,7 @@ def _originals(data: Any, folder: str | None) -> Iterator[Original]:
         yield _original(data, kind, folder)
 
 
-def _event(event: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
+def _event(event: JsonMapping, folder: str | None) -> Iterator[Original]:
     """Yield the request of a CloudTrail event, or of an EventBridge event that contains a CloudTrail event."""
     event = event["detail"] if isinstance(event.get("detail"), Mapping) else event
     request = event.get("requestParameters")
@@ -190,7 +188,7 @@ def _camel(name: str) -> str:
     return name[:1].lower() + name[1:]
 
 
-def _tuning(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
+def _tuning(data: JsonMapping, folder: str | None) -> Iterator[Original]:
     """Yield the training jobs that a tuning job defines, without the fields that the tuner adds.
 
     If the tuning job has only one definition, and a sweep can express its search, the yielded original includes the
@@ -223,10 +221,10 @@ _OF_TUNER = {"StaticHyperParameters", "HyperParameterRanges", "TuningObjective",
 
 
 def _original(
-    data: Mapping[str, Any],
+    data: JsonMapping,
     kind: str,
     folder: str | None,
-    settings: Mapping[str, Any] | None = None,
+    settings: JsonMapping | None = None,
     lost: Mapping[str, str] | None = None,
 ) -> Original:
     """Return a request or job description as an original, without the fields that only a description has.

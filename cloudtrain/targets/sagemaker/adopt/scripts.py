@@ -31,14 +31,11 @@ from cloudtrain.targets.sagemaker.adopt.trainers import (
 )
 from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR, CHECKPOINT_VARIABLE
 from cloudtrain.targets.sagemaker.plan import RUN_TAG
-from cloudtrain.targets.sagemaker.request import (
-    JOB_NAME,
-    SUBMIT_DIRECTORY,
-)
+from cloudtrain.targets.sagemaker.request import JOB_NAME, SUBMIT_DIRECTORY, JsonMapping, JsonObject
 from cloudtrain.targets.sagemaker.settings import SageMaker, account_id, account_of
 
 
-def originals_of_script(record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
+def originals_of_script(record: JsonMapping, uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
     """Return the training jobs of a captured API call, and the archive of their code.
 
     `uploads` maps addresses to the files that the script uploaded. The archive is None if they do not contain the code.
@@ -141,7 +138,7 @@ def draft_of_calls(calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] 
     return None
 
 
-def _of_request(keywords: Mapping[str, Any]) -> tuple[Draft, dict[str, str]]:
+def _of_request(keywords: JsonMapping) -> tuple[Draft, dict[str, str]]:
     unknown: dict[str, str] = {}
     request = said(dict(keywords), "", unknown)
     draft = next(drafts_of(Original("sagemaker", request, str(request.get("TrainingJobName", "training")), "")))
@@ -151,11 +148,11 @@ def _of_request(keywords: Mapping[str, Any]) -> tuple[Draft, dict[str, str]]:
 class _Reader:
     """Turns the arguments of one estimator or trainer into a job."""
 
-    def __init__(self, kind: str, keywords: Mapping[str, Any]) -> None:
+    def __init__(self, kind: str, keywords: JsonMapping) -> None:
         self.kind = kind
         self.given = dict(_flat(keywords))
-        self.job: dict[str, Any] = {}
-        self.settings: dict[str, Any] = {}
+        self.job: JsonObject = {}
+        self.settings: JsonObject = {}
         self.unknown: dict[str, str] = {}
 
     def draft(self, fit: StaticCall | None) -> tuple[Draft, dict[str, str]]:
@@ -246,7 +243,7 @@ class _Reader:
                 self._put(("inputs", row.keywords["channel_name"]), {"sagemaker": place, "mode": "download"})
 
 
-def _flat(keywords: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _flat(keywords: JsonMapping) -> Iterator[tuple[str, Any]]:
     """Yield each argument's name and value. Those in nested objects, such as `Compute(...)`, get version 2's names."""
     for name, value in keywords.items():
         parts = _TRAINER_PARTS.get(value.name.rpartition(".")[2]) if isinstance(value, StaticCall) else None
@@ -257,10 +254,10 @@ def _flat(keywords: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield parts.get(inner, inner), one
 
 
-def _distribution(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _distribution(given: JsonMapping) -> Iterator[tuple[str, Any]]:
     """Yield the estimator argument `distribution` of SDK version 2 as fields of a job's distribution."""
 
-    def on(key: str) -> Mapping[str, Any]:
+    def on(key: str) -> JsonMapping:
         value = given.get(key)
         return value if isinstance(value, dict) and value.get("enabled") is not False else {}
 
@@ -307,7 +304,7 @@ class SageMakerAdopter:
         return CompileContext(original.name, _BUNDLE, account._replace(overlay=None))
 
     def comparable(
-        self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
+        self, request: JsonMapping, original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
         """The form omits the run's tag and replaces the location of the code with a fixed text. If the drivers of SDK
         version 3 start the original, one description of the program replaces the fields that start the program.
@@ -348,7 +345,7 @@ class SageMakerAdopter:
             del found[name]  # the service treats an empty field as missing
         return Comparable(found, tuple(renewed))
 
-    def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    def overrides(self, ours: JsonMapping, theirs: JsonMapping) -> JsonObject:
         """None of the overrides removes the run's tag or code."""
         found = overrides_between(ours, theirs)
         for name in ("Tags", *OF_SEARCH):
@@ -364,7 +361,7 @@ class SageMakerAdopter:
     def hook(self) -> str:
         return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
 
-    def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
+    def captured(self, record: JsonMapping, uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
         """If the script asked AWS for its account number, the hook answered with a placeholder. The account number of
         the job's role replaces this placeholder.
         """
@@ -376,7 +373,7 @@ class SageMakerAdopter:
         return _REASONS.get(str(path[0]) if path else "", "a job cannot say this")
 
 
-def _drop_defaults(request: dict[str, Any]) -> None:
+def _drop_defaults(request: JsonObject) -> None:
     """Drop fields that only repeat a default.
 
     A channel's mode is redundant if it equals the mode of the whole job: version 3 of the SDK writes it, version 2 does

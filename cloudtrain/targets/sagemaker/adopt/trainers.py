@@ -17,10 +17,7 @@ from typing import Any
 from cloudtrain.documents.archives import archive_of, files_of
 from cloudtrain.runtime.sagemaker_launcher.arguments import text_of
 from cloudtrain.targets.sagemaker.export.distributions import StartedScript, start_of
-from cloudtrain.targets.sagemaker.request import (
-    MODEL_PARALLEL,
-    parsed,
-)
+from cloudtrain.targets.sagemaker.request import MODEL_PARALLEL, JsonMapping, JsonObject, parsed
 
 DRIVERS, CODE = "sm_drivers", "code"
 """The channels that version 3 adds."""
@@ -103,12 +100,12 @@ class Changed(Exception):
     """A driver differs from the SDK's, so cloudtrain cannot know what the driver starts."""
 
 
-def is_trainer(request: Mapping[str, Any]) -> bool:
+def is_trainer(request: JsonMapping) -> bool:
     """Return whether the drivers of version 3 of the SDK start the job."""
     return DRIVERS in (channel.get("ChannelName") for channel in request.get("InputDataConfig", ()))
 
 
-def started_by_drivers(request: Mapping[str, Any], uploads: Mapping[str, bytes]) -> dict[str, Any]:
+def started_by_drivers(request: JsonMapping, uploads: Mapping[str, bytes]) -> JsonObject:
     """Return the launcher, script and arguments that the uploaded drivers of version 3 start.
 
     Raises:
@@ -140,14 +137,14 @@ def started_by_drivers(request: Mapping[str, Any], uploads: Mapping[str, bytes])
     )
 
 
-def _start(launcher: str, *, processes: int | None, **found: Any) -> dict[str, Any]:
+def _start(launcher: str, *, processes: int | None, **found: Any) -> JsonObject:
     """Return a started program as fields that can be compared, without empty ones."""
     several = launcher in ("torchrun", "mpirun")
     given = {"launcher": launcher, "processes": (processes or _ON_EVERY_GPU) if several else None, **found}
     return {name: value for name, value in given.items() if value not in (None, [], {})}
 
 
-def started_by_us(request: Mapping[str, Any], region: str) -> dict[str, Any] | None:
+def started_by_us(request: JsonMapping, region: str) -> JsonObject | None:
     """Return what cloudtrain's request starts, in the form of `started_by_drivers`; None if the request has no code."""
     start: StartedScript | None = start_of(dict(request), region)
     if start is None:
@@ -165,7 +162,7 @@ def started_by_us(request: Mapping[str, Any], region: str) -> dict[str, Any] | N
     )
 
 
-def with_start(request: dict[str, Any], start: Mapping[str, Any] | None) -> dict[str, Any]:
+def with_start(request: JsonObject, start: JsonMapping | None) -> JsonObject:
     """Return the request without the fields that start the program; instead, one field describes this program."""
     found = {name: value for name, value in request.items() if name != "HyperParameters"}
     found["AlgorithmSpecification"] = {
@@ -177,7 +174,7 @@ def with_start(request: dict[str, Any], start: Mapping[str, Any] | None) -> dict
     return found if start is None else found | {START: dict(start)}
 
 
-def idle_instances(start: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, str]:
+def idle_instances(start: JsonMapping, request: JsonMapping) -> dict[str, str]:
     """Return a message for the field of the process count if version 3's MPI driver leaves instances idle; else empty.
 
     The driver starts only as many processes as one instance has, whatever the number of instances.
@@ -194,7 +191,7 @@ def idle_instances(start: Mapping[str, Any], request: Mapping[str, Any]) -> dict
     return {f"{START}.processes": why}
 
 
-def code_of(request: Mapping[str, Any], uploads: Mapping[str, bytes]) -> bytes | None:
+def code_of(request: JsonMapping, uploads: Mapping[str, bytes]) -> bytes | None:
     """Return the uploaded code as an archive; None if the script has uploaded no code."""
     place = place_of(request, CODE)
     files = dict(_below(place, uploads)) if place else {}
@@ -202,7 +199,7 @@ def code_of(request: Mapping[str, Any], uploads: Mapping[str, bytes]) -> bytes |
     return only or (archive_of(files) if files else None)
 
 
-def lost_in_code(code: bytes | None, start: Mapping[str, Any]) -> dict[str, str]:
+def lost_in_code(code: bytes | None, start: JsonMapping) -> dict[str, str]:
     """Return a message that names the variables and folders in the code that only version 3's drivers provide.
 
     The key is the field that the message belongs to. The result is empty if the code uses none of them."""
@@ -215,9 +212,9 @@ def lost_in_code(code: bytes | None, start: Mapping[str, Any]) -> dict[str, str]
     return {f"{START}.environment": f"the code uses what only version 3's drivers give it: {', '.join(names)}"}
 
 
-def draft_fields(start: Mapping[str, Any]) -> dict[str, Any]:
+def draft_fields(start: JsonMapping) -> JsonObject:
     """Return the fields of a job that starts the program described by `start` (see `started_by_drivers`)."""
-    found: dict[str, Any] = {name: start[name] for name in ("entry_point", "command") if name in start}
+    found: JsonObject = {name: start[name] for name in ("entry_point", "command") if name in start}
     # a number such as 64 for `64`, if cloudtrain would pass the same text to the script
     own = {
         name.removeprefix("--"): value if text_of(value := parsed(text)) == text else text
@@ -225,7 +222,7 @@ def draft_fields(start: Mapping[str, Any]) -> dict[str, Any]:
     }
     if own:
         found["hyperparameters"] = own
-    distribution: dict[str, Any] = {"torchrun": {"type": "torch"}, "mpirun": {"type": "mpi"}}.get(start["launcher"], {})
+    distribution: JsonObject = {"torchrun": {"type": "torch"}, "mpirun": {"type": "mpi"}}.get(start["launcher"], {})
     if "smp" in start:
         distribution = {"type": "smp", "version": 2, "parameters": start["smp"]}
     if isinstance(start.get("processes"), int):
@@ -235,7 +232,7 @@ def draft_fields(start: Mapping[str, Any]) -> dict[str, Any]:
     return found | ({"distribution": distribution} if distribution else {})
 
 
-def place_of(request: Mapping[str, Any], channel: str) -> str:
+def place_of(request: JsonMapping, channel: str) -> str:
     """Return the S3 address of a channel's data; empty if the request lacks the channel."""
     for row in request.get("InputDataConfig", ()):
         if row.get("ChannelName") == channel:
@@ -265,7 +262,7 @@ def _refuse_unknown(files: Mapping[str, bytes]) -> None:
             raise Changed(f"`{DRIVERS}/{name}` is none of the SDK's drivers that cloudtrain knows")
 
 
-def _read_train_script(files: Mapping[str, bytes]) -> dict[str, Any]:
+def _read_train_script(files: Mapping[str, bytes]) -> JsonObject:
     text = files.get("sm_train.sh", b"").decode(errors="replace")
     mark = _AFTER_HEAD.search(text)
     end = mark.end() if mark else 0
@@ -277,7 +274,7 @@ def _read_train_script(files: Mapping[str, bytes]) -> dict[str, Any]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
+def _json(files: Mapping[str, bytes], name: str) -> JsonObject:
     found = parsed(files.get(name, b"{}").decode(errors="replace"))
     if not isinstance(found, dict):
         raise Changed(f"`{DRIVERS}/{name}` holds no configuration")

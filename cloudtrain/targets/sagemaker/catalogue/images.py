@@ -8,9 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from cloudtrain.errors import JobError, Problem, did_you_mean
+from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 
 # The two tables behind the image catalogue. Each is read on first use.
 #
@@ -45,14 +46,14 @@ class ImageEntry(NamedTuple):
 
 
 @cache
-def tables() -> Mapping[str, Any]:
-    content: dict[str, Any] = json.loads((DATA / "images.json").read_text(encoding="utf-8"))
+def tables() -> JsonMapping:
+    content: JsonObject = json.loads((DATA / "images.json").read_text(encoding="utf-8"))
     return content
 
 
 @cache
-def facts() -> Mapping[str, Any]:
-    content: dict[str, Any] = json.loads((DATA / "image_facts.json").read_text(encoding="utf-8"))
+def facts() -> JsonMapping:
+    content: JsonObject = json.loads((DATA / "image_facts.json").read_text(encoding="utf-8"))
     return content
 
 
@@ -205,7 +206,7 @@ def describe_image(
     """Return an image with the facts from its `address` (registry, repository, tag) and the hand-written facts."""
     registry, repository, tag = address
     engine = split_base(base) if framework == "huggingface" else (framework, version)
-    inside: dict[str, Any] = {"cuda": _cuda(engine, tag) if device == "gpu" else ""}
+    inside: JsonObject = {"cuda": _cuda(engine, tag) if device == "gpu" else ""}
     if not _for_sagemaker(repository, tag):
         inside["doubt"] = f"`{tag}` is an image for EC2: it has no training toolkit, and nothing starts the script"
     else:
@@ -221,7 +222,7 @@ def split_base(base: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
-def _libraries(engine: tuple[str, str], device: str, repository: str) -> dict[str, Any]:
+def _libraries(engine: tuple[str, str], device: str, repository: str) -> JsonObject:
     """Return the fields of `Image` for the toolkit and SageMaker's libraries. Only GPU images have the libraries."""
     toolkit = next(iter(in_range("toolkit", *engine, "version")), None)
     if repository == SMP2_REPOSITORY:

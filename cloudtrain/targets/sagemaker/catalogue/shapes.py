@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 from cloudtrain.errors import did_you_mean, dotted
 from cloudtrain.job.nodes import describe_value
 from cloudtrain.machines.table import InstanceTable, InstanceType
+from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 
 _CLASSES = {"L": ("a-zA-Z", "\ue000"), "N": ("0-9", "\ue001"), "Z": (" ", "\ue002")}
 """Maps each Unicode category to its ASCII members, and to the character that stands for all its other members."""
@@ -94,7 +95,7 @@ class ShapeViolation(NamedTuple):
     kind: Kind
 
 
-def violations(request: Mapping[str, Any], operation: str = "CreateTrainingJob") -> list[ShapeViolation]:
+def violations(request: JsonMapping, operation: str = "CreateTrainingJob") -> list[ShapeViolation]:
     """Return everything in a request that the service's own model forbids, in the order of the request.
 
     Args:
@@ -104,7 +105,7 @@ def violations(request: Mapping[str, Any], operation: str = "CreateTrainingJob")
     return list(_check(request, _model()["operations"][operation], (), f"`{operation}`"))
 
 
-def limit(operation: str, path: Place) -> dict[str, Any]:
+def limit(operation: str, path: Place) -> JsonObject:
     """Return the model's limits for one field of a request: `type`, and `min`, `max`, `pattern`, `enum` if defined.
 
     Args:
@@ -119,7 +120,7 @@ def limit(operation: str, path: Place) -> dict[str, Any]:
     return {fact: value for fact, value in shape.items() if fact in ("type", "min", "max", "pattern", "enum")}
 
 
-def _shape_at(operation: str, path: Place) -> Mapping[str, Any]:
+def _shape_at(operation: str, path: Place) -> JsonMapping:
     name = _model()["operations"][operation]
     for part in path:
         shape = _shape(name)
@@ -136,13 +137,13 @@ def model_version() -> str:
 
 
 @cache
-def _model() -> Mapping[str, Any]:
-    content: dict[str, Any] = json.loads((DATA / "shapes.json").read_text(encoding="utf-8"))
+def _model() -> JsonMapping:
+    content: JsonObject = json.loads((DATA / "shapes.json").read_text(encoding="utf-8"))
     return content
 
 
-def _shape(name: str) -> Mapping[str, Any]:
-    shape: Mapping[str, Any] = _model()["shapes"][name]
+def _shape(name: str) -> JsonMapping:
+    shape: JsonMapping = _model()["shapes"][name]
     return shape
 
 
@@ -161,7 +162,7 @@ def _check(value: Any, name: str, path: Place, title: str) -> Iterator[ShapeViol
         yield from _INSIDE[shape["type"]](value, shape, path, title)
 
 
-def _structure(value: Mapping[str, Any], shape: Mapping[str, Any], path: Place, title: str) -> Iterator[ShapeViolation]:
+def _structure(value: JsonMapping, shape: JsonMapping, path: Place, title: str) -> Iterator[ShapeViolation]:
     members = shape["members"]
     hints = {name: did_you_mean(str(name), members) for name in value if name not in members}
     for name in shape.get("required", ()):
@@ -174,13 +175,13 @@ def _structure(value: Mapping[str, Any], shape: Mapping[str, Any], path: Place, 
             yield from _check(inner, members[name], (*path, name), _title_of((*path, name)))
 
 
-def _list(value: list[Any], shape: Mapping[str, Any], path: Place, title: str) -> Iterator[ShapeViolation]:
+def _list(value: list[Any], shape: JsonMapping, path: Place, title: str) -> Iterator[ShapeViolation]:
     yield from _check_count(len(value), ("entry", "entries"), shape, path, title)
     for index, inner in enumerate(value):
         yield from _check(inner, shape["member"], (*path, index), _title_of((*path, index)))
 
 
-def _map(value: Mapping[str, Any], shape: Mapping[str, Any], path: Place, title: str) -> Iterator[ShapeViolation]:
+def _map(value: JsonMapping, shape: JsonMapping, path: Place, title: str) -> Iterator[ShapeViolation]:
     yield from _check_count(len(value), ("entry", "entries"), shape, path, title)
     for key, inner in value.items():
         name = f"{key[:37]}..." if isinstance(key, str) and len(key) > 40 else str(key)
@@ -188,7 +189,7 @@ def _map(value: Mapping[str, Any], shape: Mapping[str, Any], path: Place, title:
         yield from _check(inner, shape["value"], (*path, key), _title_of((*path, name)))
 
 
-def _string(value: str, shape: Mapping[str, Any], path: Place, title: str) -> Iterator[ShapeViolation]:
+def _string(value: str, shape: JsonMapping, path: Place, title: str) -> Iterator[ShapeViolation]:
     sized = list(_check_count(len(value), ("character", "characters"), shape, path, title))
     yield from sized
     if "enum" in shape and value not in shape["enum"]:
@@ -201,13 +202,13 @@ def _string(value: str, shape: Mapping[str, Any], path: Place, title: str) -> It
         yield ShapeViolation(path, f"{title} is {describe_value(value)}, which the service refuses", words, "pattern")
 
 
-def _number(value: int, shape: Mapping[str, Any], path: Place, title: str) -> Iterator[ShapeViolation]:
+def _number(value: int, shape: JsonMapping, path: Place, title: str) -> Iterator[ShapeViolation]:
     hints = f"write `{shape.get('min')}` or more", f"write `{shape.get('max')}` or less"
     yield from _check_bounds(value, f"{title} is {value:,}", hints, shape, path)
 
 
 def _check_count(
-    count: int, units: tuple[str, str], shape: Mapping[str, Any], path: Place, title: str
+    count: int, units: tuple[str, str], shape: JsonMapping, path: Place, title: str
 ) -> Iterator[ShapeViolation]:
     fact = f"{title} has {count:,} {units[count != 1]}" if count else f"{title} is empty"
     least, most = shape.get("min"), shape.get("max")
@@ -216,7 +217,7 @@ def _check_count(
 
 
 def _check_bounds(
-    number: int, fact: str, hints: tuple[str, str], shape: Mapping[str, Any], path: Place
+    number: int, fact: str, hints: tuple[str, str], shape: JsonMapping, path: Place
 ) -> Iterator[ShapeViolation]:
     if "min" in shape and number < shape["min"]:
         message = f"{fact}, and the service takes at least {shape['min']:,}"
@@ -240,7 +241,7 @@ _TYPES: dict[str, tuple[Any, str]] = {
     "boolean": (bool, "true or false"),
 }
 
-_INSIDE: dict[str, Callable[[Any, Mapping[str, Any], Place, str], Iterator[ShapeViolation]]] = {
+_INSIDE: dict[str, Callable[[Any, JsonMapping, Place, str], Iterator[ShapeViolation]]] = {
     "structure": _structure,
     "map": _map,
     "list": _list,

@@ -29,6 +29,7 @@ from cloudtrain.targets.sagemaker.catalogue.images import Image
 from cloudtrain.targets.sagemaker.compile.machines import ChosenImage
 from cloudtrain.targets.sagemaker.compile.places import paths_of
 from cloudtrain.targets.sagemaker.launch.shell import arrives_intact
+from cloudtrain.targets.sagemaker.request import JsonObject
 from cloudtrain.targets.sagemaker.settings import SageMaker
 
 Mode = Literal["toolkit", "entrypoint", "image"]
@@ -170,7 +171,7 @@ def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -
 #                     for
 #   torchrun too.
 
-Pairs = dict[str, Any]
+Pairs = JsonObject
 """Maps each hyperparameter to its value before JSON encoding."""
 
 LOG_LEVEL = 20
@@ -277,10 +278,10 @@ def encode_values(pairs: Pairs) -> dict[str, str]:
 # Entrypoint mode: one hyperparameter tells cloudtrain's launcher, which is in the bundle, what to start.
 
 
-def launch_pairs(job: TrainingJob, machines: Machines, paths: dict[str, str]) -> dict[str, Any]:
+def launch_pairs(job: TrainingJob, machines: Machines, paths: dict[str, str]) -> JsonObject:
     """Return the hyperparameter that cloudtrain's launcher reads (see `cloudtrain.runtime.sagemaker_launcher`)."""
     launcher = launcher_of(job.distribution)
-    launch: dict[str, Any] = {"launcher": "single" if launcher == "none" else launcher}
+    launch: JsonObject = {"launcher": "single" if launcher == "none" else launcher}
     if job.command is not None:
         launch["command"] = resolve_text(job.command, paths)
     else:
@@ -289,9 +290,9 @@ def launch_pairs(job: TrainingJob, machines: Machines, paths: dict[str, str]) ->
     return {LAUNCH_KEY: launch}
 
 
-def _optional(job: TrainingJob, machines: Machines) -> dict[str, Any]:
+def _optional(job: TrainingJob, machines: Machines) -> JsonObject:
     distribution = job.distribution
-    optional: dict[str, Any] = {
+    optional: JsonObject = {
         "processes_per_instance": getattr(distribution, "processes_per_instance", None),
         "instance_groups": list(machines.spans) or None,
         "requirements": job.environment.requirements,

@@ -16,6 +16,7 @@ from cloudtrain.rules.engine import rows_at
 from cloudtrain.targets.common import compiling as instance_types
 from cloudtrain.targets.sagemaker.catalogue.images import Image, device_of, image_of_uri, resolve_image
 from cloudtrain.targets.sagemaker.catalogue.shapes import violations
+from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 
 DEFAULT_VOLUME_GIB = 30
@@ -58,7 +59,7 @@ def some_machines(job: TrainingJob) -> Machines:
     return Machines((MachineGroup("", job.resources.instance_count, None, DEFAULT_GROUP),))
 
 
-def machines_in(config: Mapping[str, Any], account: SageMakerAccount) -> Machines:
+def machines_in(config: JsonMapping, account: SageMakerAccount) -> Machines:
     """Return the machines of a finished request's `ResourceConfig` or `ClusterConfig`, including the user's overrides.
 
     Entries without a name or a number are skipped, because SM110 reports them.
@@ -72,16 +73,16 @@ def machines_in(config: Mapping[str, Any], account: SageMakerAccount) -> Machine
     return Machines(tuple(found), "groups" if groups else "preferences" if preferences else "type")
 
 
-def resource_config(job: TrainingJob, target: SageMaker, machines: Machines) -> dict[str, Any]:
+def resource_config(job: TrainingJob, target: SageMaker, machines: Machines) -> JsonObject:
     """Return `ResourceConfig` of CreateTrainingJob."""
     optional = {"KeepAlivePeriodInSeconds": target.keep_alive, "TrainingPlanArn": target.training_plan}
     return cluster_config(job, target, machines) | {key: value for key, value in optional.items() if value is not None}
 
 
-def cluster_config(job: TrainingJob, target: SageMaker, machines: Machines) -> dict[str, Any]:
+def cluster_config(job: TrainingJob, target: SageMaker, machines: Machines) -> JsonObject:
     """Return `ClusterConfig` of CreateProcessingJob: the machines and the size of their disks."""
     size = job.resources.volume_size
-    config: dict[str, Any] = {"VolumeSizeInGB": DEFAULT_VOLUME_GIB if size is None else ceil(size / 1024**3)}
+    config: JsonObject = {"VolumeSizeInGB": DEFAULT_VOLUME_GIB if size is None else ceil(size / 1024**3)}
     if machines.kind == "groups":
         config["InstanceGroups"] = [
             {"InstanceGroupName": group.name, "InstanceType": group.instance_type, "InstanceCount": group.count}
@@ -216,9 +217,7 @@ _KINDS = {
 }
 
 
-def overridden(
-    request: Mapping[str, Any], overrides: Mapping[str, Any], operation: str = "CreateTrainingJob"
-) -> dict[str, Any]:
+def overridden(request: JsonMapping, overrides: JsonMapping, operation: str = "CreateTrainingJob") -> JsonObject:
     """Return the request with the overrides, as it will be sent.
 
     Args:
@@ -238,7 +237,7 @@ def overridden(
     return result
 
 
-def _problems(request: Mapping[str, Any], operation: str) -> Iterator[Problem]:
+def _problems(request: JsonMapping, operation: str) -> Iterator[Problem]:
     kind = _KINDS[operation]
     removed = [name for name in kind.needed if name not in request]
     for name in removed:
@@ -260,7 +259,7 @@ def _problems(request: Mapping[str, Any], operation: str) -> Iterator[Problem]:
         yield Problem((FIELD, *kind.machines), message, hint, code="CT035")
 
 
-def _counts(path: tuple[str | int, ...], config: Mapping[str, Any]) -> Iterator[Problem]:
+def _counts(path: tuple[str | int, ...], config: JsonMapping) -> Iterator[Problem]:
     """Report counts above the limit of `instance_count`: typing mistakes that would make a plan huge."""
     rows: list[tuple[tuple[str | int, ...], Any]] = [(path, config)]
     for key in ("InstanceGroups", "InstancePreferences"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Any
 
 from cloudtrain.errors import Problem
 from cloudtrain.job.data import Input
@@ -13,6 +12,7 @@ from cloudtrain.job.processing import ProcessingInput, ProcessingJob, Processing
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL
 from cloudtrain.runtime.sagemaker_processing import CODE_INPUT
+from cloudtrain.targets.sagemaker.request import JsonObject
 from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 
 INPUT_ROOT = "/opt/ml/input/data"
@@ -43,7 +43,7 @@ def paths_of(job: TrainingJob) -> dict[str, str]:
     return paths | {"outputs.model": MODEL_DIR, "checkpoint": CHECKPOINT_DIR}
 
 
-def channels(job: TrainingJob, usual: str) -> list[dict[str, Any]]:
+def channels(job: TrainingJob, usual: str) -> list[JsonObject]:
     """Return `InputDataConfig` for the job's inputs, leaving out inputs with problems.
 
     `usual` is the default input mode.
@@ -61,13 +61,13 @@ def place_problems(job: TrainingJob) -> list[Problem]:
     return [*found, *_output_problems(job)]
 
 
-def code_channel(uri: str, groups: tuple[str, ...], usual: str) -> dict[str, Any]:
+def code_channel(uri: str, groups: tuple[str, ...], usual: str) -> JsonObject:
     """Return the channel with the bundle.
 
     `groups` are the instance groups that get the bundle. If one channel of a job is assigned to instance groups,
     SageMaker requires groups for all channels (SDK 3's `InputData`). `usual` is the default input mode.
     """
-    source: dict[str, Any] = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
+    source: JsonObject = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
     if groups:
         source["InstanceGroupNames"] = list(groups)
     mode = {} if usual == "download" else {"InputMode": INPUT_MODES["download"]}
@@ -88,7 +88,7 @@ def data_place(
     return folder, f"{folder}/{name}" if is_file else folder
 
 
-def output_config(job: TrainingJob, target: SageMaker, account: SageMakerAccount) -> dict[str, Any]:
+def output_config(job: TrainingJob, target: SageMaker, account: SageMakerAccount) -> JsonObject:
     """Return `OutputDataConfig`.
 
     The service appends the job's name and `output/model.tar.gz` or `output/output.tar.gz`.
@@ -110,7 +110,7 @@ def output_root(target: SageMaker, account: SageMakerAccount) -> str:
 
 def checkpoint_config(
     job: TrainingJob, target: SageMaker, account: SageMakerAccount, run_name: str
-) -> dict[str, Any] | None:
+) -> JsonObject | None:
     """Return `CheckpointConfig`; None if the job has no `checkpoint`.
 
     If the job sets no S3 location for checkpoints, each run gets a separate folder.
@@ -131,7 +131,7 @@ def _in_folder(folder: str, item: Input | ProcessingInput) -> str:
     return f"{folder}/{PurePosixPath(item.sagemaker).name}" if is_file and item.sagemaker else folder
 
 
-def _channel(name: str, item: Input, usual: str) -> dict[str, Any]:
+def _channel(name: str, item: Input, usual: str) -> JsonObject:
     assert item.sagemaker is not None
     system = _FILE_SYSTEM.fullmatch(item.sagemaker)
     if system is not None:
@@ -148,8 +148,8 @@ def _file_system(system: re.Match[str], item: Input) -> dict[str, str]:
     }
 
 
-def _s3_source(item: Input) -> dict[str, Any]:
-    source: dict[str, Any] = {
+def _s3_source(item: Input) -> JsonObject:
+    source: JsonObject = {
         "S3DataType": _DATA_TYPES[item.data_type],
         "S3Uri": item.sagemaker,
         "S3DataDistributionType": "ShardedByS3Key" if item.shard else "FullyReplicated",
@@ -161,7 +161,7 @@ def _s3_source(item: Input) -> dict[str, Any]:
     return source
 
 
-def _reading(item: Input, usual: str) -> dict[str, Any]:
+def _reading(item: Input, usual: str) -> JsonObject:
     """Return the fields of a channel that set how its data is read; `usual` is the default input mode."""
     reading = {
         "ContentType": item.content_type,
@@ -232,7 +232,7 @@ def processing_paths_of(job: ProcessingJob) -> dict[str, str]:
     return paths | {f"outputs.{name}": _output_path(name, item) for name, item in job.outputs.items()}
 
 
-def inputs(job: ProcessingJob, code_uri: str | None) -> list[dict[str, Any]]:
+def inputs(job: ProcessingJob, code_uri: str | None) -> list[JsonObject]:
     """Return `ProcessingInputs`: the job's own inputs, and the bundle unless `code_uri` is None."""
     found = [_input(name, item) for name, item in job.inputs.items() if item.sagemaker is not None]
     if code_uri is not None:
@@ -240,7 +240,7 @@ def inputs(job: ProcessingJob, code_uri: str | None) -> list[dict[str, Any]]:
     return found
 
 
-def _input(name: str, item: ProcessingInput) -> dict[str, Any]:
+def _input(name: str, item: ProcessingInput) -> JsonObject:
     assert item.sagemaker is not None
     return _s3_input(
         name,
@@ -253,7 +253,7 @@ def _input(name: str, item: ProcessingInput) -> dict[str, Any]:
     )
 
 
-def _s3_input(name: str, uri: str, path: str, **reading: str) -> dict[str, Any]:
+def _s3_input(name: str, uri: str, path: str, **reading: str) -> JsonObject:
     plain = {
         "S3DataType": "S3Prefix",
         "S3InputMode": "File",
@@ -263,7 +263,7 @@ def _s3_input(name: str, uri: str, path: str, **reading: str) -> dict[str, Any]:
     return {"InputName": name, "AppManaged": False, "S3Input": {"S3Uri": uri, "LocalPath": path} | plain | reading}
 
 
-def outputs(job: ProcessingJob, target: SageMaker, account: SageMakerAccount, run_name: str) -> dict[str, Any]:
+def outputs(job: ProcessingJob, target: SageMaker, account: SageMakerAccount, run_name: str) -> JsonObject:
     """Return `ProcessingOutputConfig`; empty for a job without outputs.
 
     Outputs without a configured location go to the default output folder, as for training jobs.
@@ -271,13 +271,13 @@ def outputs(job: ProcessingJob, target: SageMaker, account: SageMakerAccount, ru
     if not job.outputs:
         return {}
     root = f"{output_root(target, account).rstrip('/')}/{run_name}/output"
-    config: dict[str, Any] = {"Outputs": [_output(name, item, root) for name, item in job.outputs.items()]}
+    config: JsonObject = {"Outputs": [_output(name, item, root) for name, item in job.outputs.items()]}
     if target.output_kms_key is not None:
         config["KmsKeyId"] = target.output_kms_key
     return config
 
 
-def _output(name: str, item: ProcessingOutput, root: str) -> dict[str, Any]:
+def _output(name: str, item: ProcessingOutput, root: str) -> JsonObject:
     place = {
         "S3Uri": item.sagemaker or f"{root}/{name}",
         "LocalPath": _output_path(name, item),

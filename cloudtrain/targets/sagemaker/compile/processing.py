@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from cloudtrain.errors import Problem
 from cloudtrain.job.model import format_duration, overrides_of
@@ -34,6 +33,7 @@ from cloudtrain.targets.sagemaker.compile.machines import (
 from cloudtrain.targets.sagemaker.compile.places import bundle_uri
 from cloudtrain.targets.sagemaker.compile.training import cost, experiment, instances, max_runtime, network, tags
 from cloudtrain.targets.sagemaker.plan import outputs_of
+from cloudtrain.targets.sagemaker.request import JsonObject
 from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 
 LONGEST_WORD = 256
@@ -142,7 +142,7 @@ class _Parts:
         return hyperparameter_argv(resolve_hyperparameters(self.view.hyperparameters, self.paths))
 
 
-def _request(parts: _Parts) -> dict[str, Any]:
+def _request(parts: _Parts) -> JsonObject:
     job, target = parts.job, parts.target
     request = {
         "ProcessingJobName": parts.run_name,
@@ -160,8 +160,8 @@ def _request(parts: _Parts) -> dict[str, Any]:
     return {key: value for key, value in request.items() if value not in (None, {}, [])}
 
 
-def _application(parts: _Parts) -> dict[str, Any]:
-    application: dict[str, Any] = {"ImageUri": parts.image.uri}
+def _application(parts: _Parts) -> JsonObject:
+    application: JsonObject = {"ImageUri": parts.image.uri}
     if parts.arguments:
         application["ContainerArguments"] = parts.arguments
     if parts.brings_code:
@@ -169,9 +169,9 @@ def _application(parts: _Parts) -> dict[str, Any]:
     return application
 
 
-def _network(target: SageMaker) -> dict[str, Any]:
+def _network(target: SageMaker) -> JsonObject:
     """Return the complete network settings, as the SDK's NetworkConfig writes them; empty if nothing is configured."""
-    config: dict[str, Any] = {}
+    config: JsonObject = {}
     if target.encrypt_inter_container_traffic:
         config["EnableInterContainerTrafficEncryption"] = True
     if vpc := network(target):
@@ -236,7 +236,7 @@ def _notes(parts: _Parts) -> Iterator[str]:
         yield f"processing jobs have no FastFile mode, so {names} will be copied before the start"
 
 
-def _summary(parts: _Parts, machines: Machines, request: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _summary(parts: _Parts, machines: Machines, request: JsonObject) -> Iterator[tuple[str, str]]:
     job = parts.job
     sharded = [name for name, item in job.inputs.items() if item.shard]
     yield "target", f"sagemaker ({parts.account.region})"

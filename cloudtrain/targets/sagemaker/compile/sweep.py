@@ -9,7 +9,7 @@ SDK's own estimator class is left out.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from cloudtrain.errors import JobError, Problem, UsageError
@@ -20,6 +20,7 @@ from cloudtrain.targets.common.compiling import Problems
 from cloudtrain.targets.sagemaker.compile.places import place_problems
 from cloudtrain.targets.sagemaker.compile.training import TrainingParts, compile_sagemaker, finished_request, parts_of
 from cloudtrain.targets.sagemaker.launch.shell import arrives_intact
+from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 from cloudtrain.targets.sagemaker.settings import SageMaker
 
 LONGEST_NAME = 32
@@ -85,7 +86,7 @@ def compile_tuning(sweep: Sweep, target: SageMaker, context: CompileContext) -> 
     )
 
 
-def _tuning_request(sweep: Sweep, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
+def _tuning_request(sweep: Sweep, name: str, request: JsonMapping) -> JsonObject:
     algorithm = {key: request["AlgorithmSpecification"][key] for key in _OF_THE_ALGORITHM
                  if key in request["AlgorithmSpecification"]}  # fmt: skip
     algorithm["MetricDefinitions"] = _metrics(sweep, algorithm.get("MetricDefinitions", []))
@@ -105,12 +106,12 @@ def _tuning_request(sweep: Sweep, name: str, request: Mapping[str, Any]) -> dict
     }
 
 
-def _config(sweep: Sweep) -> dict[str, Any]:
+def _config(sweep: Sweep) -> JsonObject:
     assert sweep.objective is not None, "refused otherwise"
     limits = {"MaxNumberOfTrainingJobs": sweep.trial_count, "MaxParallelTrainingJobs": sweep.parallel}
     if sweep.max_runtime is not None:
         limits["MaxRuntimeInSeconds"] = sweep.max_runtime
-    config: dict[str, Any] = {
+    config: JsonObject = {
         "Strategy": _STRATEGIES[sweep.strategy],
         "HyperParameterTuningJobObjective": {
             "Type": sweep.objective.goal.capitalize(),
@@ -128,8 +129,8 @@ def _config(sweep: Sweep) -> dict[str, Any]:
     return config
 
 
-def _ranges(sweep: Sweep) -> dict[str, Any]:
-    found: dict[str, list[dict[str, Any]]] = {f"{kind}ParameterRanges": [] for kind in _KINDS}
+def _ranges(sweep: Sweep) -> JsonObject:
+    found: dict[str, list[JsonObject]] = {f"{kind}ParameterRanges": [] for kind in _KINDS}
     for name, item in sweep.space.ranges.items():
         if _is_listed(sweep, item):
             values = [_text(value, as_json=sweep.job.entry_point is not None) for value in item.values or ()]
@@ -177,9 +178,7 @@ def _notes(sweep: Sweep) -> Iterator[str]:
         yield "SageMaker decides itself how long a trial runs before `stop_early` compares it: `after` is not sent"
 
 
-def _cannot(
-    sweep: Sweep, parts: TrainingParts, request: Mapping[str, Any]
-) -> Iterator[tuple[tuple[str, ...], str, str]]:
+def _cannot(sweep: Sweep, parts: TrainingParts, request: JsonMapping) -> Iterator[tuple[tuple[str, ...], str, str]]:
     """Yield each feature that the tuner does not support: its path in the sweep, a message, and the alternative."""
     if len(sweep.name) > LONGEST_NAME - _SUFFIX:
         most = LONGEST_NAME - _SUFFIX
@@ -211,7 +210,7 @@ def _cannot(
     yield from _cannot_search(sweep, request)
 
 
-def _cannot_search(sweep: Sweep, request: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
+def _cannot_search(sweep: Sweep, request: JsonMapping) -> Iterator[tuple[tuple[str, ...], str, str]]:
     ranges = sweep.space.ranges
     if len(ranges) > _MOST_RANGES:
         message = f"SageMaker's tuner searches at most {_MOST_RANGES} hyperparameters, and this sweep has {len(ranges)}"
@@ -263,7 +262,7 @@ _MOST_PARENTS, _WARM_START_MOST_TRIALS, _MOST_RANDOM = 5, 750, 10_000
 """Limits of a tuning job, including its parents: parent jobs, trials, and trials of a random search."""
 
 
-def parents_of(request: Mapping[str, Any]) -> list[str]:
+def parents_of(request: JsonMapping) -> list[str]:
     """Return the names of the tuning jobs that a request or job description continues, oldest first."""
     config = request.get("WarmStartConfig") or {}
     if config.get("WarmStartType") != WARM_START:
@@ -271,7 +270,7 @@ def parents_of(request: Mapping[str, Any]) -> list[str]:
     return [row["HyperParameterTuningJobName"] for row in config["ParentHyperParameterTuningJobs"]]
 
 
-def continued(request: Mapping[str, Any], name: str, trials: int, started: int) -> dict[str, Any]:
+def continued(request: JsonMapping, name: str, trials: int, started: int) -> JsonObject:
     """Return the request of the tuning job that continues `name` with `trials` more trials.
 
     A tuning job learns only from the parents that its request names, so the request also names the parents of `name`.

@@ -59,19 +59,21 @@ from cloudtrain.targets.sagemaker.request import (
     PROCESSES,
     RANKS,
     SMDDP_OPTIONS,
+    JsonMapping,
+    JsonObject,
 )
 from cloudtrain.targets.sagemaker.settings import MonitoringRule, SageMaker, SageMakerAccount
 
 # Write the request's monitoring fields: profiler, debugger, their rules, TensorBoard and MLflow.
 
 
-def monitoring(target: SageMaker, output: str) -> dict[str, Any]:
+def monitoring(target: SageMaker, output: str) -> JsonObject:
     """Return the monitoring fields of a request.
 
     Profiler and debugger are off by default, unlike in the SDK. If they are on, they write to `output`, unless the
     settings name another folder. `DisableProfiler` is written because the service profiles by default.
     """
-    profiler: dict[str, Any] = {"DisableProfiler": True}
+    profiler: JsonObject = {"DisableProfiler": True}
     if target.profiler:
         profiler = {
             "S3OutputPath": target.profiler_output or output,
@@ -95,7 +97,7 @@ def monitoring(target: SageMaker, output: str) -> dict[str, Any]:
     }
 
 
-def _hook(target: SageMaker, output: str) -> dict[str, Any]:
+def _hook(target: SageMaker, output: str) -> JsonObject:
     hook = {
         "S3OutputPath": target.debugger_output or output,
         "LocalPath": target.debugger_path,
@@ -108,7 +110,7 @@ def _hook(target: SageMaker, output: str) -> dict[str, Any]:
     return _written(hook) | {"CollectionConfigurations": collections}
 
 
-def _rule(rule: MonitoringRule) -> dict[str, Any]:
+def _rule(rule: MonitoringRule) -> JsonObject:
     fields = {
         "RuleConfigurationName": rule.name,
         "RuleEvaluatorImage": rule.image,
@@ -121,7 +123,7 @@ def _rule(rule: MonitoringRule) -> dict[str, Any]:
     return _written(fields)
 
 
-def _written(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _written(fields: JsonMapping) -> JsonObject:
     return {name: value for name, value in fields.items() if value not in (None, {})}
 
 
@@ -152,7 +154,7 @@ class TrainingParts(NamedTuple):
         return self.launch.mode == "entrypoint" or (self.launch.mode == "toolkit" and self.target.network_isolation)
 
 
-def request_of(parts: TrainingParts) -> dict[str, Any]:
+def request_of(parts: TrainingParts) -> JsonObject:
     """Return the request, without the user's overrides."""
     job, target = parts.job, parts.target
     request = {
@@ -176,9 +178,9 @@ def request_of(parts: TrainingParts) -> dict[str, Any]:
     return {key: value for key, value in request.items() if value not in (None, {}, [])}
 
 
-def _algorithm(parts: TrainingParts) -> dict[str, Any]:
+def _algorithm(parts: TrainingParts) -> JsonObject:
     mode = INPUT_MODES[parts.target.input_mode]
-    algorithm: dict[str, Any] = {"TrainingInputMode": mode, "TrainingImage": parts.image.uri}
+    algorithm: JsonObject = {"TrainingInputMode": mode, "TrainingImage": parts.image.uri}
     if parts.job.metrics:
         algorithm["MetricDefinitions"] = [{"Name": name, "Regex": regex} for name, regex in parts.job.metrics.items()]
     if parts.image.by_version:
@@ -209,7 +211,7 @@ def _hyperparameters(parts: TrainingParts) -> dict[str, str]:
     return encode_values(own | script | distribution_pairs(parts.job, parts.machines))
 
 
-def _inputs(parts: TrainingParts) -> list[dict[str, Any]]:
+def _inputs(parts: TrainingParts) -> list[JsonObject]:
     found = channels(parts.job, parts.target.input_mode)
     if not parts.needs_code_channel:
         return found
@@ -243,7 +245,7 @@ def tags(given: dict[str, str], run_name: str) -> list[dict[str, str]]:
     return [{"Key": key, "Value": value} for key, value in (given | {RUN_TAG: run_name}).items()]
 
 
-def network(target: SageMaker) -> dict[str, Any]:
+def network(target: SageMaker) -> JsonObject:
     """Return `VpcConfig`; empty if the target's settings have no VPC."""
     if not target.subnets and not target.security_group_ids:
         return {}
@@ -261,7 +263,7 @@ def experiment(target: SageMaker) -> dict[str, str]:
     return {key: value for key, value in names.items() if value is not None}
 
 
-def _switches(parts: TrainingParts) -> dict[str, Any]:
+def _switches(parts: TrainingParts) -> JsonObject:
     """Return the fields that switch on optional features; None for features that are off."""
     target = parts.target
     return {
@@ -302,7 +304,7 @@ def summary(parts: TrainingParts, machines: Machines, start: Start, processes: P
     return [(label, text) for label, text in pairs if text]
 
 
-def max_runtime(request: Mapping[str, Any]) -> int:
+def max_runtime(request: JsonMapping) -> int:
     """Return the seconds after which the service ends the job."""
     limit: int = request.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME)
     return limit
@@ -317,7 +319,7 @@ def instances(machines: Machines, *, together: bool = True) -> str:
     return between.join(_instances(group, machines, together) for group in machines.groups)
 
 
-def cost(machines: Machines, request: Mapping[str, Any]) -> str:
+def cost(machines: Machines, request: JsonMapping) -> str:
     """Return the maximum cost: all instances at list prices for the whole `max_runtime`."""
     price = machines.price
     if price is None or not price.exact:
@@ -351,7 +353,7 @@ def _summary_processes(machines: Machines, processes: Processes) -> str:
     )
 
 
-def _data(request: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _data(request: JsonMapping) -> list[tuple[str, str]]:
     checkpoint = request.get("CheckpointConfig", {})
     return [
         ("output", request["OutputDataConfig"]["S3OutputPath"]),
@@ -359,7 +361,7 @@ def _data(request: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _spot(request: Mapping[str, Any]) -> str:
+def _spot(request: JsonMapping) -> str:
     if not request.get("EnableManagedSpotTraining"):
         return ""
     wait = request["StoppingCondition"].get("MaxWaitTimeInSeconds")
@@ -369,7 +371,7 @@ def _spot(request: Mapping[str, Any]) -> str:
 # Check that the toolkit can read the launch hyperparameters that the user wrote by hand.
 
 
-def refuse_unreadable(request: Mapping[str, Any], job: TrainingJob) -> None:
+def refuse_unreadable(request: JsonMapping, job: TrainingJob) -> None:
     """Refuse a request with launch hyperparameters that the toolkit cannot read. Empty values are allowed.
 
     Raises:
@@ -453,7 +455,7 @@ def _plan(parts: TrainingParts, context: CompileContext, problems: Problems) -> 
     )
 
 
-def finished_request(parts: TrainingParts, overrides: Mapping[str, Any]) -> dict[str, Any]:
+def finished_request(parts: TrainingParts, overrides: JsonMapping) -> JsonObject:
     """Return the request with the user's overrides, after a check that the container's launcher can read it.
 
     Raises:

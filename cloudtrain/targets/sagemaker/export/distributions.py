@@ -24,6 +24,8 @@ from cloudtrain.targets.sagemaker.request import (
     SMDDP,
     SMDDP_OPTIONS,
     TORCH,
+    JsonMapping,
+    JsonObject,
 )
 
 KEYS = (
@@ -61,19 +63,19 @@ class Setting:
         return (self.instance_type,) if self.instance_type is not None else tuple(self.groups.values())
 
 
-def with_image(setting: Setting, arguments: Mapping[str, Any]) -> Setting:
+def with_image(setting: Setting, arguments: JsonMapping) -> Setting:
     """Return a copy of `setting` that has the image or version from an estimator's arguments."""
     names = ("framework_version", "pytorch_version", "tensorflow_version")
     version = next((arguments[name] for name in names if name in arguments), None)
     return replace(setting, image_uri=arguments.get("image_uri", ""), version=version)
 
 
-def distribution_of(values: Mapping[str, Any]) -> dict[str, Any]:
+def distribution_of(values: JsonMapping) -> JsonObject:
     """Return the `distribution` that a user would write for these hyperparameters.
 
     Its item `instance_groups` holds the names of groups instead of the SDK's group objects.
     """
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     if values.get(TORCH) is True:
         found["torch_distributed"] = {"enabled": True}
     if MPI in values:
@@ -98,7 +100,7 @@ def distribution_of(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def sdk_hyperparameters(distribution: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
+def sdk_hyperparameters(distribution: JsonMapping, setting: Setting) -> JsonObject:
     """Return the hyperparameters that the SDK (2.257.7) would send for a distribution."""
     torch = distribution.get("torch_distributed", {}).get("enabled", False)
     if setting.framework == "tensorflow" or not torch:
@@ -111,9 +113,9 @@ def sdk_hyperparameters(distribution: Mapping[str, Any], setting: Setting) -> di
     return sent
 
 
-def _basic(distribution: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
+def _basic(distribution: JsonMapping, setting: Setting) -> JsonObject:
     """Return the hyperparameters that the SDK's `Framework._distribution_configuration` returns."""
-    sent: dict[str, Any] = {}
+    sent: JsonObject = {}
     groups = _groups(distribution, setting)
     if groups:
         sent[GROUPS] = groups
@@ -132,18 +134,18 @@ def _basic(distribution: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
     return sent
 
 
-def _library(library: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
+def _library(library: JsonMapping, setting: Setting) -> JsonObject:
     parameters = library.get("modelparallel", {}).get("parameters")
     data_parallel = library.get("dataparallel", {})
     enabled = data_parallel.get("enabled", False)
-    sent: dict[str, Any] = {MODEL_PARALLEL: parameters} if parameters else {}
+    sent: JsonObject = {MODEL_PARALLEL: parameters} if parameters else {}
     sent |= {SMDDP: enabled, INSTANCE_TYPE: setting.instance_type}
     if enabled:
         sent[SMDDP_OPTIONS] = data_parallel.get("custom_mpi_options", "")
     return sent
 
 
-def _groups(distribution: Mapping[str, Any], setting: Setting) -> list[str]:
+def _groups(distribution: JsonMapping, setting: Setting) -> list[str]:
     """Return the names of the instance groups that the SDK uses for a distribution.
 
     If the cluster has a single group, this is always that group, even if the distribution does not name it.
@@ -171,7 +173,7 @@ _NO_SMDISTRIBUTED = "2.0.1-gpu-py310-cu121"
 """Part of the only image URI that the SDK refuses for smdistributed without torch_distributed."""
 
 
-def objection(distribution: Mapping[str, Any], values: Mapping[str, Any], setting: Setting) -> str | None:
+def objection(distribution: JsonMapping, values: JsonMapping, setting: Setting) -> str | None:
     """Explain why the SDK refuses a distribution or does not send exactly `values`; None if it sends them."""
     for reason in _REFUSALS:
         found = reason(distribution, setting)
@@ -185,7 +187,7 @@ def objection(distribution: Mapping[str, Any], values: Mapping[str, Any], settin
     return None
 
 
-def _groups_refusal(distribution: Mapping[str, Any], setting: Setting) -> str | None:
+def _groups_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
     unknown = [name for name in distribution.get("instance_groups", ()) if name not in setting.groups]
     if unknown:
         return f"the job has no instance group `{unknown[0]}`"
@@ -200,14 +202,14 @@ def _groups_refusal(distribution: Mapping[str, Any], setting: Setting) -> str | 
     return None
 
 
-def _types(distribution: Mapping[str, Any], setting: Setting) -> Iterable[str]:
+def _types(distribution: JsonMapping, setting: Setting) -> Iterable[str]:
     if setting.instance_type is not None:
         return (setting.instance_type,)
     names = _groups(distribution, setting)
     return [setting.groups[name] for name in names if name in setting.groups]
 
 
-def _torch_refusal(distribution: Mapping[str, Any], setting: Setting) -> str | None:
+def _torch_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
     if "torch_distributed" not in distribution or setting.framework == "tensorflow":
         return None
     if not setting.entry_point.endswith(".py"):
@@ -221,7 +223,7 @@ def _torch_refusal(distribution: Mapping[str, Any], setting: Setting) -> str | N
     return None
 
 
-def _library_refusal(distribution: Mapping[str, Any], setting: Setting) -> str | None:
+def _library_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
     library = distribution.get("smdistributed")
     if library is None or ("torch_distributed" in distribution and setting.framework != "tensorflow"):
         return None
@@ -236,7 +238,7 @@ def _library_refusal(distribution: Mapping[str, Any], setting: Setting) -> str |
     return None
 
 
-def _mirrored_refusal(distribution: Mapping[str, Any], setting: Setting) -> str | None:
+def _mirrored_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
     if not distribution.get("multi_worker_mirrored_strategy", {}).get("enabled", False):
         return None
     if setting.framework != "tensorflow":
@@ -248,21 +250,21 @@ def _mirrored_refusal(distribution: Mapping[str, Any], setting: Setting) -> str 
     return None
 
 
-def _trainium_refusal(distribution: Mapping[str, Any], setting: Setting) -> str | None:
+def _trainium_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
     trainium = any(name.startswith("ml.trn") for name in _types(distribution, setting))
     if trainium and list(distribution) != ["torch_distributed"]:
         return "it takes only `torch_distributed` on Trainium"
     return None
 
 
-def _debugger_refusal(distribution: Mapping[str, Any], setting: Setting) -> str | None:
+def _debugger_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
     servers = distribution.get("parameter_server", {}).get("enabled", False)
     if setting.framework == "tensorflow" and setting.debugger and servers:
         return "it turns the debugger off beside parameter servers"
     return None
 
 
-_REFUSALS: tuple[Callable[[Mapping[str, Any], Setting], str | None], ...] = (
+_REFUSALS: tuple[Callable[[JsonMapping, Setting], str | None], ...] = (
     _groups_refusal,
     _torch_refusal,
     _library_refusal,
@@ -272,7 +274,7 @@ _REFUSALS: tuple[Callable[[Mapping[str, Any], Setting], str | None], ...] = (
 )
 
 
-def _without_empty(**values: Any) -> dict[str, Any]:
+def _without_empty(**values: Any) -> JsonObject:
     return {name: value for name, value in values.items() if value is not None and value not in ("", {})}
 
 
@@ -305,15 +307,15 @@ FILE_SYSTEM = {
 _DEFAULTS = {"distribution": "FullyReplicated", "s3_data_type": "S3Prefix"}
 
 
-def isolated_code(uri: str) -> dict[str, Any]:
+def isolated_code(uri: str) -> JsonObject:
     """Return the channel that the SDK itself adds for the code of a network-isolated job."""
     source = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
     return {"ChannelName": CODE_CHANNEL, "DataSource": {"S3DataSource": source}}
 
 
-def fit_inputs(channels: list[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+def fit_inputs(channels: list[JsonObject]) -> tuple[JsonObject, list[str]]:
     """Return the argument `inputs` of `fit`, by channel name, and the paths of fields that `fit` cannot express."""
-    inputs: dict[str, Any] = {}
+    inputs: JsonObject = {}
     left: list[str] = []
     for number, channel in enumerate(channels):
         fields = Fields(channel)
@@ -338,7 +340,7 @@ def _s3(fields: Fields) -> Call | str:
     return str(arguments["s3_data"]) if plain else Call("sagemaker.inputs.TrainingInput", arguments)
 
 
-def _take(fields: Fields, table: dict[str, str]) -> dict[str, Any]:
+def _take(fields: Fields, table: dict[str, str]) -> JsonObject:
     values = {argument: fields.take(path) for path, argument in table.items()}
     return {argument: value for argument, value in values.items() if value is not None}
 
@@ -358,11 +360,11 @@ class ToolkitScript:
     entry_point: str
     source_dir: str
     log_level: int
-    values: dict[str, Any]
-    channels: list[dict[str, Any]]
+    values: JsonObject
+    channels: list[JsonObject]
 
 
-def script_of(request: dict[str, Any], region: str) -> ToolkitScript | None:
+def script_of(request: JsonObject, region: str) -> ToolkitScript | None:
     """Return the script of a request; None if the SDK's estimator for scripts would not send this request."""
     values = _decode(request.get("HyperParameters", {}))
     channels = list(request.get("InputDataConfig", ()))
@@ -381,14 +383,14 @@ def script_of(request: dict[str, Any], region: str) -> ToolkitScript | None:
     return ToolkitScript(program, place, level, values, channels)
 
 
-def _isolated_archive(channels: list[dict[str, Any]]) -> str | None:
+def _isolated_archive(channels: list[JsonObject]) -> str | None:
     """Return the code archive's S3 address if the last channel is exactly the SDK's code channel; None otherwise."""
     last = channels[-1] if channels else {}
     uri = last.get("DataSource", {}).get("S3DataSource", {}).get("S3Uri")
     return uri if uri is not None and last == isolated_code(uri) else None
 
 
-def _decode(hyperparameters: dict[str, str]) -> dict[str, Any] | None:
+def _decode(hyperparameters: dict[str, str]) -> JsonObject | None:
     """Decode the hyperparameters from JSON; None if the SDK's encoder would write one of them differently."""
     values = {}
     for name, text in hyperparameters.items():
@@ -421,18 +423,18 @@ class StartedScript:
 
     launcher: str
     archive: str
-    channels: list[dict[str, Any]]
+    channels: list[JsonObject]
     hyperparameters: dict[str, str]
     entry_point: str | None = None
     command: str | None = None
     processes: int | None = None
     mpi_options: str = ""
-    model_parallel: dict[str, Any] | None = None
+    model_parallel: JsonObject | None = None
     requirements: str | None = None
     groups: tuple[str, ...] = ()
 
 
-def start_of(request: dict[str, Any], region: str) -> StartedScript | None:
+def start_of(request: JsonObject, region: str) -> StartedScript | None:
     """Return the program that a request starts.
 
     Returns None if the request has no code, or fits neither the toolkit nor cloudtrain's launcher.
@@ -456,7 +458,7 @@ def start_of(request: dict[str, Any], region: str) -> StartedScript | None:
     )
 
 
-def _launcher(request: dict[str, Any], values: dict[str, Any]) -> str:
+def _launcher(request: JsonObject, values: JsonObject) -> str:
     """Return the launcher that the toolkit chooses.
 
     A launcher that only the toolkit supports is returned as the name of its hyperparameter.
@@ -469,7 +471,7 @@ def _launcher(request: dict[str, Any], values: dict[str, Any]) -> str:
     return {None: "single", keys.MPI: "mpirun"}.get(asked, str(asked))
 
 
-def _by_our_launcher(request: dict[str, Any]) -> StartedScript | None:
+def _by_our_launcher(request: JsonObject) -> StartedScript | None:
     launch = json.loads(request["HyperParameters"][LAUNCH_KEY])
     channels = request.get("InputDataConfig", [])
     code = next((channel for channel in channels if channel["ChannelName"] == CODE_CHANNEL), None)
@@ -490,5 +492,5 @@ def _by_our_launcher(request: dict[str, Any]) -> StartedScript | None:
     )
 
 
-def _own(request: dict[str, Any], others: set[str]) -> dict[str, str]:
+def _own(request: JsonObject, others: set[str]) -> dict[str, str]:
     return {name: text for name, text in request["HyperParameters"].items() if name not in others}

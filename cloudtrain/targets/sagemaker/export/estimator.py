@@ -13,9 +13,8 @@ Facts about the SDK are those of version 2.257.7.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from cloudtrain.errors import JobError, TargetError, dotted
 from cloudtrain.targets.common.export import Call, Fields, Program, Ref
@@ -23,6 +22,7 @@ from cloudtrain.targets.sagemaker.catalogue.images import Image, device_of, imag
 from cloudtrain.targets.sagemaker.catalogue.shapes import violations
 from cloudtrain.targets.sagemaker.export import distributions as dist
 from cloudtrain.targets.sagemaker.export.distributions import LOG_LEVEL, ToolkitScript, fit_inputs, script_of
+from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 
 # Find the SDK version 2 class for a request's image, and the version arguments that select this image.
 
@@ -43,9 +43,7 @@ def version_in(uri: str) -> str | None:
     return image.engine[1] if image else None
 
 
-def version_arguments(
-    uri: str, region: str, types: Sequence[str], distribution: Mapping[str, Any]
-) -> dict[str, str] | None:
+def version_arguments(uri: str, region: str, types: Sequence[str], distribution: JsonMapping) -> dict[str, str] | None:
     """Return the version arguments for which the SDK chooses exactly the image `uri`; None if there are none.
 
     `types` are the job's instance types.
@@ -100,7 +98,7 @@ _OF_RULES = {
 }
 
 
-def monitoring_arguments(fields: Fields, output: str) -> dict[str, Any]:
+def monitoring_arguments(fields: Fields, output: str) -> JsonObject:
     """Return the estimator's arguments for these fields. Fields that no argument can express stay in `fields`.
 
     `output` is the S3 folder that the SDK uses by default.
@@ -119,7 +117,7 @@ def monitoring_arguments(fields: Fields, output: str) -> dict[str, Any]:
     return arguments | _profiler(fields, output)
 
 
-def _rule(kind: str, rule: dict[str, Any]) -> Call:
+def _rule(kind: str, rule: JsonObject) -> Call:
     arguments = {argument: rule.get(name) for name, argument in _OF_RULES.items()}
     arguments["rule_parameters"] = dict(rule.get("RuleParameters", {}))
     if kind == "Rule":
@@ -127,7 +125,7 @@ def _rule(kind: str, rule: dict[str, Any]) -> Call:
     return Call(f"sagemaker.debugger.{kind}", arguments)
 
 
-def _hook(hook: dict[str, Any] | None, output: str) -> dict[str, Any]:
+def _hook(hook: JsonObject | None, output: str) -> JsonObject:
     if hook is None:
         return {"debugger_hook_config": False}
     if hook == {"S3OutputPath": output, "CollectionConfigurations": []}:
@@ -139,19 +137,19 @@ def _hook(hook: dict[str, Any] | None, output: str) -> dict[str, Any]:
     return {"debugger_hook_config": Call("sagemaker.debugger.DebuggerHookConfig", arguments)}
 
 
-def _collection(collection: dict[str, Any]) -> Call:
+def _collection(collection: JsonObject) -> Call:
     arguments = {"name": collection["CollectionName"]}
     if "CollectionParameters" in collection:
         arguments["parameters"] = collection["CollectionParameters"]
     return Call("sagemaker.debugger.CollectionConfig", arguments)
 
 
-def _places(config: dict[str, Any]) -> dict[str, Any]:
+def _places(config: JsonObject) -> JsonObject:
     places = {"s3_output_path": config["S3OutputPath"], "container_local_output_path": config.get("LocalPath")}
     return {name: place for name, place in places.items() if place is not None}
 
 
-def _profiler(fields: Fields, output: str) -> dict[str, Any]:
+def _profiler(fields: Fields, output: str) -> JsonObject:
     if fields.take_if(f"{PROFILER}.DisableProfiler", True):
         return {"disable_profiler": True}
     fields.take(f"{PROFILER}.DisableProfiler")
@@ -181,13 +179,13 @@ class Form:
     """
 
     framework: str | None
-    arguments: dict[str, Any]
-    channels: list[dict[str, Any]]
+    arguments: JsonObject
+    channels: list[JsonObject]
     metrics: bool | None = None
     notes: tuple[str, ...] = ()
 
 
-def form_of(request: dict[str, Any], region: str) -> Form:
+def form_of(request: JsonObject, region: str) -> Form:
     """Return the first of the three forms with which the SDK sends exactly this request."""
     script = script_of(request, region)
     if script is None:
@@ -199,14 +197,14 @@ def form_of(request: dict[str, Any], region: str) -> Form:
     return _with_script(request, script, framework, region)
 
 
-def _plain(request: dict[str, Any], *notes: str) -> Form:
-    arguments: dict[str, Any] = {"image_uri": request["AlgorithmSpecification"]["TrainingImage"]}
+def _plain(request: JsonObject, *notes: str) -> Form:
+    arguments: JsonObject = {"image_uri": request["AlgorithmSpecification"]["TrainingImage"]}
     if request.get("HyperParameters"):
         arguments["hyperparameters"] = dict(request["HyperParameters"])
     return Form(None, arguments, list(request.get("InputDataConfig", ())), notes=notes)
 
 
-def _framework(request: dict[str, Any], script: ToolkitScript) -> str | None:
+def _framework(request: JsonObject, script: ToolkitScript) -> str | None:
     """Return the framework whose class is used; None for the generic `Estimator`.
 
     For an AWS image, this is the image's framework. For a user's own image, a class that supports the job's
@@ -221,9 +219,9 @@ def _framework(request: dict[str, Any], script: ToolkitScript) -> str | None:
     return "pytorch" if wanted else None
 
 
-def _with_script(request: dict[str, Any], script: ToolkitScript, framework: str | None, region: str) -> Form:
+def _with_script(request: JsonObject, script: ToolkitScript, framework: str | None, region: str) -> Form:
     image = request["AlgorithmSpecification"]["TrainingImage"]
-    arguments: dict[str, Any] = {"entry_point": script.entry_point, "source_dir": script.source_dir}
+    arguments: JsonObject = {"entry_point": script.entry_point, "source_dir": script.source_dir}
     if script.log_level != LOG_LEVEL:
         arguments["container_log_level"] = script.log_level
     values = dict(script.values)
@@ -245,7 +243,7 @@ def _with_script(request: dict[str, Any], script: ToolkitScript, framework: str 
     return Form(framework, arguments, script.channels, metrics, notes)
 
 
-def _model_dir(values: dict[str, Any], request: dict[str, Any], distribution: dict[str, Any]) -> dict[str, Any]:
+def _model_dir(values: JsonObject, request: JsonObject, distribution: JsonObject) -> JsonObject:
     """Return the argument `model_dir`; empty if its value is the default of the TensorFlow class.
 
     The class sends the value as a hyperparameter, except if it is False.
@@ -259,14 +257,14 @@ def _model_dir(values: dict[str, Any], request: dict[str, Any], distribution: di
 
 @dataclass(frozen=True)
 class _Chosen:
-    image: dict[str, Any]
-    distribution: dict[str, Any]
+    image: JsonObject
+    distribution: JsonObject
     sent: frozenset[str] = frozenset()
     """The hyperparameters that the SDK sends for the distribution."""
     notes: tuple[str, ...] = ()
 
 
-def _choose_image(request: dict[str, Any], script: ToolkitScript, framework: str, region: str) -> _Chosen:
+def _choose_image(request: JsonObject, script: ToolkitScript, framework: str, region: str) -> _Chosen:
     """Return the estimator's arguments for the image and the distribution.
 
     The image is given as a version if the SDK chooses exactly this image for the version, or else by its URI.
@@ -286,21 +284,19 @@ def _choose_image(request: dict[str, Any], script: ToolkitScript, framework: str
     return _Chosen(plain, {}, notes=(f"The SDK's own `distribution` is not used: {reason}.",))
 
 
-def _candidates(
-    framework: str, uri: str, by_version: dict[str, str] | None, wanted: dict[str, Any]
-) -> list[dict[str, Any]]:
-    candidates: list[dict[str, Any]] = [by_version] if by_version else []
+def _candidates(framework: str, uri: str, by_version: dict[str, str] | None, wanted: JsonObject) -> list[JsonObject]:
+    candidates: list[JsonObject] = [by_version] if by_version else []
     by_uri = _by_uri(framework, uri)
     if "multi_worker_mirrored_strategy" in wanted:  # the SDK checks the version even if an image is given
         by_uri["framework_version"] = version_in(uri)
     return [*candidates, by_uri]
 
 
-def _by_uri(framework: str, uri: str) -> dict[str, Any]:
+def _by_uri(framework: str, uri: str) -> JsonObject:
     return {"image_uri": uri} | ({"py_version": None} if framework == "huggingface" else {})
 
 
-def _setting(request: dict[str, Any], script: ToolkitScript, framework: str) -> dist.Setting:
+def _setting(request: JsonObject, script: ToolkitScript, framework: str) -> dist.Setting:
     resources = request["ResourceConfig"]
     return dist.Setting(
         framework,
@@ -311,7 +307,7 @@ def _setting(request: dict[str, Any], script: ToolkitScript, framework: str) -> 
     )
 
 
-def _with_group_objects(distribution: dict[str, Any], groups: list[str]) -> dict[str, Any]:
+def _with_group_objects(distribution: JsonObject, groups: list[str]) -> JsonObject:
     """Replace the group names in a distribution with the estimator's group objects.
 
     The SDK accepts only these objects, because it compares groups by identity.
@@ -410,7 +406,7 @@ ALWAYS_SENT = (
 METRICS = "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries"
 
 
-def estimator_program(request: dict[str, Any], region: str, profile: str | None = None) -> Program:
+def estimator_program(request: JsonObject, region: str, profile: str | None = None) -> Program:
     """Return the SDK calls that send exactly `request` in `region`.
 
     Raises:
@@ -447,7 +443,7 @@ def estimator_program(request: dict[str, Any], region: str, profile: str | None 
     )
 
 
-def _common(fields: Fields) -> dict[str, Any]:
+def _common(fields: Fields) -> JsonObject:
     """Return the arguments that all classes share, and remove the matching fields from `fields`."""
     fields.take("TrainingJobName")
     values = {argument: fields.take(path) for path, argument in ARGUMENTS.items()}
@@ -462,7 +458,7 @@ def _common(fields: Fields) -> dict[str, Any]:
     return given | monitoring_arguments(fields, str(values["output_path"]))
 
 
-def _groups(request: dict[str, Any]) -> dict[str, list[Call]]:
+def _groups(request: JsonObject) -> dict[str, list[Call]]:
     names = {
         "InstanceGroupName": "instance_group_name",
         "InstanceType": "instance_type",

@@ -30,6 +30,7 @@ from cloudtrain.targets.sagemaker.export.estimator import (
     estimator_program,
     refuse,
 )
+from cloudtrain.targets.sagemaker.request import JsonObject
 
 SDK = "version 3 of the SageMaker SDK"
 EXTRA = "sagemaker-sdk-3"
@@ -91,7 +92,7 @@ _NESTED = {
 """Maps keys inside the request to the class of their value, or of the items of their value."""
 
 
-def trainer_program(request: dict[str, Any], region: str, profile: str | None = None) -> Program:
+def trainer_program(request: JsonObject, region: str, profile: str | None = None) -> Program:
     """Return the calls of version 3 that send `request` with the changes in `DIFFERENCES` and `WITH_DRIVERS`.
 
     Raises:
@@ -129,7 +130,7 @@ def trainer_program(request: dict[str, Any], region: str, profile: str | None = 
     )
 
 
-def _obstacles(start: StartedScript | None, request: dict[str, Any]) -> list[str]:
+def _obstacles(start: StartedScript | None, request: JsonObject) -> list[str]:
     """Return the fields and features with which version 3's drivers cannot start the job; empty if they can start it.
 
     The drivers start torchrun, MPI and plain scripts, always on all instances. Their shell script does not escape
@@ -151,9 +152,9 @@ def _obstacles(start: StartedScript | None, request: dict[str, Any]) -> list[str
     return found
 
 
-def _arguments(fields: Fields, base_name: str) -> dict[str, Any]:
+def _arguments(fields: Fields, base_name: str) -> JsonObject:
     """Return the arguments of `ModelTrainer` that are the same with and without version 3's drivers."""
-    arguments: dict[str, Any] = {
+    arguments: JsonObject = {
         "role": fields.take("RoleArn"),
         "base_job_name": base_name,
         "training_image": fields.take("AlgorithmSpecification.TrainingImage"),
@@ -169,7 +170,7 @@ def _arguments(fields: Fields, base_name: str) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def _with_drivers(start: StartedScript) -> dict[str, Any]:
+def _with_drivers(start: StartedScript) -> JsonObject:
     arguments = {
         "source_code": _source_code(start),
         "distributed": _distribution_call(start),
@@ -187,7 +188,7 @@ def _source_code(start: StartedScript) -> Call:
 def _distribution_call(start: StartedScript) -> Call | None:
     if start.launcher == "single":
         return None
-    arguments: dict[str, Any] = {} if start.processes is None else {"process_count_per_node": start.processes}
+    arguments: JsonObject = {} if start.processes is None else {"process_count_per_node": start.processes}
     if start.launcher == "mpirun":
         if start.mpi_options:
             arguments["mpi_additional_options"] = shlex.split(start.mpi_options)
@@ -215,8 +216,8 @@ def _networking(fields: Fields) -> Call | None:
     return Call(f"{_CONFIGS}.Networking", network) if network else None
 
 
-def _steps(fields: Fields) -> list[tuple[str, dict[str, Any]]]:
-    steps: list[tuple[str, dict[str, Any]]] = []
+def _steps(fields: Fields) -> list[tuple[str, JsonObject]]:
+    steps: list[tuple[str, JsonObject]] = []
     for path, (argument, name) in STEPS.items():
         value = fields.take(path)
         if value is not None:
@@ -230,14 +231,14 @@ def _steps(fields: Fields) -> list[tuple[str, dict[str, Any]]]:
 
 def _session(boto: Call, start: StartedScript | None) -> Call:
     """Return an SDK session that uploads the drivers to the bucket of the code, and reads no configuration files."""
-    arguments: dict[str, Any] = {"boto_session": boto}
+    arguments: JsonObject = {"boto_session": boto}
     if start is not None:
         arguments["default_bucket"] = start.archive.removeprefix("s3://").partition("/")[0]
     arguments["sagemaker_config"] = NO_CONFIGURATION
     return Call("sagemaker.core.helper.session_helper.Session", arguments)
 
 
-def _notes(start: StartedScript | None, request: dict[str, Any]) -> tuple[str, ...]:
+def _notes(start: StartedScript | None, request: JsonObject) -> tuple[str, ...]:
     resources = request["ResourceConfig"]
     groups = resources.get("InstanceGroups", ({"InstanceCount": resources.get("InstanceCount", 1)},))
     if start and start.launcher == "mpirun" and sum(group["InstanceCount"] for group in groups) > 1:
@@ -245,7 +246,7 @@ def _notes(start: StartedScript | None, request: dict[str, Any]) -> tuple[str, .
     return ()
 
 
-def _shape(name: str, value: dict[str, Any]) -> Call:
+def _shape(name: str, value: JsonObject) -> Call:
     """Turn a part of the request into an object of version 3, which has the same field names in snake case."""
     return Call(name, {_snake(key): _value(key, inner) for key, inner in value.items()})
 
@@ -297,7 +298,7 @@ class SageMakerExports:
         """
         return build(self._estimator(), session=session)[0]
 
-    def fit_arguments(self) -> dict[str, Any]:
+    def fit_arguments(self) -> JsonObject:
         """Return the arguments for the estimator's `fit`: inputs, the job's name, and the experiment.
 
         Raises: the same errors as `to_estimator`.
@@ -337,7 +338,7 @@ class SageMakerExports:
         """
         return build(self._trainer(), session=session)[0]
 
-    def train_arguments(self) -> dict[str, Any]:
+    def train_arguments(self) -> JsonObject:
         """Return the arguments for the trainer's `train`: the inputs.
 
         Raises: the same errors as `to_model_trainer`.
@@ -372,7 +373,7 @@ class SageMakerExports:
         profile, at, region = self._plan.place.rpartition("@")
         return region, unquote(profile) if at else None
 
-    def _trained(self) -> dict[str, Any]:
+    def _trained(self) -> JsonObject:
         """Return the request of a training job.
 
         Raises:

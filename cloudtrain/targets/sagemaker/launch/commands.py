@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
 
 from cloudtrain.runtime.sagemaker_launcher import ROOT
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, decode_hyperparameters
@@ -36,6 +35,7 @@ from cloudtrain.targets.sagemaker.request import (
     TORCH,
     XLA,
     Host,
+    JsonObject,
     Request,
 )
 
@@ -171,7 +171,7 @@ def _efa(setup: HostSetup, instance_type: str, *, provider: bool) -> tuple[str, 
     )
 
 
-def _parameters(setup: HostSetup) -> dict[str, Any] | None:
+def _parameters(setup: HostSetup) -> JsonObject | None:
     """Return the model-parallel library's parameters; None if the job does not use this library.
 
     They come from the hyperparameter `mp_parameters`, or else from the variable SM_HP_MP_PARAMETERS.

@@ -6,7 +6,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
 
 from cloudtrain.runtime.sagemaker_launcher import ROOT
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
@@ -25,6 +24,7 @@ from cloudtrain.targets.sagemaker.request import (
     REGION,
     SUBMIT_DIRECTORY,
     Host,
+    JsonObject,
     Request,
     input_data_config,
     resource_config,
@@ -63,7 +63,7 @@ class HostSetup:
         return Start(self.request, self.container)
 
     @cached_property
-    def resource(self) -> dict[str, Any]:
+    def resource(self) -> JsonObject:
         return resource_config(self.request, self.host)
 
     @property
@@ -263,7 +263,7 @@ def script_variables(setup: HostSetup, *, without: Collection[str] = ()) -> dict
     Variables in `without`, such as SM_NUM_CPUS, are left out.
     """
     facts = _facts(setup)
-    variables: dict[str, Any] = {name: facts[key] for name, key in _OWN_VARIABLE.items() if key in facts}
+    variables: JsonObject = {name: facts[key] for name, key in _OWN_VARIABLE.items() if key in facts}
     variables["NUM_CPUS"] = setup.cpus
     variables["CHANNELS"] = sorted(facts["channel_input_dirs"])
     variables["TRAINING_ENV"] = facts
@@ -274,7 +274,7 @@ def script_variables(setup: HostSetup, *, without: Collection[str] = ()) -> dict
     return {f"SM_{name}": text_of(value) for name, value in in_order.items()} | tf_config(setup)
 
 
-def _facts(setup: HostSetup) -> dict[str, Any]:
+def _facts(setup: HostSetup) -> JsonObject:
     """Return the content of the toolkit's `Environment`, which SM_TRAINING_ENV contains as JSON."""
     root, resource, channels = setup.root, setup.resource, input_data_config(setup.request)
     groups = {group["instance_group_name"]: group for group in resource["instance_groups"]}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from cloudtrain.documents.document import read_bytes
 from cloudtrain.plans.plan import Level
@@ -13,7 +12,7 @@ from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL
 from cloudtrain.targets.sagemaker.compile.launch import REQUIREMENTS
 from cloudtrain.targets.sagemaker.compile.places import INPUT_ROOT
 from cloudtrain.targets.sagemaker.reading import read
-from cloudtrain.targets.sagemaker.request import SUBMIT_DIRECTORY
+from cloudtrain.targets.sagemaker.request import SUBMIT_DIRECTORY, JsonMapping
 from cloudtrain.targets.sagemaker.rules.request import is_bucket
 
 _S3 = re.compile(r"(?:s3|https)://(?P<bucket>[^/]*)(?P<key>/.*)?", re.DOTALL)
@@ -223,7 +222,7 @@ def sharded_for_one(subject: Subject) -> Iterator[Fault]:
             )
 
 
-def _channels(subject: Subject) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _channels(subject: Subject) -> Iterator[tuple[str, JsonMapping]]:
     """Yield the name and content of each channel of the request, except the code channel."""
     for channel in rows_at(subject.plan.request, "InputDataConfig"):
         name = channel.get("ChannelName")
@@ -231,7 +230,7 @@ def _channels(subject: Subject) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield name, channel
 
 
-def _mode_of(subject: Subject, channel: Mapping[str, Any]) -> str:
+def _mode_of(subject: Subject, channel: JsonMapping) -> str:
     """Return `File`, `FastFile` or `Pipe`: the channel's own mode, or else the job's mode."""
     usual = text_at(subject.plan.request, "AlgorithmSpecification", "TrainingInputMode")
     return str(channel.get("InputMode") or usual or "File")

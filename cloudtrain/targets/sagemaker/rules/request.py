@@ -15,6 +15,7 @@ from cloudtrain.targets.sagemaker.catalogue.images import registries
 from cloudtrain.targets.sagemaker.catalogue.shapes import ShapeViolation, violations
 from cloudtrain.targets.sagemaker.plan import RUN_TAG
 from cloudtrain.targets.sagemaker.reading import read
+from cloudtrain.targets.sagemaker.request import JsonMapping
 
 _WANTED = {
     "role": ("no SageMaker execution role is configured", 'role = "arn:aws:iam::ACCOUNT:role/NAME"'),
@@ -276,7 +277,7 @@ def _place(subject: Subject, violation: ShapeViolation) -> ValuePath:
     return ()
 
 
-def _in_overrides(overrides: Mapping[str, Any], path: ValuePath) -> ValuePath:
+def _in_overrides(overrides: JsonMapping, path: ValuePath) -> ValuePath:
     """Return `path`, or the shorter path of a value that the overrides set around it; empty if they do not set it."""
     value: Any = overrides
     for length, key in enumerate(path):

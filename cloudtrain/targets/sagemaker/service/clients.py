@@ -11,6 +11,7 @@ from typing import Any
 from cloudtrain.errors import NameTaken, RunNotFound, SettingsError, TargetError, TargetUnreachable
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
+from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 from cloudtrain.targets.sagemaker.settings import AwsPlace
 from cloudtrain.version import __version__
 
@@ -196,7 +197,7 @@ def translate_error(error: Exception, call: FailedCall) -> TargetError | Setting
 
 
 def _template_of(error: Exception) -> tuple[AwsErrorTemplate, str]:
-    response: dict[str, Any] | None = getattr(error, "response", None)
+    response: JsonObject | None = getattr(error, "response", None)
     if response is not None and "Error" in response:
         code, said = str(response["Error"].get("Code", "")), str(response["Error"].get("Message", ""))
         if code == "ValidationException" and _NOT_FOUND.search(said):
@@ -208,7 +209,7 @@ def _template_of(error: Exception) -> tuple[AwsErrorTemplate, str]:
     return found, str(error)
 
 
-def _unknown(code: str, response: dict[str, Any]) -> AwsErrorTemplate:
+def _unknown(code: str, response: JsonObject) -> AwsErrorTemplate:
     """Return the error for an error code that is not in `CODES`. For HTTP status 500 and above, it suggests a retry."""
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status >= 500:
@@ -254,10 +255,10 @@ class Clients:
         self.place = place
         self._environ = environ
         self._session: Any = None
-        self._made: dict[str, Any] = {}
+        self._made: JsonObject = {}
         self._lock = Lock()
 
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+    def call(self, service: str, operation: str, **arguments: Any) -> JsonObject:
         """Call a boto3 operation, such as `describe_training_job`, and return its response.
 
         If the credentials have expired, they are read again, and the request is repeated once.
@@ -266,12 +267,12 @@ class Clients:
             TargetError: see `provider_errors`.
             SettingsError: the profile does not exist, the region is missing, or the endpoint is not a URL.
         """
-        answer: dict[str, Any] = self.attempt(
+        answer: JsonObject = self.attempt(
             service, operation, arguments, lambda client: getattr(client, operation)(**arguments)
         )
         return answer
 
-    def attempt(self, service: str, operation: str, arguments: Mapping[str, Any], use: Any) -> Any:
+    def attempt(self, service: str, operation: str, arguments: JsonMapping, use: Any) -> Any:
         """Call `use` with the client of `service`; if the credentials have expired, call it again with new credentials.
 
         botocore's errors become cloudtrain's errors. `operation` and `arguments` are only for their messages.
@@ -284,13 +285,13 @@ class Clients:
 
     def pages(
         self, service: str, operation: str, *, token: str = "NextToken", next_token: str | None = None, **arguments: Any
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[JsonObject]:
         """Yield every page of an operation's response.
 
         `token` is the field of the request that selects a page. `next_token` is the field of the response that contains
         the value for the next page; by default, it has the same name.
         """
-        more: dict[str, Any] = {}
+        more: JsonObject = {}
         while True:
             page = self.call(service, operation, **arguments, **more)
             yield page
@@ -299,7 +300,7 @@ class Clients:
                 return
             more = {token: following}
 
-    def objects(self, **arguments: Any) -> Iterator[dict[str, Any]]:
+    def objects(self, **arguments: Any) -> Iterator[JsonObject]:
         """Yield the objects of an S3 bucket, with key and size."""
         tokens = {"token": "ContinuationToken", "next_token": "NextContinuationToken"}
         for page in self.pages("s3", "list_objects_v2", **tokens, **arguments):
@@ -315,7 +316,7 @@ class Clients:
         """Return the region of the requests; None if it is not set, or not known before the first request."""
         return self.place.region or (self._session.region_name if self._session is not None else None)
 
-    def _attempt(self, service: str, operation: str, arguments: Mapping[str, Any], use: Any) -> Any:
+    def _attempt(self, service: str, operation: str, arguments: JsonMapping, use: Any) -> Any:
         try:
             return use(self._client(service))
         except _errors() as error:

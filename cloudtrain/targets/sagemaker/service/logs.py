@@ -18,7 +18,7 @@ from cloudtrain.machines.overlay import Overlay, type_named
 from cloudtrain.plans.states import LogLine
 from cloudtrain.targets.common.services import NotThere
 from cloudtrain.targets.sagemaker.reading import Start
-from cloudtrain.targets.sagemaker.request import PROCESSES, PROGRAM, Host, hosts
+from cloudtrain.targets.sagemaker.request import PROCESSES, PROGRAM, Host, JsonMapping, JsonObject, hosts
 from cloudtrain.targets.sagemaker.service.clients import Clients
 
 # Turn one CloudWatch event into log lines, each with its rank if the launcher marks it.
@@ -71,7 +71,7 @@ class Stream:
         self._clients = clients
         self._where = {"logGroupName": group, "logStreamName": name}
         self._token: str | None = None
-        self._read: deque[dict[str, Any]] = deque()
+        self._read: deque[JsonObject] = deque()
 
     @property
     def instance(self) -> int:
@@ -91,7 +91,7 @@ class Stream:
             self._token = following
         return int(self._read[0]["timestamp"])
 
-    def take(self) -> dict[str, Any]:
+    def take(self) -> JsonObject:
         """Return the next event and advance. Call this only after `next_time` has returned a time."""
         return self._read.popleft()
 
@@ -166,7 +166,7 @@ class JobLog:
 # Find the ranks of each instance of a job from the service's job description.
 
 
-def ranks_of(description: Mapping[str, Any], overlay: Overlay) -> dict[int, range]:
+def ranks_of(description: JsonMapping, overlay: Overlay) -> dict[int, range]:
     """Map each instance to its ranks. Launchers number the hosts by name, so `algo-10` comes before `algo-2`.
 
     The result is empty for processing jobs, and for jobs that run an image's own entry point. An instance is left out

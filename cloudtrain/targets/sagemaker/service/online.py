@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
@@ -20,6 +20,7 @@ from cloudtrain.runtime.secret_values import references
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.common.services import Deadline, Denied, NotThere, check_timeout
 from cloudtrain.targets.sagemaker.plan import S3Uri
+from cloudtrain.targets.sagemaker.request import JsonMapping
 from cloudtrain.targets.sagemaker.service.clients import Clients
 from cloudtrain.targets.sagemaker.settings import account_id
 
@@ -39,7 +40,7 @@ class Asked:
     """The account of the credentials."""
 
     @property
-    def request(self) -> Mapping[str, Any]:
+    def request(self) -> JsonMapping:
         return self.plan.request
 
 
@@ -89,7 +90,7 @@ def _checks(plan: Plan) -> list[Check]:
     return checks
 
 
-def _inputs(request: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _inputs(request: JsonMapping) -> Iterator[tuple[str, str]]:
     """Yield the name and S3 address of each input that the job reads from S3."""
     named = [
         (item["ChannelName"], item.get("DataSource", {}).get("S3DataSource"))
@@ -129,7 +130,7 @@ def _role(asked: Asked) -> Iterator[Finding]:
         yield _finding("SM904", f"the role `{name}` does not trust SageMaker, which cannot assume it", hint)
 
 
-def _trusts_sagemaker(policy: Mapping[str, Any]) -> bool:
+def _trusts_sagemaker(policy: JsonMapping) -> bool:
     for statement in _as_list(policy.get("Statement", ())):
         principal = statement.get("Principal", {})
         services = ["*"] if principal == "*" else _as_list(principal.get("Service", ()))
@@ -237,7 +238,7 @@ def _quota(asked: Asked) -> Iterator[Finding]:
             return
 
 
-def _quotas_needed(request: Mapping[str, Any]) -> dict[str, int]:
+def _quotas_needed(request: JsonMapping) -> dict[str, int]:
     """Map each quota's name in Service Quotas to the number of the job's instances that count against it."""
     use = "spot training job usage" if request.get("EnableManagedSpotTraining") else "training job usage"
     resources = request.get("ResourceConfig")

@@ -24,6 +24,7 @@ from cloudtrain.targets.common.services import Denied, NotThere, Pace, follow
 from cloudtrain.targets.common.tracebacks import error_in, shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
 from cloudtrain.targets.sagemaker.plan import KINDS, RUN_TAG, TRAINING, JobKind, S3Uri, kind_of
+from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 from cloudtrain.targets.sagemaker.service.clients import Clients, not_found, was_repeated
 from cloudtrain.targets.sagemaker.service.logs import JobLog, ranks_of
 from cloudtrain.targets.sagemaker.settings import AwsPlace, SageMaker, account_id
@@ -41,9 +42,7 @@ The hyperparameters contain the bundle's address, which contains its hash.
 """
 
 
-def is_ours(
-    clients: Clients, kind: JobKind, description: Mapping[str, Any], request: Mapping[str, Any] | None = None
-) -> bool:
+def is_ours(clients: Clients, kind: JobKind, description: JsonMapping, request: JsonMapping | None = None) -> bool:
     """Return whether cloudtrain created the described job for this run. The job's tag tells this.
 
     If permission to read tags is missing, or if `request` sets no tag, the job is compared with `request`. Without both
@@ -62,7 +61,7 @@ def is_ours(
     return _same(description, request)  # the overrides remove the tag
 
 
-def _same(description: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
+def _same(description: JsonMapping, request: JsonMapping) -> bool:
     return all(_contains(description.get(field), request[field]) for field in _COMPARED if field in request)
 
 
@@ -171,12 +170,12 @@ def state_of(primary: str, secondary: str | None) -> RunState:
     return state if state is not None else SECONDARY.get(secondary or "", RunState.RUNNING)
 
 
-def job_state(description: Mapping[str, Any], kind: JobKind) -> RunState:
+def job_state(description: JsonMapping, kind: JobKind) -> RunState:
     """Return the state in a job description or in an entry of a job list."""
     return state_of(description[kind.status], description.get("SecondaryStatus"))
 
 
-def status_of(description: Mapping[str, Any], kind: JobKind, rate: float | None, now: float) -> RunStatus:
+def status_of(description: JsonMapping, kind: JobKind, rate: float | None, now: float) -> RunStatus:
     """Return the status of a described job.
 
     Args:
@@ -200,7 +199,7 @@ def status_of(description: Mapping[str, Any], kind: JobKind, rate: float | None,
     return _with_money(_with_failure(replace(status, restarts=restarts), description), description, rate, now)
 
 
-def listed_status(summary: Mapping[str, Any], kind: JobKind) -> RunStatus:
+def listed_status(summary: JsonMapping, kind: JobKind) -> RunStatus:
     """Return the status in an entry of a job list."""
     state = job_state(summary, kind)
     created = seconds(summary.get("CreationTime"))
@@ -208,7 +207,7 @@ def listed_status(summary: Mapping[str, Any], kind: JobKind) -> RunStatus:
     return RunStatus(state, created=created, started=created if ended else None, ended=ended)
 
 
-def _reason(description: Mapping[str, Any], state: RunState) -> str | None:
+def _reason(description: JsonMapping, state: RunState) -> str | None:
     secondary, stopping = description.get("SecondaryStatus"), description.get("StoppingCondition", {})
     if secondary == "MaxRuntimeExceeded":
         return f"it reached `max_runtime` ({_duration(stopping.get('MaxRuntimeInSeconds'))})"
@@ -223,7 +222,7 @@ def _reason(description: Mapping[str, Any], state: RunState) -> str | None:
     return " ".join(message.split()) if message else None
 
 
-def _with_failure(status: RunStatus, description: Mapping[str, Any]) -> RunStatus:
+def _with_failure(status: RunStatus, description: JsonMapping) -> RunStatus:
     reason, message = description.get("FailureReason"), description.get("ExitMessage")
     # a processing job's own message replaces a reason that is missing or says only that the script failed
     said = message if message and (not reason or reason.startswith("AlgorithmError")) else reason
@@ -233,7 +232,7 @@ def _with_failure(status: RunStatus, description: Mapping[str, Any]) -> RunStatu
     return replace(status, reason=found.text, details=found.details, failed_rank=found.rank, exit_code=found.exit_code)
 
 
-def _with_money(status: RunStatus, description: Mapping[str, Any], rate: float | None, now: float) -> RunStatus:
+def _with_money(status: RunStatus, description: JsonMapping, rate: float | None, now: float) -> RunStatus:
     billed, trained = description.get("BillableTimeInSeconds"), description.get("TrainingTimeInSeconds")
     lasted = float(billed) if billed is not None else _metered_seconds(status, now)
     is_spot = description.get("EnableManagedSpotTraining")
@@ -245,7 +244,7 @@ def _with_money(status: RunStatus, description: Mapping[str, Any], rate: float |
     )
 
 
-def hourly_price(description: Mapping[str, Any], overlay: Overlay) -> float | None:
+def hourly_price(description: JsonMapping, overlay: Overlay) -> float | None:
     """Return the US dollars per hour for all instances of the job, at the prices in `overlay` or the catalogue.
 
     Returns None if a price is unknown.
@@ -269,7 +268,7 @@ def _metered_seconds(status: RunStatus, now: float) -> float | None:
     return max(0.0, (status.ended if status.ended is not None else now) - start)
 
 
-def _transition(item: Mapping[str, Any]) -> Transition:
+def _transition(item: JsonMapping) -> Transition:
     start = seconds(item["StartTime"])
     assert start is not None
     return Transition(item["Status"], start, seconds(item.get("EndTime")), item.get("StatusMessage"))
@@ -443,7 +442,7 @@ class SageMakerService:
             self._clients[place] = Clients(AwsPlace.parse(place), self._environ)
         return self._clients[place]
 
-    def _describe(self, ref: RunRef, kind: JobKind) -> dict[str, Any] | None:
+    def _describe(self, ref: RunRef, kind: JobKind) -> JsonObject | None:
         try:
             return self._at(ref.place).call("sagemaker", kind.describe, **{kind.name: ref.name})
         except NotThere:
@@ -453,7 +452,7 @@ class SageMakerService:
                 raise
             return None
 
-    def _find_job(self, ref: RunRef) -> tuple[JobKind, dict[str, Any]]:
+    def _find_job(self, ref: RunRef) -> tuple[JobKind, JsonObject]:
         for kind in KINDS:
             description = self._describe(ref, kind)
             if description is not None:
@@ -464,10 +463,10 @@ class SageMakerService:
         kind, description = self._find_job(ref)
         return job_state(description, kind)
 
-    def _status(self, kind: JobKind, description: Mapping[str, Any]) -> RunStatus:
+    def _status(self, kind: JobKind, description: JsonMapping) -> RunStatus:
         return status_of(description, kind, hourly_price(description, self._overlay()), time.time())
 
-    def _ours(self, ref: RunRef, kind: JobKind, request: Mapping[str, Any] | None = None) -> bool:
+    def _ours(self, ref: RunRef, kind: JobKind, request: JsonMapping | None = None) -> bool:
         """Return whether the job exists, and refuse one that cloudtrain did not create (see `is_ours`)."""
         description = self._describe(ref, kind)
         if description is None:
@@ -480,7 +479,7 @@ class SageMakerService:
             )
         return True
 
-    def _log(self, ref: RunRef, kind: JobKind, description: Mapping[str, Any], instance: int | None) -> JobLog:
+    def _log(self, ref: RunRef, kind: JobKind, description: JsonMapping, instance: int | None) -> JobLog:
         ranks = ranks_of(description, self._overlay())
         return JobLog(self._at(ref.place), kind.log_group, ref.name, ranks=ranks, instance=instance)
 
@@ -500,7 +499,7 @@ class SageMakerService:
             on_status(self.status(ref))
         yield from log.new_lines()
 
-    def _explain(self, ref: RunRef, kind: JobKind, description: Mapping[str, Any], status: RunStatus) -> RunStatus:
+    def _explain(self, ref: RunRef, kind: JobKind, description: JsonMapping, status: RunStatus) -> RunStatus:
         """Add the reason from a failed job's output to its status, if the service's own message has no details."""
         if status.details:
             return status

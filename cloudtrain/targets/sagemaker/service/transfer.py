@@ -31,6 +31,7 @@ from cloudtrain.targets.common.services import Denied, NotThere
 from cloudtrain.targets.common.transfers import Report, Storage, below, send_data
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
 from cloudtrain.targets.sagemaker.plan import Places, S3Uri
+from cloudtrain.targets.sagemaker.request import JsonObject
 from cloudtrain.targets.sagemaker.service.clients import Clients
 
 _PART = 16 << 20
@@ -127,8 +128,8 @@ def _checksum(archive: Path) -> str:
     return b64encode(whole if is_one_part else hashlib.sha256(whole).digest()).decode()
 
 
-def _extras(metadata: dict[str, str], owner: str | None, kms_key: str | None) -> dict[str, Any]:
-    extras: dict[str, Any] = {"Metadata": metadata, _TYPE: "application/gzip", "ChecksumAlgorithm": "SHA256"}
+def _extras(metadata: dict[str, str], owner: str | None, kms_key: str | None) -> JsonObject:
+    extras: JsonObject = {"Metadata": metadata, _TYPE: "application/gzip", "ChecksumAlgorithm": "SHA256"}
     if owner is not None:
         extras["ExpectedBucketOwner"] = owner
     if kms_key is not None:
@@ -140,7 +141,7 @@ def _send(
     clients: Clients,
     archive: Path,
     place: dict[str, str],
-    extras: dict[str, Any],
+    extras: JsonObject,
     count: Callable[[int], None] | None,
 ) -> None:
     transfer = require("boto3.s3.transfer", extra="sagemaker")

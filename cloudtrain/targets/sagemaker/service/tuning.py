@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from io import BytesIO
-from typing import Any
 
 from cloudtrain.errors import NameTaken, TargetError, TargetUnreachable, UsageError
 from cloudtrain.job.sweep import Objective
@@ -20,6 +19,7 @@ from cloudtrain.targets.sagemaker.adopt.scripts import with_code
 from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, place_of
 from cloudtrain.targets.sagemaker.compile.sweep import continued, parents_of
 from cloudtrain.targets.sagemaker.plan import TRAINING, JobKind, S3Uri
+from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 from cloudtrain.targets.sagemaker.service.clients import Clients, not_found, was_repeated
 from cloudtrain.targets.sagemaker.service.service import SageMakerService, seconds, state_of
 from cloudtrain.targets.sagemaker.settings import AccountRef
@@ -127,10 +127,10 @@ class SageMakerTuner(SageMakerService):
         word = "maximize" if config["Type"] == "Maximize" else "minimize"
         return Objective.model_construct(**{word: config["MetricName"]})
 
-    def continued(self, request: Mapping[str, Any], name: str, trials: int, started: int) -> dict[str, Any]:
+    def continued(self, request: JsonMapping, name: str, trials: int, started: int) -> JsonObject:
         return continued(request, name, trials, started)
 
-    def _rows(self, ref: RunRef, name: str) -> Iterator[dict[str, Any]]:
+    def _rows(self, ref: RunRef, name: str) -> Iterator[JsonObject]:
         """Yield the training jobs of the tuning job `name`: `ref` itself or a parent. A deleted parent yields none."""
         pages = self._at(ref.place).pages(
             "sagemaker",
@@ -153,14 +153,14 @@ class SageMakerTuner(SageMakerService):
             self._ended[parent] = sum(found.get("TrainingJobStatusCounters", {}).values())
         return self._ended[parent]
 
-    def _tuning(self, ref: RunRef) -> dict[str, Any]:
+    def _tuning(self, ref: RunRef) -> JsonObject:
         found = self._describe(ref, TUNING)
         if found is None:
             raise not_found(ref.name, self._at(ref.place).region())
         return found
 
 
-def _trial(number: int, row: Mapping[str, Any]) -> Trial:
+def _trial(number: int, row: JsonMapping) -> Trial:
     final = row.get("FinalHyperParameterTuningJobObjectiveMetric") or {}
     state = state_of(row["TrainingJobStatus"], None)
     value = final.get("Value")
@@ -206,7 +206,7 @@ def fetch_original(
         raise UsageError(
             f"there is no training job `{name}` in this account and region", hint=hint, code="CT974"
         ) from None
-    document: dict[str, Any] = {key: value for key, value in described.items() if key != "ResponseMetadata"}
+    document: JsonObject = {key: value for key, value in described.items() if key != "ResponseMetadata"}
     pages = clients.pages("sagemaker", "list_tags", ResourceArn=described["TrainingJobArn"])
     document["Tags"] = [row for page in pages for row in page.get("Tags", ())]
     (original,) = originals_in(document, None)
@@ -214,7 +214,7 @@ def fetch_original(
     return replace(found, kind=f"the job {name}", code=code)
 
 
-def _objects(clients: Clients, request: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+def _objects(clients: Clients, request: JsonMapping) -> Iterator[tuple[str, bytes]]:
     """Yield address and content of the code's S3 objects: an archive, or the files that SDK version 3 uploaded."""
     drivers = place_of(request, DRIVERS)
     places = [drivers, place_of(request, CODE)] if drivers else [code_uri(request)]
