@@ -95,10 +95,7 @@ def local_master(variables: Mapping[str, str]) -> dict[str, str]:
     """Return MASTER_ADDR and MASTER_PORT for this machine; empty if the toolkit does not set them."""
     if "MASTER_ADDR" not in variables:
         return {}
-    return {
-        "MASTER_ADDR": LOOPBACK,
-        "MASTER_PORT": local_port(variables["MASTER_ADDR"], variables["MASTER_PORT"]),
-    }
+    return {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": local_port(variables["MASTER_ADDR"], variables["MASTER_PORT"])}
 
 
 def _compact(value: Any) -> str:

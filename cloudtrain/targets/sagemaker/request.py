@@ -184,12 +184,7 @@ def is_entrypoint(request: Request) -> bool:
 
 
 def mpi_ranks(
-    program: Sequence[str],
-    where: Sequence[int],
-    *,
-    ranks: int,
-    slots: int,
-    exports: Mapping[str, str] | None = None,
+    program: Sequence[str], where: Sequence[int], *, ranks: int, slots: int, exports: Mapping[str, str] | None = None
 ) -> Alike:
     """Return mpirun's ranks. They fill the slots of one host after the other; surplus ranks go to the last host.
 

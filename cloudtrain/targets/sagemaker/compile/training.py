@@ -355,10 +355,7 @@ def _summary_processes(machines: Machines, processes: Processes) -> str:
 
 def _data(request: JsonMapping) -> list[tuple[str, str]]:
     checkpoint = request.get("CheckpointConfig", {})
-    return [
-        ("output", request["OutputDataConfig"]["S3OutputPath"]),
-        ("checkpoint", checkpoint.get("S3Uri", "")),
-    ]
+    return [("output", request["OutputDataConfig"]["S3OutputPath"]), ("checkpoint", checkpoint.get("S3Uri", ""))]
 
 
 def _spot(request: JsonMapping) -> str:

@@ -80,9 +80,7 @@ def distribution_of(values: JsonMapping) -> JsonObject:
         found["torch_distributed"] = {"enabled": True}
     if MPI in values:
         found["mpi"] = _without_empty(
-            enabled=values[MPI],
-            processes_per_host=values.get(PROCESSES),
-            custom_mpi_options=values.get(MPI_OPTIONS),
+            enabled=values[MPI], processes_per_host=values.get(PROCESSES), custom_mpi_options=values.get(MPI_OPTIONS)
         )
     if values.get(SMDDP) is True:
         options = _without_empty(enabled=True, custom_mpi_options=values.get(SMDDP_OPTIONS))

@@ -446,11 +446,7 @@ def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
         hint = add_entrypoint_hint(subject, "install sagemaker-training in the image")
         if library in ("smddp", "smp"):
             hint = f"begin its Dockerfile with `FROM` and the address of an image of AWS that has `{library}`"
-        yield Fault(
-            "cloudtrain knows no training toolkit in this image",
-            hint,
-            read(subject).image_path,
-        )
+        yield Fault("cloudtrain knows no training toolkit in this image", hint, read(subject).image_path)
 
 
 @rule("SM311", Level.WARNING)

@@ -160,11 +160,7 @@ def _files(subject: Subject) -> set[str]:
 
 # Rules about hyperparameters and environment variables on SageMaker.
 
-_OVERWRITTEN = {
-    "pytorch": ("NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE"),
-    "tensorflow": (),
-    "generic": (),
-}
+_OVERWRITTEN = {"pytorch": ("NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE"), "tensorflow": (), "generic": ()}
 """Variables of the job that each toolkit overwrites: sagemaker-pytorch-training 3.0.0, training.py."""
 
 _ALWAYS = ("CURRENT_HOST", "SAGEMAKER_JOB_NAME", "SAGEMAKER_REGION", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN")

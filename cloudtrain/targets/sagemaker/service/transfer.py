@@ -138,11 +138,7 @@ def _extras(metadata: dict[str, str], owner: str | None, kms_key: str | None) ->
 
 
 def _send(
-    clients: Clients,
-    archive: Path,
-    place: dict[str, str],
-    extras: JsonObject,
-    count: Callable[[int], None] | None,
+    clients: Clients, archive: Path, place: dict[str, str], extras: JsonObject, count: Callable[[int], None] | None
 ) -> None:
     transfer = require("boto3.s3.transfer", extra="sagemaker")
     config = transfer.TransferConfig(multipart_threshold=_PART, multipart_chunksize=_PART)
@@ -269,11 +265,7 @@ LOGS = "logs"
 
 
 def download(
-    clients: Clients,
-    places: Places,
-    path: str,
-    destination: Path,
-    lines: Callable[[], Iterable[LogLine]],
+    clients: Clients, places: Places, path: str, destination: Path, lines: Callable[[], Iterable[LogLine]]
 ) -> list[Path]:
     """Download the results under `path` into `destination`, and return the written files. Creates `destination`.
 
