@@ -285,9 +285,6 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
     """Return the plan of a job that runs on this machine as SageMaker would run it.
 
     `context.account` is a `LocalAccount`.
-
-    Raises:
-        JobError: the job cannot run on SageMaker, or cannot be emulated; the message gives an alternative.
     """
     account: LocalAccount = context.account
     problems = Problems()

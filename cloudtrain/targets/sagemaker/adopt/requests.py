@@ -117,11 +117,7 @@ _HIDDEN = "HIDDEN_DUE_TO_SECURITY_REASONS"
 
 
 def originals_in(data: Any, folder: str | None) -> list[Original]:
-    """Return the training jobs of a document from the folder `folder`; empty if the document is not from SageMaker.
-
-    Raises:
-        UsageError: the document comes from SageMaker, but contains no training job.
-    """
+    """Return the training jobs of a document from the folder `folder`; empty if the document is not from SageMaker."""
     found = list(_originals(data, folder))
     if not found and isinstance(data, Mapping):
         other = next((title for key, title in _OTHERS.items() if key in data or _camel(key) in data), None)

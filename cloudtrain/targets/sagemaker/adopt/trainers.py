@@ -106,11 +106,7 @@ def is_trainer(request: JsonMapping) -> bool:
 
 
 def started_by_drivers(request: JsonMapping, uploads: Mapping[str, bytes]) -> JsonObject:
-    """Return the launcher, script and arguments that the uploaded drivers of version 3 start.
-
-    Raises:
-        Changed: a driver is missing, or differs from the SDK's.
-    """
+    """Return the launcher, script and arguments that the uploaded drivers of version 3 start."""
     algorithm = request.get("AlgorithmSpecification", {})
     if any(algorithm.get(name) != value for name, value in _ENTRYPOINT.items()):
         raise Changed("the container starts in another way than version 3's drivers do")

@@ -411,9 +411,6 @@ def resolve_image(
         base: for Hugging Face, the base framework, such as `pytorch2.8.0` or `pytorch2.8`.
         smp2: return the image of model parallelism library v2; `version` is then the PyTorch version.
         smdistributed: the job uses an smdistributed library, which matters for the old images.
-
-    Raises:
-        JobError: AWS has no image for these arguments.
     """
     if framework not in _TITLES:
         names = did_you_mean(framework, _TITLES)

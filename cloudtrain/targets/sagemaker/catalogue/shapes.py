@@ -112,9 +112,6 @@ def limit(operation: str, path: Place) -> JsonObject:
         operation: `CreateTrainingJob` or `CreateProcessingJob`.
         path: names of fields, such as `("Environment", "*")`. For an element of a list use any number, for a
             value of a map any name, and for the keys of a map `KEY`.
-
-    Raises:
-        KeyError: the request has no such field.
     """
     shape = _shape_at(operation, path)
     return {fact: value for fact, value in shape.items() if fact in ("type", "min", "max", "pattern", "enum")}
@@ -269,11 +266,7 @@ _WORDS = {
 
 
 def members_of(operation: str, path: Place) -> tuple[str, ...] | None:
-    """Return the fields that a structure in a request can have; None if `path` leads to a map or a plain value.
-
-    Raises:
-        KeyError: the request has no such field.
-    """
+    """Return the fields that a structure in a request can have; None if `path` leads to a map or a plain value."""
     shape = _shape_at(operation, path)
     return tuple(shape["members"]) if shape["type"] == "structure" else None
 

@@ -58,9 +58,6 @@ def launch_of(
     """Return the launch mode: `launch` in the target's settings, or else the mode that fits the job and its image.
 
     `package` is true if the bundle's top folder contains a `setup.py`.
-
-    Raises:
-        JobError: the mode in the settings cannot start the job, or no mode can.
     """
     if job.entry_point is None and job.command is None:
         return LaunchChoice("image", "the job brings no code, so the image's own entry point runs")

@@ -30,11 +30,7 @@ DEFAULT_GROUP = "homogeneousCluster"
 
 
 def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
-    """Return the machines that the job asks for.
-
-    Raises:
-        JobError: the job names no instance type, or describes one that does not exist.
-    """
+    """Return the machines that the job asks for."""
     resources = job.resources
     if resources.instance_groups:
         names = tuple(group.name for group in resources.instance_groups)
@@ -143,11 +139,7 @@ NO_IMAGE = ChosenImage("unknown:1", None, by_version=False)
 
 
 def image_of(job: TrainingJob, account: SageMakerAccount, machines: Machines) -> ChosenImage:
-    """Return the image that the job uses.
-
-    Raises:
-        JobError: the framework has no image for the job's version, Python or device.
-    """
+    """Return the image that the job uses."""
     environment = job.environment
     uri = environment.image.of("sagemaker") if environment.image else None
     if uri is not None:
@@ -224,9 +216,6 @@ def overridden(request: JsonMapping, overrides: JsonMapping, operation: str = "C
         request: the compiled job, as the body of `operation`.
         overrides: fields to merge into the request.
         operation: `CreateTrainingJob` or `CreateProcessingJob`.
-
-    Raises:
-        JobError: the result cannot be read as a request. Invalid values that can be read are left to SM110.
     """
     if not overrides:
         return dict(request)

@@ -48,9 +48,6 @@ def compile_processing(job: ProcessingJob, target: SageMaker, context: CompileCo
 
     `context.account` must be a `SageMakerAccount`. CreateProcessingJob uses the target's settings for role, bucket,
     network, keys and experiment; other settings are ignored.
-
-    Raises:
-        JobError: SageMaker does not support the job; the message gives an alternative.
     """
     problems = Problems()
     parts = _Parts.of(job, target, context, problems)

@@ -56,11 +56,7 @@ _ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a separate 
 
 
 def compile_tuning(sweep: Sweep, target: SageMaker, context: CompileContext) -> Plan:
-    """Return the plan of a sweep that SageMaker's own tuner runs.
-
-    Raises:
-        JobError: the tuner cannot run the sweep (CT061), or SageMaker cannot run the sweep's job.
-    """
+    """Return the plan of a sweep that SageMaker's own tuner runs."""
     problems = Problems()
     parts = parts_of(sweep.job, target, context, problems)
     problems += place_problems(sweep.job)
@@ -278,9 +274,6 @@ def continued(request: JsonMapping, name: str, trials: int, started: int) -> Jso
     Args:
         request: the request of the tuning job `name`.
         started: the number of trials that `name` and its parents started.
-
-    Raises:
-        UsageError: SageMaker cannot continue this tuning job (CT064).
     """
     config, parents = request["HyperParameterTuningJobConfig"], [*parents_of(request), name]
     most = _MOST_RANDOM if config["Strategy"] == "Random" else _WARM_START_MOST_TRIALS

@@ -369,11 +369,7 @@ def _spot(request: JsonMapping) -> str:
 
 
 def refuse_unreadable(request: JsonMapping, job: TrainingJob) -> None:
-    """Refuse a request with launch hyperparameters that the toolkit cannot read. Empty values are allowed.
-
-    Raises:
-        JobError: a value would stop the toolkit or break the plan.
-    """
+    """Refuse a request with launch hyperparameters that the toolkit cannot read. Empty values are allowed."""
     given = decode_hyperparameters(request.get("HyperParameters", {}))
     problems = [
         Problem(
@@ -416,9 +412,6 @@ def compile_sagemaker(job: TrainingJob, target: SageMaker, context: CompileConte
     """Return the plan of a job on SageMaker, whose `request` is the body of CreateTrainingJob.
 
     `context.account` must be a `SageMakerAccount`.
-
-    Raises:
-        JobError: SageMaker does not support the job; the message gives an alternative.
     """
     problems = Problems()
     parts = parts_of(job, target, context, problems)
@@ -453,11 +446,7 @@ def _plan(parts: TrainingParts, context: CompileContext, problems: Problems) -> 
 
 
 def finished_request(parts: TrainingParts, overrides: JsonMapping) -> JsonObject:
-    """Return the request with the user's overrides, after a check that the container's launcher can read it.
-
-    Raises:
-        JobError: the launcher cannot read the request.
-    """
+    """Return the request with the user's overrides, after a check that the container's launcher can read it."""
     request = overridden(request_of(parts), overrides)
     refuse_unreadable(request, parts.job)
     return request

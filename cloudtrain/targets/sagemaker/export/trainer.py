@@ -93,11 +93,7 @@ _NESTED = {
 
 
 def trainer_program(request: JsonObject, region: str, profile: str | None = None) -> Program:
-    """Return the calls of version 3 that send `request` with the changes in `DIFFERENCES` and `WITH_DRIVERS`.
-
-    Raises:
-        TargetError: version 3 cannot express a field or cannot start the job; the message names the reason.
-    """
+    """Return the calls of version 3 that send `request` with the changes in `DIFFERENCES` and `WITH_DRIVERS`."""
     start = start_of(request, region)
     obstacles = _obstacles(start, request)
     if obstacles and "ContainerEntrypoint" in request["AlgorithmSpecification"]:
@@ -374,11 +370,7 @@ class SageMakerExports:
         return region, unquote(profile) if at else None
 
     def _trained(self) -> JsonObject:
-        """Return the request of a training job.
-
-        Raises:
-            UsageError: the plan is not for a training job (CT904).
-        """
+        """Return the request of a training job."""
         if not self._trains:
             hint = "print the request with `--format aws-cli`, or send `plan.request` with boto3"
             raise UsageError("only training jobs can be exported to the SageMaker SDK", hint=hint, code="CT904")

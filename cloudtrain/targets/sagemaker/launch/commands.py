@@ -136,9 +136,6 @@ def split_options(text: str) -> tuple[str, list[str]]:
     Like the toolkit, this function uses argparse, which accepts abbreviations such as `--NCCL X`. An option that begins
     with `-h` makes argparse print its help and exit. The toolkit then ends with exit code 0, so the job counts as
     completed without training (`trainer.train` in sagemaker-training 5.1.1 to 5.1.4).
-
-    Raises:
-        ValueError: an option would make argparse and the toolkit exit.
     """
     words = text.split()
     if not words:

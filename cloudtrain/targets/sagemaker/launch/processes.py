@@ -65,9 +65,6 @@ def view(
         accelerators: returns the number of accelerators of an instance type.
         known: returns a type's catalogue entry with the user's corrections. Default: without corrections.
         package: whether the bundle's top folder contains a `setup.py`.
-
-    Raises:
-        JobError: cloudtrain's own launcher would refuse its hyperparameter.
     """
     if is_entrypoint(request):
         own = {} if known is None else {"known": known}
@@ -262,9 +259,6 @@ def launched_processes(request: Request, devices: Devices, known: Known = _in_th
         request: the body of CreateTrainingJob.
         devices: returns an instance type's numbers of GPUs and Neuron cores.
         known: returns an instance type's catalogue entry. Default: without the user's corrections.
-
-    Raises:
-        JobError: the launcher would stop with an error. The message is the launcher's.
     """
     launch, everyone = _launch(request), hosts(request)
     number = {host.name: place for place, host in enumerate(everyone)}

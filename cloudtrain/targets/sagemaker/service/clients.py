@@ -262,10 +262,6 @@ class Clients:
         """Call a boto3 operation, such as `describe_training_job`, and return its response.
 
         If the credentials have expired, they are read again, and the request is repeated once.
-
-        Raises:
-            TargetError: see `provider_errors`.
-            SettingsError: the profile does not exist, the region is missing, or the endpoint is not a URL.
         """
         answer: JsonObject = self.attempt(
             service, operation, arguments, lambda client: getattr(client, operation)(**arguments)

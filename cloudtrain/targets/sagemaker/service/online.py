@@ -279,10 +279,6 @@ def refresh(clients: Clients, region: str, *, folder: Path, date: str) -> Refres
     Args:
         folder: the user's configuration folder.
         date: today's date, such as `2026-01-31`, which becomes the date of the prices.
-
-    Raises:
-        TargetError: the price list cannot be read, or lists no training instances in the region. No file is written.
-        SettingsError: the file cannot be written.
     """
     filters = [
         {"Type": "TERM_MATCH", "Field": "regionCode", "Value": region},

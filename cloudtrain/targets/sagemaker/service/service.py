@@ -309,11 +309,7 @@ class SageMakerService:
         return check(self._at(plan.place), plan)
 
     def refresh_catalogue(self, settings: SageMaker) -> Refreshed:
-        """Download the region's prices into a file in the user's configuration folder.
-
-        Raises:
-            SettingsError: no region is configured.
-        """
+        """Download the region's prices into a file in the user's configuration folder."""
         from datetime import datetime, timezone
 
         from platformdirs import user_config_path

@@ -57,9 +57,6 @@ def upload(
     Args:
         owner: the account that must own the bucket. A bucket of another account is refused.
         kms_key: the KMS key that encrypts the object. Default: the bucket's key.
-
-    Raises:
-        TargetError: the bucket does not exist, is in another region, or is not writable.
     """
     where = S3Uri.parse(item.destination)
     place = {"Bucket": where.bucket, "Key": where.key} | ({"ExpectedBucketOwner": owner} if owner else {})
@@ -179,9 +176,6 @@ def extract(archive: Path, destination: Path, rename: Rename) -> list[Path]:
 
     Creates `destination`. Writes either all files or none, and replaces existing files. `rename` turns a member's name
     into its name on disk, or into None to skip the member.
-
-    Raises:
-        TargetError: the archive is damaged, or holds members that must not be unpacked.
     """
     with landing(destination) as staging:
         stage(archive, staging, rename)
@@ -272,10 +266,6 @@ def download(
     `path` is a folder, such as `model`, or a file, such as `model/weights.pt`. The content of a folder goes directly
     into `destination`. If `path` is empty, all results are downloaded, each into a subfolder, such as `model/`. `lines`
     returns the log lines of the job.
-
-    Raises:
-        UsageError: the run has no location with this name; the hint suggests a similar one.
-        TargetError: the run wrote no files to `path`, or an archive is damaged or unsafe.
     """
     wanted = path.strip("/")
     if not wanted:

@@ -22,7 +22,7 @@ from cloudtrain.targets.sagemaker.plan import TRAINING, JobKind, S3Uri
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 from cloudtrain.targets.sagemaker.service.clients import Clients, not_found, was_repeated
 from cloudtrain.targets.sagemaker.service.service import SageMakerService, seconds, state_of
-from cloudtrain.targets.sagemaker.settings import AccountRef
+from cloudtrain.targets.sagemaker.settings import AwsPlace
 
 TUNING = JobKind(
     noun="hyper_parameter_tuning",
@@ -192,13 +192,8 @@ def fetch_original(
     settings: object,  # noqa: ARG001 - as the other targets
     environ: Mapping[str, str],
 ) -> Original:
-    """Return the job with its code. If the code cannot be read, the new job file contains the code's S3 address.
-
-    Raises:
-        UsageError: the account has no training job with this name.
-        TargetError: the request to the account failed.
-    """
-    clients = Clients(AccountRef.parse(place), environ)
+    """Return the job with its code. If the code cannot be read, the new job file contains the code's S3 address."""
+    clients = Clients(AwsPlace.parse(place), environ)
     try:
         described = clients.call("sagemaker", "describe_training_job", TrainingJobName=name)
     except NotThere:
