@@ -23,12 +23,12 @@ from typing import Any
 import sagemaker_instance_facts as facts
 
 from cloudtrain.machines.table import COLUMNS
+from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
 from cloudtrain.targets.sagemaker.catalogue.shapes import DATA
-from cloudtrain.targets.sagemaker.launch.container import Container
 
 TABLE = DATA / "instances.csv"
 
-TOOLKIT = Container("pytorch", "5.1.4")
+TOOLKIT = ImageContents("pytorch", "5.1.4")
 """The toolkit. Its lists of types with EFA, SM_EFA_NCCL_INSTANCES and SM_EFA_RDMA_INSTANCES, also determine what plans
 show."""
 

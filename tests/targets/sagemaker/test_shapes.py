@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.targets.sagemaker.catalogue import shapes
-from cloudtrain.targets.sagemaker.catalogue.shapes import KEY, Violation, limit, violations
+from cloudtrain.targets.sagemaker.catalogue.shapes import KEY, ShapeViolation, limit, violations
 
 REPOSITORY = Path(__file__).parents[3]
 GOLDEN = REPOSITORY / "tests" / "golden" / "sagemaker_sdk_v2"
@@ -44,7 +44,7 @@ def with_(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
     return dict(request)
 
 
-def one(path: tuple[str | int, ...], value: Any) -> Violation:
+def one(path: tuple[str | int, ...], value: Any) -> ShapeViolation:
     """The only violation of the good request with one other value."""
     (found,) = violations(with_(path, value))
     return found

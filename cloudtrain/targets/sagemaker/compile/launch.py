@@ -8,11 +8,22 @@ image       the image's own entry point, for jobs without code
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 from cloudtrain.errors import JobError, Problem
-from cloudtrain.job.distribution import MPI, SMDDP, SMP, DeepSpeed, Horovod, TensorFlow, Torch, launcher_of, no_ray
+from cloudtrain.job.distribution import (
+    MPI,
+    SMDDP,
+    SMP,
+    DeepSpeed,
+    Distribution,
+    Horovod,
+    TensorFlow,
+    Torch,
+    launcher_of,
+    no_ray,
+)
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.choose import Machines
 from cloudtrain.runtime.sagemaker_launcher import LAUNCH_KEY
@@ -131,10 +142,6 @@ def _only_entrypoint(job: TrainingJob) -> Iterator[str]:
         yield _FLAGS
 
 
-def _is_shell_script(job: TrainingJob) -> bool:
-    return job.entry_point is not None and not job.entry_point.endswith(".py")
-
-
 def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -> Iterator[str]:
     if image.known is None:
         yield "your own image may have no training toolkit"
@@ -145,7 +152,7 @@ def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -
     if job.environment.secrets:
         yield "cloudtrain's own launcher looks up the job's secrets"
     under_torchrun = launcher_of(job.distribution) == "torchrun"
-    if under_torchrun and _is_shell_script(job):
+    if under_torchrun and job.entry_point is not None and not job.entry_point.endswith(".py"):
         yield "the toolkit starts only Python scripts with torchrun"
     if under_torchrun and package:
         yield "the toolkit treats code with a `setup.py` as a package, which it cannot start with torchrun"
@@ -188,20 +195,38 @@ def script_pairs(*, program: str, submit_directory: str, run_name: str, region: 
 
 def distribution_pairs(job: TrainingJob, machines: Machines) -> Pairs:
     """Return the hyperparameters that tell the toolkit how to start the processes."""
-    groups: Pairs = {}
-    if machines.spans and job.distribution.type != "tensorflow":
+    distribution, groups = job.distribution, Pairs()
+    if machines.spans and distribution.type != "tensorflow":
         groups = {keys.GROUPS: list(machines.spans)}
-    return groups | _WRITERS[job.distribution.type](job.distribution, machines)
+    return groups | _pairs_of(distribution, machines)
 
 
-def _torch(distribution: Torch, machines: Machines) -> Pairs:
-    pairs: Pairs = {keys.TORCH: True}
-    if machines.kind != "groups":
-        pairs[keys.INSTANCE_TYPE] = machines.first.instance_type
-    asked = distribution.processes_per_instance
-    if asked is not None and asked != machines.first.accelerators:
-        pairs[keys.PROCESSES] = asked
-    return pairs
+def _pairs_of(distribution: Distribution, machines: Machines) -> Pairs:
+    if isinstance(distribution, SMDDP):
+        return _smddp(distribution, machines)
+    if isinstance(distribution, SMP):
+        return _smp(distribution, machines)
+    if isinstance(distribution, TensorFlow):
+        return {keys.PARAMETER_SERVER if distribution.strategy == "parameter_server" else keys.MIRRORED: True}
+    if isinstance(distribution, MPI | Horovod):
+        return _mpi(distribution.processes_per_instance, distribution.options)
+    if isinstance(distribution, DeepSpeed) and distribution.launch == "mpi":
+        return _mpi(distribution.processes_per_instance, "")
+    if isinstance(distribution, Torch | DeepSpeed):
+        assert not isinstance(distribution, DeepSpeed) or distribution.launch == "torch", "`launch_of` refuses others"
+        type_of_all = {} if machines.kind == "groups" else {keys.INSTANCE_TYPE: machines.first.instance_type}
+        return {keys.TORCH: True} | type_of_all | _processes(distribution.processes_per_instance, machines)
+    return {}
+
+
+def _processes(asked: int | None, machines: Machines) -> Pairs:
+    """Return the number of torchrun's processes, unless it is the toolkit's default."""
+    return {keys.PROCESSES: asked} if asked is not None and asked != machines.first.accelerators else {}
+
+
+def _mpi(processes: int | None, options: str) -> Pairs:
+    count = {keys.PROCESSES: processes} if processes is not None else {}  # by default, one for each GPU
+    return {keys.MPI: True, **count, keys.MPI_OPTIONS: options}
 
 
 def _smddp(distribution: SMDDP, machines: Machines) -> Pairs:
@@ -216,55 +241,10 @@ def _smddp(distribution: SMDDP, machines: Machines) -> Pairs:
 def _smp(distribution: SMP, machines: Machines) -> Pairs:
     parameters = {keys.MODEL_PARALLEL: distribution.parameters} if distribution.parameters else {}
     library = {keys.SMDDP: False, keys.INSTANCE_TYPE: machines.first.instance_type}
-    if distribution.version == 2:
-        return parameters | library | {keys.TORCH: True} | _processes_for_torch(distribution, machines)
-    processes = distribution.processes_per_instance or machines.first.gpus
-    launcher = {keys.MPI: True, keys.PROCESSES: processes, keys.MPI_OPTIONS: distribution.mpi_options}
-    return launcher | parameters | library
-
-
-def _processes_for_torch(distribution: SMP, machines: Machines) -> Pairs:
     asked = distribution.processes_per_instance
-    return {keys.PROCESSES: asked} if asked is not None and asked != machines.first.accelerators else {}
-
-
-def _mpi(distribution: MPI | Horovod, machines: Machines) -> Pairs:  # noqa: ARG001 - as the other writers
-    return _mpi_pairs(distribution.processes_per_instance, distribution.options)
-
-
-def _mpi_pairs(processes: int | None, options: str) -> Pairs:
-    """Return the MPI hyperparameters. If `processes` is None, the toolkit starts one process for each GPU."""
-    count = {keys.PROCESSES: processes} if processes is not None else {}
-    return {keys.MPI: True, **count, keys.MPI_OPTIONS: options}
-
-
-def _deepspeed(distribution: DeepSpeed, machines: Machines) -> Pairs:
-    if distribution.launch == "mpi":
-        return _mpi_pairs(distribution.processes_per_instance, "")
-    assert distribution.launch == "torch", "`launch_of` refuses the others"
-    return _torch(Torch(processes_per_instance=distribution.processes_per_instance), machines)
-
-
-def _tensorflow(distribution: TensorFlow, machines: Machines) -> Pairs:  # noqa: ARG001 - as the other writers
-    if distribution.strategy == "parameter_server":
-        return {keys.PARAMETER_SERVER: True}
-    return {keys.MIRRORED: True}
-
-
-def _none(distribution: Any, machines: Machines) -> Pairs:  # noqa: ARG001 - as the other writers
-    return {}
-
-
-_WRITERS: dict[str, Callable[[Any, Machines], Pairs]] = {
-    "torch": _torch,
-    "smddp": _smddp,
-    "smp": _smp,
-    "deepspeed": _deepspeed,
-    "mpi": _mpi,
-    "horovod": _mpi,
-    "tensorflow": _tensorflow,
-    "none": _none,
-}
+    if distribution.version == 2:
+        return parameters | library | {keys.TORCH: True} | _processes(asked, machines)
+    return _mpi(asked or machines.first.gpus, distribution.mpi_options) | parameters | library
 
 
 def encode_values(pairs: Pairs) -> dict[str, str]:
@@ -283,11 +263,6 @@ def launch_pairs(job: TrainingJob, machines: Machines, paths: dict[str, str]) ->
         launch["command"] = resolve_text(job.command, paths)
     else:
         launch["entry_point"] = job.entry_point
-    launch |= _optional(job, machines)
-    return {LAUNCH_KEY: launch}
-
-
-def _optional(job: TrainingJob, machines: Machines) -> JsonObject:
     distribution = job.distribution
     optional: JsonObject = {
         "processes_per_instance": getattr(distribution, "processes_per_instance", None),
@@ -303,4 +278,4 @@ def _optional(job: TrainingJob, machines: Machines) -> JsonObject:
             "parameter_servers": distribution.parameter_servers,
             "workers": distribution.workers,
         }
-    return {key: value for key, value in optional.items() if value is not None}
+    return {LAUNCH_KEY: launch | {key: value for key, value in optional.items() if value is not None}}
