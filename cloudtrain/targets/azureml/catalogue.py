@@ -14,8 +14,6 @@ DATA = Path(__file__).with_name("data")
 
 
 def _explain_unknown(name: str) -> str | None:
-    """Return a sentence about the properties that an unknown size's name suggests; None if it suggests none."""
-
     guessed = guess(name)
     return None if guessed is None else guessed.text
 
@@ -38,7 +36,7 @@ class Curated(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Return the id of the environment's newest build. It stays valid when Microsoft removes old builds."""
+        """The id of the newest build, which stays valid when Microsoft removes old builds."""
         return f"azureml://registries/azureml/environments/{self.name}/labels/latest"
 
 
@@ -111,7 +109,7 @@ def guess(name: str) -> Guess | None:
 
 
 def nearest_size(name: str) -> str | None:
-    """Return the catalogue's most similar name of the same series (`NC`, `ND`); None if no name is similar enough."""
+    """Return the most similar name of the same series (`NC`, `ND`); None if no name is similar enough."""
     from difflib import get_close_matches  # importing it costs start-up time
 
     from cloudtrain.machines.table import instance_types
@@ -158,13 +156,9 @@ def overlay_of(
 ) -> dict[str, Cells]:
     """Return the corrections by size name, in the form that `overlay.read_overlay` reads from the table `azureml`.
 
-    Args:
-        vm_sizes: entries of `value` in Azure ML's answer; sizes that no cluster accepts are left out.
-        usages: entries of `value` in Azure ML's answer.
-        skus: entries of `value` in Microsoft.Compute's answer, of any resource type; None if the account may not read
-            the answer.
-        date: ISO date of the answers, which is also the date of the prices.
-        location: the region of the answers, such as `eastus`.
+    The arguments are the entries of `value` in the answers. Sizes that no cluster accepts are left out. `skus` is None
+    if the account may not read that answer. `date` is the ISO date of the answers, and of the prices; `location` the
+    region.
     """
     quotas = _quotas(usages)
     capabilities = {str(sku.get("name", "")).casefold(): _capabilities(sku) for sku in skus or ()}
@@ -184,8 +178,8 @@ def overlay_of(
 
 
 def _machine(name: str, size: Mapping[str, Any], said: Mapping[str, str], source: str) -> Cells:
-    """Return the columns for a size that the catalogue's own table lacks. `size` comes from `vmSizes`, and `said` from
-    Microsoft.Compute's capabilities; `source` names the origin of the facts.
+    """`size` comes from `vmSizes`, and `said` from Microsoft.Compute's capabilities; `source` names the origin of the
+    facts.
     """
     cells: Cells = {"source": source}
     counts: dict[str, Any] = {"vcpus": size.get("vCPUs"), "gpus": size.get("gpus")}
@@ -263,7 +257,7 @@ def _squeeze(words: str) -> str:
 
 
 def _capabilities(sku: Mapping[str, Any]) -> dict[str, str]:
-    """Return a VM size's capabilities by lower-case name; empty for other resources, such as disks."""
+    """Map lower-case names to values; empty for other resources than VM sizes, such as disks."""
     if str(sku.get("resourceType", "virtualMachines")).casefold() != "virtualmachines":
         return {}
     entries: Sequence[Mapping[str, Any]] = sku.get("capabilities") or ()

@@ -54,9 +54,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def local_layout(body: Body, account: LocalAccount, run_dir: str, run_name: str, workspace: str) -> JobLayout:
-    """Return the job's layout inside the run's folder.
-
-    Each instance has a different host address, because some tools count hosts. All processes listen at 127.0.0.1, on
+    """Each instance has a different host address, because some tools count hosts. All processes listen at 127.0.0.1, on
     free ports that are chosen when the job starts.
     """
     data = f"{run_dir}/data"
@@ -93,7 +91,7 @@ class Stage:
 
     @property
     def programs(self) -> str:
-        """Return the folder with `python` and `python3`, which replace the image's programs."""
+        """The folder with `python` and `python3`, which replace the image's programs."""
         return f"{self.run_dir}/programs"
 
 
@@ -105,7 +103,6 @@ _PORT = re.compile(r"\$\{\{ports\.(\w+)\}\}")
 def specification(
     stage: Stage, context: CompileContext, started: Sequence[Process], *, grace_period: int
 ) -> LaunchSpecification:
-    """Return the launch specification for the processes `started`."""
     layout, run_dir, count = stage.layout, stage.run_dir, len(started)
     programs = tuple(f"{stage.programs}/{name}" for name in ("python", "python3"))
     outputs = {name: layout.paths[f"outputs.{name}"] for name in stage.body.outputs}
@@ -152,14 +149,13 @@ _OWN = ("model", "checkpoint")
 
 
 def _started_process(stage: Stage, process: Process) -> StartedProcess:
-    """Return the process to start. Signals go to its whole process group, because the shell does not forward them."""
+    """Signals go to the process's whole group, because the shell does not forward them."""
     role = "process" if process.role == "rank" else process.role
     shown = replace(process, role=role, env=dict(sorted(process.env.items())))
     return StartedProcess.of(shown, "group", stage.layout.code[process.instance])
 
 
 def _local_places(job: TrainingJob) -> dict[str, str]:
-    """Map outputs to the local paths that the job names for them."""
     places = {name: item.local for name, item in job.outputs.items() if item.local is not None}
     if job.checkpoint is not None and job.checkpoint.local is not None:
         places["checkpoint"] = job.checkpoint.local
@@ -182,11 +178,6 @@ INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVI
 
 
 def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: CompileContext) -> Plan:
-    """Return the plan of a job that runs on this machine as on Azure ML. `context.account` must be a `LocalAccount`.
-
-    Raises:
-        JobError: the job cannot run on Azure ML, or cannot be emulated; the hint names an alternative.
-    """
     account: LocalAccount = context.account
     stage = _stage(job, target, context)
     started = [_here(stage, process) for process in processes(stage.body, stage.layout)]
@@ -208,9 +199,7 @@ def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: Compile
 
 
 def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> Stage:
-    """Compile the job for Azure ML, with this machine's counts, and without requirements, which are not installed
-    here.
-    """
+    """Compile the job for Azure ML with this machine's counts, without requirements, which are not installed here."""
     account: LocalAccount = context.account
     problems = Problems(_horovod_problems(job))
     scaled, _ = problems.value(lambda: scaled_job(job, target, account), (placed_job(job, target), None))
@@ -232,7 +221,6 @@ def _horovod_problems(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _here(stage: Stage, process: Process) -> Process:
-    """Return a copy of the service's process with this machine's network interface and a free MASTER_PORT."""
     env = dict(process.env)
     for name in INTERFACE_VARIABLES:
         if env.get(name) == INTERFACE:
@@ -243,10 +231,7 @@ def _here(stage: Stage, process: Process) -> Process:
 
 
 def _shares(stage: Stage, instance: int, world_size: int) -> dict[str, str]:
-    """Return the variables that the emulation adds to every process.
-
-    On the PATH, the job's `python` comes first, followed by the other programs in the interpreter's folder.
-    """
+    """On the PATH, the job's `python` comes first, followed by the other programs in the interpreter's folder."""
     beside = stage.python.rpartition("/")[0]
     variables = {
         "CLOUDTRAIN_RUN_DIR": stage.run_dir,

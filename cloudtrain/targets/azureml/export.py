@@ -75,9 +75,6 @@ def job_of(request: Mapping[str, Any], run_name: str) -> dict[str, Any]:
     """Return the job with the fields of `command(...)` and of the YAML schema, such as `compute` and `limits.timeout`.
 
     Inputs that are plain values become strings. Empty mappings that azure-ai-ml adds itself are left out.
-
-    Raises:
-        TargetError: azure-ai-ml cannot express a field; the message names the field.
     """
     try:
         fields = _JOB(request["properties"])
@@ -96,9 +93,7 @@ def _refusal(paths: Iterable[str], tool: str = "the SDK of Azure ML") -> TargetE
 
 
 def _id(value: Any) -> str:
-    """Return an asset's id as azure-ai-ml expects it; refuse other texts.
-
-    azure-ai-ml sends complete ids and short names of curated environments unchanged, and resolves the label for an
+    """azure-ai-ml sends complete ids and short names of curated environments unchanged, and resolves the label for an
     asset's newest version as `cloudtrain submit` does. For other texts, it would look something up or upload something
     before it sends the job.
     """
@@ -120,7 +115,7 @@ def _compute(value: Any) -> str:
 
 
 def _seconds(value: Any) -> int:
-    """Return the seconds of an ISO 8601 duration; refuse one that azure-ai-ml would write in another way."""
+    """azure-ai-ml would write some durations in another way."""
     seconds = duration_seconds(text(value))
     if not seconds or duration_text(seconds) != value:
         raise Wordless("")
@@ -289,7 +284,6 @@ RESOURCES = ("instance_count", "instance_type", "locations", "docker_args", "shm
 
 
 def submit_program(job: Mapping[str, Any], place: AccountRef) -> Program:
-    """Return a program that makes the `command(...)` and a client, and sends the job to the workspace."""
     arguments = {
         "credential": _credential(place),
         "subscription_id": place.subscription_id,
@@ -327,9 +321,7 @@ def _object(value: Mapping[str, Any]) -> Call:
 
 
 def _credential(place: AccountRef) -> Call:
-    """Return the call that creates the target's credential. Outside Azure's public cloud, the call names the login
-    service of the cloud.
-    """
+    """Outside Azure's public cloud, the call of the credential names the login service of the cloud."""
     kind = kind_of(place.credential)
     cloud = BUILT_IN.get(place.cloud or "AzureCloud")
     elsewhere = kind.takes_authority and place.cloud and cloud is not None and place.cloud != "AzureCloud"
@@ -354,12 +346,7 @@ _EVERY_MODE = ("ro_mount", "download", "direct")
 
 
 def yaml_job(job: Mapping[str, Any], place: AccountRef, *, remark: str = "") -> str:
-    """Return `job`, the result of `job_of`, as YAML. Comments above it contain the command that sends it to the
-    workspace `place`, and the `remark`.
-
-    Raises:
-        TargetError: the schema cannot express a mode of an input; the message names it.
-    """
+    """Return `job`, the result of `job_of`, as YAML, below the command that sends it to `place`, and the `remark`."""
     wordless = [f"inputs.{name}.mode" for name, item in job.get("inputs", {}).items() if not _has_mode(item)]
     if wordless:
         raise _refusal(wordless, "the YAML of Azure ML")
@@ -378,16 +365,13 @@ def yaml_job(job: Mapping[str, Any], place: AccountRef, *, remark: str = "") -> 
 
 
 def _has_mode(item: Any) -> bool:
-    """Whether the schema accepts the mode of an input."""
     if not isinstance(item, dict) or "mode" not in item:
         return True
     return item["mode"] in (*_EVERY_MODE, *MODES.get(item["type"], ()))
 
 
 def _yaml_job_id(written: str) -> str:
-    """Return an id in the YAML's notation.
-
-    In YAML, ids of Azure Resource Manager and labels begin with `azureml:`. Anything else stays unchanged: a URI, a
+    """In YAML, ids of Azure Resource Manager and labels begin with `azureml:`. Anything else stays unchanged: a URI, a
     short name that already has this prefix, or `serverless`.
     """
     plain = written.startswith("/subscriptions/") or (written.endswith("@latest") and ":" not in written)
@@ -407,9 +391,7 @@ def _dump(document: Mapping[str, Any]) -> str:
 
 
 def _scalar(dumper: Any, text: str) -> Any:
-    """Write a text so that it is read back unchanged.
-
-    Newlines stay newlines. Other characters that YAML takes for line ends, and invisible characters, need double
+    """Newlines stay newlines. Other characters that YAML takes for line ends, and invisible characters, need double
     quotes, because only double quotes can escape them.
     """
     style = '"' if UNSEEN.search(text) else "|" if "\n" in text else None

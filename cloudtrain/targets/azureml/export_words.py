@@ -21,7 +21,7 @@ class Wordless(Exception):
 def part(table: Table, *, always: Collection[str] = ()) -> Convert:
     """Return a function that converts a mapping, field by field, as `table` says. Fields outside `table` are refused.
 
-    A mapping that lacks a field in `always` is refused, because the tool would add the field.
+    So is a mapping that lacks a field in `always`, which the tool would add.
     """
 
     def convert(value: Any) -> dict[str, Any]:
@@ -38,8 +38,6 @@ def part(table: Table, *, always: Collection[str] = ()) -> Convert:
 
 
 def each(how: Convert) -> Convert:
-    """Return a function that converts every value of a mapping with `how`. The keys, the user's names, are kept."""
-
     def convert(value: Any) -> dict[str, Any]:
         wordless: list[str] = []
         found = {name: _collect(how, inner, name, wordless) for name, inner in mapping(value).items()}
@@ -49,7 +47,7 @@ def each(how: Convert) -> Convert:
 
 
 def kinds(field: str, converters: Mapping[str, Convert]) -> Convert:
-    """Return a function that converts a mapping. The value of its field `field` selects one of `converters`."""
+    """The value of the field `field` selects one of `converters` for the rest of a mapping."""
 
     def convert(value: Any) -> Any:
         kind = mapping(value).get(field)
@@ -61,9 +59,7 @@ def kinds(field: str, converters: Mapping[str, Convert]) -> Convert:
 
 
 def not_empty(how: Convert) -> Convert:
-    """Return a function that converts a mapping with `how`. An empty mapping is refused, because the tool would leave
-    it out.
-    """
+    """Refuse an empty mapping, because the tool would leave it out."""
 
     def convert(value: Any) -> Any:
         if value == {}:
@@ -74,10 +70,7 @@ def not_empty(how: Convert) -> Convert:
 
 
 def one_of(table: Mapping[Any, str]) -> Convert:
-    """Return a function that looks up a value in `table`, which holds the tool's name for each value.
-
-    Other values are refused.
-    """
+    """Return a function that looks up the tool's name of a value in `table`. Other values are refused."""
 
     def convert(value: Any) -> str:
         if isinstance(value, bool | dict | list) or value not in table:
@@ -88,8 +81,6 @@ def one_of(table: Mapping[Any, str]) -> Convert:
 
 
 def constant(expected: Any) -> Convert:
-    """Return a function that accepts only `expected`, because the tool always writes this value."""
-
     def convert(value: Any) -> Any:
         if value != expected or type(value) is not type(expected):
             raise Wordless("")
@@ -99,8 +90,6 @@ def constant(expected: Any) -> Convert:
 
 
 def of_type(*types: type) -> Convert:
-    """Return a function that accepts only values of `types`, unchanged."""
-
     def convert(value: Any) -> Any:
         if type(value) not in types:
             raise Wordless("")
@@ -113,7 +102,6 @@ text, count, flag, mapping = of_type(str), of_type(int), of_type(bool), of_type(
 
 
 def texts(value: Any) -> list[str]:
-    """Return a list of texts unchanged; refuse anything else."""
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise Wordless("")
     return value

@@ -46,7 +46,6 @@ def service_paths(body: Body, data: str) -> dict[str, str]:
 
 
 def is_literal(item: Mapping[str, Any]) -> bool:
-    """Return whether an input is a literal value instead of data."""
     return item.get("jobInputType") == "literal"
 
 
@@ -150,10 +149,7 @@ def addresses(network: str, first: int, count: int) -> tuple[str, ...]:
 
 
 def service_layout(body: Body, run_name: str, workspace_id: str, gpus: int | None) -> JobLayout:
-    """Return the layout of a job on the service.
-
-    The addresses and the job's folder are examples; Azure assigns the real ones when the job starts.
-    """
+    """The addresses and the job's folder are examples; Azure assigns the real ones when the job starts."""
     hosts = addresses("10.0", FIRST_ADDRESS, body.instances)
     folder = f"{JOBS}/{run_name}"
     data = f"{folder}/cap/data-capability/wd"
@@ -193,7 +189,7 @@ class Task:
 
 
 def tasks(body: Body) -> tuple[Task, ...]:
-    """Return the parameter servers, followed by the workers. Default: one worker for each instance."""
+    """Return the parameter servers, followed by the workers."""
     servers, workers = body.parameter_servers, body.workers
     behind = servers if servers + workers <= body.instances else 0
     roles = [("ps", number, number % body.instances) for number in range(servers)]
@@ -251,10 +247,7 @@ class Group(NamedTuple):
 
 
 def _pytorch(body: Body, layout: JobLayout) -> Iterator[Group]:
-    """Yield PyTorch's processes.
-
-    The service starts the processes itself, without torchrun, so variables that only torchrun sets are missing.
-    """
+    """The service starts the processes itself, without torchrun, so variables that only torchrun sets are missing."""
     address, port = layout.listen(0, MASTER_PORT)
     count = body.processes_per_instance
 
@@ -274,7 +267,7 @@ def _pytorch(body: Body, layout: JobLayout) -> Iterator[Group]:
 
 
 def _mpi(body: Body, layout: JobLayout) -> Iterator[Group]:
-    """Yield the processes that the service's mpirun starts. MASTER_ADDR, RANK and WORLD_SIZE are not set for them."""
+    """MASTER_ADDR, RANK and WORLD_SIZE are not set for the processes of the service's mpirun."""
     count = body.processes_per_instance
     world = len(layout.hosts) * count
     master = {"AZ_BATCHAI_MPI_MASTER_NODE": "localhost"}
@@ -301,7 +294,7 @@ def _mpi(body: Body, layout: JobLayout) -> Iterator[Group]:
 
 
 def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Group]:
-    """Yield TensorFlow's processes: parameter servers, then workers. Their AZUREML_PROCESS_NAME is unknown."""
+    """Parameter servers come first. The AZUREML_PROCESS_NAME of TensorFlow's processes is unknown."""
     every = tasks(body)
     workers, cluster = sum(task.kind == "worker" for task in every), cluster_text(every, layout)
     on_instance, local_ranks = [0] * body.instances, []
@@ -324,10 +317,7 @@ def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Group]:
 
 
 def _none(body: Body, layout: JobLayout) -> Iterator[Group]:  # noqa: ARG001 - the table's
-    """Yield one process, on the first instance.
-
-    Azure does not document what several instances do without a distribution.
-    """
+    """Azure does not document what several instances do without a distribution."""
     yield Group("process", ((0, 1),), lambda _: Rank(0, 0, 0, {"AZUREML_PROCESS_NAME": "main"}, {}))
 
 
@@ -340,7 +330,6 @@ _STARTS: dict[str, Callable[[Body, JobLayout], Iterator[Group]]] = {
 
 
 def _on_each(layout: JobLayout, count: int) -> tuple[tuple[int, int], ...]:
-    """Return pairs of instance and number of ranks, in the order of the instances."""
     return tuple((instance, count) for instance in range(len(layout.hosts)))
 
 
@@ -362,9 +351,7 @@ LONG = (
 
 
 def common_variables(body: Body, layout: JobLayout, instance: int, *, whole: bool = True) -> dict[str, str]:
-    """Return the variables that all processes of an instance get: the job's own, the paths of its data, and the
-    service's. The service's variables override the job's. If `whole` is false, the variables in `LONG` are left out.
-    """
+    """The service's variables override the job's. If `whole` is false, the variables in `LONG` are left out."""
     variables = dict(body.variables)
     for name, item in body.inputs.items():
         prefix = "AZUREML_PARAMETER" if is_literal(item) else "AZURE_ML_INPUT"
@@ -377,10 +364,7 @@ def common_variables(body: Body, layout: JobLayout, instance: int, *, whole: boo
 
 
 def _of_the_run(body: Body, layout: JobLayout) -> dict[str, str]:
-    """Return the variables that name the run, its experiment and its workspace, as in a published pod specification.
-
-    `AZUREML_ARM_PROJECT_NAME` is the name of the experiment.
-    """
+    """These are in a published pod specification. `AZUREML_ARM_PROJECT_NAME` is the name of the experiment."""
     parts = layout.workspace_id.split("/")
     return {
         "AZUREML_ARM_PROJECT_NAME": body.experiment,
@@ -397,9 +381,7 @@ def _of_the_run(body: Body, layout: JobLayout) -> dict[str, str]:
 
 
 def _of_the_instance(layout: JobLayout, instance: int) -> dict[str, str]:
-    """Return the instance's variables.
-
-    AZ_BATCH_* are set only if the job has several instances, as documented. Microsoft's DeepSpeed example relies on
+    """AZ_BATCH_* are set only if the job has several instances, as documented. Microsoft's DeepSpeed example relies on
     their absence from jobs with one instance.
     """
     variables = {
@@ -417,9 +399,7 @@ def _of_the_instance(layout: JobLayout, instance: int) -> dict[str, str]:
 
 
 def _of_all_hosts(layout: JobLayout, instance: int) -> dict[str, str]:
-    """Return one instance's variables with the addresses of all instances.
-
-    `rank` in AZUREML_CR_DISTRIBUTED_CONFIG is the instance's number. On Kubernetes, Azure ML writes the name of a
+    """`rank` in AZUREML_CR_DISTRIBUTED_CONFIG is the instance's number. On Kubernetes, Azure ML writes the name of a
     variable instead.
     """
     config = {"AZUREML_CR_DISTRIBUTED_CONFIG": json.dumps({"rank": instance, "host_list": list(layout.hosts)})}
@@ -432,10 +412,7 @@ def _of_all_hosts(layout: JobLayout, instance: int) -> dict[str, str]:
 
 
 def view(body: Body, run_name: str, workspace_id: str, gpus: int | None) -> Processes:
-    """Return the job's processes for `Plan.processes`, without the environment variables in `LONG`.
-
-    `workspace_id` is the workspace's ARM id, and `gpus` the number of GPUs of each instance; None if unknown.
-    """
+    """Return the processes for `Plan.processes`, without the variables in `LONG`. `gpus` are those of each instance."""
     return Processes(_groups(body, service_layout(body, run_name, workspace_id, gpus), whole=False))
 
 

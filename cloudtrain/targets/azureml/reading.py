@@ -244,7 +244,7 @@ _PATHS: dict[ValuePath, KeysOf] = {
 
 
 class AzureMLReading(Reading):
-    """The body of a command job."""
+    """The body of a command job, in the words of the job."""
 
     paths = _PATHS
 
@@ -373,7 +373,6 @@ def is_whole(value: Any, least: int) -> bool:
 
 
 def read(subject: Subject) -> AzureMLReading:
-    """Return the reading of a body for Azure ML."""
     assert isinstance(subject.reading, AzureMLReading)
     return subject.reading
 

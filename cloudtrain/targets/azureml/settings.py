@@ -137,7 +137,6 @@ class AzureML(TargetSettings):
 
 
 def az_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder of az's settings, usually `~/.azure`."""
     home = environ.get("HOME") or environ.get("USERPROFILE") or "~"
     return expand_home(environ.get("AZURE_CONFIG_DIR") or f"{home}/.azure")
 
@@ -184,6 +183,12 @@ _LONGEST = 64 * 1024
 """Largest accepted `config.json` in bytes; a real one has about three hundred."""
 
 
+def workspace_id(subscription: str, group: str, name: str) -> str:
+    """Return a workspace's id in Azure Resource Manager."""
+    provider = "providers/Microsoft.MachineLearningServices"
+    return f"/subscriptions/{subscription}/resourceGroups/{group}/{provider}/workspaces/{name}"
+
+
 class AzureMLAccount(NamedTuple):
     """The account settings of the Azure ML target, as far as they are known without the network."""
 
@@ -212,11 +217,7 @@ class AzureMLAccount(NamedTuple):
 
     @property
     def workspace_id(self) -> str:
-        """Return the workspace's id in Azure Resource Manager."""
-        return (
-            f"/subscriptions/{self.subscription_id}/resourceGroups/{self.resource_group}"
-            f"/providers/Microsoft.MachineLearningServices/workspaces/{self.workspace}"
-        )
+        return workspace_id(self.subscription_id, self.resource_group, self.workspace)
 
 
 def examine(settings: AzureML, account: AzureMLAccount) -> str:  # noqa: ARG001 - as the other targets
@@ -227,9 +228,7 @@ def examine(settings: AzureML, account: AzureMLAccount) -> str:  # noqa: ARG001 
 
 
 def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> AzureMLAccount:
-    """Return the target's account settings. Missing settings come from `config.json` and from the defaults of `az`.
-
-    The nearest `config.json` in `folder` or a folder above it is used.
+    """Missing settings come from the nearest `config.json` in `folder` or above, and from the defaults of `az`.
 
     Raises:
         SettingsError: the settings would come from a `config.json` that another user could have written.
@@ -257,10 +256,7 @@ def _agree(known: Mapping[str, str], found: Mapping[str, str]) -> bool:
 
 
 def _config(folder: Path) -> tuple[Path | None, dict[str, str]]:
-    """Return the nearest `config.json` that names a workspace, and the settings in it.
-
-    The file may come from the studio or from an unrelated program, so the caller decides whether to use it.
-    """
+    """The file may come from the studio or from an unrelated program, so the caller decides whether to use it."""
     for place in (folder, *folder.parents):
         for file in (place / ".azureml" / "config.json", place / "config.json"):
             if file.is_file() and (found := _workspace_in(_bytes_of(file))):
@@ -276,7 +272,6 @@ def _bytes_of(file: Path) -> bytes:
 
 
 def _workspace_in(content: bytes) -> dict[str, str]:
-    """Return the workspace settings of a `config.json` if they are complete; otherwise an empty dict."""
     try:
         names = json.loads(content.decode("utf-8-sig"))
         json.dumps(names, ensure_ascii=False).encode()  # half of a character cannot be sent
@@ -289,8 +284,8 @@ def _workspace_in(content: bytes) -> dict[str, str]:
 
 
 def _defaults_of_az(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that `az configure --defaults group=... workspace=...` and `az account set` have stored. The
-    environment variables of az take precedence.
+    """Read what `az configure --defaults group=... workspace=...` and `az account set` have stored. The environment
+    variables of az take precedence.
     """
     folder = az_folder(environ)
     defaults = dict(_section(folder / "config", "defaults"))
@@ -349,6 +344,4 @@ class AccountRef(NamedTuple):
 
     @property
     def workspace_id(self) -> str:
-        """Return the workspace's id in Azure Resource Manager."""
-
-        return AzureMLAccount(self.subscription_id, self.resource_group, self.workspace).workspace_id
+        return workspace_id(self.subscription_id, self.resource_group, self.workspace)

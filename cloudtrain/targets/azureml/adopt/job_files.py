@@ -90,7 +90,6 @@ def originals_in_job_file(data: Mapping[str, Any], folder: str | None) -> list[O
 
 
 def not_a_command(kind: str) -> UsageError:
-    """Return the error for a document that is not a command job."""
     title = _KINDS.get(kind, f"a job of the type `{kind}`")
     hint = "cloudtrain adopts command jobs; `cloudtrain init` writes a job file to fill in by hand"
     return UsageError(f"the document is {title} of Azure ML, not a command job", hint=hint, code="CT981")
@@ -172,7 +171,7 @@ def search_left_out(data: Mapping[str, Any], spell: Callable[[str], str] = str) 
 
 
 def _first_of(space: Mapping[str, Any]) -> Any:
-    """Return one value of a search space: the first choice, the lower bound or the mean; 0 if it has none of them."""
+    """The first choice, the lower bound or the mean of a search space; 0 if it has none of them."""
     values = space.get("values")
     if isinstance(values, list) and values:
         return values[0]
@@ -180,7 +179,6 @@ def _first_of(space: Mapping[str, Any]) -> Any:
 
 
 def _steps(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
-    """Yield the command jobs that a pipeline file defines inline."""
     jobs = _mapping(data.get("jobs"))
     defaults = _mapping(data.get("settings"))
     inline = {name: job for name, job in jobs.items() if isinstance(job, Mapping) and "command" in job}
@@ -201,7 +199,6 @@ def _steps(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
 
 
 def why_left_out(step: Any) -> str:
-    """Return why a step of a pipeline is not adopted, and how to write a job for it."""
     component = str(_mapping(step).get("component") or _mapping(step).get("componentId") or "")
     if not component:
         kind = _mapping(step).get("type")
@@ -283,7 +280,7 @@ def _environment(given: Any, code: Any, folder: str | None, files: dict[str, str
 
 
 def _environment_file(path: str, folder: str | None) -> dict[str, Any]:
-    """Read an environment file, and make its paths relative to the job file's folder."""
+    """Paths become relative to the job file's folder."""
     import yaml
 
     place = os.path.join(folder or ".", path)  # noqa: PTH118

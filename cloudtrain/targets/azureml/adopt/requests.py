@@ -133,7 +133,6 @@ ENVIRONMENT_WORDS = ("asset_name", "asset_version", "description", "tags")
 
 
 def drafts_of(original: Original) -> Iterator[Draft]:
-    """Yield the one job that compiles to the original's body."""
     body, comments = Body(original.request), dict[ValuePath, str]()
     properties = body.properties
     title = original.name or properties.get("displayName") or properties.get("experimentName") or "training"
@@ -182,7 +181,6 @@ def _source(original: Original, code: Any, comments: dict[ValuePath, str]) -> st
 
 
 def is_local(place: str) -> bool:
-    """Return whether an address is a path on this machine."""
     return not place.startswith((*SCHEMES, "azureml:", "/subscriptions/", "git+", "run:"))
 
 
@@ -345,10 +343,7 @@ class AzureMLAdopter:
     drafts = staticmethod(drafts_of)
 
     def context(self, original: Original, settings: AzureML) -> CompileContext:
-        """Return a compile context with the original job's name and the workspace in `settings`.
-
-        The workspace that is configured on this machine is ignored.
-        """
+        """The workspace that is configured on this machine is ignored."""
         account = account_of(settings, {"AZURE_CONFIG_DIR": "/nonexistent"}, File("/nonexistent"))
         environment = original.request["properties"].get("environmentId")
         conda = environment.get("condaFile") if isinstance(environment, Mapping) else None

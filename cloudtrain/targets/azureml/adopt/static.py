@@ -91,7 +91,6 @@ def _draft(
 
 
 def _plain(value: Any) -> Any:
-    """Convert objects of the SDK to the notation of a job file."""
     if isinstance(value, StaticCall):
         kind = value.name.rpartition(".")[2]
         words = {} if kind.endswith("ResourceConfiguration") else _CLASSES.get(kind)
@@ -100,7 +99,6 @@ def _plain(value: Any) -> Any:
 
 
 def _workspace(calls: Sequence[StaticCall]) -> dict[str, Any]:
-    """Return the workspace settings that the script gives to its `MLClient`."""
     client = next((call for call in calls if call.name.rpartition(".")[2] == "MLClient"), None)
     if client is None:
         return {}

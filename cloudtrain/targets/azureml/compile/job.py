@@ -49,9 +49,6 @@ if TYPE_CHECKING:
 def option_variables(job: TrainingJob) -> dict[str, str]:
     """Return the variables that replace the job's mpirun options: `NAME` for `-x NAME=VALUE`, and `OMPI_MCA_NAME` for
     `--mca NAME VALUE`.
-
-    Raises:
-        JobError: no variable can replace an option.
     """
     distribution = job.distribution
     if not isinstance(distribution, MPI | Horovod):
@@ -146,7 +143,7 @@ SERVICES = {"ssh": "SSH", "tensor_board": "TensorBoard", "jupyter_lab": "Jupyter
 
 
 class Parts(NamedTuple):
-    """A job and the decisions about it, such as `machines`. The request is written from them."""
+    """A job and the decisions from which the request is written."""
 
     job: TrainingJob
     target: AzureML
@@ -223,11 +220,7 @@ def size_text(size: int) -> str:
 
 
 def _queue(job: TrainingJob, target: AzureML) -> dict[str, Any] | None:
-    """Return the body's `queueSettings`: job tier and priority. On a cluster, spot capacity is the cluster's setting.
-
-    Raises:
-        JobError: the job asks for spot capacity on a cluster, or for two tiers.
-    """
+    """On a cluster, spot capacity is the cluster's setting."""
     queue: dict[str, Any] = {}
     if job.spot is not None:
         problems = list(_spot_problems(target))
@@ -374,7 +367,7 @@ def compile_azureml(job: AnyJob, target: AzureML, context: CompileContext) -> Pl
 
 
 def _compile(job: TrainingJob, target: AzureML, context: CompileContext, problems: Problems) -> Plan:
-    """Return the plan; if there are problems, raise JobError with all of them, including those in `problems`."""
+    """Collect all problems before any is raised."""
     parts = parts_of(job, target, context, problems)
     body = request_of(parts, problems)
     request = problems.value(lambda: overridden(body, overrides_of(job, "azureml")), None)
@@ -418,11 +411,7 @@ def parts_of(job: TrainingJob, target: AzureML, context: CompileContext, problem
 
 
 def overridden(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the user's overrides into the body's `properties`.
-
-    Raises:
-        JobError: the overrides remove a field that the plan reads, or change its type.
-    """
+    """Merge the user's overrides into the body's `properties`."""
     properties = merged(request["properties"], overrides)
     problems = [
         Problem(
@@ -465,7 +454,7 @@ _SHAPES: dict[str, tuple[type | tuple[type, ...], str]] = {
 
 
 def _uploads(parts: Parts, request: Mapping[str, Any]) -> list[Upload]:
-    """Return the uploads that the request needs, leaving out those that the overrides have replaced."""
+    """Uploads that the overrides have replaced are left out."""
     bundle = parts.context.bundle
     code = code_id(parts.account.workspace_id, bundle.sha256)
     uploads = [Upload("code", bundle.sha256, code, bundle.size, bundle.file_count)]

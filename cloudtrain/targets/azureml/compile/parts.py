@@ -17,11 +17,7 @@ from cloudtrain.targets.common.compiling import type_by_gpu
 
 
 def distribution_of(job: TrainingJob, machines: MachineGroup) -> dict[str, Any] | None:
-    """Return the body's `distribution`; None for a single process without a distribution.
-
-    Raises:
-        JobError: Azure ML lacks the distribution; the hint names the alternative.
-    """
+    """Return the body's `distribution`; None for a single process without a distribution."""
     return _ROWS[job.distribution.type](job, machines)
 
 
@@ -31,13 +27,7 @@ def is_launcher(job: TrainingJob) -> bool:
 
 
 def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
-    """Return the number of processes on each instance.
-
-    The body always contains the number, because the service's default of one would leave seven of eight GPUs idle.
-
-    Raises:
-        JobError: the number is neither in the job nor in the catalogue.
-    """
+    """The body always has the number: the service's default of one would leave seven of eight GPUs idle."""
     count: int | None = getattr(job.distribution, "processes_per_instance", None)
     count = count or (machines.known.devices if machines.known else None)
     if count is not None:
@@ -208,7 +198,6 @@ def parse_label(written: object) -> Labelled | None:
 
 
 def is_label(written: str) -> bool:
-    """Whether the text is `name@label`."""
     return _LABEL.fullmatch(written.removeprefix(_PREFIX)) is not None
 
 
@@ -245,11 +234,6 @@ def is_own_type(compute: str, name: str) -> bool:
 
 
 def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
-    """Return the machines that the job asks for.
-
-    Raises:
-        JobError: the job asks for something that only SageMaker has, or for a GPU that no instance type has.
-    """
     resources = job.resources
     end = "works only on SageMaker; Azure ML has no equivalent"
     problems = [
@@ -280,7 +264,6 @@ _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
 
 
 def duration_text(seconds: int) -> str:
-    """Return seconds as an ISO 8601 duration."""
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)

@@ -62,10 +62,7 @@ def data_place(
     *,
     is_file: bool,
 ) -> tuple[str, str]:
-    """Return the address of the storage folder for an upload of local data, and the address of the data in it.
-
-    The folder is in the workspace's own datastore. The address of a folder ends with a slash, as the SDK writes it.
-    """
+    """The folder is in the workspace's own datastore. The address of a folder ends with a slash, as the SDK writes it."""
     root = f"{LOCAL_UPLOAD}/{sha256}"
     return (root, f"{root}/{name}") if is_file else (f"{root}/{name}", f"{root}/{name}/")
 
@@ -86,10 +83,7 @@ def free_texts(job: TrainingJob) -> list[str]:
 
 
 def inputs_of(job: TrainingJob, account: AzureMLAccount, problems: list[Problem]) -> dict[str, Any]:
-    """Return the body's `inputs`.
-
-    Inputs that Azure ML cannot read are added to `problems`, and get a placeholder in the body.
-    """
+    """Inputs that Azure ML cannot read are added to `problems`, and get a placeholder in the body."""
     inputs: dict[str, Any] = {}
     for name, item in job.inputs.items():
         count = len(problems)
@@ -100,10 +94,7 @@ def inputs_of(job: TrainingJob, account: AzureMLAccount, problems: list[Problem]
 
 
 def outputs_of(job: TrainingJob, run_name: str, problems: list[Problem]) -> dict[str, Any]:
-    """Return the body's `outputs`: the declared ones, plus the model and checkpoint outputs that cloudtrain adds.
-
-    If a declared output has the checkpoint output's name, a problem is added to `problems`.
-    """
+    """Return the declared outputs, plus those for the model and the checkpoints, which cloudtrain adds."""
     outputs = {name: _output(item) for name, item in job.outputs.items()}
     writes_model = job.entry_point is not None or f"outputs.{MODEL}" in references_in(job.command or "")
     if MODEL not in outputs and writes_model:
@@ -190,12 +181,6 @@ class ChosenEnvironment(NamedTuple):
 
 
 def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironment:
-    """Return the environment that the job names.
-
-    Raises:
-        JobError: the job names no environment, an environment without a version, or a framework for which there is no
-            curated environment.
-    """
     environment = job.environment
     image = environment.image.of("azureml") if environment.image else None
     registered = environment.of("azureml")
@@ -253,9 +238,7 @@ def _asset_from_image(environment: Environment, image: str, context: CompileCont
 
 
 def _asset_from_build(environment: Environment, folder: str, context: CompileContext) -> ChosenEnvironment:
-    """Return an environment that is built from a folder.
-
-    By default a hash of the folder's content identifies the environment, because the folder's address is known only
+    """By default a hash of the folder's content identifies the environment, because the folder's address is known only
     after the upload.
     """
     dockerfile = posixpath.normpath(environment.dockerfile or "Dockerfile")
@@ -336,11 +319,6 @@ LAUNCHER = "cloudtrain.runtime.deepspeed_launcher"
 
 
 def command_of(job: TrainingJob) -> str:
-    """Return the body's `command`.
-
-    Raises:
-        JobError: the job has nothing to run.
-    """
     texts = reference_texts(job)
     if job.command is not None:
         line = resolve_text(job.command, texts)
@@ -360,8 +338,8 @@ def command_of(job: TrainingJob) -> str:
 def quote_word(word: str, free: Collection[str] = ()) -> str:
     """Quote one word of a shell line if needed. References such as `${{inputs.data}}` in the word stay unchanged.
 
-    A word that contains a reference in `free` is always quoted, because the service replaces these references with text
-    that the shell could split or interpret.
+    A word with a reference in `free` is always quoted: the service puts text there that the shell could split or
+    interpret.
     """
     if word and _PLAIN.fullmatch(_REFERENCE.sub("", word)) and not any(text in word for text in free):
         return word
@@ -405,11 +383,8 @@ _SHORT = re.compile(r"azureml://(?=datastores/)", re.IGNORECASE)
 def places_of(body: Mapping[str, Any], run_name: str, workspace: str) -> dict[str, str]:
     """Map a job's results (`model`, `checkpoint`, `outputs/NAME`) to their addresses.
 
-    A datastore's address includes the workspace, so it is also valid in other workspaces.
-
-    Args:
-        body: body of the PUT that creates the job, or of the answer that describes the job.
-        workspace: the workspace's ARM id.
+    A datastore's address includes the workspace, so it is also valid in other workspaces. `body` is that of the PUT, or
+    of the answer that describes the job; `workspace` is an ARM id.
     """
     outputs = body["properties"].get("outputs") or {}
     named = {
@@ -421,7 +396,6 @@ def places_of(body: Mapping[str, Any], run_name: str, workspace: str) -> dict[st
 
 
 def _long(uri: str, workspace: str) -> str:
-    """Add the workspace's id to an address such as `azureml://datastores/...`."""
     scope = workspace.replace("/providers/Microsoft.MachineLearningServices", "").strip("/")
     return _SHORT.sub(lambda _: f"azureml://{scope}/", uri)
 

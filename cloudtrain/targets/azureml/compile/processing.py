@@ -34,7 +34,6 @@ _ONLY_TRAINING = ("processes", "distribution", "checkpoint")
 
 
 def as_command_job(job: ProcessingJob) -> TrainingJob:
-    """Return the training job that does the work of a processing job on Azure ML."""
     view = job.as_training()
     return view.model_copy(
         update={
@@ -51,7 +50,6 @@ def as_command_job(job: ProcessingJob) -> TrainingJob:
 
 
 def as_processing_plan(job: ProcessingJob, plan: Plan) -> Plan:
-    """Return `plan`, the plan of the command job, with the summary and notes of the processing job."""
     summary = {label: text for label, text in plan.summary if label not in _ONLY_TRAINING}
     if "script" in summary:
         summary["script"] = job.entry_point or job.command or ""
@@ -62,7 +60,6 @@ def as_processing_plan(job: ProcessingJob, plan: Plan) -> Plan:
 
 
 def _command(job: ProcessingJob, view: TrainingJob) -> str | None:
-    """Return the shell line that every instance runs; None if the job has nothing to run."""
     literals = {f"inputs.{n}": hyperparameter_text(i.value) for n, i in job.inputs.items() if i.value is not None}
     texts = reference_texts(view) | literals
     if job.command is not None:
@@ -83,12 +80,11 @@ def _command(job: ProcessingJob, view: TrainingJob) -> str | None:
 
 
 def shard_problems(job: ProcessingJob) -> list[Problem]:
-    """Report inputs with `shard: true` that cannot be sharded."""
     return [problem for name, item in job.inputs.items() if item.shard for problem in _shard_problems(name, item)]
 
 
 def _shard_problems(name: str, item: Input) -> Iterator[Problem]:
-    """Report an input that cannot be sharded, because it is not a folder of separate files when the script starts."""
+    """Only a folder of separate files can be sharded, and it must be there when the script starts."""
     why, hint = None, "remove `shard: true`; every instance then gets the whole input"
     if item.value is not None:
         why = "is a plain value"

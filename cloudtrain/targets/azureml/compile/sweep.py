@@ -34,11 +34,7 @@ _ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a separate 
 
 
 def compile_azureml_sweep(sweep: Sweep, target: AzureML, context: CompileContext) -> Plan:
-    """Return the plan of a sweep. Its request is the body of a sweep job.
-
-    Raises:
-        JobError: the service cannot run the sweep (CT061), or no trial can run.
-    """
+    """Return the plan of a sweep. Its request is the body of a sweep job."""
     trial = compile_azureml(sweep.job, target, context)
     marks = {name: f"CLOUDTRAIN{index}SEARCH" for index, name in enumerate(sweep.space.ranges)}
     marked = compile_azureml(sweep.trial_job(marks), target, context)

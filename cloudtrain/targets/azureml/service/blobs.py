@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 from cloudtrain.errors import TargetError, TargetUnreachable
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.service.client import DATASTORE, Client
+from cloudtrain.targets.azureml.settings import workspace_id
 from cloudtrain.targets.common.services import Denied, Expired
 
 # Parse the addresses of files that Azure ML uses: paths in datastores and in storage accounts.
@@ -50,7 +51,6 @@ class DatastorePlace:
 
     @property
     def home(self) -> DatastorePlace:
-        """The datastore itself."""
         return replace(self, path="")
 
 
@@ -65,7 +65,6 @@ class BlobPlace:
 
     @property
     def home(self) -> BlobPlace:
-        """The container itself."""
         return replace(self, path="")
 
 
@@ -104,10 +103,7 @@ def _blob_host(host: str) -> str:
 def _arm_id(text: str) -> str:
     match = _WORKSPACE.fullmatch(text)
     assert match is not None, "the address's own pattern has matched it"
-    return (
-        f"/subscriptions/{match['sub']}/resourceGroups/{match['group']}"
-        f"/providers/Microsoft.MachineLearningServices/workspaces/{match['name']}"
-    )
+    return workspace_id(match["sub"], match["group"], match["name"])
 
 
 Result = TypeVar("Result")
@@ -155,11 +151,6 @@ class Blobs:
         self._containers: dict[Where, Container] = {}
 
     def container(self, where: Where) -> Container:
-        """Return the container of a folder or file in storage.
-
-        Raises:
-            TargetError: the datastore does not exist, or does not store blobs.
-        """
         home = where.home
         with self._lock:
             if home not in self._containers:
@@ -178,7 +169,6 @@ class Blobs:
         return Container(self, account_url, name, [lambda: self.client.credential, lambda: self._secret(store)])
 
     def at(self, url: str) -> Any:
-        """Return a client for the blob at an address that contains its key."""
         storage = require("azure.storage.blob", extra="azureml")
         return storage.BlobClient.from_blob_url(url, **self.options)
 
@@ -271,7 +261,6 @@ class Container:
         return self._try(about, operation, client)
 
     def names(self, prefix: str) -> list[str]:
-        """Return the names of the blobs that begin with `prefix`, without Data Lake's folders."""
         return list(self.sizes(prefix))
 
     def sizes(self, prefix: str) -> dict[str, int]:
@@ -313,15 +302,9 @@ class Container:
 def read(
     blob: Any, offset: int, *, unless: str | None = None, only: str | None = None, length: int = READ
 ) -> Piece | None:
-    """Read at most `length` bytes of a blob, beginning at `offset`.
+    """Read at most `length` bytes of a blob, beginning at `offset`. `blob` is a BlobClient of azure-storage-blob.
 
-    Args:
-        blob: a BlobClient of azure-storage-blob.
-        unless: an ETag; the result is None if the blob still has this ETag.
-        only: an ETag; the result is None if the blob has another ETag.
-
-    Raises:
-        AzureError: of azure-core.
+    The result is None if the blob still has the ETag `unless`, or another one than `only`. Errors are azure-core's.
     """
     core = require("azure.core", extra="azureml")
     exceptions = require("azure.core.exceptions", extra="azureml")
@@ -355,11 +338,7 @@ _HISTORY, _RESOLVE = "v1.0", "1.5.0"
 
 
 def resolved_place(client: Client, run_name: str, output: str) -> str | None:
-    """Return the address of an output; None if the run history has none.
-
-    Raises:
-        TargetError: see `provider_errors`.
-    """
+    """Return the address of an output; None if the run history has none."""
     services, workspace = client.service("api"), client.place.workspace_id
     query, path = {"runId": run_name, "selectRunMetadata": True}, f"{services}/history/v1.0{workspace}/rundata"
     run = client.post(path, query, api_version=_HISTORY).get("runMetadata") or {}

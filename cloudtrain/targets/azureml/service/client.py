@@ -90,10 +90,7 @@ BUILT_IN = {
 
 
 def known_cloud(name: str | None, environ: Mapping[str, str]) -> Cloud | None:
-    """Return the target's cloud if it is built in, so that no request is needed; otherwise None.
-
-    `name`: see `cloud_of`.
-    """
+    """Return the cloud if it is built in, so that no request is needed; otherwise None. `name`: see `cloud_of`."""
     name = name or environ.get(CURRENT)
     if name is None:
         return None if environ.get(METADATA_URL) else BUILT_IN["AzureCloud"]
@@ -103,13 +100,8 @@ def known_cloud(name: str | None, environ: Mapping[str, str]) -> Cloud | None:
 def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str], Any]) -> Cloud:
     """Return the cloud of a target. Clouds that are not built in are looked up at ARM_CLOUD_METADATA_URL.
 
-    Args:
-        name: the target's setting `cloud`. Default: AZUREML_CURRENT_CLOUD, or else the cloud whose resource manager
-            has the host of ARM_CLOUD_METADATA_URL, or else the public cloud.
-        fetch: gets the JSON data at an address.
-
-    Raises:
-        SettingsError: the cloud is unknown.
+    By default (`name` is the target's setting) it is that of AZUREML_CURRENT_CLOUD, or else the cloud whose resource
+    manager has the host of ARM_CLOUD_METADATA_URL, or else the public cloud. `fetch` gets the JSON data at an address.
     """
     built_in = known_cloud(name, environ)
     if built_in is not None:
@@ -134,7 +126,6 @@ def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str]
 
 
 def _read_clouds(answer: Any) -> Iterator[Cloud]:
-    """Yield the clouds in the JSON data at ARM_CLOUD_METADATA_URL, which describes one cloud or a list of clouds."""
     for item in answer if isinstance(answer, list) else [answer]:
         try:
             yield Cloud(
@@ -194,11 +185,7 @@ ANY = Kind("DefaultAzureCredential", f"log in: `az login`, or {_SERVICE_PRINCIPA
 
 
 def kind_of(name: str | None) -> Kind:
-    """Return the kind of credential with the name `name`; for None, the kind that tries all others in turn.
-
-    Raises:
-        SettingsError: `name` is not a kind of credential.
-    """
+    """For None, return the kind that tries all others in turn."""
     if name is None:
         return ANY
     if name not in KINDS:
@@ -207,12 +194,7 @@ def kind_of(name: str | None) -> Kind:
 
 
 def credential_of(name: str | None, cloud: Cloud, environ: Mapping[str, str]) -> Any:
-    """Return a credential that gets tokens from `cloud`, and new tokens when they expire.
-
-    Raises:
-        SettingsError: `name` is not a kind of credential, or a variable or file that it needs is missing.
-        MissingExtra: azure-identity is not installed.
-    """
+    """Return a credential of azure-identity that gets tokens from `cloud`, and new tokens when they expire."""
     kind = kind_of(name)
     identity = require("azure.identity", extra="azureml")
     options: dict[str, Any] = {}
@@ -291,21 +273,19 @@ class Client:
         self._pipelines: dict[bool, Any] = {}
 
     def get(self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None) -> Any:
-        """Return the JSON data at a path. Raises: see `send`."""
         return self.send("GET", path, api_version=api_version, query=query)
 
     def put(self, path: str, body: Any, *, api_version: str | None = None) -> Any:
-        """Create or replace a resource. Raises: see `send`."""
         return self.send("PUT", path, api_version=api_version, content=_encode(body))
 
     def post(self, path: str, body: Any = None, *, api_version: str | None = None) -> Any:
-        """Send a POST request that is safe to repeat. Raises: see `send`."""
+        """Send a POST request, which must be safe to repeat."""
         return self.send("POST", path, api_version=api_version, content=None if body is None else _encode(body))
 
     def pages(
         self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None
     ) -> Iterator[list[Any]]:
-        """Yield the items of a list, page by page; each page is requested when needed. Raises: see `send`."""
+        """Yield the items of a list, page by page; each page is requested when needed."""
         page = self.get(path, api_version=api_version, query=query)
         while True:
             yield page.get("value") or []
@@ -314,11 +294,10 @@ class Client:
             page = self.get(page["nextLink"])
 
     def history(self, path: str) -> Any:
-        """Return JSON data of the run history at a path such as `runs/NAME/details`. Raises: see `send`."""
+        """Return JSON data of the run history at a path such as `runs/NAME/details`."""
         return self.get(self._history_url(path), api_version=HISTORY)
 
     def history_pages(self, path: str) -> Iterator[list[Any]]:
-        """Yield the items of a list in the run history, page by page. Raises: see `send`."""
         return self.pages(self._history_url(path), api_version=HISTORY)
 
     def service(self, name: str) -> str:
@@ -374,19 +353,17 @@ class Client:
 
     @cached_property
     def cloud(self) -> Cloud:
-        """Return the workspace's cloud. Raises: see `send`."""
         return cloud_of(self.place.cloud, self._environ, lambda url: self.send("GET", url, signed=False))
 
     @property
     def credential(self) -> Any:
-        """Return a credential of azure-identity, for storage that accepts identities. Raises: SettingsError."""
+        """A credential of azure-identity, for storage that accepts identities."""
         with self._lock:
             if self._credential is None:
                 self._credential = credential_of(self.place.credential, self.cloud, self._environ)
             return self._credential
 
     def token(self, scope: str) -> str:
-        """Return a token for a service other than the resource manager. Raises: see `send`."""
         exceptions = require("azure.core.exceptions", extra="azureml")
         try:
             return str(self.credential.get_token(scope).token)
@@ -399,7 +376,6 @@ class Client:
 
     @cached_property
     def workspace(self) -> dict[str, Any]:
-        """Return the resource manager's description of the workspace. Raises: see `send`."""
         workspace: dict[str, Any] = self.get("", api_version=WORKSPACE)
         return workspace
 
@@ -480,7 +456,7 @@ def _encode(body: Any) -> bytes:
 
 
 def _decode(data: bytes) -> Any:
-    """Parse JSON data; return None if `data` is not JSON."""
+    """Return None if `data` is not JSON."""
     try:
         return json.loads(data)
     except ValueError:
@@ -496,9 +472,7 @@ _NEWEST = {"$orderBy": "createdtime desc", "$top": "1"}
 
 
 class Labels:
-    """The labels of one workspace. Their versions are stored, so that a submit uses the versions that its check
-    reported.
-    """
+    """The labels of one workspace. A submit uses the versions that its check reported."""
 
     def __init__(self) -> None:
         self._versions: dict[str, str] = {}
@@ -522,11 +496,7 @@ class Labels:
         return str(version)
 
     def body(self, client: Client, request: Mapping[str, Any], text: str) -> str:
-        """Return the JSON text of the request to send: `text`, with versions instead of labels.
-
-        Raises:
-            TargetError: a labelled asset has no version, or the user may not read it.
-        """
+        """Return the JSON text of the request to send: `text`, with versions instead of labels."""
         properties = dict(request["properties"])
         inputs = (properties.get("inputs") or {}).values()
         uris = [item.get("uri") for item in inputs if isinstance(item, Mapping)]
@@ -543,12 +513,6 @@ class Labels:
         return canonical_json({**request, "properties": properties})
 
     def pinned(self, client: Client, job: AnyJob) -> AnyJob:
-        """Return the job with versions instead of labels.
-
-        Raises:
-            TargetError: a labelled asset has no version, or the user may not read it.
-            UsageError: a label belongs to a registry, in which cloudtrain does not look up labels.
-        """
         changes: dict[str, Any] = {}
         environment = self._version_of(client, job.environment.of("azureml"), "environments")
         if environment is not None:

@@ -60,7 +60,6 @@ class Layout:
 
     @classmethod
     def of(cls, properties: Mapping[str, Any]) -> Layout:
-        """Return the layout of the job with these `properties` in its body."""
         return cls(Body({"properties": properties}))
 
     def writer(self, file: str) -> Writer | None:
@@ -81,12 +80,8 @@ class Layout:
         return Writer(places.get((kind, number), 0), rank)
 
     def check(self, rank: int | None, instance: int | None) -> None:
-        """Check that a rank or an instance can be selected.
-
-        Without this check, the empty log of a missing rank would look like the log of a rank without output.
-
-        Raises:
-            UsageError: the rank or instance does not exist, or the log mixes the lines of all ranks of an instance.
+        """Refuse a rank or instance that cannot be selected: the empty log of a missing rank would look like the log of
+        a rank without output.
         """
         if rank is not None and self.body.has_launcher:
             raise UsageError(
@@ -114,7 +109,6 @@ class Cutter:
         return map(_text, whole)
 
     def rest(self) -> Iterator[str]:
-        """Yield the last line if it does not end with a newline."""
         pending, self._pending = self._pending, b""
         if pending:
             yield _text(pending)
@@ -139,7 +133,6 @@ _FINAL = ("Completed", "Failed", "Canceled")
 
 
 def artifact_place(workspace: str, run: str, path: str = "") -> DatastorePlace:
-    """Return the storage location of a run's folder with logs and artifacts, or of `path` in this folder."""
     return DatastorePlace(workspace, ARTIFACTS, f"ExperimentRun/dcid.{run}/{path}")
 
 
@@ -182,7 +175,6 @@ class LogFile:
             yield self._lines.popleft()
 
     def rest(self) -> Iterator[LogLine]:
-        """Yield the last line even if it does not end with a newline."""
         self._keep(self._cutter.rest())
         return self.take()
 
@@ -201,10 +193,7 @@ class LogFile:
 
 
 class RunLog:
-    """All log files of one run, or only those of one rank or instance.
-
-    `new_lines` yields the lines that arrived since its last call.
-    """
+    """All log files of one run, or only those of one rank or instance."""
 
     def __init__(
         self, blobs: Blobs, run: str, layout: Layout, *, rank: int | None = None, instance: int | None = None
@@ -226,7 +215,7 @@ class RunLog:
 
     @property
     def streams(self) -> list[LogFile]:
-        """The log files found so far, in the order of their ranks, with the launchers' at the end."""
+        """The log files so far, in the order of their ranks, with the launchers' at the end."""
 
         def order(file: LogFile) -> tuple[bool, int, str]:
             return file.writer.rank is None, file.writer.rank or file.writer.instance, file.name
@@ -303,9 +292,6 @@ class RunLog:
 
         The blob is opened by its address in the run history. If storage refuses it, it is opened by a new address, or
         else in the artifact store.
-
-        Raises:
-            TargetError: see `provider_errors`.
         """
         address = self._addresses.get(name, "")
         if address and name not in self._refused:

@@ -105,7 +105,7 @@ ValuePath = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class _Question:
-    """The values that every check uses, such as the plan to check and the client with which to ask the workspace."""
+    """The values that every check uses."""
 
     client: Client
     plan: Plan
@@ -124,10 +124,8 @@ _Check = Callable[[_Question], Iterator[Finding]]
 def check(client: Client, plan: Plan, expected: str, labels: Labels) -> list[Finding]:
     """Return the findings about a plan. The first check is whether the workspace answers; all others run concurrently.
 
-    Args:
-        expected: the instance type that the job was planned for; empty if the job names none. On a cluster, the body
-            does not contain the type.
-        labels: stores the versions of labels for the submit.
+    `expected` is the instance type that the job was planned for, which the body lacks on a cluster; empty if the job
+    names none. `labels` stores the versions of labels for the submit.
     """
     try:
         client.workspace  # noqa: B018 - asked for once, and kept
@@ -282,7 +280,6 @@ def _meaning(question: _Question, label: Labelled, code: str, path: ValuePath) -
 
 
 def _places(question: _Question) -> Iterator[_Check]:
-    """Yield a check for each asset and each datastore that inputs and outputs name, without duplicates."""
     workspace, seen = question.client.place.workspace_id, set[str]()
     for kind, code in (("inputs", "AZ913"), ("outputs", "AZ914")):
         for name, item in question.body.mapping(kind).items():
@@ -294,7 +291,6 @@ def _places(question: _Question) -> Iterator[_Check]:
 
 
 def _thing(uri: str, workspace: str) -> str | None:
-    """Return the ARM id of the asset or datastore in an address; None for other addresses."""
     if uri.startswith("/subscriptions/"):
         return uri
     try:
@@ -337,17 +333,10 @@ It has not been tested against the service.
 
 
 def refresh(client: Client, subscription_id: str, *, folder: Path, date: str) -> Refreshed:
-    """Ask Azure about the workspace's region, and write corrections of the catalogue into `folder`.
+    """Ask Azure about the workspace's region, and write corrections of the catalogue into the user's `folder`.
 
-    Data that the credentials may not read (often Microsoft.Compute, sometimes the quota) is left out, with a note.
-
-    Args:
-        folder: the user's configuration folder.
-        date: today's ISO date, which becomes the date of the prices.
-
-    Raises:
-        TargetError: the workspace or its sizes cannot be read; nothing is written then.
-        SettingsError: the file cannot be written.
+    Data that the credentials may not read (often Microsoft.Compute, sometimes the quota) is left out, with a note. If
+    the workspace or its sizes cannot be read, nothing is written. `date` is the ISO date of the prices.
     """
     location = str(client.get("", api_version=WORKSPACE)["location"])
     provider = f"/subscriptions/{subscription_id}/providers/Microsoft.MachineLearningServices/locations/{location}"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloudtrain.errors import NameTaken, RunNotFound, SettingsError, TargetError, TargetUnreachable
+from cloudtrain.targets.azureml.settings import workspace_id
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
 
 
@@ -36,11 +37,8 @@ class Call:
 
     @property
     def scope(self) -> str:
-        """Return the workspace's id, which is the scope in a role assignment."""
-        return (
-            f"/subscriptions/{self.subscription}/resourceGroups/{self.resource_group}"
-            f"/providers/Microsoft.MachineLearningServices/workspaces/{self.workspace}"
-        )
+        """The workspace's id, which is the scope in a role assignment."""
+        return workspace_id(self.subscription, self.resource_group, self.workspace)
 
 
 Kind = type[TargetError] | type[SettingsError]
@@ -251,7 +249,6 @@ _ACTION = re.compile(r"perform(?:ing)? (?:the )?action '(?P<action>[^']+)'")
 
 
 def translate_error(error: Exception, call: Call) -> TargetError | SettingsError:
-    """Translate an error of azure-core, azure-identity or azure-storage-blob to cloudtrain's error."""
     status, text = getattr(error, "status_code", None), str(getattr(error, "message", None) or error)
     if status is not None:
         code = getattr(error, "error_code", None) or ""  # storage's enum, if it knows the code
@@ -266,14 +263,13 @@ def translate_error(error: Exception, call: Call) -> TargetError | SettingsError
 
 
 def refusal_error(status: int, body: Any, call: Call) -> TargetError | SettingsError:
-    """Translate a refusal to cloudtrain's error. `body` is the answer's JSON data, or None."""
+    """`body` is the answer's JSON data, or None."""
     error = error_fields(body)
     message = str(error.get("message") or error.get("Message") or "")
     return _make_error(_template_of(status, list(_codes(error)), message), message, call)
 
 
 def not_found(name: str, workspace: str) -> RunNotFound:
-    """Return the error for a run that the workspace does not have."""
     hint = "`cloudtrain ps --target azureml` lists the workspace's runs"
     return RunNotFound(f"the workspace `{workspace}` has no run `{name}`", hint=hint)
 

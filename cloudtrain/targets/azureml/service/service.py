@@ -60,11 +60,9 @@ class AzureMLService:
         self._labels = Labels()
 
     def can_check(self, settings: AzureML) -> bool:
-        """Return whether this machine seems to have credentials."""
         return settings.credential is not None or credentials_in_sight(self._environ)
 
     def check(self, job: TrainingJob, settings: AzureML, plan: Plan) -> list[Finding]:
-        """Check workspace, compute, quota, environment and data, as far as the credentials allow it."""
         from cloudtrain.targets.azureml.service.online import check
 
         account = account_of(settings, self._environ, Path.cwd())._replace(overlay=self._overlay() or None)
@@ -76,11 +74,6 @@ class AzureMLService:
         return self._labels.pinned(self._at(account.place), job)
 
     def refresh_catalogue(self, settings: AzureML) -> Refreshed:
-        """Write the workspace's instance types, prices and quotas into a file in the user's configuration folder.
-
-        Raises:
-            SettingsError: the settings do not name the workspace.
-        """
         from platformdirs import user_config_path
 
         from cloudtrain.targets.azureml.service.online import refresh
@@ -91,7 +84,6 @@ class AzureMLService:
         return refresh(client, client.place.subscription_id, folder=folder, date=today.isoformat())
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Upload the data and create the assets that the plan needs; return False if all of them exist already."""
         from cloudtrain.targets.azureml.service.transfer import make_asset, upload_data
 
         client = self._at(plan.place)
@@ -107,10 +99,6 @@ class AzureMLService:
         existing job changes its properties, tags and description. If the answer to a PUT is lost, the PUT is repeated:
         the same content does not create a second job. If the service then refuses the PUT because the job exists,
         cloudtrain recognizes the job as its own.
-
-        Raises:
-            NameTaken: the workspace has another job of that name.
-            TargetError: Azure ML refuses the job.
         """
         client = self._at(plan.place)
         if again and self._ours(plan.ref, plan.request):
@@ -128,22 +116,13 @@ class AzureMLService:
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
-        """Return whether the workspace has the run.
-
-        Raises:
-            NameTaken: the workspace has a run of that name that another tool or user made.
-        """
         return self._ours(ref)
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Return True if the workspace does not have the run, and False if it does.
-
-        Sends nothing else: an earlier request to create the run has arrived by now, or is lost.
-        """
+        """Send nothing else: an earlier request to create the run has arrived by now, or is lost."""
         return not self.has(ref)
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Return the job's current status; for a failed job, with the last lines that it wrote."""
         job = self._job(ref)
         status = self._status(ref, job)
         return explain(status, self._log(ref, job)) if status.state is RunState.FAILED else status
@@ -157,13 +136,11 @@ class AzureMLService:
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield the output so far. With `follow`, continue until the job has ended and no more lines arrive."""
         job = self._job(ref)
         log = self._log(ref, job, rank=rank, instance=instance)
         return self._follow(ref, job, log, on_status) if follow else self._so_far(ref, log, on_status)
 
     def stop(self, ref: RunRef) -> None:
-        """Ask the service to cancel the job, which takes some time. Does nothing if the job has ended or is ending."""
         if is_ending(self._job(ref)):
             return
         try:
@@ -175,24 +152,19 @@ class AzureMLService:
                 raise
 
     def runs(self, place: str) -> Iterator[ListedRun]:
-        """Yield the workspace's jobs, whoever made them, page by page.
-
-        The service lists the newest first, but does not promise the order within a page, so each page is sorted.
-        """
+        """The service lists the newest first, but does not promise the order within a page, so each page is sorted."""
         pages = self._at(place).pages("jobs", api_version=JOB, query={"listViewType": "ActiveOnly"})
         for page in pages:
             listed = [ListedRun(RunRef("azureml", place, job["name"]), listed_status(job)) for job in page]
             yield from sorted(listed, key=lambda item: item.status.created or 0.0, reverse=True)
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Copy the files of the code asset to `scratch/code`, and yield the folder; nothing if the asset is missing."""
         from cloudtrain.targets.azureml.service.transfer import fetch_code
 
         with suppress(NotThere):
             yield fetch_code(self._stores(ref.place), upload.destination, scratch / "code")
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
-        """Copy the job's results, which `transfer.download` lists."""
         from cloudtrain.targets.azureml.service.transfer import download
 
         return download(self._stores(ref.place), self._job(ref), path, destination)
@@ -216,11 +188,6 @@ class AzureMLService:
         return self._blobs[place]
 
     def _job(self, ref: RunRef) -> dict[str, Any]:
-        """Return the job that `ref` names.
-
-        Raises:
-            RunNotFound: the workspace has no such job.
-        """
         job = self._find(ref)
         if job is None:
             raise not_found(ref.name, self._at(ref.place).place.workspace)
@@ -234,11 +201,7 @@ class AzureMLService:
         return job
 
     def _ours(self, ref: RunRef, request: Mapping[str, Any] | None = None) -> bool:
-        """Return whether the job exists and cloudtrain created it.
-
-        Raises:
-            NameTaken: the job exists, and another tool or user made it.
-        """
+        """Return whether the job exists and cloudtrain created it."""
         job = self._find(ref)
         if job is None:
             return False

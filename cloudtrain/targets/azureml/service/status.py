@@ -204,13 +204,10 @@ def is_ending(job: Mapping[str, Any]) -> bool:
 
 
 def status_of(job: Mapping[str, Any], details: Mapping[str, Any], hourly: float | None, now: float) -> RunStatus:
-    """Return the status of a job.
+    """Return the status of a job, which the resource manager describes.
 
-    Args:
-        job: the resource manager's description of the job.
-        details: the run's details; empty if the run history does not have the run yet.
-        hourly: price of all the job's machines in US dollars per hour; None if unknown.
-        now: the current time in seconds since the epoch, for jobs that have not ended yet.
+    `details` are the run's details; empty if the run history does not have the run yet. `hourly` is the price of all
+    the job's machines in US dollars; None if unknown. `now` counts for jobs that have not ended yet.
     """
     word = details.get("status") or job["properties"]["status"]
     state = state_of(word)
@@ -259,7 +256,7 @@ def _created_at(job: Mapping[str, Any]) -> float | None:
 
 
 def _page(job: Mapping[str, Any]) -> str | None:
-    """Return the address of the job's page in the studio; the service lists it among the job's services."""
+    """The service lists the address of the job's page in the studio among the job's services."""
     page: str | None = ((job["properties"].get("services") or {}).get("Studio") or {}).get("endpoint")
     return page
 
@@ -267,7 +264,6 @@ def _page(job: Mapping[str, Any]) -> str | None:
 def _transitions(
     word: str, created: float | None, started: float | None, ended: float | None
 ) -> tuple[Transition, ...]:  # fmt: skip
-    """Return the phases whose beginning is known: waiting, running and the end."""
     if created is None:
         return ()
     waiting = word if started is None and ended is None else "Queued"
@@ -310,13 +306,10 @@ ClusterOf = Callable[[str], Mapping[str, Any] | None]
 def hourly_price(
     properties: Mapping[str, Any], details: Mapping[str, Any], cluster_of: ClusterOf, overlay: Overlay
 ) -> float | None:
-    """Return the price of all instances of a job in US dollars per hour; None if unknown, as it is for spot capacity.
+    """Return the price of all instances of a job in US dollars; None if unknown, as it is for spot capacity.
 
-    Args:
-        properties: the job's body.
-        details: the run's details from the run history, which may lack the machines.
-        cluster_of: returns a cluster's description; called only if the other sources lack the machines.
-        overlay: the user's corrections of the instance catalogue.
+    The run's `details` may lack the machines; `cluster_of` is called only if the job's body, `properties`, lacks them
+    too.
     """
     resources = properties.get("resources") or {}
     machines = details.get("compute") or {}

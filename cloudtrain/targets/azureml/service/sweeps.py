@@ -41,10 +41,7 @@ class AzureMLTuner(AzureMLService, Tuner):
     submit_version = SWEEP
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Return the sweep job's current status, with its maximal number of trials.
-
-        The status has no billable time and no cost, because these belong to the trials.
-        """
+        """The status has no billable time and no cost, because these belong to the trials."""
         job = self._job(ref)
         status = status_of(job, self._details(ref), None, time.time())
         total = (job["properties"].get("limits") or {}).get("maxTotalTrials")
@@ -59,14 +56,11 @@ class AzureMLTuner(AzureMLService, Tuner):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield a line for each trial that started or ended. For a trial's own output, ask for the logs of that
-        trial.
-        """
         refuse_rank(ref, rank, instance)
         return trial_lines(self, ref, every=self._pace.every, follow=follow, on_status=on_status)
 
     def trials(self, ref: RunRef) -> list[Trial]:
-        """Return the sweep's trials, ordered by the number at the end of their names."""
+        """The trials are ordered by the number at the end of their names."""
         client, objective = self._at(ref.place), self.objective(ref)
         try:
             pages = client.history_pages(f"runs/{ref.name}/children")
@@ -78,7 +72,6 @@ class AzureMLTuner(AzureMLService, Tuner):
         return [_trial(number, row, metrics.get(row["runId"], {}), objective) for number, row in enumerate(rows, 1)]
 
     def objective(self, ref: RunRef) -> Objective | None:
-        """Return the sweep job's objective; None if the job has none."""
         objective: dict[str, Any] = self._job(ref)["properties"].get("objective") or {}
         goal = str(objective.get("goal", "maximize")).lower()
         return Objective.model_construct(**{goal: objective["primaryMetric"]}) if objective else None
@@ -139,13 +132,7 @@ _MOST = 256 << 20
 def workspace_of(place: str, account: AccountRef, missing: tuple[str, ...]) -> AccountRef:
     """Return the workspace in the middle part of a job's reference: `SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE`.
 
-    Args:
-        place: the middle part, or only the workspace's name.
-        account: the workspace in the settings. If `place` is only a name, the rest comes from `account`.
-        missing: the names of the settings that are not set.
-
-    Raises:
-        UsageError: `place` is not valid, or the settings lack the subscription or resource group.
+    If `place` is only the workspace's name, the rest comes from `account`, unless the settings lack it (`missing`).
     """
     if ":" in place:
         return AccountRef.parse(place)
@@ -159,12 +146,7 @@ def workspace_of(place: str, account: AccountRef, missing: tuple[str, ...]) -> A
 
 
 def fetch_original(place: str, name: str, settings: AzureML, environ: Mapping[str, str]) -> Original:
-    """Return the job `name` with its code. If the code cannot be read, the result contains only the code's id.
-
-    Raises:
-        UsageError: the workspace has no job of that name, or the job is not a command job.
-        TargetError: the workspace cannot be reached or refuses the request.
-    """
+    """Return the job `name` with its code. If the code cannot be read, the result contains only the code's id."""
     account = account_of(settings, environ, Path.cwd())
     client = Client(workspace_of(place, AccountRef.parse(account.place), account.missing), environ)
     try:

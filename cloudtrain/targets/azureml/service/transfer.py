@@ -61,11 +61,7 @@ class _File(NamedTuple):
 
 
 def upload_code(client: Client, code_id: str, bundle: BundleWriter, on_bytes: ByteProgress | None) -> str:
-    """Upload the files of a bundle for a code asset, and return the address of their folder.
-
-    Raises:
-        TargetError: the service names no location, storage refuses the files, or a file's name is not UTF-8.
-    """
+    """Upload the files of a bundle for a code asset, and return the address of their folder."""
     with _unpack(bundle) as source:
         files = list(_files(source))
         kind = {"pendingUploadType": "TemporaryBlobReference"}
@@ -80,9 +76,6 @@ def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter
 
     The name of the copy is `sha256`, the hash of the folder's content. The address ends with a slash, as azure-ai-ml
     1.35.2 writes the addresses of build contexts.
-
-    Raises:
-        TargetError: the workspace's storage refuses the folder.
     """
     blobs, place = Blobs(client), f"cloudtrain/folders/{sha256}"
     with _unpack(bundle) as source:
@@ -97,12 +90,6 @@ def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter
 
 
 def upload_data(client: Client, item: Upload, on_bytes: ByteProgress | None) -> bool:
-    """Upload local data to the workspace's own storage; return False if all files are already there.
-
-    Raises:
-        TargetError: the workspace's storage refuses the data.
-        UnreadableData: the data is missing on this machine, or has changed.
-    """
     blobs, where = Blobs(client), place_of(item.destination, client.place.workspace_id)
     home = blobs.container(where)
 
@@ -130,7 +117,6 @@ def _put(container: Any, name: str, file: _File | DataFile, report: Report) -> N
 
 @contextmanager
 def _unpack(bundle: BundleWriter) -> Iterator[Path]:
-    """Yield a temporary folder with the files of a bundle."""
     with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
         archive, source = Path(folder, "bundle.tar.gz"), Path(folder, "code")
         bundle.write(archive)
@@ -163,7 +149,6 @@ def _files(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iter
 
 
 def _text(name: str) -> str:
-    """Return the name of a blob; raise TargetError if the name is not UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -248,13 +233,6 @@ def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path)
 
     The content of the folder `path` goes directly into `destination`. With an empty path, `destination` gets a folder
     for each result, such as `model`. `path` can also name a single file, such as `model/weights.pt`.
-
-    Args:
-        job: the resource manager's description of the job.
-
-    Raises:
-        UsageError: the run has no such result; the hint names the results that exist.
-        TargetError: the run wrote no files to `path`, or a file's path is not allowed.
     """
     results = Results(blobs, job)
     path = results.check_path(path.strip("/"))
@@ -310,15 +288,10 @@ class Results:
 
     @property
     def names(self) -> list[str]:
-        """The results that a user can download, such as `model` and `logs`."""
         return [*self._places, OUTPUTS, LOGS]
 
     def check_path(self, path: str) -> str:
-        """Return the path with the result's standard name: `model` for `outputs/model`.
-
-        Raises:
-            UsageError: the run has no such result.
-        """
+        """Return the path with the result's standard name: `model` for `outputs/model`."""
         for name in NAMED_RESULTS:
             if name in self._places and _behind(path, f"{OUTPUTS}/{name}") is not None:
                 path = path.removeprefix(f"{OUTPUTS}/")
@@ -392,12 +365,10 @@ def _behind(name: str, folder: str) -> str | None:
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Return whether one of two paths contains the other."""
     return _behind(one, other) is not None or _behind(other, one) is not None
 
 
 def _fetch(file: File, place: Path, check: Check) -> None:
-    """Copy one file; try again if it changes meanwhile."""
     if not any(_copy(file, place, check) for _ in range(_TRIES)):
         raise TargetError(f"`{file.name}` changed while cloudtrain copied it", hint="try again when the run has ended")
 
@@ -441,9 +412,6 @@ def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: Byt
 
     An environment that the user has named is sent even if it exists, as azure-ai-ml does, to update its tags and
     description. The service refuses other changes to it.
-
-    Raises:
-        TargetError: the workspace or its storage refuses the asset.
     """
     *_, name, _, version = item.destination.split("/")
     named = item.kind == "environment" and name != UNNAMED
@@ -472,11 +440,7 @@ def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: Byt
 
 
 def _is_there(client: Client, item: Upload) -> bool:
-    """Return whether the asset exists. An existing asset is complete, because it is created after all its files.
-
-    Raises:
-        TargetError: the code asset of that name has different content.
-    """
+    """An existing asset is complete, because it is created after all its files."""
     try:
         asset = client.get(item.destination, api_version=_VERSIONS[item.kind])
     except NotThere:
