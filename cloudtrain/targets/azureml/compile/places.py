@@ -62,7 +62,7 @@ def data_place(
     *,
     is_file: bool,
 ) -> tuple[str, str]:
-    """The folder is in the workspace's own datastore. The address of a folder ends with a slash, as the SDK writes it."""
+    """Addresses are in the workspace's own datastore. That of a folder ends with a slash, as the SDK writes it."""
     root = f"{LOCAL_UPLOAD}/{sha256}"
     return (root, f"{root}/{name}") if is_file else (f"{root}/{name}", f"{root}/{name}/")
 
