@@ -211,8 +211,7 @@ class _Reader:
 
     def _expanded(self, *, quoted: bool = False) -> tuple[list[str], bool]:
         """Read what begins with `$` or a backtick. Return its value, or the values of an array, and whether only a
-        running shell knows them.
-        """
+        running shell knows them."""
         start, text = self.at, self.text
         if text[start] == "`":
             self.at = self._find("`", start + 1) + 1

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 def has_bf16() -> bool:
     """Return whether the current GPU supports bf16 natively. A T4 or a V100 emulates bf16, which is slower than fp32,
-    but by default `torch.cuda.is_bf16_supported()` returns True for such GPUs, too.
-    """
+    but by default `torch.cuda.is_bf16_supported()` returns True for such GPUs, too."""
     import torch
 
     if not torch.cuda.is_available():
@@ -28,8 +27,7 @@ def has_float8() -> bool:
 def use_tf32(is_used: bool) -> None:
     """Switch TF32 on or off for fp32 matrix products and convolutions on GPUs (Ampere and newer). TF32 rounds the
     factors to 10 bits. These operations are then several times as fast, and their results have three exact digits
-    instead of seven.
-    """
+    instead of seven."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = is_used

@@ -58,8 +58,7 @@ class BlockChecksums:
     @property
     def entry(self) -> dict[str, Any]:
         """Return the file's entry for the manifest: its length, and the checksum of each block. Use it after all bytes
-        have been added.
-        """
+        have been added."""
         rest = [f"{self._crc:08x}"] if self.size % BLOCK else []
         return {"size": self.size, "block": BLOCK, "crc32": [*self._checksums, *rest]}
 
@@ -163,8 +162,7 @@ def entries(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest in `folder`; None if it is missing or damaged, or if a file that it lists is missing or has
-    another length.
-    """
+    another length."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         files = manifest["files"]
@@ -176,8 +174,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 def is_whole(folder: Path, reader: int = 0, readers: int = 1) -> bool:
     """Return whether every file has the length and the checksums that the manifest states. With several `readers`, all
-    lengths are checked, but checksums only for the files in the share of reader number `reader`.
-    """
+    lengths are checked, but checksums only for the files in the share of reader number `reader`."""
     manifest = read_manifest(folder)
     if manifest is None:
         return False
@@ -196,8 +193,7 @@ def _has_checksums(path: Path, entry: Mapping[str, Any]) -> bool:
 
 class Blocks(NamedTuple):
     """How a file is divided into blocks, and the checksums of these blocks, from the file's entry in a manifest. A file
-    with a single checksum is one block.
-    """
+    with a single checksum is one block."""
 
     length: int
     """Bytes of each block; the last may be shorter."""
@@ -238,8 +234,7 @@ def checksum(kind: str, pieces: Iterable[Any]) -> str:
 
 def share_of(files: Mapping[str, Any], reader: int, readers: int) -> dict[str, Any]:
     """Return one reader's share of the files. The largest files are assigned first, each to the reader with the fewest
-    bytes so far.
-    """
+    bytes so far."""
     loads = [0] * readers
     shares: list[dict[str, Any]] = [{} for _ in range(readers)]
     for name in sorted(files, key=lambda name: (-files[name]["size"], name)):
@@ -296,8 +291,7 @@ def whole_step(step: SupportsIndex) -> int:
 
 def prepared(folder: str | Path, make: Callable[[Path], object]) -> Path:
     """Return `folder`. If it does not exist, `make(aside)` fills the temporary folder `aside`, which is then renamed to
-    `folder`. No process group is needed.
-    """
+    `folder`. No process group is needed."""
     import fcntl
     import shutil
 

@@ -95,8 +95,7 @@ def _parse(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 def _replace_path(word: str, path: str, share: str) -> str:
     """Return the argument `word` with `share` in place of the input's `path`. Other paths that only begin with the same
-    text are kept, for example `/data2` if `path` is `/data`.
-    """
+    text are kept, for example `/data2` if `path` is `/data`."""
     return re.sub(rf"{re.escape(path)}(?![\w.-])", lambda _: share, word)
 
 

@@ -115,8 +115,7 @@ class Checkpoints:
 
     def latest(self) -> Saved | None:
         """Return the newest whole checkpoint that this process sees, or None if there is none. Torn checkpoints are
-        skipped with a notice.
-        """
+        skipped with a notice."""
         for saved in self._all():
             if is_whole(saved.path):
                 return saved

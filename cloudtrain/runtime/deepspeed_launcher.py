@@ -122,8 +122,7 @@ def _slots(options: Mapping[str, str], variables: Mapping[str, str], gpus: int) 
 
 def _hosts(variables: Mapping[str, str], count: int) -> list[str]:
     """Return `count` different names for the instances: the names in AZ_BATCH_HOST_LIST, or invented names if the list
-    has another number of names. Without ssh, DeepSpeed only counts the names.
-    """
+    has another number of names. Without ssh, DeepSpeed only counts the names."""
     hosts = [host for host in variables.get("AZ_BATCH_HOST_LIST", "").split(",") if host]
     return hosts if len(set(hosts)) == count else [f"instance-{number}" for number in range(count)]
 

@@ -72,15 +72,13 @@ _FIRST_NODE = re.compile(r"([^\[,]+)(?:\[(\w+)[^\]]*\]([^,]*))?")
 
 def is_started_by_srun(variables: Mapping[str, str]) -> bool:
     """Return whether `srun` started this process. A batch script has the variables of a task, too, but only `srun` sets
-    the variable of a step.
-    """
+    the variable of a step."""
     return "SLURM_STEP_ID" in variables or "SLURM_JOB_ID" not in variables
 
 
 def tasks_on_this_node(variables: Mapping[str, str]) -> int | None:
     """Return the number of this step's tasks on this node, from a list such as `2(x3),1` and the node's number; None
-    without a valid list.
-    """
+    without a valid list."""
     text = variables.get("SLURM_STEP_TASKS_PER_NODE") or variables.get("SLURM_TASKS_PER_NODE") or ""
     counts: list[int] = []
     for part in text.split(","):
@@ -94,8 +92,7 @@ def tasks_on_this_node(variables: Mapping[str, str]) -> int | None:
 
 def first_node(variables: Mapping[str, str]) -> str | None:
     """Return the host of rank 0, which is the first in the node list: `gpu01` for `gpu[01-03,7]`. Return None without a
-    list.
-    """
+    list."""
     text = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST") or ""
     match = _FIRST_NODE.match(text)
     return "".join(part for part in match.groups() if part) if match else None
@@ -133,8 +130,7 @@ wins."""
 
 def find_master(variables: Variables, *, one_node: bool) -> tuple[str | None, int]:
     """Return address and port of rank 0. If no launcher's variable has the address, it is `127.0.0.1` on one node, and
-    None on several.
-    """
+    None on several."""
     for address_of, port_of in MASTERS:
         address = address_of(variables)
         if address is not None:
@@ -149,8 +145,7 @@ def _port(variables: Variables, default: int) -> int:
 
 def _port_of_mpirun(variables: Variables) -> int:
     """Return the default port of rank 0. It is the same for all processes of one `mpirun`, and most likely another one
-    for another `mpirun`, so that two jobs can share a machine. Without mpirun, it is 29500.
-    """
+    for another `mpirun`, so that two jobs can share a machine. Without mpirun, it is 29500."""
     name = variables.get("PMIX_NAMESPACE") or variables.get("OMPI_MCA_ess_base_jobid")
     return 20000 + zlib.crc32(name.encode()) % 10000 if name else 29500
 
@@ -306,8 +301,7 @@ def _of_launcher(launcher: Launcher, variables: Variables, platform: str) -> Env
 
 def _local_world_size(launcher: Launcher, variables: Variables, rank: int, world_size: int, local_rank: int) -> int:
     """Return the local world size: the value of the launcher's variable, or if it is not set, a value derived from the
-    other numbers.
-    """
+    other numbers."""
     given = _number(variables, launcher.local_world_size, 0) or launcher.tasks_on_node(variables)
     if given:
         return given
@@ -322,8 +316,7 @@ def _local_world_size(launcher: Launcher, variables: Variables, rank: int, world
 
 def _of_instance(variables: Variables, platform: str) -> Environment:
     """Return the environment of a process that no launcher started: rank 0 of 1. A processing job, or a SageMaker job
-    without a distribution, may run such a process on several instances; only `node_rank` differs between them.
-    """
+    without a distribution, may run such a process on several instances; only `node_rank` differs between them."""
     number, count = sagemaker_place(variables)
     number = _number(variables, ("CLOUDTRAIN_INSTANCE",), number)
     count = _number(variables, ("CLOUDTRAIN_INSTANCE_COUNT",), count)
@@ -332,8 +325,7 @@ def _of_instance(variables: Variables, platform: str) -> Environment:
 
 def _of_tensorflow(variables: Variables, platform: str) -> Environment | None:
     """Return the environment of a TensorFlow task; None if `TF_CONFIG` names no cluster. The chief has the first rank,
-    then come the workers, then the other roles, which the world size does not count.
-    """
+    then come the workers, then the other roles, which the world size does not count."""
     config = read_tf_config(variables)
     cluster = (config or {}).get("cluster") or {}
     if not cluster:

@@ -21,8 +21,7 @@ _TAG = r"(?:\[\d+,\d+\]<std(?:err|out)>:)?"
 
 class SetupError(Exception):
     """The process cannot train with its environment, arguments or data. `hint` tells the user what to type or set.
-    `on_every_rank` is False for an error that one process may meet alone, which that process then reports itself.
-    """
+    `on_every_rank` is False for an error that one process may meet alone, which that process then reports itself."""
 
     def __init__(self, message: str, *, hint: str | None = None, on_every_rank: bool = True) -> None:
         super().__init__(message)
@@ -40,8 +39,7 @@ class SetupError(Exception):
 
 def find_told(lines: Sequence[str]) -> tuple[int, str] | None:
     """Find the last SetupError with a hint that a process told in the lines of its output. Return the index of its
-    first line and its message; None if there is none.
-    """
+    first line and its message; None if there is none."""
     import re
 
     has_hint = False

@@ -89,8 +89,7 @@ class ForkLauncher:
 
     def run(self) -> int:
         """Start the ranks. When a rank fails, restart all ranks, at most `max_restarts` times. Return the exit code, 0
-        or 1.
-        """
+        or 1."""
         signal.signal(signal.SIGTERM, self._pass_on)
         signal.signal(signal.SIGALRM, self._kill)
         for attempt in range(self._options.max_restarts + 1):
@@ -105,8 +104,7 @@ class ForkLauncher:
 
     def _attempt(self, attempt: int) -> Iterator[tuple[int, int]]:
         """Run the ranks once. Yield rank and exit code of each rank that fails, in order of time. After the first
-        failure the other ranks are stopped.
-        """
+        failure the other ranks are stopped."""
         for rank in range(self._options.instances * self._options.processes_per_instance):
             self._start(rank, attempt)
         is_ending = False
@@ -169,8 +167,7 @@ class ForkLauncher:
 
 def _fork() -> int:
     """Fork this process, and return what `os.fork` returns. Python 3.12 warns about forks with several threads. The
-    warning is ignored, because the only other threads of this process are OpenBLAS's, which handle forks.
-    """
+    warning is ignored, because the only other threads of this process are OpenBLAS's, which handle forks."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
@@ -197,8 +194,7 @@ def _become(environment: Mapping[str, str], folder: Path | None, program: Sequen
 
 def _run_script(program: Sequence[str]) -> int:
     """Run the script as `python script arguments` would, and return its exit code. Its module and objects are never
-    destroyed, because a destructor could wait for gloo's threads for ever.
-    """
+    destroyed, because a destructor could wait for gloo's threads for ever."""
     path = os.path.abspath(program[0])  # noqa: PTH100 - as Python writes `__file__`
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)

@@ -137,8 +137,7 @@ def _fill(defaults: Any, values: dict[str, Any]) -> Any:
 
 def _split(argv: Sequence[str]) -> list[tuple[str, list[str]]]:
     """Return each key with the tokens that follow it. In `--key=value` the value is the only token. Tokens that follow
-    no key are returned as keys without values.
-    """
+    no key are returned as keys without values."""
     found: list[tuple[str, list[str]]] = []
     open_key = False
     for token in argv:
@@ -207,8 +206,7 @@ def _nearest(key: str, declared: Mapping[str, Any]) -> str | None:
 
 def _asks_for_help(defaults: Any, argv: Sequence[str]) -> bool:
     """Return whether the last argument is `-h` or `--help`. `-h 3` is the hyperparameter `h`, and so is `-h` if the
-    script declares `h`.
-    """
+    script declares `h`."""
     last = argv[-1] if argv else ""
     return last in ("-h", "--help") and last.lstrip("-") not in _declarations(defaults)
 
@@ -262,8 +260,7 @@ def convert(value: Any, kind: Any) -> Any:
 
 def is_one_of(kind: Any, kinds: Collection[Any]) -> bool:
     """Return whether the type `kind` is in `kinds`. A union counts if any of its members is in `kinds`. The types of
-    elements are ignored, so `list[int]` counts as `list`.
-    """
+    elements are ignored, so `list[int]` counts as `list`."""
     if get_origin(kind) in _UNIONS:
         return any(is_one_of(option, kinds) for option in get_args(kind))
     return (get_origin(kind) or kind) in kinds
@@ -271,8 +268,7 @@ def is_one_of(kind: Any, kinds: Collection[Any]) -> bool:
 
 def kind_of(value: Any) -> Any:
     """Return the type of a default value. `[1, 2]` gives `list[int]`, because all elements have the same type; None
-    gives `Any`.
-    """
+    gives `Any`."""
     if value is None:
         return Any
     if isinstance(value, (list, tuple)) and value:

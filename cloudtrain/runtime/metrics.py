@@ -87,8 +87,7 @@ def format_metrics(values: dict[str, SupportsFloat]) -> str:
 
 def parse_metrics(line: str) -> dict[str, float] | None:
     """Return the values of a metric line, or None for any other line. A launcher's prefix before the metric line is
-    skipped.
-    """
+    skipped."""
     match = _LINE.search(line)
     if match is None:
         return None
@@ -125,8 +124,7 @@ _began: list[tuple[float, float]] = []  # step and moment of the first report, w
 
 def seconds_left(step: float, total: float) -> float | None:
     """Estimate the seconds left from the steps since the first report. Return None at the first report, because the
-    pace is still unknown.
-    """
+    pace is still unknown."""
     now = time.monotonic()
     if not _began or step < _began[0][0]:
         _began[:] = [(step, now)]
@@ -138,8 +136,7 @@ def seconds_left(step: float, total: float) -> float | None:
 
 def note_step(rank: int, step: float) -> None:
     """Write the rank's current step to a file in the run's folder. Errors, such as a full disk, are ignored so that
-    training continues.
-    """
+    training continues."""
     from .directories import run_dir
 
     folder = run_dir()

@@ -1,6 +1,5 @@
 """Diagnostics for failures and slow steps on GPUs: NCCL's flight recorder, a snapshot of GPU memory when it runs out,
-and a trace of some steps. All files go into one folder of the run, which the target keeps.
-"""
+and a trace of some steps. All files go into one folder of the run, which the target keeps."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ ENTRIES = "2000"
 
 def diagnostics_dir() -> Path:
     """Return the folder for diagnostics: `diagnostics` in the run's folder on this machine; on a cloud, a folder that
-    the target keeps.
-    """
+    the target keeps."""
     run = run_dir()
     folder = output_dir(FOLDER) if run is None else run / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -42,8 +40,7 @@ def diagnostics_dir() -> Path:
 
 def record_flights() -> None:
     """Switch on NCCL's flight recorder, unless its environment variables are already set. Call it before creating the
-    process group.
-    """
+    process group."""
     import torch
 
     version = tuple(map(int, torch.__version__.split(".")[:2]))

@@ -1,6 +1,5 @@
 """Set up torch.distributed in the same way on every target: detect the environment, choose the backend, and find the
-store through which the ranks meet.
-"""
+store through which the ranks meet."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ def choose_backend(asked: str, *, gpus: int, folded: bool, alone: bool, sends: b
 
 def _problem(backend: str, *, gpus: int, folded: bool) -> str | None:
     """Return the reason why `backend` cannot run in this process, which sees `gpus` GPUs; None if it can. `folded`
-    means that two processes share a GPU.
-    """
+    means that two processes share a GPU."""
     import torch.distributed as dist
 
     if "nccl" in backend or backend == "smddp":
@@ -172,8 +170,7 @@ def init_process_group(
 
 def destroy_process_group() -> None:
     """Wait for all processes, then destroy the process group. Without a group, do nothing. A process that failed must
-    not call it.
-    """
+    not call it."""
     dist = _active_group()
     if dist is not None:
         _barrier_to_the_end()
@@ -182,8 +179,7 @@ def destroy_process_group() -> None:
 
 def any_rank(flag: bool) -> bool:
     """Return True on every rank if `flag` is true on any rank. Every rank must call it. Without a process group, return
-    `flag`.
-    """
+    `flag`."""
     dist = _active_group()
     if dist is None or dist.get_world_size() == 1:
         return flag
@@ -249,8 +245,7 @@ _beside: dict[int, Any] = {}
 def control_group() -> Any:
     """Return the group for small CPU tensors: None for the process group itself, or an additional gloo group if the
     process group handles only GPU tensors. CPU tensors are used because a collective on the GPU would wait for all work
-    in its queue.
-    """
+    in its queue."""
     dist = _torch_distributed()
     if str(dist.get_backend()) not in ("nccl", "cuda:nccl", "smddp"):
         return None
@@ -263,8 +258,7 @@ def control_group() -> Any:
 @dataclass(frozen=True)
 class InstanceProcesses:
     """A group of this instance's processes for exchanging bytes in host memory. The methods identify a process by its
-    index in `ranks`.
-    """
+    index in `ranks`."""
 
     ranks: tuple[int, ...]
     local_rank: int
@@ -327,8 +321,7 @@ def torch_cpu() -> torch.device:
 
 def _torch_distributed() -> Any:
     """Return the module torch.distributed, typed as Any because its type hints lack public names such as
-    `rendezvous`.
-    """
+    `rendezvous`."""
     import torch.distributed
 
     return torch.distributed
@@ -336,8 +329,7 @@ def _torch_distributed() -> Any:
 
 def _active_group() -> Any:
     """Return the module torch.distributed if a process group exists, else None. torch is not imported for this, because
-    a script that has not imported torch has no process group.
-    """
+    a script that has not imported torch has no process group."""
     import sys
 
     if "torch" not in sys.modules:
@@ -376,8 +368,7 @@ def _fresh_store(environment: Environment, timeout: timedelta, patience: float) 
 
 def _gpu_is_shared(environment: Environment, store: Any, index: int) -> bool:
     """Return True on every rank if any two ranks of the job use the same GPU, which NCCL refuses. `index` is the number
-    of this rank's GPU. The ranks exchange the result through `store`.
-    """
+    of this rank's GPU. The ranks exchange the result through `store`."""
     import socket
 
     import torch

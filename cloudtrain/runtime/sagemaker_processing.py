@@ -48,16 +48,14 @@ _LINE = (
 
 def container_entrypoint(words: Sequence[str], root: str = ROOT, python: str | None = None) -> list[str]:
     """Return the `ContainerEntrypoint`. It unpacks the bundle and runs this module with the arguments `words`, followed
-    by the `ContainerArguments`. For emulation, `root` and `python` replace the container's paths.
-    """
+    by the `ContainerArguments`. For emulation, `root` and `python` replace the container's paths."""
     line = _LINE.format(root=quote(root), python=quote(python) if python else FIND_PYTHON)
     return ["/bin/sh", "-c", line, "sh", *words]
 
 
 def main(arguments: Sequence[str], root: Path | None = None) -> int:
     """Run the script and return the container's exit code: the script's exit code, or 128 plus the number of the signal
-    that killed the script.
-    """
+    that killed the script."""
     from cloudtrain.runtime.sagemaker_launcher.children import Children
     from cloudtrain.runtime.sagemaker_launcher.failure import fitting
 
@@ -75,8 +73,7 @@ def main(arguments: Sequence[str], root: Path | None = None) -> int:
 
 def script_argv(words: Sequence[str], python: str = "python3", shell: str = "/bin/sh") -> list[str]:
     """Return the argv that runs the script. `words` are this module's arguments after its options: a script with its
-    arguments, or `--command LINE`.
-    """
+    arguments, or `--command LINE`."""
     if words[:1] == ["--command"]:
         return [shell, "-c", *words[1:]]
     suffix = Path(words[0]).suffix
@@ -140,8 +137,7 @@ def _explain_failure(failed: Child, own: Mapping[str, str]) -> str:
 
 def _write_message(root: Path, text: str) -> None:
     """Write the message, shortened to the service's limit. It ends in a line break, because the service joins the
-    messages of several instances.
-    """
+    messages of several instances."""
     from cloudtrain.runtime.sagemaker_launcher.failure import write_once
 
     whole = text.encode("utf-8", "replace")[: MESSAGE_LIMIT - 1].decode("utf-8", "ignore") + "\n"

@@ -75,8 +75,7 @@ def references(variables: Mapping[str, str]) -> dict[str, str]:
 
 def forms_of(values: Mapping[str, str]) -> tuple[str, ...]:
     """Return the texts that `masked` must hide, the longest first: each secret in `values`, which `resolved` returned,
-    and each line of it. Texts of less than 4 characters are left out.
-    """
+    and each line of it. Texts of less than 4 characters are left out."""
     texts = {line for name, value in values.items() if name != VARIABLE for line in (value, *value.splitlines())}
     return tuple(sorted((text for text in texts if len(text) >= _SHORTEST), key=len, reverse=True))
 
@@ -193,8 +192,7 @@ def _of_workspace(name: str) -> str:
 
 def _identity_token(resource: str, variables: Mapping[str, str]) -> str:
     """Return an access token of the job's managed identity, from Azure ML's endpoint or else from the virtual machine's
-    metadata service.
-    """
+    metadata service."""
     from urllib.parse import urlencode
 
     endpoint, secret = variables.get("MSI_ENDPOINT"), variables.get("MSI_SECRET")

@@ -53,8 +53,7 @@ _SYNCED_AT_ONCE = 128 << 20
 
 class CheckedStream:
     """An output file. While large blocks are written, a second thread computes their checksums and a third syncs the
-    file. No data is copied or read again.
-    """
+    file. No data is copied or read again."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -95,8 +94,7 @@ class CheckedStream:
 
     def _check_sync(self) -> None:
         """Raise the error of the newest sync. The system reports an error of the disk to one sync only, so a later sync
-        of the same file would succeed.
-        """
+        of the same file would succeed."""
         if self._syncing is not None:
             self._syncing.result()
 
@@ -261,8 +259,7 @@ def _read_metadata(folder: Path, files: dict[str, Any]) -> Any:
 
 def _read_items(folder: Path, files: dict[str, Any], metadata: Any, plan: Any, planner: Any) -> None:
     """Read the data that torch's `plan` requests for this rank, and pass it to `planner`. Each part is passed as soon
-    as its last block has been read.
-    """
+    as its last block has been read."""
     wanted: dict[tuple[str, int, int], list[Any]] = {}
     spans: dict[tuple[str, int, int], range] = {}
     failure: Exception | None = None
@@ -313,8 +310,7 @@ def _span_of(folder: Path, files: dict[str, Any], name: str, offset: int, length
 
 def _fill(planner: Any, items: list[Any], data: memoryview, folder: Path) -> None:
     """Pass `data`, one stored part of the checkpoint, to torch's planner for all `items` that need it. The part is a
-    value, or a tensor of which each item needs a piece.
-    """
+    value, or a tensor of which each item needs a piece."""
     import torch
     from torch.distributed._shard._utils import narrow_tensor_by_index
     from torch.distributed.checkpoint.planner import LoadItemType
@@ -390,8 +386,7 @@ class TornError(Exception):
 
 class Block(NamedTuple):
     """A block of a file, identified by the file's name and the block's number. Sorting puts the blocks of a file into
-    their order on disk.
-    """
+    their order on disk."""
 
     name: str
     number: int
@@ -430,8 +425,7 @@ def read_blocks(
 
 def _share_out(users: Mapping[Block, list[int]]) -> dict[Block, int]:
     """Return a map from each block to the process that reads it: of the processes that need the block, the one with the
-    fewest blocks so far. `users` maps each block to the processes that need it.
-    """
+    fewest blocks so far. `users` maps each block to the processes that need it."""
     loads: dict[int, int] = defaultdict(int)
     reader_of = {}
     for block in sorted(users, key=lambda block: (len(users[block]), block)):
@@ -448,8 +442,7 @@ def _length_of(files: Mapping[str, Mapping[str, Any]], block: Block) -> int:
 
 def _read_block(folder: Path, files: Mapping[str, Mapping[str, Any]], block: Block) -> bytearray:
     """Return the block's bytes and one more byte: 1 if the block has the right checksum, else 0. The additional byte
-    tells the processes that receive the block whether it is damaged.
-    """
+    tells the processes that receive the block whether it is damaged."""
     length, kind, checksums = blocks_of(files[block.name])
     data = bytearray(_length_of(files, block) + 1)
     view = memoryview(data)[:-1]

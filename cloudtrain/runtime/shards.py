@@ -40,8 +40,7 @@ def link_share(directory: str, source: str, index: int, count: int) -> int:
 
 def deal(keys: Iterable[str], count: int) -> list[list[str]]:
     """Return one list of keys for each of `count` instances. Every key occurs once. Keys are sorted by their UTF-8
-    bytes, as in S3.
-    """
+    bytes, as in S3."""
     ordered = sorted(keys, key=os.fsencode)
     return [ordered[instance::count] for instance in range(count)]
 
@@ -65,8 +64,7 @@ def keys_in(folder: str) -> list[str]:
 
 def leads_back(parent: str, name: str) -> bool:
     """Return whether the folder `name` in `parent` is a link to one of its own parent folders. Following such a link
-    would never end.
-    """
+    would never end."""
     path = os.path.join(parent, name)
     if not os.path.islink(path):
         return False

@@ -53,15 +53,13 @@ def should_stop() -> bool:
 def leave_stops_to_the_parent(_worker: int = 0) -> None:
     """Ignore SIGTERM in a helper process, such as a `DataLoader`'s worker. Pass this function as `worker_init_fn`.
     Launchers also send SIGTERM to the workers, but a worker must not end before its parent has saved a checkpoint. The
-    worker ends when its parent ends.
-    """
+    worker ends when its parent ends."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def exit_preempted(step: SupportsIndex | None = None) -> NoReturn:
     """Write the marker file `preempted`, wait for all ranks, and exit with code 0. `step` is stored in the
-    file. Save a checkpoint before this call.
-    """
+    file. Save a checkpoint before this call."""
     step = None if step is None else whole_step(step)
     if detect_environment().is_main:
         name = signal.Signals(_received[0]).name if _received else None

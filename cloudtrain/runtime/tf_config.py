@@ -47,8 +47,7 @@ def read_tf_config(variables: Mapping[str, str] | None = None) -> dict[str, Any]
 
 def apply_tf_config(variables: MutableMapping[str, str] | None = None) -> None:
     """Change `TF_CONFIG` in `variables` to the form that tf.distribute accepts. Call it before `import tensorflow`.
-    `variables` are environment variables; default: those of this process.
-    """
+    `variables` are environment variables; default: those of this process."""
     target = os.environ if variables is None else variables
     config = read_tf_config(target)
     if config is not None:

@@ -121,8 +121,7 @@ def _name(number: int) -> str:
 
 def _open_usual_store(arguments: Sequence[str]) -> Any:
     """Open and return the store of torchrun's default rendezvous. Return None if `arguments` select another
-    rendezvous, an address that is not on loopback, or an agent other than the first.
-    """
+    rendezvous, an address that is not on loopback, or an agent other than the first."""
     from torch.distributed.run import parse_args
 
     options = parse_args(list(arguments))  # type: ignore[no-untyped-call]

@@ -26,8 +26,7 @@ _BOTH = _UNDERSCORES.union(_OPTIONS)
 
 def misread(words: Sequence[str], *, dashes: bool = True) -> list[str]:
     """Return the script arguments that torchrun would refuse as ambiguous options. Pass `dashes=False` for torch before
-    2.0, whose options have only underscores.
-    """
+    2.0, whose options have only underscores."""
     options = _BOTH if dashes else _UNDERSCORES
     return [word for word in words if word[:2] == "--" and _is_ambiguous(word[2:].partition("=")[0], options)]
 

@@ -18,8 +18,7 @@ loaded: list[Path] = []
 
 def tell_setup_errors() -> None:
     """Show uncaught SetupErrors as messages from now on, and that a loaded checkpoint is of another model. Other errors
-    go to the previous `sys.excepthook`. Repeated calls have no effect.
-    """
+    go to the previous `sys.excepthook`. Repeated calls have no effect."""
     before = sys.excepthook
     if before.__module__ == __name__:
         return
@@ -40,8 +39,7 @@ def tell_setup_errors() -> None:
 
 def _speaks() -> bool:
     """Return whether this process reports a SetupError that all processes of its instance find. Only the first process
-    of each instance does.
-    """
+    of each instance does."""
     try:
         return detect_environment().local_rank == 0
     except SetupError:  # perhaps the very one that is to be told

@@ -64,8 +64,7 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where trans
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """After a stop, skip saving and evaluating at the end of the epoch, because the checkpoint of the last step has
-        already been saved.
-        """
+        already been saved."""
         if self._stopping:
             control.should_save = control.should_evaluate = False
 
@@ -79,8 +78,7 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where trans
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Exit if the training was stopped. Otherwise set the output folder to `model_dir()`, where `save_model()` then
-        writes.
-        """
+        writes."""
         if self._stopping and state.global_step < state.max_steps:
             exit_preempted(state.global_step)
         args.output_dir = str(model_dir())
@@ -88,8 +86,7 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where trans
 
 def newest_checkpoint(directory: Path) -> str | None:
     """Return the path of the Trainer's newest whole checkpoint in a folder, or None if there is none. Torn checkpoints
-    are skipped with a notice.
-    """
+    are skipped with a notice."""
     found = [(int(match[1]), path) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
     for _, path in sorted(found, reverse=True):
         if is_whole(path):

@@ -12,15 +12,13 @@ _AS_IT_IS = re.compile(r"[\w.+/:@%-]*|[\[{].*")
 
 def pass_to_hydra() -> None:
     """Change `--optimizer.lr 0.2` in `sys.argv` to `optimizer.lr=0.2`. Call it before the function decorated with
-    `@hydra.main`.
-    """
+    `@hydra.main`."""
     sys.argv[1:] = overrides_of(sys.argv[1:])
 
 
 def overrides_of(arguments: Sequence[str]) -> list[str]:
     """Return the arguments with each `--name value` and `--name=value` changed to Hydra's `name=value`. Hydra's own
-    options are kept.
-    """
+    options are kept."""
     found: list[str] = []
     waiting = list(arguments)
     while waiting:
@@ -35,6 +33,5 @@ def overrides_of(arguments: Sequence[str]) -> list[str]:
 
 def _escaped(text: str) -> str:
     """Return the text for use between single quotes: each quote gets a backslash, and the backslashes directly before a
-    quote or at the end of the text are doubled.
-    """
+    quote or at the end of the text are doubled."""
     return re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)

@@ -60,8 +60,7 @@ class _Hooks:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the current random states, and those at the beginning of the epoch, with which the order of the data
-        was drawn.
-        """
+        was drawn."""
         return {"random": random_states(), "epoch_began": self._epoch_began}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -70,8 +69,7 @@ class _Hooks:
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Restore the random states of the checkpoint before Lightning draws the order of the data for the first
-        epoch.
-        """
+        epoch."""
         if self._saved:
             restore_random_states(self._saved["random"])
         self._epoch_began = random_states()
@@ -91,8 +89,7 @@ class _Hooks:
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Record the random states at the beginning of every epoch but the first. For the first, `on_fit_start` records
-        them, because the order of its data is drawn earlier.
-        """
+        them, because the order of its data is drawn earlier."""
         if trainer.current_epoch > 0 and not trainer.fit_loop.is_resuming:
             self._epoch_began = random_states()
 

@@ -27,8 +27,7 @@ class StepReports:
 
     def log(self, step: int, total: float, values: Mapping[str, Any]) -> None:
         """Report a step with the finite numbers among `values`. `total` is the number of the last step. In names,
-        characters that a metric line does not allow are replaced.
-        """
+        characters that a metric line does not allow are replaced."""
         self._last = time.monotonic()
         known = {_metric_name(name): number for name, value in values.items() if (number := _number(value)) is not None}
         known.update({"step": step}, **({"total": int(total)} if 0 < total < math.inf else {}))
@@ -36,8 +35,7 @@ class StepReports:
 
     def tick(self, step: int, total: float, values: Mapping[str, Any]) -> None:
         """Report the step if nothing was reported for a while. In a rehearsal run that pauses at a chosen step, report
-        every step.
-        """
+        every step."""
         if time.monotonic() - self._last > _QUIET or os.environ.get(HOLD, "").isdecimal():
             self.log(step, total, values)
 
@@ -63,8 +61,7 @@ def spare_workers(loaders: Iterable[Any]) -> None:
 
 class _BothInits:
     """A `worker_init_fn` that makes a worker ignore SIGTERM and then calls the script's own `worker_init_fn`. It is a
-    class, so that it can be pickled for spawned workers.
-    """
+    class, so that it can be pickled for spawned workers."""
 
     def __init__(self, own: Any) -> None:
         self._own = own

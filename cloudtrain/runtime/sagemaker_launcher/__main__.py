@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str]) -> int:
     """Run the job and return the container's exit code: the exit code of the first failed process, or 128 plus the
-    number of the signal that killed it.
-    """
+    number of the signal that killed it."""
     root, children = Path(arguments[0] if arguments else ROOT), Children()
     signal.signal(signal.SIGTERM, lambda *_: children.ask_to_stop())
     try:
@@ -80,8 +79,7 @@ def _run(root: Path, children: Children, variables: dict[str, str]) -> int:
 def _listen_for_chief(plan: LaunchPlan, network: Network, host: str, children: Children) -> Beacon | None:
     """On the chief's host, start and return the beacon, a server that reports the chief's end to the other hosts. On
     the other hosts, start a thread that waits for this report, and return None. If the plan names no host to watch,
-    only return None.
-    """
+    only return None."""
     if plan.watch is None:
         return None
     address, port = network.place(plan.watch, WATCH_PORT)

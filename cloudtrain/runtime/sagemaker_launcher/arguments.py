@@ -1,6 +1,5 @@
 """Convert hyperparameters as sagemaker-training does: JSON texts in the request, values in `SM_HPS`, argv for the
-script.
-"""
+script."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ def split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def argv_of(values: Mapping[str, Any], *, bare_flags: bool = False) -> list[str]:
     """Return `--key value` for each hyperparameter, sorted by key; `-k` for one letter (sagemaker-training's
-    `mapping.to_cmd_args`). With `bare_flags`, a true value becomes `--key` alone, and a false value is left out.
-    """
+    `mapping.to_cmd_args`). With `bare_flags`, a true value becomes `--key` alone, and a false value is left out."""
     argv = []
     for key in sorted(values):
         word, value = f"-{key}" if len(key) == 1 else f"--{key}", values[key]
@@ -42,8 +40,7 @@ def argv_of(values: Mapping[str, Any], *, bare_flags: bool = False) -> list[str]
 
 def text_of(value: Any) -> str:
     """Return a value as text. None becomes an empty text, a boolean `True` or `False`, a list a Python literal, and a
-    mapping `a=1,b=2` with sorted keys.
-    """
+    mapping `a=1,b=2` with sorted keys."""
     if value is None:
         return ""
     if isinstance(value, dict):

@@ -65,8 +65,7 @@ class Child:
 
     def wait(self) -> int:
         """Return the exit code once the process has ended. If SIGTERM went to the whole process group, also wait for
-        the group's end, because a shell ends at once on SIGTERM while its script is still saving.
-        """
+        the group's end, because a shell ends at once on SIGTERM while its script is still saving."""
         exit_code = self._popen.wait()
         while self._group_was_told and _has_members(self.pid):
             time.sleep(POLL)
@@ -75,8 +74,7 @@ class Child:
 
     def read_stderr_end(self) -> str:
         """Return the last part of the process's stderr. Wait only briefly for the end of the stream, because
-        descendants may keep the pipe open.
-        """
+        descendants may keep the pipe open."""
         self._listener.join(timeout=2)
         return bytes(self._said).decode("utf-8", "replace")
 
@@ -212,8 +210,7 @@ class Children:
 
 def _has_members(group: int) -> bool:
     """Return whether a process of the group still runs. Zombies do not count, because their parent may never collect
-    them.
-    """
+    them."""
     return any(process.group == group and process.state not in "ZX" for process in _processes().values())
 
 

@@ -63,8 +63,7 @@ def how_it_ended(exit_code: int) -> str:
 def last_error(lines: Sequence[str]) -> tuple[str, list[str]]:
     """Return the line with the error, and the lines that explain it: the last traceback that is not the launcher's own.
     If the runtime told an error, tracebacks of ranks that lost contact with another rank do not count.
-    If there is no such traceback, return the error that was told, or the last line and the last ten lines.
-    """
+    If there is no such traceback, return the error that was told, or the last line and the last ten lines."""
     clean = [_RANK_PREFIX.sub("", line, count=1).rstrip() for line in lines]
     found: tuple[str, list[str]] | None = None
     told = find_told(clean)
@@ -85,8 +84,7 @@ def last_error(lines: Sequence[str]) -> tuple[str, list[str]]:
 
 def fitting(head: str, details: Sequence[str]) -> str:
     """Return `head` and as many of the last `details` as fit into the length limit. A `head` that is too long is
-    shortened in its middle.
-    """
+    shortened in its middle."""
     if len(head) > LIMIT:
         half = (LIMIT - 3) // 2
         return f"{head[:half]}...{head[-half:]}"
@@ -101,8 +99,7 @@ def fitting(head: str, details: Sequence[str]) -> str:
 
 def write_once(path: Path, content: bytes) -> None:
     """Write the failure's reason, `content`, to `path`, unless the script has written this file itself. If writing
-    fails, print the reason to stderr.
-    """
+    fails, print the reason to stderr."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -114,8 +111,7 @@ def write_once(path: Path, content: bytes) -> None:
 
 def _lines_of_rank(lines: Sequence[str], rank: str) -> list[str]:
     """Return the lines with the rank's prefix, such as `[rank3]:`, or all lines if no traceback has this prefix. torch
-    adds the prefix to tracebacks once the process group exists.
-    """
+    adds the prefix to tracebacks once the process group exists."""
     own = [line for line in lines if line.startswith(f"[rank{rank}]:")]
     return own if any(_HEADER in line for line in own) else list(lines)
 

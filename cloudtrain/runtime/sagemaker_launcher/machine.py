@@ -1,6 +1,5 @@
 """Detect a container's interpreter, CPUs, GPUs, Neuron cores and EFA. `cloudtrain plan` takes the same data from the
-catalogue of instance types.
-"""
+catalogue of instance types."""
 
 from __future__ import annotations
 

@@ -28,8 +28,7 @@ _RETRY = 0.2
 
 class Network:
     """Maps `host:port` to the real address. Under emulation this is another port on this machine; else it is
-    `host:port` itself.
-    """
+    `host:port` itself."""
 
     def __init__(self, endpoints: Mapping[str, str] | None = None) -> None:
         self.is_emulated = endpoints is not None
@@ -77,8 +76,7 @@ def wait_for_name(address: str, *, tell: Callable[[str], None], patience: float 
 
 class Beacon:
     """A server on the chief's host. Each other host connects to it, and receives the chief's exit code when the chief
-    has ended.
-    """
+    has ended."""
 
     def __init__(self, port: int, others: int, *, address: str = "") -> None:
         """Listen on every interface of the host, or only at `address`."""
@@ -118,8 +116,7 @@ class Beacon:
 
 def watch_chief(place: tuple[str, int], on_end: Callable[[int | None], None], *, patience: float = PATIENCE) -> None:
     """Start a thread that calls `on_end` with the chief's exit code when the chief has ended, or with None if the
-    chief's host was lost or never reached.
-    """
+    chief's host was lost or never reached."""
     threading.Thread(target=_watch, args=(place, on_end, patience), daemon=True).start()
 
 

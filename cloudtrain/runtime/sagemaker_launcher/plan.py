@@ -1,6 +1,5 @@
 """Derive a host's processes from its configuration and machine. The functions are pure, so `cloudtrain plan` can show
-these processes on any computer.
-"""
+these processes on any computer."""
 
 from __future__ import annotations
 
@@ -104,8 +103,7 @@ WATCH_PORT = 7778
 class HostProgram:
     """One process that a host starts. `env` is added to the host's environment. `signal` says who receives SIGTERM:
     `leader` means the process itself, which passes the signal on; `group` means a shell and all processes that it
-    started; `ranks` means the ranks that mpirun started.
-    """
+    started; `ranks` means the ranks that mpirun started."""
 
     role: str
     argv: tuple[str, ...]
@@ -212,8 +210,7 @@ def _address(network: Network, endpoint: str) -> str:
 @dataclass(frozen=True)
 class _HostSetup:
     """The properties of one host that determine its processes. `arguments` are those of the script; `hosts` are the
-    hosts of the distribution.
-    """
+    hosts of the distribution."""
 
     launch: LaunchSpec
     machine: HostMachine
@@ -237,8 +234,7 @@ class _HostSetup:
 
     def program(self) -> list[str]:
         """Return the argv of the script or the command. For a shell script or a command, it begins with the shell; for
-        a Python script, it begins with the script itself, without Python.
-        """
+        a Python script, it begins with the script itself, without Python."""
         if self.launch.command is not None:
             return [self.machine.shell, "-c", self.launch.command]
         assert self.launch.entry_point is not None
@@ -252,8 +248,7 @@ class _HostSetup:
     @property
     def signal(self) -> str:
         """Return who receives SIGTERM: `leader` for a Python script, else `group`, because a shell does not pass
-        signals on.
-        """
+        signals on."""
         return "leader" if self.is_python else "group"
 
     @property
@@ -273,8 +268,7 @@ class _HostPrograms:
 
 def _torchrun(setup: _HostSetup) -> _HostPrograms:
     """Return the torchrun process of this host. Its options are written with underscores, which every torch since 1.9
-    accepts.
-    """
+    accepts."""
     address, port = setup.master
     argv = [
         setup.python, "-m", "cloudtrain.runtime.torchrun" if setup.network.is_emulated else "torch.distributed.run",
@@ -302,8 +296,7 @@ def _mpirun(setup: _HostSetup) -> _HostPrograms:
 
 def _tensorflow(setup: _HostSetup) -> _HostPrograms:
     """Return this host's processes, one for each TensorFlow task. The tasks find each other through TF_CONFIG.
-    Parameter servers run the script, too.
-    """
+    Parameter servers run the script, too."""
     tasks = _tasks(setup.launch, setup.hosts)
     cluster: dict[str, list[str]] = {}
     for role, _, host, port in tasks:
@@ -323,8 +316,7 @@ def _tensorflow(setup: _HostSetup) -> _HostPrograms:
 
 def _tasks(launch: LaunchSpec, hosts: Sequence[str]) -> list[tuple[str, int, str, int]]:
     """Return role, index, host and port of every task. Tasks are assigned to the hosts in turn. Tasks on the same host
-    have different ports.
-    """
+    have different ports."""
     count = len(hosts)
     if launch.strategy == "multi_worker_mirrored":
         return [("worker", n, hosts[n % count], WORKER_PORT + n // count) for n in range(launch.workers or count)]
@@ -340,8 +332,7 @@ def _tasks(launch: LaunchSpec, hosts: Sequence[str]) -> list[tuple[str, int, str
 
 def _task_variables(cluster: Mapping[str, Sequence[str]], role: str, index: int) -> dict[str, str]:
     """Return the variables of a task. Parameter servers see no GPU, because TensorFlow would reserve all GPU memory and
-    leave none to the host's workers.
-    """
+    leave none to the host's workers."""
     config = {"cluster": cluster, "environment": "cloud", "task": {"index": index, "type": role}}
     hidden = {"CUDA_VISIBLE_DEVICES": "-1"} if role == "ps" else {}
     return {"TF_CONFIG": json.dumps(config, sort_keys=True), **hidden}

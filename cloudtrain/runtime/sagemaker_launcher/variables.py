@@ -28,8 +28,7 @@ trn2."""
 
 def instance_groups(resource: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return a map from each instance group to its hosts. If there are no groups, as in SageMaker's local mode, all
-    hosts form one group.
-    """
+    hosts form one group."""
     groups = resource.get("instance_groups") or []
     found = {group["instance_group_name"]: list(group["hosts"]) for group in groups}
     return found or {HOMOGENEOUS: list(resource["hosts"])}
@@ -129,8 +128,7 @@ def sm_variables(
 
 def text_of(value: Any) -> str:
     """Return a value as text: an empty text for None, a string unchanged, other values as compact JSON with sorted keys
-    (the toolkit's `to_env_vars`).
-    """
+    (the toolkit's `to_env_vars`)."""
     if value is None:
         return ""
     if isinstance(value, str):

@@ -113,8 +113,7 @@ def mpirun_ranks(program: Sequence[str], *, processes: int) -> Alike:
 
 def tasks(*, workers: int, parameter_servers: int) -> list[tuple[str, int]]:
     """Return the type and index of each task in rank order: all workers; or if there are parameter servers, the chief,
-    the other workers and the servers.
-    """
+    the other workers and the servers."""
     if not parameter_servers:
         return [("worker", index) for index in range(workers)]
     return [

@@ -36,8 +36,7 @@ class CodePlace:
 @dataclass(frozen=True)
 class BuiltEnvironment:
     """The environment with the job's requirements: its folder, its interpreter, and the path of the requirements file
-    in the bundle.
-    """
+    in the bundle."""
 
     folder: str
     python: str
@@ -51,8 +50,7 @@ class BuiltEnvironment:
 @dataclass(frozen=True)
 class Link:
     """A link at `path` to `target`. If `shard` is the pair (index, count), `path` becomes a folder of links to one of
-    `count` shares of the files in `target`: every count-th file, the first of them at `index`, counted from 0.
-    """
+    `count` shares of the files in `target`: every count-th file, the first of them at `index`, counted from 0."""
 
     path: str
     target: str
@@ -175,8 +173,7 @@ class LaunchSpecification:
 
     def downloads(self) -> "dict[str, tuple[Path, ...]]":
         """Return the folders of each download by name. A download of several folders combines their contents, because
-        an emulated job writes its model on every host.
-        """
+        an emulated job writes its model on every host."""
         from pathlib import Path
 
         places = self.places

@@ -18,8 +18,7 @@ _CONSEQUENCE = re.compile(rf"{errors.PEER_LOST}|ChildFailedError|SignalException
 
 def error_in(lines: Sequence[str]) -> str | None:
     """Return the last line that names an exception; None without such a line. If the runtime told an error and only
-    exceptions follow that are consequences, return the message of this error.
-    """
+    exceptions follow that are consequences, return the message of this error."""
     names = [(index, match[1]) for index, line in enumerate(lines) if (match := _NAMED_ERROR.match(line))]
     message = errors.find_told(lines)
     if message is not None and all(index < message[0] or _CONSEQUENCE.search(text) for index, text in names):

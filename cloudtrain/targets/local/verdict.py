@@ -105,8 +105,7 @@ class Deaths:
 
     def verdict(self, output: RunOutput, launched: list[Launched]) -> FailureReport:
         """Return why the run failed. If an emulated host has written its own reason to a file, the verdict quotes it.
-        Call `RunOutput.drain` first.
-        """
+        Call `RunOutput.drain` first."""
         return in_own_words(self._verdict(output, launched), self._spec.failure_files)
 
     def are_consequences(self, output: RunOutput) -> bool:

@@ -61,8 +61,7 @@ def batch_settings(options: Mapping[str, str], setup: Sequence[str]) -> BatchSet
 
 def container_settings(options: Mapping[str, str]) -> BatchSettings | None:
     """Convert srun's options of pyxis to the image and settings, and list the options that have no equivalent. Return
-    None if the image is missing, or if only a running shell knows it.
-    """
+    None if the image is missing, or if only a running shell knows it."""
     image, mounts = options.get("container-image", ""), options.get("container-mounts", "")
     if not image or _is_open(image):
         return None
