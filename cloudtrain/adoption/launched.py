@@ -249,11 +249,7 @@ def _settle_container(launch: TrainingLaunch) -> None:
 
 def _directives(text: str) -> dict[str, str]:
     """Return the `#SBATCH` options above a script's first command, by their long names. An option without a value has
-    an empty string.
-
-    Raises:
-        ValueError: a quote is not closed.
-    """
+    an empty string."""
     options = dict[str, str]()
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):

@@ -107,11 +107,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 def _slots(options: Mapping[str, str], variables: Mapping[str, str], gpus: int) -> str:
     """Return the number of slots per instance: the number in `options`, else `gpus` (NVIDIA GPUs), else
-    AZ_BATCHAI_GPU_COUNT, which counts other GPUs as well.
-
-    Raises:
-        SetupError: none of them is a positive number.
-    """
+    AZ_BATCHAI_GPU_COUNT, which counts other GPUs as well."""
     given = next((options[name] for name in COUNTS if name in options), "")
     text = given or str(gpus or variables.get("AZ_BATCHAI_GPU_COUNT", ""))
     if text.isdecimal() and int(text):

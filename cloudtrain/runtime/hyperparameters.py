@@ -171,11 +171,7 @@ def _text_of(texts: list[str], kind: Any) -> str:
 
 
 def _empty(kind: Any) -> str:
-    """Return the empty text as the value of a key without a value, because a shell may have dropped an empty value.
-
-    Raises:
-        ValueError: the type `kind` has no empty value.
-    """
+    """Return the empty text as the value of a key without a value, because a shell may have dropped an empty value."""
     try:
         convert("", kind)
     except ValueError:

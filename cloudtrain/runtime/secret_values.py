@@ -211,11 +211,7 @@ def _identity_token(resource: str, variables: Mapping[str, str]) -> str:
 
 def _get_json(address: str, headers: dict[str, str], hint: str, who: str, proxy: bool = True) -> Mapping[str, Any]:
     """Return the JSON answer to a GET request. Try it three times if the service is busy or unreachable. `who` names
-    the service in messages.
-
-    Raises:
-        SetupError: the request failed.
-    """
+    the service in messages."""
     from urllib.error import HTTPError
     from urllib.request import ProxyHandler, Request, build_opener
 

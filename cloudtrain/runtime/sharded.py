@@ -297,11 +297,7 @@ def _read_items(folder: Path, files: dict[str, Any], metadata: Any, plan: Any, p
 
 
 def _span_of(folder: Path, files: dict[str, Any], name: str, offset: int, length: int) -> range:
-    """Return the numbers of the blocks that hold the `length` bytes at `offset` of the file `name`.
-
-    Raises:
-        SetupError: the file does not have these bytes.
-    """
+    """Return the numbers of the blocks that hold the `length` bytes at `offset` of the file `name`."""
     if name not in files or not 0 <= offset < offset + length <= files[name]["size"]:
         raise _forgery_error(folder, f"it reads {length} bytes of `{name}` from {offset} on")
     block = blocks_of(files[name]).length

@@ -413,11 +413,7 @@ def _is_taken_over(folder: RunFolder) -> bool:
 
 
 def _read(folder: RunFolder) -> dict[str, Any]:
-    """Return the status in a run's folder.
-
-    Raises:
-        RunNotFound: the run was removed.
-    """
+    """Return the status in a run's folder."""
     status = folder.read_status()
     if status is None:
         name = Path(folder.path).name
@@ -426,11 +422,7 @@ def _read(folder: RunFolder) -> dict[str, Any]:
 
 
 def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
-    """Write `launch.json` in one atomic step. With `again`, return False if the file already has this content.
-
-    Raises:
-        NameTaken: another submission wrote the file.
-    """
+    """Write `launch.json` in one atomic step. With `again`, return False if the file already has this content."""
     make_private_folder(folder.path)
     is_written = write_once(folder.launch, content)
     if not is_written and not (again and Path(folder.launch).read_bytes() == content):

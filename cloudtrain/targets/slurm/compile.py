@@ -274,11 +274,7 @@ def _plan(run: ClusterRun) -> Plan:
 
 
 def _apply_overrides(options: Options, overrides: Mapping[str, Any]) -> Options:
-    """Return `options` with the job's `slurm_overrides` applied. A null removes an option.
-
-    Raises:
-        JobError: an override is not a text, a number or `true`, or changes an option by which cloudtrain finds the run.
-    """
+    """Return `options` with the job's `slurm_overrides` applied. A null removes an option."""
     problems = []
     for name, value in overrides.items():
         if is_fixed(name):
