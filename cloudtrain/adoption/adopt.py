@@ -97,11 +97,7 @@ _WRONG_TYPES = (ArithmeticError, AttributeError, LookupError, RecursionError, Ty
 
 def launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
     """Return the training that a launch line, a batch script or a task file starts, and a description of the source.
-    Return None for other sources.
-
-    Raises:
-        UsageError: the launch line cannot be read, or starts no training that cloudtrain knows.
-    """
+    Return None for other sources."""
     try:
         return _launch_of(source)
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
@@ -143,11 +139,7 @@ def originals_of(
     python: str | None = None,
     time_limit: float = TIME_LIMIT,
 ) -> list[Original]:
-    """Return the jobs in a source.
-
-    Raises:
-        UsageError: the source does not exist, has no jobs, or is a script that may not be run.
-    """
+    """Return the jobs in a source."""
     if is_script(source):
         if not execute:
             hint = "allow it with `--yes`, or with `execute=True` in Python"
@@ -165,12 +157,7 @@ def originals_of(
 
 def original_at(reference: str) -> Original:
     """Return an existing job of a target. `reference` is `TARGET://PLACE/NAME`, such as `sagemaker://us-west-2/NAME`.
-    PLACE may consist of several names, separated by `:` or `/`: `azureml://SUBSCRIPTION:GROUP:WORKSPACE/NAME`.
-
-    Raises:
-        UsageError: the reference is not valid, or the target has no such job.
-        TargetError: the target cannot be reached, or refused the request.
-    """
+    PLACE may consist of several names, separated by `:` or `/`: `azureml://SUBSCRIPTION:GROUP:WORKSPACE/NAME`."""
     from cloudtrain.plans.states import RunRef
     from cloudtrain.system.plugins import part_of
     from cloudtrain.targets.registry import target_of

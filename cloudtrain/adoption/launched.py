@@ -150,11 +150,7 @@ def is_batch_script(text: str) -> bool:
 
 
 def read_batch_script(text: str, folder: str) -> TrainingLaunch:
-    """Return the training that a batch script starts. Relative paths in the script start in `folder`.
-
-    Raises:
-        UsageError: the script has no launch line, or several.
-    """
+    """Return the training that a batch script starts. Relative paths in the script start in `folder`."""
     options = _directives(text)
     components = [name for name in options if name.startswith("#")]
     for name in components:
@@ -279,11 +275,7 @@ def is_task_file(data: Any) -> bool:
 
 
 def read_task_file(data: Mapping[str, Any], folder: str) -> TrainingLaunch:
-    """Return the training that a SkyPilot task starts. Relative paths in the task start in `folder`.
-
-    Raises:
-        UsageError: the task's `run` has no launch line, or several.
-    """
+    """Return the training that a SkyPilot task starts. Relative paths in the task start in `folder`."""
     resources = data.get("resources") if isinstance(data.get("resources"), Mapping) else {}
     assert isinstance(resources, Mapping)
     model, count = _accelerators(resources.get("accelerators"))
@@ -323,11 +315,7 @@ def is_launch_line(text: str) -> bool:
 
 
 def read_launch_line(text: str) -> TrainingLaunch:
-    """Return the training that a launch line starts.
-
-    Raises:
-        UsageError: the line starts no script, or several.
-    """
+    """Return the training that a launch line starts."""
     launch = _launch_in(text, {}, ".")
     _share_tasks(launch, {})
     _settle_container(launch)

@@ -53,11 +53,7 @@ class TrainingLaunch:
 
 
 def read_launch(words: Sequence[str], folder: str = ".") -> TrainingLaunch:
-    """Return the training that the words of a command start. Relative paths of files start in `folder`.
-
-    Raises:
-        UsageError: the command starts no script.
-    """
+    """Return the training that the words of a command start. Relative paths of files start in `folder`."""
     tool = tool_of(words)
     assert tool is not None, "the caller has looked"
     name, skip = tool

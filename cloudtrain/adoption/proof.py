@@ -242,9 +242,6 @@ def adopt_original(original: Original, place: Path) -> Adoption:
     """Draft a job file from a request, parse it back, compile it, and compare the result with the request.
 
     `place` is the folder that the job file will be in.
-
-    Raises:
-        UsageError: no draft of the job compiles.
     """
     if original.search is not None:
         try:
@@ -300,11 +297,7 @@ def moved(draft: Draft, original: Original, place: Path) -> Draft:
 
 
 def settled(draft: Draft) -> TrainingJob:
-    """Return the job of a draft without compiling it. Fields that the job's model refuses are removed from the draft.
-
-    Raises:
-        JobError: the model or the target refuses a field that cannot be removed.
-    """
+    """Return the job of a draft without compiling it. Fields that the job's model refuses leave the draft."""
     for _ in range(_TRIES):
         try:
             return parse_job(_text(draft), format="yaml", file="job.yaml")  # type: ignore[return-value]
@@ -477,11 +470,7 @@ def _with_places(job: TrainingJob, target: Target, settings: Any, context: Compi
 
 
 def write_adoption(adoption: Adoption, folder: Path, *, force: bool = False) -> list[Path]:
-    """Write the job file, the settings and the job's other files into a folder.
-
-    Raises:
-        UsageError: one of the files exists and `force` is not set, or the folder cannot be written.
-    """
+    """Write the job file, the settings and the job's other files into a folder."""
     texts = {"job.yaml" if adoption.sweep is None else "sweep.yaml": adoption.job_text, **dict(adoption.files)}
     if adoption.settings_text:
         texts["cloudtrain.toml"] = adoption.settings_text

@@ -54,11 +54,7 @@ class Captured:
 
 
 def run_script(script: Path, arguments: Sequence[str], *, python: str | None, time_limit: float) -> Captured:
-    """Run a script or a notebook until it creates a job.
-
-    Raises:
-        UsageError: the script creates no job, takes too long, or cannot be started.
-    """
+    """Run a script or a notebook until it creates a job."""
     with tempfile.TemporaryDirectory(prefix="cloudtrain-adopt-", ignore_cleanup_errors=True) as name:
         place = Path(name)
         for folder in ("hooks", "hooks/uploads", "home", "tmp"):
@@ -266,11 +262,7 @@ _MOST_FOLDERS = 2000
 def originals_of_script(
     script: Path, arguments: Sequence[str], *, python: str | None, time_limit: float
 ) -> list[Original]:
-    """Run a script until its first call that creates jobs, and return these jobs.
-
-    Raises:
-        UsageError: the script creates no job.
-    """
+    """Run a script until its first call that creates jobs, and return these jobs."""
     captured = run_script(script, arguments, python=python, time_limit=time_limit)
     adopter = parts("adopt")[captured.target]()
     originals, archive = adopter.captured(captured.record, captured.uploads)

@@ -29,11 +29,7 @@ _FORMATS = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
 
 
 def originals_of_document(source: str) -> list[Original]:
-    """Return the jobs in a file or on stdin. The text is a request, an event, a description or a job of another tool.
-
-    Raises:
-        UsageError: the source cannot be read, or no target recognizes it.
-    """
+    """Return the jobs in a file or on stdin: a request, an event, a description or a job of another tool."""
     text, folder = text_of(source)
     data = parsed_text(text, source)
     originals = [original for adopter in parts("adopt").values() for original in adopter().originals(data, folder)]
@@ -48,11 +44,7 @@ def originals_of_document(source: str) -> list[Original]:
 
 
 def text_of(source: str) -> tuple[str, str | None]:
-    """Return the text of a file and the folder of the file; for stdin, its text and the working directory.
-
-    Raises:
-        UsageError: the file cannot be read.
-    """
+    """Return the text of a file and the folder of the file; for stdin, its text and the working directory."""
     try:
         if source == STDIN:
             return _text_on_stdin(), str(Path.cwd())
@@ -83,11 +75,7 @@ def _name(source: str) -> str:
 
 def parsed_text(text: str, source: str) -> Any:
     """Parse the text of `source` as JSON or YAML. As in other tools, YAML has version 1.1: `yes` is true, `010` is 8
-    and `1e-4` is text.
-
-    Raises:
-        UsageError: the text is neither JSON nor YAML.
-    """
+    and `1e-4` is text."""
     name = _name(source)
     form = _FORMATS.get(Path(source).suffix.lower())
     if form is None:
@@ -147,11 +135,7 @@ _AROUND_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")
 
 def cells_of(notebook: Path) -> list[str]:
     """Return the code cells of a notebook as Python. `%%writefile` becomes code that writes the file. Other magics and
-    shell lines are left out; a cell of another language becomes empty.
-
-    Raises:
-        UsageError: the file is not a notebook.
-    """
+    shell lines are left out; a cell of another language becomes empty."""
     try:
         data = json.loads(read_bytes(notebook, _MOST))
         cells = [cell for cell in data["cells"] if cell.get("cell_type") == "code"]
@@ -209,11 +193,7 @@ SECRET = "it looks like a secret, so it is not copied: write its location into `
 
 def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
     """Convert a launch line to a job, and compare the two: machines, processes, script, arguments. `kind` describes the
-    source in the job file's first comment. `place` is the folder that the job file will be in.
-
-    Raises:
-        JobError: no job can express the line.
-    """
+    source in the job file's first comment. `place` is the folder that the job file will be in."""
     _take_secrets_out(launch, _parsed(*_fields(launch, place)))
     fields, comments = _fields(launch, place)
     head = [f"Adopted from {kind}.", *launch.notes]

@@ -33,11 +33,7 @@ from cloudtrain.targets.adoption import Original, StaticCall, Unknown
 
 def adopt_statically(script: Path, place: Path) -> Adoption:
     """Return a draft of the first job that the script's text creates. The draft is never `equal`, because nothing is
-    compared.
-
-    Raises:
-        UsageError: the text is not Python, or no call in the text creates a job.
-    """
+    compared."""
     try:
         calls = list(calls_in(script))
     except RecursionError:
@@ -85,11 +81,7 @@ def _take_secrets_out(fields: dict[str, Any], job: TrainingJob) -> dict[str, str
 
 def calls_in(script: Path) -> Iterator[StaticCall]:
     """Yield every call in a script or a notebook. An argument whose value the text does not show is an
-    `Unknown`.
-
-    Raises:
-        UsageError: the source is not Python.
-    """
+    `Unknown`."""
     notebook = script.suffix == ".ipynb"
     names: dict[str, Any] = {}
     for cell in cells_of(script) if notebook else [text_of(str(script))[0]]:

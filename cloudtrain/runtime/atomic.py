@@ -265,11 +265,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def whole_step(step: SupportsIndex) -> int:
-    """Return the step as a Python integer, for file names and JSON.
-
-    Raises:
-        SetupError: the step is not a whole number, or is below 0.
-    """
+    """Return the step as a Python integer, for file names and JSON."""
     try:
         number = operator.index(step)
     except TypeError:

@@ -33,11 +33,7 @@ RANKS = frozenset("RANK LOCAL_RANK NODE_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT"
 
 def prepare(arguments: Sequence[str], variables: Mapping[str, str], directory: str) -> tuple[list[str], dict[str, str]]:
     """For each sharded input, fill a folder below `directory` with links to this instance's share of the files. Return
-    the script's argv and environment.
-
-    Raises:
-        SetupError: the arguments or the variables are not valid, or an input cannot be read.
-    """
+    the script's argv and environment."""
     shards, argv = _parse(arguments)
     here = detect_environment(variables)
     environment = {name: value for name, value in variables.items() if name not in RANKS}

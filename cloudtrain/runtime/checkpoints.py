@@ -293,10 +293,6 @@ def dump_plain(state: Any, file: BinaryIO) -> None:
 
 
 def load_plain(path: Path) -> Any:
-    """Read a file that `dump_plain` wrote.
-
-    Raises:
-        SetupError: the file holds an object whose type is not plain data.
-    """
+    """Read a file that `dump_plain` wrote."""
     with path.open("rb") as file:
         return _Unpickler(file).load()

@@ -54,11 +54,7 @@ def options_of(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def deepspeed_argv(arguments: Sequence[str], variables: Mapping[str, str], *, gpus: int) -> list[str]:
-    """Write the hostfile and return the command that this instance runs. `gpus` is this instance's number of GPUs.
-
-    Raises:
-        SetupError: the number of GPUs or the address of the first instance is unknown, or autotuning needs ssh.
-    """
+    """Write the hostfile and return the command that this instance runs. `gpus` is this instance's number of GPUs."""
     options = options_of(arguments)
     environment = detect_environment(variables)
     count = environment.node_count

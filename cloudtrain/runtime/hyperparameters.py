@@ -71,11 +71,7 @@ def read_arguments(
     defaults: Any, argv: Sequence[str], sm_hps: str = "", at_least: Least = NO_BOUNDS
 ) -> tuple[Any, dict[str, str | None]]:
     """Return the hyperparameters, and a map from each unknown argument to a hint, or to None if no declared name is
-    similar.
-
-    Raises:
-        SetupError: some values are not valid; the message names all of them.
-    """
+    similar."""
     declared = _declarations(defaults)
     names = {_fold(name): name for name in declared}
     given: dict[str, Any] = {}

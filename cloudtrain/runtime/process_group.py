@@ -43,9 +43,6 @@ def choose_backend(asked: str, *, gpus: int, folded: bool, alone: bool, sends: b
         folded: whether two processes share a GPU.
         alone: whether the job has only one process.
         sends: whether the script sends tensors from process to process, which smddp does not support.
-
-    Raises:
-        SetupError: the requested backend cannot run here.
     """
     if asked != AUTO:
         problem = _problem(asked, gpus=gpus, folded=folded)
@@ -394,11 +391,7 @@ _MOST_NAMED = 16
 
 
 def seconds_from(variable: str, default: float) -> float:
-    """Return the number of seconds in an environment variable, or `default` if it is not set.
-
-    Raises:
-        SetupError: the value is not a number of seconds.
-    """
+    """Return the number of seconds in an environment variable, or `default` if it is not set."""
     text = os.environ.get(variable, "")
     try:
         number = float(text) if text else default
@@ -411,11 +404,7 @@ def seconds_from(variable: str, default: float) -> float:
 
 def find_store(environment: Environment, patience: float) -> Any:
     """Return the store at `MASTER_ADDR` and `MASTER_PORT`. The store's server is torchrun's agent, or without torchrun,
-    rank 0.
-
-    Raises:
-        SetupError: the address does not answer within `patience` seconds.
-    """
+    rank 0."""
     import torch.distributed as dist
 
     limit = timedelta(seconds=patience)
@@ -438,11 +427,7 @@ def find_store(environment: Environment, patience: float) -> Any:
 
 
 def meet(store: Any, environment: Environment, patience: float) -> None:
-    """Wait until all processes of the job have registered in the store, for at most `patience` seconds.
-
-    Raises:
-        SetupError: some processes did not arrive; the message names them.
-    """
+    """Wait until all processes of the job have registered in the store, for at most `patience` seconds."""
     if environment.world_size == 1:
         return
     store.set(_key(environment.rank), socket.gethostname())

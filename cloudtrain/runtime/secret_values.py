@@ -48,9 +48,6 @@ def resolved(variables: Mapping[str, str]) -> dict[str, str]:
 
     The result also contains a new `CLOUDTRAIN_SECRETS`, which refers to these variables (`env:NAME`), so that a second
     call returns the same values.
-
-    Raises:
-        SetupError: a secret cannot be read.
     """
     values = {name: _value(name, place, variables) for name, place in references(variables).items()}
     if not values:

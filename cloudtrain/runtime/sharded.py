@@ -117,9 +117,6 @@ def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> d
     """Write this rank's part of `state` into `folder`. Every rank must call it. The ranks communicate through `group`.
 
     Returns a mapping from name to length and checksums for the files that this rank has written.
-
-    Raises:
-        SetupError: a rank could not write its part, for example because the disk is full.
     """
     import torch.distributed.checkpoint
     from torch.distributed.checkpoint import filesystem
@@ -328,11 +325,7 @@ def _fill(planner: Any, items: list[Any], data: memoryview, folder: Path) -> Non
 
 
 def parse_metadata(data: bytes, folder: Path) -> Any:
-    """Parse the metadata, which locates each part of the checkpoint, without running code.
-
-    Raises:
-        SetupError: the metadata holds types that cloudtrain's checkpoints never contain.
-    """
+    """Parse the metadata, which locates each part of the checkpoint, without running code."""
     try:
         metadata = _Unpickler(io.BytesIO(data), folder).load()
     except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, TypeError) as error:

@@ -126,11 +126,7 @@ class Children:
         self.asked_to_stop = False
 
     def start(self, program: HostProgram, environment: Mapping[str, str], directory: str) -> None:
-        """Start one process.
-
-        Raises:
-            SetupError: the program does not exist.
-        """
+        """Start one process."""
         try:
             popen = subprocess.Popen(
                 program.argv,
@@ -284,11 +280,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 def install_requirements(requirements: str, code: Path, environment: Mapping[str, str], python: str) -> None:
     """Install the requirements file with pip into the container's Python. The container is deleted after the job, so
-    pip may overwrite packages of the operating system.
-
-    Raises:
-        SetupError: pip failed.
-    """
+    pip may overwrite packages of the operating system."""
     argv = [python, "-m", "pip", "install", "--disable-pip-version-check", "-r", requirements]
     settings = {"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"}
     result = subprocess.run(argv, cwd=str(code), env={**settings, **environment}, stderr=subprocess.PIPE)

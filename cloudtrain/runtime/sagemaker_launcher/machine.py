@@ -87,11 +87,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
-    """Read a configuration file.
-
-    Raises:
-        SetupError: the file is missing, or is not a JSON object.
-    """
+    """Read a configuration file."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:

@@ -52,11 +52,7 @@ class Network:
 
 def wait_for_name(address: str, *, tell: Callable[[str], None], patience: float = PATIENCE) -> None:
     """Wait until the host name resolves, because hosts start at different times. `tell` is called with a message if the
-    wait is long.
-
-    Raises:
-        SetupError: the host name did not resolve in time.
-    """
+    wait is long."""
     deadline, told = time.monotonic() + patience, False
     while True:
         try:

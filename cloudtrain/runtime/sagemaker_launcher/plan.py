@@ -59,11 +59,7 @@ class LaunchSpec:
 
 
 def read_launch(reserved: Mapping[str, Any]) -> LaunchSpec:
-    """Read the launch specification from `reserved`, the launcher's hyperparameters.
-
-    Raises:
-        SetupError: the specification is missing or not valid, or another version of cloudtrain wrote it.
-    """
+    """Read the launch specification from `reserved`, the launcher's hyperparameters."""
     given = reserved.get(LAUNCH_KEY)
     if not isinstance(given, dict):
         message = (
@@ -158,9 +154,6 @@ def launch_plan(
         machine: the host's hardware and variables.
         root: `/opt/ml`, or the folder that takes its place under emulation.
         network: maps hosts to addresses; default: hosts are reached by their names.
-
-    Raises:
-        SetupError: `cloudtrain_launch` is missing or not valid, or this launcher cannot do what it requests.
     """
     user, reserved = split(decode_hyperparameters(hyperparameters))
     launch, host = read_launch(reserved), resource_config["current_host"]

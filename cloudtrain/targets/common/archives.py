@@ -78,9 +78,6 @@ def landing(destination: Path, *, odd_names: bool = False) -> Iterator[Staging]:
     these files into the folder, or none of them.
 
     `odd_names`: allow control characters in file names.
-
-    Raises:
-        TargetError: a file name is unsafe, or another file blocks a file's path.
     """
     with Staging(destination, odd_names=odd_names) as staging:
         try:
@@ -111,10 +108,6 @@ def copy_places(
     Args:
         places: the folders of each output on this machine, by the output's name for `cloudtrain download`.
         chosen: more outputs, whose folders also hold other files. Maps each output's name to its files.
-
-    Raises:
-        UsageError: the run has no output of this name; the hint names its outputs.
-        TargetError: the run wrote no files to the output, or an existing file blocks a copy's path.
     """
     path, chosen = path.strip("/"), chosen or {}
     if not path:

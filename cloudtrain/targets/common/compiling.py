@@ -141,11 +141,7 @@ class Problems(list[Problem]):
             return instead
 
     def refuse(self, plan: Plan | None = None) -> None:
-        """If any problems were collected, raise an error with these problems and `plan`.
-
-        Raises:
-            CompileError: problems were collected.
-        """
+        """If any problems were collected, raise an error with these problems and `plan`."""
         if self:
             raise CompileError(self, plan)
 
@@ -154,11 +150,7 @@ class Problems(list[Problem]):
 
 
 def type_by_gpu(target: str, resources: Resources, overlay: Any) -> str:
-    """Return the name of the instance type for `resources.gpu`. `overlay`: the user's corrections of the catalogue.
-
-    Raises:
-        JobError: no instance type fits; the hint names the available types.
-    """
+    """Return the name of the instance type for `resources.gpu`. `overlay`: the user's corrections of the catalogue."""
     from cloudtrain.machines.choose import choose
     from cloudtrain.machines.overlay import apply_overlay
 

@@ -60,11 +60,7 @@ class Program:
 
 def build(program: Program, **objects: Any) -> tuple[Any, dict[str, Any]]:
     """Execute the program except for its last call, which sends the request. Return the program's last variable and the
-    arguments of the last call. `objects` replace the variables of the same names.
-
-    Raises:
-        MissingExtra: the SDK is not installed.
-    """
+    arguments of the last call. `objects` replace the variables of the same names."""
     scope: dict[str, Any] = {}
     for name, value in program.variables.items():
         scope[name] = objects[name] if objects.get(name) is not None else _make(value, scope, program.extra)
@@ -75,11 +71,7 @@ def build(program: Program, **objects: Any) -> tuple[Any, dict[str, Any]]:
 
 def build_arguments(program: Program) -> dict[str, Any]:
     """Return the arguments of the program's `method`, without executing the rest. These arguments must not refer
-    to variables.
-
-    Raises:
-        MissingExtra: the SDK is not installed.
-    """
+    to variables."""
     arguments: dict[str, Any] = _make(program.arguments, {}, program.extra)
     return arguments
 

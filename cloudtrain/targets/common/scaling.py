@@ -115,11 +115,7 @@ def gpu_share(gpu_ids: Sequence[str], instances: int, instance: int) -> tuple[st
 
 def scaled_job(job: TrainingJob, target: LocalSettings, account: LocalAccount) -> tuple[TrainingJob, JobSize]:
     """Return the job with numbers of instances and processes that fit this machine, and these numbers as a `JobSize`.
-    Inputs without a path on the service get a made-up path.
-
-    Raises:
-        JobError: the job needs something that this machine cannot emulate.
-    """
+    Inputs without a path on the service get a made-up path."""
     problems = [problem for name, item in job.inputs.items() for problem in _input_problems(name, item)]
     if job.distribution.type == "smp":
         message = "`smp` is SageMaker's own library and does not exist on this machine"

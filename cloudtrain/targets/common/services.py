@@ -105,11 +105,7 @@ _LATE = 120.0
 def follow(
     log: Log, status_of: Callable[[], RunStatus], on_status: Callable[[RunStatus], None] | None, pace: Pace
 ) -> Iterator[LogLine]:
-    """Yield the lines of a job as they arrive, until the job has ended and its log has no new lines.
-
-    Raises:
-        TargetUnreachable: the service did not answer for `pace.patience` seconds.
-    """
+    """Yield the lines of a job as they arrive, until the job has ended and its log has no new lines."""
     reported: RunStatus | None = None
     ended: float | None = None  # when the end was first seen; only silence after it counts
     answered = quiet_since = time.monotonic()

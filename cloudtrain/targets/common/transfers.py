@@ -77,12 +77,7 @@ class Storage(NamedTuple):
 
 
 def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> bool:
-    """Upload the missing files. Return False if all files are already in storage.
-
-    Raises:
-        TargetError: the storage refuses the upload, or its folder has files that are not part of the data.
-        UnreadableData: the data is no longer on this machine, or has changed since it was planned.
-    """
+    """Upload the missing files. Return False if all files are already in storage."""
     sizes = storage.sizes()
     if len(sizes) == item.file_count and sum(sizes.values()) == item.size:
         return False

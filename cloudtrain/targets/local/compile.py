@@ -21,11 +21,7 @@ from cloudtrain.targets.local.settings import Local
 
 
 def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
-    """Return the plan of a job on this machine. `context.account` is a `LocalAccount`.
-
-    Raises:
-        JobError: this machine lacks something that the job needs; the hint names an alternative.
-    """
+    """Return the plan of a job on this machine. `context.account` is a `LocalAccount`."""
     if target.emulate is not None:
         from cloudtrain.system.plugins import find_target, part_of
 

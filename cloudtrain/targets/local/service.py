@@ -455,9 +455,6 @@ def withdraw(folder: RunFolder) -> bool:
 
     A supervisor may be starting at the same time, so this function holds the lock that a supervisor needs to read
     the specification.
-
-    Raises:
-        TargetUnreachable: a supervisor holds the lock but writes no status.
     """
     if not Path(folder.path).is_dir():
         return True

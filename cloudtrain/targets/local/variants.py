@@ -39,11 +39,7 @@ _ONLY_TRAINING = ("distribution", "checkpoint")
 
 
 def compile_local_processing(job: ProcessingJob, target: Local, context: CompileContext) -> Plan:
-    """Return the plan of a processing job on this machine. `context.account` is a `LocalAccount`.
-
-    Raises:
-        JobError: this machine lacks something that the job needs; the hint names an alternative.
-    """
+    """Return the plan of a processing job on this machine. `context.account` is a `LocalAccount`."""
     problems, view = Problems(), job.as_training()
     if target.emulate is not None:
         message = f"`--emulate {target.emulate}` emulates training jobs only, and this is a processing job"
@@ -123,11 +119,7 @@ _OURS = "CLOUDTRAIN_RUN_DIR"
 
 def queue_plan(plan: Plan, job: AnyJob, settings: Local, account: LocalAccount) -> Plan:
     """Return the plan with the GPUs or CPU slots that the run waits for in the queue. CUDA_VISIBLE_DEVICES gets a
-    placeholder, unless the job sets the variable. The supervisor replaces it when the queue gives the run its GPUs.
-
-    Raises:
-        JobError: the run needs more than the machine has, so it would wait for ever.
-    """
+    placeholder, unless the job sets the variable. The supervisor replaces it when the queue gives the run its GPUs."""
     specification = LaunchSpecification.from_json(plan.request)
     view = job.as_training() if isinstance(job, ProcessingJob) else job
     own_devices = view.environment.variables.get(VISIBLE)

@@ -221,14 +221,11 @@ def _quote(word: str) -> str:
 def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> Plan:
     """Return the plan of a job on a Slurm cluster. `context.account` must be a `SlurmAccount`. The plan's `request` has
 
-        argv        the command line of sbatch
-        script      the text of the batch script; the last word of `argv` is its path
-        options     the options in `argv`, by name
-        folder      the run's folder
-        outputs     the folders that the run writes to, by name
-
-    Raises:
-        JobError: the job asks for something that a Slurm cluster does not have; the hint names an alternative.
+    argv        the command line of sbatch
+    script      the text of the batch script; the last word of `argv` is its path
+    options     the options in `argv`, by name
+    folder      the run's folder
+    outputs     the folders that the run writes to, by name
     """
     view = job if isinstance(job, TrainingJob) else job.as_training()
     problems = Problems(job_problems(view, settings))

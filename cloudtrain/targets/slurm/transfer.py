@@ -28,12 +28,7 @@ _NOTHING = 3
 
 def download(runner: Runner, folder: ClusterFolder, path: str, destination: Path) -> list[Path]:
     """Copy an output, such as `model`, or a part of it, such as `model/weights.pt`, into `destination`. With an empty
-    `path`, copy each output to its own folder.
-
-    Raises:
-        UsageError: the run has no such output; the hint names its outputs.
-        TargetError: the run wrote no files to the output.
-    """
+    `path`, copy each output to its own folder."""
     places = {**_outputs(runner, folder), "logs": f"{folder.path}/logs"}
     path = path.strip("/")
     with landing(destination, odd_names=True) as staging:
