@@ -12,35 +12,50 @@
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3; do "$$p" -c '$(NEW_ENOUGH)' 2>/dev/null && command -v "$$p" && break; done)
 GPU_PYTHON ?= python3
-HISTORIES ?= --count 100000
-FUZZ   ?= --seed 1 --cases 20000
+# Chooses the examples, histories and cases of what is random; another one with each commit.
+SEED   ?= $(shell echo $$((0x$$(git rev-parse HEAD 2>/dev/null | cut -c1-7 | grep . || echo 1))))
+HISTORIES ?= --count 100000 --seed $(SEED)
+FUZZ   ?= --seed $(SEED) --cases 20000
 VENV   := .venv
 BIN    := $(VENV)/bin
 # Tests that start real training or a Slurm cluster, build wheels or execute notebooks: two files at a time, because each uses many cores.
 HEAVY  := torch or mpi or wheel or notebook or awscli or slurm
-# Many tests wait for a disk or for each other's processes: twice as many at a time as there are cores.
-WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$(( cores < 4 ? cores * 2 : 8 )))
-# Packages are compiled afterwards, on all cores; a package may hold files of other Pythons, which do not compile.
-PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile
-COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+# Many tests wait for a disk or for each other's processes: half as many more at a time as there are cores.
+WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$(( cores < 6 ? (cores * 3 + 1) / 2 : 8 )))
+# All property tests and random choices with this commit's seed, which the line that make prints has.
+MOVING := --hypothesis-seed $(SEED)
 
-.PHONY: gpu demo test test-all test-rest test-core test-parity test-pythons test-scripts test-torch fuzz histories environments check bench docs site clean
+.PHONY: gpu demo test test-all test-rest test-core test-part test-parity test-pythons test-scripts test-torch fuzz histories seed check bench docs site clean
 
 demo: $(VENV)/.demo
 	$(BIN)/cloudtrain submit training_scripts/digits_ddp/job.yaml --processes-per-instance 2
 	$(BIN)/cloudtrain ps
 
+# Always the same tests with the same examples. `worksteal`: a worker that has no tests left takes some of another one's.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) -m "smoke or not ($(HEAVY) or slow or parity)"
+	@began=$$(date +%s); \
+	echo "$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'smoke or not ($(HEAVY) or slow or parity)'"; \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "smoke or not ($(HEAVY) or slow or parity)"; \
+	code=$$?; echo "make test: $$(( $$(date +%s) - began )) s"; exit $$code
 
-test-all: test test-rest
+test-all: test test-rest test-parity test-pythons test-scripts test-torch fuzz histories site
 
 # What `test` leaves out, but for what needs an environment of its own. The last test takes a node from the cluster, so
 # it runs alone.
+test-rest: export CLOUDTRAIN_TEST_EXAMPLES := full
+test-rest: export CLOUDTRAIN_TEST_KILLS := 200
 test-rest: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) --durations 12 -m "slow and not ($(HEAVY) or parity or smoke)"
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 25 -m "($(HEAVY)) and not (parity or smoke)"
+	$(BIN)/python -m pytest -n $(WORKERS) --durations 12 $(MOVING) -m "(slow or hypothesis) and not ($(HEAVY) or parity or smoke)"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 25 $(MOVING) -m "($(HEAVY)) and not (parity or smoke)"
 	CLOUDTRAIN_TEST_ELASTIC=1 $(BIN)/python -m pytest tests/targets/slurm/test_training.py -k elastic
+
+# A part of the same for CI: one of each kind, one in ten of what trains, and other ones with each commit.
+test-part: export CLOUDTRAIN_TEST_EXAMPLES := 20
+test-part: export CLOUDTRAIN_TEST_KILLS := 20
+test-part: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --durations 12 $(MOVING) --first -m "(slow or hypothesis) and not ($(HEAVY) or parity or smoke)"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 12 $(MOVING) --first -m "(mpi or wheel or awscli or slurm) and not (torch or parity or smoke or slow)"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 12 $(MOVING) --share 10 --share-seed $(SEED) -m "torch and not (slurm or notebook or parity or smoke or slow)"
 
 # Without PyTorch, real processes and kills.
 test-core: $(VENV)/.dev
@@ -48,10 +63,10 @@ test-core: $(VENV)/.dev
 
 # Against the real SDKs of SageMaker and Azure ML, each in its own environment, because they cannot live together.
 test-parity: $(VENV)/.dev
-	$(BIN)/python tools/test_parity.py
+	$(BIN)/python tools/test_parity.py $(PARITY)
 
 test-pythons: $(VENV)/.dev
-	$(BIN)/python tools/test_pythons.py -n $(WORKERS)
+	$(BIN)/python tools/test_pythons.py -n $(WORKERS) $(PYTHONS)
 
 # The training scripts that need DeepSpeed or TensorFlow, each with its own environment, because these are large.
 test-scripts: $(VENV)/.dev
@@ -59,7 +74,7 @@ test-scripts: $(VENV)/.dev
 
 # The training scripts, small, on other versions of PyTorch, each with its own environment.
 test-torch: $(VENV)/.dev
-	$(BIN)/python tools/test_torch.py
+	$(BIN)/python tools/test_torch.py $(TORCH)
 
 # 20,000 job and settings files that are changed at random, through the commands that read them.
 fuzz: $(VENV)/.dev
@@ -69,11 +84,8 @@ fuzz: $(VENV)/.dev
 histories: $(VENV)/.dev
 	$(BIN)/python -m tests.lifecycle.submission.histories $(HISTORIES)
 
-# What test-parity, test-scripts and test-torch need; CI makes it while tests wait.
-environments: $(VENV)/.dev
-	$(BIN)/python tools/test_parity.py --install
-	$(BIN)/python tools/test_scripts.py --install
-	$(BIN)/python tools/test_torch.py --install
+seed:
+	@echo $(SEED)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -103,26 +115,17 @@ site: $(VENV)/.docs
 clean:
 	rm -rf $(VENV) .venv-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# The shell line stops with a sentence where the interpreter is missing or too old.
-$(VENV)/bin/python:
+# tools/environments.py installs once per machine, in ~/.cache/cloudtrain-environments; .venv gets links to its files.
+$(VENV)/.demo: pyproject.toml constraints.txt
 	@"$(PYTHON)" -c '$(NEW_ENOUGH)' 2>/dev/null || { echo "Python 3.10 or newer is needed: make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	"$(PYTHON)" -m venv $(VENV)
-
-# PyTorch first and by its exact pin; whatever depends on it comes after (see constraints.txt).
-$(VENV)/.torch: constraints.txt | $(VENV)/bin/python
-	$(PIP) -r constraints.txt
+	"$(PYTHON)" tools/environments.py demo
 	@touch $@
 
-$(VENV)/.demo: pyproject.toml $(VENV)/.torch
-	$(PIP) -c constraints.txt -e '.[torch]'
-	$(COMPILE)
-	@touch $@
-
-$(VENV)/.docs: pyproject.toml | $(VENV)/bin/python
-	$(PIP) -e '.[docs]'
-	@touch $@
-
-$(VENV)/.dev: pyproject.toml $(VENV)/.torch
-	$(PIP) -c constraints.txt -e '.[torch,dev]'
-	$(COMPILE)
+$(VENV)/.dev: pyproject.toml constraints.txt
+	@"$(PYTHON)" -c '$(NEW_ENOUGH)' 2>/dev/null || { echo "Python 3.10 or newer is needed: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	"$(PYTHON)" tools/environments.py dev
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.docs: pyproject.toml
+	"$(PYTHON)" tools/environments.py docs
+	@touch $@

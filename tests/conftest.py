@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -136,8 +137,28 @@ def python() -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`pytest --update-golden` writes the golden files anew; look at the difference before you commit it."""
+    """`pytest --update-golden` writes the golden files anew; look at the difference before you commit it. `--first` and
+    `--share` select some of many tests of a kind."""
     parser.addoption("--update-golden", action="store_true", default=False)
+    parser.addoption("--first", action="store_true", help="only the first parameter set of each test")
+    parser.addoption("--share", type=int, default=1, metavar="N", help="one of N tests, others for each --share-seed")
+    parser.addoption("--share-seed", default="", metavar="SEED", help="chooses the tests of --share")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what `--first` and `--share` do not select."""
+    selected, seen = list[pytest.Item](), set[str]()
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        is_first = name not in seen
+        seen.add(name)
+        drawn = zlib.crc32(f"{config.option.share_seed} {item.nodeid}".encode()) % config.option.share == 0
+        if drawn and (is_first or not config.option.first):
+            selected.append(item)
+    if len(selected) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(selected)])
+        items[:] = selected
 
 
 @pytest.fixture

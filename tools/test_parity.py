@@ -1,7 +1,7 @@
 """Compare cloudtrain's requests with those of the real SDKs, in an environment for each, made on the first run.
 
     python tools/test_parity.py [2|3|azureml ...] [pytest argument ...]        all unless given
-    python tools/test_parity.py --install                                      only make the environments
+    python tools/test_parity.py [2|3|azureml ...] --first                      the first parameter set of each test
 
 Versions 2 and 3 of the SageMaker SDK are different packages of the same name, and neither may be installed beside
 PyTorch's own pins. Azure ML's brings 63 packages, and pins of its own.
@@ -9,6 +9,7 @@ PyTorch's own pins. Azure ML's brings 63 packages, and pins of its own.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,29 +17,27 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from environments import ROOT, environment
+from environments import ROOT, make_environment
 
 
 class Sdk(NamedTuple):
-    """An SDK: its environment's folder, the suffix of its files in tests/parity, and a module that only it has."""
+    """An SDK: its environment, the suffix of its files in tests/parity, and a module that only it has."""
 
-    folder: str
+    environment: str
     ending: str
     module: str
 
 
 SDKS = {
-    "2": Sdk(".venv-sagemaker-v2", "v2", "sagemaker.estimator"),
-    "3": Sdk(".venv-sagemaker-v3", "v3", "sagemaker.train.model_trainer"),
-    "azureml": Sdk(".venv-azureml", "azureml", "azure.ai.ml"),
+    "2": Sdk("sagemaker-v2", "v2", "sagemaker.estimator"),
+    "3": Sdk("sagemaker-v3", "v3", "sagemaker.train.model_trainer"),
+    "azureml": Sdk("azureml", "azureml", "azure.ai.ml"),
 }
 
 
 def interpreter_of(sdk: Sdk) -> Path:
     """Return the interpreter of the SDK's environment. An SDK that does not import is an error."""
-    requirements = ROOT / "tests" / "parity" / f"requirements-{sdk.ending}.txt"
-    made_from = (requirements, ROOT / "pyproject.toml")
-    python = environment(sdk.folder, made_from, ["-r", str(requirements), "-e", f"{ROOT}[test]"])
+    python = make_environment(sdk.environment)
     subprocess.run([str(python), "-c", f"import {sdk.module}"], check=True, capture_output=True)
     return python
 
@@ -47,7 +46,17 @@ def run_tests(sdk: Sdk, arguments: list[str]) -> int:
     """Run the tests that compare with that SDK. Return pytest's exit code."""
     python = interpreter_of(sdk)
     files = sorted(str(file) for file in (ROOT / "tests" / "parity").glob(f"test_*_{sdk.ending}.py"))
-    command = [str(python), "-m", "pytest", "-q", "-n", "2", "--show-capture=no", *files, *arguments]
+    command = [
+        str(python),
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        os.environ.get("WORKERS", "2"),
+        "--show-capture=no",
+        *files,
+        *arguments,
+    ]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
@@ -55,10 +64,6 @@ def main() -> int:
     """Run the suites. Return their worst exit code."""
     names = [argument for argument in sys.argv[1:] if argument in SDKS] or list(SDKS)
     others = [argument for argument in sys.argv[1:] if argument not in SDKS]
-    if others == ["--install"]:
-        for name in names:
-            interpreter_of(SDKS[name])
-        return 0
     worst = 0
     for name in names:
         print(f"parity with {SDKS[name].module}", flush=True)

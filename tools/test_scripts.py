@@ -1,7 +1,6 @@
 """Run the training scripts that need more than torch, each with an environment of its own, made on the first run.
 
     python tools/test_scripts.py [deepspeed|tensorflow ...] [pytest argument ...]        all unless given
-    python tools/test_scripts.py --install                                               only make the environments
 
 pytest runs here; the scripts are started with the other environment's interpreter, which a variable names. TensorFlow
 alone is 1.6 GB.
@@ -17,37 +16,30 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from environments import ROOT, environment
+from environments import ROOT, make_environment
 
 TESTS = ROOT / "tests" / "training_scripts"
 
 
 class Suite(NamedTuple):
-    """A script's tests: their file, the requirements files to install in order, and the module that must import."""
+    """A script's tests: their file, and the module that must import in the environment of the suite's name."""
 
     tests: str
-    requirements: tuple[Path, ...]
     module: str
 
 
 SUITES = {
-    # PyTorch first and by its exact pin: DeepSpeed would take any.
-    "deepspeed": Suite(
-        "test_cifar_deepspeed.py", (ROOT / "constraints.txt", TESTS / "requirements-deepspeed.txt"), "deepspeed"
-    ),
-    "tensorflow": Suite("test_mnist_tensorflow.py", (TESTS / "requirements-tensorflow.txt",), "tensorflow"),
-    "integrations": Suite(
-        "test_integrations.py", (ROOT / "constraints.txt", TESTS / "requirements-integrations.txt"), "lightning"
-    ),
+    "deepspeed": Suite("test_cifar_deepspeed.py", "deepspeed"),
+    "tensorflow": Suite("test_mnist_tensorflow.py", "tensorflow"),
+    "integrations": Suite("test_integrations.py", "lightning"),
 }
 
 
 def interpreter_of(name: str) -> Path:
     """Return the interpreter of the suite's environment. A package that does not import is an error, because the tests
     would be skipped."""
-    suite = SUITES[name]
-    python = environment(f".venv-{name}", suite.requirements, *(["-r", str(path)] for path in suite.requirements))
-    subprocess.run([str(python), "-c", f"import {suite.module}"], check=True, capture_output=True)
+    python = make_environment(name)
+    subprocess.run([str(python), "-c", f"import {SUITES[name].module}"], check=True, capture_output=True)
     return python
 
 
@@ -64,10 +56,6 @@ def main() -> int:
     """Run the suites. Return their worst exit code."""
     names = [argument for argument in sys.argv[1:] if argument in SUITES] or list(SUITES)
     others = [argument for argument in sys.argv[1:] if argument not in SUITES]
-    if others == ["--install"]:
-        for name in names:
-            interpreter_of(name)
-        return 0
     worst = 0
     for name in names:
         print(f"training scripts with {name}", flush=True)

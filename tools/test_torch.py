@@ -3,7 +3,6 @@
     python tools/test_torch.py [VERSION ...]            the versions of the page, unless given; exit code 1 where a cell
                                                         fails, or says something else than the page
     python tools/test_torch.py --write [VERSION ...]    write the page
-    python tools/test_torch.py --install                only make the environments
 
 Each version but this environment's own has an environment beside `.venv`, `.venv-torch-2.8`. A cell either trains, with
 the gradients that it should have, or the script refuses with one sentence. Any other result is a failure.
@@ -30,12 +29,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from environments import ROOT, environment
+from environments import ROOT, make_environment
 
 from cloudtrain.runtime import parse_metrics
 
 PAGE = ROOT / "docs" / "torch-versions.md"
-REQUIREMENTS = ROOT / "tests" / "training_scripts" / "requirements-torch.txt"
 SCRIPTS = ROOT / "training_scripts"
 VERSIONS = ("2.8.0", "2.11.0", "2.13.0")
 """The columns of the page: the versions that job files ask the clouds for, that GPU machines often have, and that this
@@ -134,9 +132,7 @@ def interpreter_of(version: str) -> Path:
 
     if importlib.metadata.version("torch").partition("+")[0] == version:
         return Path(sys.executable)
-    short = version.removesuffix(".0")
-    torch, rest = ["--no-compile", f"torch=={version}"], ["-r", str(REQUIREMENTS)]
-    return environment(f".venv-torch-{short}", (REQUIREMENTS,), torch, rest, ["--no-deps", "monai==1.6.1"])
+    return make_environment(f"torch-{version.removesuffix('.0')}")
 
 
 def free_port() -> int:
@@ -227,13 +223,10 @@ def main() -> int:
     """Write or compare the page. Exit code 1 when a cell failed, or the page differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--install", action="store_true")
     parser.add_argument("versions", nargs="*", default=VERSIONS)
     options = parser.parse_args()
     for version in options.versions:
         interpreter_of(version)
-    if options.install:
-        return 0
     with ThreadPoolExecutor(2) as pool:
         columns = {version: column(version, pool) for version in options.versions}
     good = all(is_good(verdict) for found in columns.values() for verdict in found.values())
