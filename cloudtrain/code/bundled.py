@@ -17,7 +17,7 @@ _ENTRY_POINT = "train.py"
 
 
 @dataclass(frozen=True)
-class Script:
+class BundledScript:
     """A bundled training script. `summary` describes in one line what the script trains and how."""
 
     name: str
@@ -26,9 +26,9 @@ class Script:
     summary: str
 
 
-def list_scripts() -> list[Script]:
+def list_scripts() -> list[BundledScript]:
     """Return every bundled script, sorted by name."""
-    return [Script(folder.name, folder, _summary(folder)) for folder in _script_folders()]
+    return [BundledScript(folder.name, folder, _summary(folder)) for folder in _script_folders()]
 
 
 def script_names() -> list[str]:

@@ -47,7 +47,7 @@ class NoPattern(ValueError):
     """The line is not a valid pattern: in git it would match nothing."""
 
 
-class Where(IntEnum):
+class Position(IntEnum):
     """The place of a text in each path that a pattern matches."""
 
     WHOLE = 0
@@ -60,7 +60,7 @@ class Key(NamedTuple):
     """A text that each path has which a pattern matches, or each name if the pattern is matched with names."""
 
     by_name: bool
-    where: Where
+    where: Position
     text: bytes
 
 
@@ -96,15 +96,15 @@ class Pattern:
     def keys(self) -> Iterator[Key]:
         """Yield texts without which no path matches. A pattern of wildcards has none."""
         if not self._tokens:
-            yield Key(self.by_name, Where.WHOLE, self._plain)
+            yield Key(self.by_name, Position.WHOLE, self._plain)
             return
         if self._plain:
-            yield Key(self.by_name, Where.START, self._plain)
+            yield Key(self.by_name, Position.START, self._plain)
         *inside, end = _texts(self._tokens)
         if end:
-            yield Key(self.by_name, Where.END, end)
+            yield Key(self.by_name, Position.END, end)
         for text in filter(None, inside):
-            yield Key(self.by_name, Where.INSIDE, text)
+            yield Key(self.by_name, Position.INSIDE, text)
 
 
 def pattern_of(line: bytes) -> Pattern | None:
@@ -301,13 +301,13 @@ class PatternIndex:
         frequency = Counter(key for each in keys for key in each)
         self._keyless: list[int] = []
         self._whole: dict[Key, list[int]] = {}
-        self._parts: dict[tuple[bool, Where, int], dict[bytes, list[int]]] = {}
+        self._parts: dict[tuple[bool, Position, int], dict[bytes, list[int]]] = {}
         for number, each in enumerate(keys):
             if not each:
                 self._keyless.append(number)
                 continue
             key = min(each, key=frequency.__getitem__)
-            if key.where is Where.WHOLE:
+            if key.where is Position.WHOLE:
                 self._whole.setdefault(key, []).append(number)
             else:
                 part = self._parts.setdefault((key.by_name, key.where, len(key.text)), {})
@@ -316,14 +316,14 @@ class PatternIndex:
     def candidates(self, path: bytes) -> list[int]:
         """Return the numbers of the patterns that can match the path, sorted. All others do not match it."""
         name = path[path.rfind(b"/") + 1 :]
-        candidates = [*self._keyless, *self._whole.get(Key(True, Where.WHOLE, name), ())]
-        candidates += self._whole.get(Key(False, Where.WHOLE, path), ())
+        candidates = [*self._keyless, *self._whole.get(Key(True, Position.WHOLE, name), ())]
+        candidates += self._whole.get(Key(False, Position.WHOLE, path), ())
         for (by_name, where, length), numbers in self._parts.items():
             text = name if by_name else path
             last = len(text) - length
-            if where is Where.START:
+            if where is Position.START:
                 candidates += numbers.get(text[:length], ())
-            elif where is Where.END:
+            elif where is Position.END:
                 candidates += numbers.get(text[last:], ()) if last >= 0 else ()
             else:
                 for start in range(last + 1):
@@ -347,7 +347,7 @@ _EDITORS_LOCK = ".#"
 _ENVIRONMENT_MARKS = {"pyvenv.cfg": "a virtual environment", "conda-meta": "a conda environment"}
 
 
-class Verdict(NamedTuple):
+class Decision(NamedTuple):
     """The decision of an ignore file about a path, and the rule that made it. `by_name` is False if this rule contains
     no letter or digit, such as `!*`."""
 
@@ -373,7 +373,7 @@ class Rules:
         self._rules = tuple(rule for rule in reversed(rules) if rule is not None)
         self._index = PatternIndex([rule.pattern for rule in self._rules])
 
-    def judge(self, path: str, is_folder: bool) -> Verdict | None:
+    def judge(self, path: str, is_folder: bool) -> Decision | None:
         """Return whether the path is ignored and by which rule; None if no rule matches.
 
         A rule decides only about paths that it matches. For example, after the rule `*`, the rule `!data/` includes the
@@ -384,7 +384,7 @@ class Rules:
             rule = self._rules[number]
             if rule.pattern.matches(relative, is_folder):
                 by_name = any(character.isalnum() for character in rule.text)
-                return Verdict(rule.pattern.ignores, by_name, f"{self._folder}{IGNORE_FILE}:{rule.line} {rule.text}")
+                return Decision(rule.pattern.ignores, by_name, f"{self._folder}{IGNORE_FILE}:{rule.line} {rule.text}")
         return None
 
 

@@ -29,7 +29,7 @@ class Allowed(NamedTuple):
     """Whether all regexes, paths and stopwords must match, instead of one of them."""
 
 
-class Finder(NamedTuple):
+class SecretForm(NamedTuple):
     """A rule that finds one form of secret. The secret is the first regex group that matched, or the whole match if
     there is no group."""
 
@@ -84,70 +84,70 @@ _EMULATOR = r"^Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6"
 
 OWN_RULES = (
     # Keys
-    Finder("private-key", r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-           r"(?:(?!-----END)[\s\S]){0,500}?([A-Za-z0-9+/]{24})", (b"-----begin",)),
-    Finder("putty-private-key", r"PuTTY-User-Key-File-\d: \S", (b"putty-user-key-file",)),
-    Finder("json-web-key", r'"d"\s*:\s*"([A-Za-z0-9_-]{40,})"', (b'"kty"',), entropy=4),
-    Finder("kubernetes-client-key", r"client-key-data:\s*[\"']?([A-Za-z0-9+/]{64,}={0,2})", (b"client-key-data",)),
-    Finder("kubernetes-secret", r"(?m)^kind: Secret\b", (b"kind: secret",), certain=False, path=r"(?i)\.ya?ml$"),
+    SecretForm("private-key", r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+               r"(?:(?!-----END)[\s\S]){0,500}?([A-Za-z0-9+/]{24})", (b"-----begin",)),
+    SecretForm("putty-private-key", r"PuTTY-User-Key-File-\d: \S", (b"putty-user-key-file",)),
+    SecretForm("json-web-key", r'"d"\s*:\s*"([A-Za-z0-9_-]{40,})"', (b'"kty"',), entropy=4),
+    SecretForm("kubernetes-client-key", r"client-key-data:\s*[\"']?([A-Za-z0-9+/]{64,}={0,2})", (b"client-key-data",)),
+    SecretForm("kubernetes-secret", r"(?m)^kind: Secret\b", (b"kind: secret",), certain=False, path=r"(?i)\.ya?ml$"),
     # Addresses, headers and files with a password
-    Finder("credentials-in-address", rf"{_USER}({_PASSWORD}{{10,200}}){_HOST}", (b"://",), entropy=3, random=True),
-    Finder("password-in-address", rf"{_USER}({_PASSWORD}{{6,200}}){_HOST}", (b"://",), certain=False, entropy=2.2,
-           random=True),
-    Finder("authorization-header",
-           r"(?i)authorization[\"']?\s*[:=,]\s*[\"']?(?:bearer|basic|token)\s+([A-Za-z0-9._~+/=-]{20,})",
-           (b"authorization",), entropy=3.5, random=True),
-    Finder("netrc-password", r"(?i)machine\s+\S+\s+login\s+\S+\s+password\s+(\S{6,})", (b"machine",), entropy=2.5,
-           random=True),
-    Finder("database-password", rf"(?i){_CONNECTION}(?:password|pwd)=([^;\"'\s<>{{}}$]{{8,128}})[;\"']",
-           (b"password=", b"pwd="), entropy=2.75, random=True),
-    Finder("password-hash", r"(?m)^[^\s:]{1,64}:(\$(?:apr1|2[aby]|5|6)\$[./A-Za-z0-9$]{20,})",
-           (b"$apr1$", b"$2", b"$5$", b"$6$"), certain=False),
-    Finder("docker-registry-auth", r'"auth"\s*:\s*"([A-Za-z0-9+/]{12,}={0,2})"', (b'"auth"',), entropy=2.5,
-           random=True),
-    Finder("npm-registry-token", r"_(?:authToken|auth|password)\s*=\s*[\"']?([A-Za-z0-9+/_=-]{16,})",
-           (b"_auth", b"_password"), path=r"npmrc|yarnrc", entropy=3, random=True),
+    SecretForm("credentials-in-address", rf"{_USER}({_PASSWORD}{{10,200}}){_HOST}", (b"://",), entropy=3, random=True),
+    SecretForm("password-in-address", rf"{_USER}({_PASSWORD}{{6,200}}){_HOST}", (b"://",), certain=False, entropy=2.2,
+               random=True),
+    SecretForm("authorization-header",
+               r"(?i)authorization[\"']?\s*[:=,]\s*[\"']?(?:bearer|basic|token)\s+([A-Za-z0-9._~+/=-]{20,})",
+               (b"authorization",), entropy=3.5, random=True),
+    SecretForm("netrc-password", r"(?i)machine\s+\S+\s+login\s+\S+\s+password\s+(\S{6,})", (b"machine",), entropy=2.5,
+               random=True),
+    SecretForm("database-password", rf"(?i){_CONNECTION}(?:password|pwd)=([^;\"'\s<>{{}}$]{{8,128}})[;\"']",
+               (b"password=", b"pwd="), entropy=2.75, random=True),
+    SecretForm("password-hash", r"(?m)^[^\s:]{1,64}:(\$(?:apr1|2[aby]|5|6)\$[./A-Za-z0-9$]{20,})",
+               (b"$apr1$", b"$2", b"$5$", b"$6$"), certain=False),
+    SecretForm("docker-registry-auth", r'"auth"\s*:\s*"([A-Za-z0-9+/]{12,}={0,2})"', (b'"auth"',), entropy=2.5,
+               random=True),
+    SecretForm("npm-registry-token", r"_(?:authToken|auth|password)\s*=\s*[\"']?([A-Za-z0-9+/_=-]{16,})",
+               (b"_auth", b"_password"), path=r"npmrc|yarnrc", entropy=3, random=True),
     # Clouds
-    Finder("aws-secret-access-key", rf"(?i)secret_?access_?key{_IS}([A-Za-z0-9/+]{{40}})(?![A-Za-z0-9/+=])",
-           (b"secret_access_key", b"secretaccesskey"), entropy=3.5, random=True),
-    Finder("aws-session-token", rf"(?i)(?:session|security)_?token{_IS}([A-Za-z0-9/+=]{{100,}})",
-           (b"session_token", b"sessiontoken", b"security_token"), entropy=4, random=True),
-    Finder("azure-storage-key", r"(?i)(?:AccountKey|SharedAccessKey)=([A-Za-z0-9+/]{40,}={0,2})",
-           (b"accesskey=", b"accountkey="), entropy=3.5, allowed=(Allowed((_EMULATOR,)),)),
-    Finder("azure-shared-access-signature", r"(?i)[?&;]sig=([A-Za-z0-9%+/]{40,70})", (b"sig=",), entropy=3.5),
-    Finder("azure-publish-profile", r'(?i)userPWD="([^"\s]{30,})"', (b"userpwd",), entropy=3),
-    Finder("gcp-refresh-token", r"\b(1//0[A-Za-z0-9_-]{30,})", (b"1//0",), entropy=3.5),
-    Finder("gcp-access-token", r"\b(ya29\.[A-Za-z0-9_-]{40,})", (b"ya29.",), entropy=3.5),
-    Finder("gcp-client-secret", r"\b(GOCSPX-[A-Za-z0-9_-]{28})", (b"gocspx-",), entropy=3),
+    SecretForm("aws-secret-access-key", rf"(?i)secret_?access_?key{_IS}([A-Za-z0-9/+]{{40}})(?![A-Za-z0-9/+=])",
+               (b"secret_access_key", b"secretaccesskey"), entropy=3.5, random=True),
+    SecretForm("aws-session-token", rf"(?i)(?:session|security)_?token{_IS}([A-Za-z0-9/+=]{{100,}})",
+               (b"session_token", b"sessiontoken", b"security_token"), entropy=4, random=True),
+    SecretForm("azure-storage-key", r"(?i)(?:AccountKey|SharedAccessKey)=([A-Za-z0-9+/]{40,}={0,2})",
+               (b"accesskey=", b"accountkey="), entropy=3.5, allowed=(Allowed((_EMULATOR,)),)),
+    SecretForm("azure-shared-access-signature", r"(?i)[?&;]sig=([A-Za-z0-9%+/]{40,70})", (b"sig=",), entropy=3.5),
+    SecretForm("azure-publish-profile", r'(?i)userPWD="([^"\s]{30,})"', (b"userpwd",), entropy=3),
+    SecretForm("gcp-refresh-token", r"\b(1//0[A-Za-z0-9_-]{30,})", (b"1//0",), entropy=3.5),
+    SecretForm("gcp-access-token", r"\b(ya29\.[A-Za-z0-9_-]{40,})", (b"ya29.",), entropy=3.5),
+    SecretForm("gcp-client-secret", r"\b(GOCSPX-[A-Za-z0-9_-]{28})", (b"gocspx-",), entropy=3),
     # Trackers and hosts of models
-    Finder("huggingface-token", r"\b(hf_[A-Za-z0-9]{30,40})\b", (b"hf_",), entropy=3.2),
-    Finder("wandb-api-key", rf"(?i)wandb[\w.]{{0,12}}(?:key{_IS}|login\([^)\n]{{0,60}}?[\"'])([0-9a-f]{{40}})\b",
-           (b"wandb",), entropy=3),
-    Finder("wandb-key", r"\b(wandb_v1_[A-Za-z0-9_-]{20,})", (b"wandb_v1_",), entropy=3),
-    Finder("neptune-api-token", r"\b(eyJhcGlfYWRkcmVzcyI6[A-Za-z0-9+/]{40,}={0,2})", (b"eyjhcglfywrkcmvzcyi6",)),
-    Finder("replicate-api-token", r"\b(r8_[A-Za-z0-9]{37})\b", (b"r8_",), entropy=3),
-    Finder("groq-api-key", r"\b(gsk_[A-Za-z0-9]{52})\b", (b"gsk_",), entropy=3),
-    Finder("xai-api-key", r"\b(xai-[A-Za-z0-9]{70,})\b", (b"xai-",), entropy=3),
-    Finder("nvidia-api-key", r"\b(nvapi-[A-Za-z0-9_-]{60,})", (b"nvapi-",), entropy=3),
-    Finder("langsmith-api-key", r"\b(lsv2_(?:pt|sk)_[0-9a-f]{32}_[0-9a-f]{10})\b", (b"lsv2_",)),
-    Finder("openrouter-api-key", r"\b(sk-or-v1-[0-9a-f]{64})\b", (b"sk-or-v1-",)),
-    Finder("pinecone-api-key", r"\b(pcsk_[A-Za-z0-9_]{50,})", (b"pcsk_",), entropy=3),
-    Finder("anthropic-key", r"\b(sk-ant-[a-z0-9]{3,10}-[A-Za-z0-9_-]{40,})", (b"sk-ant-",), entropy=3),
+    SecretForm("huggingface-token", r"\b(hf_[A-Za-z0-9]{30,40})\b", (b"hf_",), entropy=3.2),
+    SecretForm("wandb-api-key", rf"(?i)wandb[\w.]{{0,12}}(?:key{_IS}|login\([^)\n]{{0,60}}?[\"'])([0-9a-f]{{40}})\b",
+               (b"wandb",), entropy=3),
+    SecretForm("wandb-key", r"\b(wandb_v1_[A-Za-z0-9_-]{20,})", (b"wandb_v1_",), entropy=3),
+    SecretForm("neptune-api-token", r"\b(eyJhcGlfYWRkcmVzcyI6[A-Za-z0-9+/]{40,}={0,2})", (b"eyjhcglfywrkcmvzcyi6",)),
+    SecretForm("replicate-api-token", r"\b(r8_[A-Za-z0-9]{37})\b", (b"r8_",), entropy=3),
+    SecretForm("groq-api-key", r"\b(gsk_[A-Za-z0-9]{52})\b", (b"gsk_",), entropy=3),
+    SecretForm("xai-api-key", r"\b(xai-[A-Za-z0-9]{70,})\b", (b"xai-",), entropy=3),
+    SecretForm("nvidia-api-key", r"\b(nvapi-[A-Za-z0-9_-]{60,})", (b"nvapi-",), entropy=3),
+    SecretForm("langsmith-api-key", r"\b(lsv2_(?:pt|sk)_[0-9a-f]{32}_[0-9a-f]{10})\b", (b"lsv2_",)),
+    SecretForm("openrouter-api-key", r"\b(sk-or-v1-[0-9a-f]{64})\b", (b"sk-or-v1-",)),
+    SecretForm("pinecone-api-key", r"\b(pcsk_[A-Za-z0-9_]{50,})", (b"pcsk_",), entropy=3),
+    SecretForm("anthropic-key", r"\b(sk-ant-[a-z0-9]{3,10}-[A-Za-z0-9_-]{40,})", (b"sk-ant-",), entropy=3),
     # Other services
-    Finder("vault-token", r"\b(hv[sb]\.[A-Za-z0-9_-]{24,300})", (b"hvs.", b"hvb."), entropy=3.5),
-    Finder("docker-hub-token", r"\b(dckr_pat_[A-Za-z0-9_-]{27})", (b"dckr_pat_",), entropy=3),
-    Finder("cargo-registry-token", r"\b(cio[A-Za-z0-9]{32})\b", (b"cio",), path=r"credentials|\.toml$|\.sh$",
-           entropy=3),
-    Finder("new-relic-key", r"\b(NRAK-[A-Z0-9]{27})\b", (b"nrak-",), entropy=3),
+    SecretForm("vault-token", r"\b(hv[sb]\.[A-Za-z0-9_-]{24,300})", (b"hvs.", b"hvb."), entropy=3.5),
+    SecretForm("docker-hub-token", r"\b(dckr_pat_[A-Za-z0-9_-]{27})", (b"dckr_pat_",), entropy=3),
+    SecretForm("cargo-registry-token", r"\b(cio[A-Za-z0-9]{32})\b", (b"cio",), path=r"credentials|\.toml$|\.sh$",
+               entropy=3),
+    SecretForm("new-relic-key", r"\b(NRAK-[A-Z0-9]{27})\b", (b"nrak-",), entropy=3),
     # Secrets that only their name reveals
-    Finder("password-in-code",
-           rf"(?i)(?:passw(?:or)?d|passphrase|pwd|secret)(?:[ \t]*[\"'\]]{{1,2}})?[ \t]*[:=][ \t]*[\"']{_VALUE}[\"']",
-           _PASSWORD_NAMES, certain=False, entropy=2.9, random=True),
-    Finder("password-in-settings", rf"(?im)(?:passw(?:or)?d|pass_?phrase|pwd|secret){_IS}{_VALUE}{_LINE_END}",
-           _PASSWORD_NAMES, certain=False, entropy=2.75, random=True, path=SETTINGS),
-    Finder("token-in-settings",
-           rf"(?im)(?:token|api_?-?key|access_?-?key|private_?-?key|key|auth){_IS}([A-Za-z0-9+/=_.~-]{{20,}}){_LINE_END}",
-           (b"token", b"key", b"auth"), certain=False, entropy=3.7, random=True, path=SETTINGS),
+    SecretForm("password-in-code",
+               rf"(?i)(?:passw(?:or)?d|passphrase|pwd|secret)(?:[ \t]*[\"'\]]{{1,2}})?[ \t]*[:=][ \t]*[\"']{_VALUE}[\"']",
+               _PASSWORD_NAMES, certain=False, entropy=2.9, random=True),
+    SecretForm("password-in-settings", rf"(?im)(?:passw(?:or)?d|pass_?phrase|pwd|secret){_IS}{_VALUE}{_LINE_END}",
+               _PASSWORD_NAMES, certain=False, entropy=2.75, random=True, path=SETTINGS),
+    SecretForm("token-in-settings",
+               rf"(?im)(?:token|api_?-?key|access_?-?key|private_?-?key|key|auth){_IS}([A-Za-z0-9+/=_.~-]{{20,}}){_LINE_END}",
+               (b"token", b"key", b"auth"), certain=False, entropy=3.7, random=True, path=SETTINGS),
 )  # fmt: skip
 
 
@@ -162,8 +162,8 @@ _FILE = Path(__file__).with_name("secret_rules.json")
 class RuleSet(NamedTuple):
     """All rules. `allowed` describes the matches that no rule reports."""
 
-    rules: tuple[Finder, ...]
-    by_keyword: Mapping[bytes, tuple[Finder, ...]]
+    rules: tuple[SecretForm, ...]
+    by_keyword: Mapping[bytes, tuple[SecretForm, ...]]
     allowed: Allowed
 
 
@@ -172,7 +172,7 @@ def rule_set() -> RuleSet:
     """Return all rules, and an index of them by keyword: a rule can match only texts with one of its keywords."""
     data = json.loads(_FILE.read_bytes())
     rules = (*(_rule(item) for item in data["rules"]), *OWN_RULES)
-    index: dict[bytes, list[Finder]] = {}
+    index: dict[bytes, list[SecretForm]] = {}
     for rule in rules:
         for keyword in rule.keywords:
             index.setdefault(keyword, []).append(rule)
@@ -181,7 +181,7 @@ def rule_set() -> RuleSet:
     return RuleSet(rules, {word: tuple(of_keyword) for word, of_keyword in index.items()}, allowed)
 
 
-def _rule(item: Mapping[str, object]) -> Finder:
+def _rule(item: Mapping[str, object]) -> SecretForm:
     fields: dict[str, object] = {
         "id": item["id"],
         "regex": item["regex"],
@@ -193,7 +193,7 @@ def _rule(item: Mapping[str, object]) -> Finder:
         "prefix": item.get("prefix", False),
         "allowed": tuple(_parse_allowed(each) for each in _list(item.get("allowed", []))),
     }
-    return Finder(**fields)  # type: ignore[arg-type] # the file is written by our own tool
+    return SecretForm(**fields)  # type: ignore[arg-type] # the file is written by our own tool
 
 
 def _parse_allowed(item: Mapping[str, object]) -> Allowed:
@@ -230,7 +230,7 @@ _GAP = b"\n\0\n"
 class Match(NamedTuple):
     """A secret that a rule found, with the offset of its first byte and the offset after its last byte."""
 
-    rule: Finder
+    rule: SecretForm
     start: int
     end: int
 
@@ -259,16 +259,16 @@ def matches(content: bytes, spans: Sequence[Span], path: str) -> Iterator[Match]
                 yield Match(rule, start + shift, end + shift)
 
 
-def _candidates(lowered: bytes, path: str) -> Iterable[Finder]:
+def _candidates(lowered: bytes, path: str) -> Iterable[SecretForm]:
     """Return the rules that apply to the path and have a keyword in the lower-case text, each rule once."""
-    candidates: dict[str, Finder] = {}
+    candidates: dict[str, SecretForm] = {}
     for keyword, rules in rule_set().by_keyword.items():
         if keyword in lowered:
             candidates.update((rule.id, rule) for rule in rules if rule.path is None or re.search(rule.path, path))
     return candidates.values()
 
 
-def _is_secret(rule: Finder, match: re.Match[bytes], secret: bytes, path: str) -> bool:
+def _is_secret(rule: SecretForm, match: re.Match[bytes], secret: bytes, path: str) -> bool:
     if rule.entropy and bits_per_letter(secret) <= rule.entropy:
         return False
     if rule.random and not looks_random(secret):
@@ -280,7 +280,7 @@ def _is_secret(rule: Finder, match: re.Match[bytes], secret: bytes, path: str) -
     )
 
 
-def _is_allowed(allowed: Allowed, match: re.Match[bytes], secret: bytes, path: str, rule: Finder) -> bool:
+def _is_allowed(allowed: Allowed, match: re.Match[bytes], secret: bytes, path: str, rule: SecretForm) -> bool:
     verdicts = []
     if allowed.regexes:
         text = {"secret": lambda: secret, "match": lambda: _whole(rule, match), "line": lambda: _line(match)}
@@ -294,7 +294,7 @@ def _is_allowed(allowed: Allowed, match: re.Match[bytes], secret: bytes, path: s
     return (all if allowed.all else any)(verdicts)
 
 
-def _whole(rule: Finder, match: re.Match[bytes]) -> bytes:
+def _whole(rule: SecretForm, match: re.Match[bytes]) -> bytes:
     """Return the whole match and not only the secret in it. For a rule with `prefix`, include the rest of a name that
     ends directly before the match."""
     if not rule.prefix:

@@ -69,7 +69,7 @@ class Positions(NamedTuple):
         return None
 
 
-class Document(NamedTuple):
+class Content(NamedTuple):
     """The content of a text. `data` holds mappings, lists and plain values. `problems` are mistakes that do not prevent
     reading, such as a duplicate key."""
 
@@ -87,9 +87,9 @@ class Notes:
         self.texts: dict[ValuePath, str] = {}
         self.problems: list[Problem] = []
 
-    def document(self, data: Any) -> Document:
+    def document(self, data: Any) -> Content:
         """Return a document with `data` and the collected positions and problems."""
-        return Document(data, Positions(self.keys, self.values, self.texts), tuple(self.problems))
+        return Content(data, Positions(self.keys, self.values, self.texts), tuple(self.problems))
 
     def problem(self, path: ValuePath, place: Place, message: str, hint: str, *, code: str = "CT005") -> None:
         """Record a problem. Reading continues."""
@@ -130,7 +130,7 @@ def place_at(text: str, offset: int) -> Place:
     return Place(text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
 
 
-def read_document(text: str, format: Format) -> Document:
+def read_document(text: str, format: Format) -> Content:
     """Read a text in the given format. The reader of a format is imported on first use.
 
     Raises:
@@ -143,7 +143,7 @@ def read_document(text: str, format: Format) -> Document:
         document = getattr(reader, f"read_{format}")(text.removeprefix("\ufeff"))
     except RecursionError:
         raise too_deep() from None
-    assert isinstance(document, Document)
+    assert isinstance(document, Content)
     return document
 
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from cloudtrain.documents.document import (
     MAX_DEPTH,
     MAX_DIGITS,
-    Document,
+    Content,
     Notes,
     Place,
     Unreadable,
@@ -57,7 +57,7 @@ _DEEP_KEY = re.compile(
 star matches the white space, because two adjacent stars would try every way to split a long indent."""
 
 
-def read_toml(text: str) -> Document:
+def read_toml(text: str) -> Content:
     """Convert TOML text to a document.
 
     Raises:
@@ -234,7 +234,7 @@ _JSON_HINTS = {
 }
 
 
-def read_json(text: str) -> Document:
+def read_json(text: str) -> Content:
     """Convert JSON text to a document.
 
     Raises:

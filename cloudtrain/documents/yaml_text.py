@@ -11,7 +11,7 @@ from cloudtrain.documents.document import (
     MAX_DEPTH,
     MAX_DIGITS,
     MAX_VALUES,
-    Document,
+    Content,
     Notes,
     Place,
     Unreadable,
@@ -109,7 +109,7 @@ def _loader() -> Any:
     return type("_Loader", (base,), {"yaml_implicit_resolvers": resolvers})
 
 
-def read_yaml(text: str) -> Document:
+def read_yaml(text: str) -> Content:
     """Read one YAML document.
 
     Raises:
@@ -126,7 +126,7 @@ def read_yaml(text: str) -> Document:
     finally:
         loader.dispose()
     if node is None:
-        return Document(None, Notes().document(None).positions)
+        return Content(None, Notes().document(None).positions)
     reader = _Reader()
     return reader.notes.document(reader.value(node, ()))
 

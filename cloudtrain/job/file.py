@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from cloudtrain.documents.document import (
-    Document,
+    Content,
     Format,
     Positions,
     Unreadable,
@@ -132,7 +132,7 @@ _OF_JOB = "job."
 """Prefix of the overrides for the job of a sweep."""
 
 
-def _readable(text: str, format: Format, file: str) -> Document:
+def _readable(text: str, format: Format, file: str) -> Content:
     """Read the text as a document whose top level is a mapping.
 
     Raises:
@@ -152,7 +152,7 @@ def _readable(text: str, format: Format, file: str) -> Document:
     return document
 
 
-def _model(document: Document, file: str) -> Any:
+def _model(document: Content, file: str) -> Any:
     """Return the model named by the field `kind`. `kind: training` is allowed although `TrainingJob` lacks the field.
 
     Raises:

@@ -51,14 +51,14 @@ def yaml_text(data: dict[str, Any]) -> str:
 
     import yaml
 
-    class Dumper(yaml.SafeDumper):
+    class _Dumper(yaml.SafeDumper):
         """PyYAML's writer, which would leave `1e-3` unquoted: text in YAML 1.1, but a number in YAML 1.2."""
 
     def quoted_text(dumper: Any, text: str) -> Any:
         return dumper.represent_scalar("tag:yaml.org,2002:str", text, None if read_scalar(text) == text else "'")
 
-    Dumper.add_representer(str, quoted_text)
-    text: str = yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True)
+    _Dumper.add_representer(str, quoted_text)
+    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     try:
         if text.replace("\n", "").isprintable() and read_document(text, "yaml").data == data:
             return text

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from cloudtrain.documents.document import MAX_DEPTH, Document, Positions, Unreadable, read_document
+from cloudtrain.documents.document import MAX_DEPTH, Content, Positions, Unreadable, read_document
 from cloudtrain.documents.yaml_text import read_scalar
 from cloudtrain.errors import Problem, dotted, shortened
 from cloudtrain.job.explain import unknown_field
@@ -218,7 +218,7 @@ def _keep_fields(holder: Data, shape: SchemaNode) -> None:
             del holder[name]
 
 
-def _value(shape: SchemaNode, text: str, path: ValuePath) -> Document:
+def _value(shape: SchemaNode, text: str, path: ValuePath) -> Content:
     """Convert the text of an override to a value of its field's type. A text that does not fit the type stays text,
     which validation refuses."""
     plain = Positions(texts={(): text})
@@ -232,6 +232,6 @@ def _value(shape: SchemaNode, text: str, path: ValuePath) -> Document:
             raise _refuse(document.problems[0], path)
         return document
     if shape.options and shape.kind == "value":
-        return Document(next((option for option in shape.options if str(option) == text), text), plain)
+        return Content(next((option for option in shape.options if str(option) == text), text), plain)
     reads = shape.kind == "json" or (shape.type in (int, bool, float) and not shape.parsed)
-    return Document(read_scalar(text) if reads and text else text, plain)
+    return Content(read_scalar(text) if reads and text else text, plain)

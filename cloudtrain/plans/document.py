@@ -56,7 +56,7 @@ class Lines(NamedTuple):
     lines: Sequence[str]
 
 
-class Command(NamedTuple):
+class CommandLine(NamedTuple):
     """A command line to copy into a shell. A long command line is split into lines that end in a backslash."""
 
     argv: Sequence[str]
@@ -78,10 +78,10 @@ class Section(NamedTuple):
     """Blocks under a title. A notebook shows them folded."""
 
     title: str
-    blocks: Sequence[Heading | Text | Pairs | Table | Lines | Command | Notice]
+    blocks: Sequence[Heading | Text | Pairs | Table | Lines | CommandLine | Notice]
 
 
-Block = Heading | Text | Pairs | Table | Lines | Command | Notice | Section
+Block = Heading | Text | Pairs | Table | Lines | CommandLine | Notice | Section
 
 
 class Document(NamedTuple):
@@ -354,7 +354,7 @@ def _lines(block: Lines, _: int | None) -> Iterator[Line]:
         yield [Span(" " * INDENT), Span(on_one_line(line))]
 
 
-def _command(block: Command, width: int | None) -> Iterator[Line]:
+def _command(block: CommandLine, width: int | None) -> Iterator[Line]:
     words = [shell_word(word) for word in block.argv]
     for number, line in enumerate(fill(words, width, indent=INDENT + 4)):
         yield [Span(" " * INDENT), Span("$ " if number == 0 else "    ", "dim"), Span(line)]
@@ -395,7 +395,7 @@ _LAYOUTS: dict[type, Callable[[Any, int | None], Iterator[Line]]] = {
     Pairs: _pairs,
     Table: _table,
     Lines: _lines,
-    Command: _command,
+    CommandLine: _command,
     Notice: _notice,
 }
 

@@ -10,7 +10,7 @@ from cloudtrain.plans.document import (
     LEVEL_STYLE,
     Block,
     Cell,
-    Command,
+    CommandLine,
     Document,
     Heading,
     Lines,
@@ -83,7 +83,7 @@ def _table(block: Table) -> str:
     return f"<table><tr>{head}</tr>{rows}</table>"
 
 
-def _command(block: Command) -> str:
+def _command(block: CommandLine) -> str:
     variables = [f"  {name}={value}" for name, value in block.variables]
     return _pre([f"$ {' '.join(map(shell_word, block.argv))}", *variables])
 
@@ -134,7 +134,7 @@ _BLOCKS: dict[type[Block], Callable[[Any], str]] = {
     Pairs: _pairs,
     Table: _table,
     Lines: lambda block: _pre(block.lines),
-    Command: _command,
+    CommandLine: _command,
     Notice: _notice,
     Section: _section,
 }

@@ -20,7 +20,17 @@ from cloudtrain.plans.states import RunRef
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from cloudtrain.plans.document import Block, Command, Document, Heading, Lines, Notice, Pairs, RichDocument, Text
+    from cloudtrain.plans.document import (
+        Block,
+        CommandLine,
+        Document,
+        Heading,
+        Lines,
+        Notice,
+        Pairs,
+        RichDocument,
+        Text,
+    )
 
 
 # Functions that hide secrets, which may be sent but must not appear in output or logs.
@@ -437,11 +447,11 @@ def _amount(upload: Upload) -> str:
     return f"{files}, {format_size(upload.size)}{origin}"
 
 
-def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | Command | Pairs]:
+def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | CommandLine | Pairs]:
     """Yield blocks that show the processes. Ranks that differ only in their number are shown as one. If many instances
     start the same program, only the first two of these processes and the last one are shown.
     """
-    from cloudtrain.plans.document import Command, Heading, Pairs, Text
+    from cloudtrain.plans.document import CommandLine, Heading, Pairs, Text
 
     groups = Processes.of(processes).groups
     envs = [process.env for group in groups for process in (group.examples if group.role != "rank" else ())]
@@ -453,7 +463,7 @@ def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | C
                 continue
             env = group.env if group.role == "rank" else shown.env
             yield Heading(_title(group, shown))
-            yield Command(shown.argv, [(key, value) for key, value in env.items() if key not in shared])
+            yield CommandLine(shown.argv, [(key, value) for key, value in env.items() if key not in shared])
     if shared:
         yield Heading("Variables of every process")
         yield Pairs(list(shared.items()))

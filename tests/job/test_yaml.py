@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.documents.document import Document, read_document
+from cloudtrain.documents.document import Content, read_document
 from cloudtrain.errors import JobError
 from cloudtrain.job.file import parse_job
 
@@ -98,7 +98,7 @@ def test_a_quoted_merge_sign_is_a_key() -> None:
 
 def document(text: str) -> list[tuple[int | None, int | None, str, str | None]]:
     """The problems that leave the text readable."""
-    found: Document = read_document(text, "yaml")
+    found: Content = read_document(text, "yaml")
     return [(p.line, p.column, p.message, p.hint) for p in found.problems]
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.plans.document import (
-    Command,
+    CommandLine,
     Document,
     Heading,
     Lines,
@@ -96,16 +96,16 @@ def test_documents_show_nothing_else(text: str, other: str, more: list[str], wid
     own colours. A text within a line begins no line of its own."""
     blocks = [
         Heading(text), Pairs([(text, other), (other, Span(text, "bad"))]), Table((text, "B"), [(text, Span(other, "good"))]),
-        Lines(more), Command([text, other], [(text, other)]), Notice("error", text, text, other, more, hint=other),
+        Lines(more), CommandLine([text, other], [(text, other)]), Notice("error", text, text, other, more, hint=other),
         Text(text),
     ]  # fmt: skip
     shown = to_text(Document(blocks), width=width, color=color)
     assert unseen_in(OURS.sub("", shown)) == []
     assert color or "\x1b" not in shown
     assert unseen_in(to_html(Document(blocks))) == []
-    for one_line in (Heading(text), Lines([text]), Command(["x"], [(text, other)])):
+    for one_line in (Heading(text), Lines([text]), CommandLine(["x"], [(text, other)])):
         lines = to_text(Document([one_line]), width=None).count("\n")
-        assert lines == len(more[:0]) + (2 if isinstance(one_line, Command) else 1)
+        assert lines == len(more[:0]) + (2 if isinstance(one_line, CommandLine) else 1)
 
 
 @given(TEXT, st.booleans())

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 
 import cloudtrain as ct
 from cloudtrain.plans.document import (
-    Command,
+    CommandLine,
     Document,
     Heading,
     Lines,
@@ -33,7 +33,7 @@ def everything(text: str) -> Document:
             Pairs([(text, text), (text, Span(text, "bad"))]),
             Table((text, text), [(text, Span(text, "good"))]),
             Lines([text]),
-            Command([text], [(text, text)]),
+            CommandLine([text], [(text, text)]),
             Notice("error", text, text, text, (text,), text),
             Section(text, [Text(text)]),
         ]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.plans.document import (
-    Command,
+    CommandLine,
     Document,
     Heading,
     Lines,
@@ -35,7 +35,7 @@ EVERYTHING = Document(
         Text("Use `cloudtrain stop NAME` to stop it."),
         Table(("NAME", "STATE"), [("run-1", Span("running", "info")), ("run-2", "lost")]),
         Lines(['{"a": 1}']),
-        Command(["python", "-u", "train.py", "--note", "it's"], [("RANK", "0")]),
+        CommandLine(["python", "-u", "train.py", "--note", "it's"], [("RANK", "0")]),
         Notice("error", "bad", "CT101", "job.yaml:1:1", ("detail",), "do this"),
     ]
 )
@@ -109,7 +109,7 @@ def test_nothing_is_wrapped_without_a_width() -> None:
 def test_command_can_be_pasted_into_a_shell(width: int | None) -> None:
     """A shell reads the argv back, backslashes at line ends included."""
     argv = ["/usr/bin/python", "-m", "x", "--note", 'it\'s a "test"', "--empty", "", "--port", "${{ports.a}}", "*;&|"]
-    text = to_text(Document([Command(argv)]), width=width)
+    text = to_text(Document([CommandLine(argv)]), width=width)
     assert shlex.split(text.strip().removeprefix("$ ").replace("\\\n", "")) == argv
 
 
