@@ -141,7 +141,8 @@ OWN_RULES = (
     SecretForm("new-relic-key", r"\b(NRAK-[A-Z0-9]{27})\b", (b"nrak-",), entropy=3),
     # Secrets that only their name reveals
     SecretForm("password-in-code",
-               rf"(?i)(?:passw(?:or)?d|passphrase|pwd|secret)(?:[ \t]*[\"'\]]{{1,2}})?[ \t]*[:=][ \t]*[\"']{_VALUE}[\"']",
+               r"(?i)(?:passw(?:or)?d|passphrase|pwd|secret)(?:[ \t]*[\"'\]]{1,2})?"
+               rf"[ \t]*[:=][ \t]*[\"']{_VALUE}[\"']",
                _PASSWORD_NAMES, certain=False, entropy=2.9, random=True),
     SecretForm("password-in-settings", rf"(?im)(?:passw(?:or)?d|pass_?phrase|pwd|secret){_IS}{_VALUE}{_LINE_END}",
                _PASSWORD_NAMES, certain=False, entropy=2.75, random=True, path=SETTINGS),
