@@ -87,7 +87,7 @@ class Notes:
         self.texts: dict[ValuePath, str] = {}
         self.problems: list[Problem] = []
 
-    def document(self, data: Any) -> Content:
+    def document(self, data: object) -> Content:
         """Return a document with `data` and the collected positions and problems."""
         return Content(data, Positions(self.keys, self.values, self.texts), tuple(self.problems))
 

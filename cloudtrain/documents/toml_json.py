@@ -82,7 +82,7 @@ def load_toml(text: str) -> dict[str, Any]:
         import tomllib
     else:
         import tomli as tomllib
-    data: dict[str, Any] = tomllib.loads(text)
+    data: dict[str, object] = tomllib.loads(text)
     return data
 
 

@@ -38,12 +38,12 @@ _INFINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)")
 _NAN = re.compile(r"\.(?:nan|NaN|NAN)")
 
 
-def _whole(base: int) -> Callable[[str], Any]:
+def _whole(base: int) -> Callable[[str], object]:
     """Return a function that reads an integer in the given base. A number with too many digits stays text."""
     return lambda text: int(text, base) if len(text) <= MAX_DIGITS else text
 
 
-_READERS: tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...] = (
+_READERS: tuple[tuple[re.Pattern[str], Callable[[str], object]], ...] = (
     (_NULL, lambda _: None),
     (_BOOL, lambda text: text.lower() == "true"),
     (_INT, _whole(10)),
@@ -58,7 +58,7 @@ KINDS = {"null": (0,), "bool": (1,), "int": (2, 3, 4), "float": (2, 5, 6, 7)}
 """The readers that an explicit tag (`!!int`) allows."""
 
 
-def read_scalar(text: str) -> Any:
+def read_scalar(text: str) -> object:
     """Convert a plain value to null, bool, int or float by its spelling. Other text stays text."""
     for pattern, reader in _READERS:
         if pattern.fullmatch(text):
@@ -66,7 +66,7 @@ def read_scalar(text: str) -> Any:
     return text
 
 
-def read_tagged(text: str, kind: str) -> Any:
+def read_tagged(text: str, kind: str) -> object:
     """Convert a value with an explicit type: `!!float 3` has the text `3` and the kind `float`.
 
     Raises:
@@ -190,7 +190,7 @@ class _Reader:
         self._count = 0
         self._open: set[int] = set()
 
-    def value(self, node: yaml.Node, path: ValuePath) -> Any:
+    def value(self, node: yaml.Node, path: ValuePath) -> object:
         """Return the value of a node, and record its position under `path`."""
         self._enter(node, path)
         place = _place(node)
@@ -213,7 +213,7 @@ class _Reader:
         if len(path) > MAX_DEPTH:
             raise too_deep(_place(node))
 
-    def _scalar(self, node: yaml.ScalarNode, path: ValuePath, place: Place) -> Any:
+    def _scalar(self, node: yaml.ScalarNode, path: ValuePath, place: Place) -> object:
         kind = str(node.tag).removeprefix(_TAG)
         text = str(node.value)
         self.notes.texts[path] = text
@@ -240,11 +240,11 @@ class _Reader:
         name = "!!" + tag.removeprefix(_TAG) if tag.startswith(_TAG) else tag
         self.notes.problem(path, place, f"a job file cannot have tags such as `{name}`", "remove the tag")
 
-    def _list(self, node: Any, path: ValuePath) -> list[Any]:
+    def _list(self, node: Any, path: ValuePath) -> list[object]:
         return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
 
-    def _mapping(self, node: yaml.MappingNode, path: ValuePath) -> dict[str, Any]:
-        result: dict[str, Any] = {}
+    def _mapping(self, node: yaml.MappingNode, path: ValuePath) -> dict[str, object]:
+        result: dict[str, object] = {}
         own: dict[str, Place] = {}
         for key, value in self._own(node):
             name = self._key(key, path)

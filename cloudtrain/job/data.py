@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, Field
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cloudtrain.job.model import PathInput, Texts
 
 
-def _path_text(value: Any) -> Any:
+def _path_text(value: object) -> object:
     """Convert a `pathlib.Path` to text, and return other values unchanged. A `Path` that was made from a URI has lost a
     slash (`s3:/bucket`). It is returned unchanged, so that validation refuses it."""
     if not isinstance(value, os.PathLike):
@@ -55,7 +55,7 @@ class _Places(Model):
         def __getattr__(self, target: str) -> str | None: ...
 
 
-def _input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+def _input_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     if data.get("value") is not None:
         for name in target_names():
             if data.get(name) is not None:
@@ -178,7 +178,7 @@ IMPLICIT = ("outputs.model", "checkpoint")
 """References that are valid in a training job without a declaration."""
 
 
-def reference_problems(job: Mapping[str, Any], implicit: Sequence[str] = IMPLICIT) -> list[Problem]:
+def reference_problems(job: Mapping[str, object], implicit: Sequence[str] = IMPLICIT) -> list[Problem]:
     """Return a problem for each wrong reference of a job, such as a reference to an item that does not exist.
 
     `job` holds the fields as written and not yet validated: mappings, lists and texts, or models if the job is written
@@ -234,7 +234,7 @@ def run_input(place: str) -> RunInput | None:
     return RunInput(match["run"], what, match["below"] or "")
 
 
-def _value_problems(inputs: Any) -> Iterator[Problem]:
+def _value_problems(inputs: object) -> Iterator[Problem]:
     """Yield a problem for each reference in an input's `value`, because Azure ML would not replace the reference."""
     for path, text in _texts(inputs, ("inputs",)):
         for reference in find_references(text) if path[2:] == ("value",) else ():
@@ -242,7 +242,7 @@ def _value_problems(inputs: Any) -> Iterator[Problem]:
             yield Problem(path, message, f"write it where `${{{{inputs.{path[1]}}}}}` is used", code="CT020")
 
 
-def _run_problems(inputs: Any) -> Iterator[Problem]:
+def _run_problems(inputs: object) -> Iterator[Problem]:
     """Yield a problem for each location that starts with `run:` but is malformed."""
     for path, text in _texts(inputs, ("inputs",)):
         if is_run_input(text) and path[-1] in target_names() and run_input(text) is None:
@@ -298,7 +298,7 @@ def references_in(text: str) -> list[str]:
     return [reference.inner for reference in find_references(text)]
 
 
-def _texts(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _texts(value: object, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, Mapping | BaseModel):
@@ -309,7 +309,7 @@ def _texts(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str 
             yield from _texts(inner, (*path, index))
 
 
-def _fault(inner: str, job: Mapping[str, Any], implicit: Sequence[str]) -> tuple[str, str | None] | None:
+def _fault(inner: str, job: Mapping[str, object], implicit: Sequence[str]) -> tuple[str, str | None] | None:
     """Return the error of one reference and a hint; None if the reference is valid."""
     places = {kind: job.get(kind) for kind in ("inputs", "outputs")}
     names = [f"{kind}.{name}" for kind, named in places.items() if isinstance(named, Mapping) for name in named]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, JsonValue
 
@@ -60,7 +60,7 @@ SMP_V2_PARAMETERS = frozenset(
 SMP_PARAMETERS = {1: SMP_V1_PARAMETERS, 2: SMP_V2_PARAMETERS}
 
 
-def _smp_rules(smp: Mapping[str, Any]) -> Iterator[Problem]:
+def _smp_rules(smp: Mapping[str, object]) -> Iterator[Problem]:
     version, parameters = smp.get("version"), smp.get("parameters")
     if isinstance(version, bool):  # Python treats True as equal to 1
         yield Problem(
@@ -133,7 +133,7 @@ class Horovod(_Processes):
     """Extra options for the mpirun line, as one string."""
 
 
-def _tensorflow_rules(tensorflow: Mapping[str, Any]) -> Iterator[Problem]:
+def _tensorflow_rules(tensorflow: Mapping[str, object]) -> Iterator[Problem]:
     strategy = tensorflow.get("strategy", "multi_worker_mirrored")
     if tensorflow.get("parameter_servers") is not None and strategy == "multi_worker_mirrored":
         message = "`parameter_servers` has no effect with `strategy: multi_worker_mirrored`"

@@ -127,7 +127,7 @@ def _example_value(node: SchemaNode) -> str:
     return _EXAMPLES_OF_KINDS.get(node.kind) or _EXAMPLES[node.type]
 
 
-def _type_hint(node: SchemaNode, name: str, value: Any, written: str | None) -> str | None:
+def _type_hint(node: SchemaNode, name: str, value: object, written: str | None) -> str | None:
     if node.words == "text" and isinstance(value, os.PathLike):
         is_uri = ":/" in os.fspath(value)
         return "write the URI as text: a path drops one of its slashes" if is_uri else "write `str(path)`"
@@ -148,11 +148,11 @@ def _type_hint(node: SchemaNode, name: str, value: Any, written: str | None) -> 
     return mapping_hint(node, name, value) if node.kind in ("model", "choice", "map") else None
 
 
-def _missing(name: str, _: Any, __: Mapping[str, Any]) -> Wording:
+def _missing(name: str, _: object, __: Mapping[str, object]) -> Wording:
     return Wording(f"`{name}` is missing", f"add `{name}: ...`", "CT011")
 
 
-def _no_option(name: str, value: Any, options: Sequence[Any]) -> Wording:
+def _no_option(name: str, value: object, options: Sequence[object]) -> Wording:
     texts = [str(option) for option in options]
     hint = did_you_mean(value, texts) if isinstance(value, str) else None
     return Wording(
@@ -160,12 +160,12 @@ def _no_option(name: str, value: Any, options: Sequence[Any]) -> Wording:
     )
 
 
-def _no_literal(name: str, value: Any, context: Mapping[str, Any]) -> Wording:
+def _no_literal(name: str, value: object, context: Mapping[str, Any]) -> Wording:
     words = context["expected"].replace(" or ", ", ").split(", ")  # `'mount', 'download' or 'pipe'`
     return _no_option(name, value, [word.strip("'") for word in words])
 
 
-def _no_tag(name: str, value: Any, context: Mapping[str, Any]) -> Wording:
+def _no_tag(name: str, value: object, context: Mapping[str, Any]) -> Wording:
     tags = [tag.strip("' ") for tag in context["expected_tags"].split(",")]
     written = value.get("type") if isinstance(value, Mapping) else context["tag"]
     if not isinstance(written, str):
@@ -175,11 +175,11 @@ def _no_tag(name: str, value: Any, context: Mapping[str, Any]) -> Wording:
     return Wording(f"`{shortened(written)}` is not {kind} {name}", hint, "CT013")
 
 
-def _needs_tag(name: str, _: Any, __: Mapping[str, Any]) -> Wording:
+def _needs_tag(name: str, _: object, __: Mapping[str, object]) -> Wording:
     return Wording(f"`{name}` needs a `type`", f"add for example `type: torch` under `{name}`", "CT011")
 
 
-def _too_small(name: str, value: Any, context: Mapping[str, Any]) -> Wording:
+def _too_small(name: str, value: object, context: Mapping[str, Any]) -> Wording:
     least = context["ge"] if "ge" in context else context["gt"]
     words = "at least" if "ge" in context else "more than"
     example = least if "ge" in context else least + 1
@@ -188,22 +188,22 @@ def _too_small(name: str, value: Any, context: Mapping[str, Any]) -> Wording:
     )
 
 
-def _too_big(name: str, value: Any, context: Mapping[str, Any]) -> Wording:
+def _too_big(name: str, value: object, context: Mapping[str, object]) -> Wording:
     most = context["le"]
     return Wording(f"`{name}` must be at most {most}, not {describe_value(value)}", f"write `{most}` or less", "CT014")
 
 
-def _too_long(name: str, value: Any, context: Mapping[str, Any]) -> Wording:
+def _too_long(name: str, value: Any, context: Mapping[str, object]) -> Wording:
     limit = context["max_length"]
     message = f"`{name}` has {len(value)} characters, and at most {limit} are allowed"
     return Wording(message, f"shorten it to {limit} characters", "CT016")
 
 
-def _too_short(name: str, _: Any, __: Mapping[str, Any]) -> Wording:
+def _too_short(name: str, _: object, __: Mapping[str, object]) -> Wording:
     return Wording(f"`{name}` is empty", "give it a text", "CT016")
 
 
-def _too_many(name: str, _: Any, context: Mapping[str, Any]) -> Wording:
+def _too_many(name: str, _: object, context: Mapping[str, object]) -> Wording:
     message = f"`{name}` has {context['actual_length']} entries, and at most {context['max_length']} are allowed"
     return Wording(message, "remove the others", "CT012")
 
@@ -226,7 +226,7 @@ def _bad_key(key: str, context: Mapping[str, Any], path: ValuePath) -> Wording:
     return Wording(message, f"write `{better}`" if better else "write for example `train`", "CT016")
 
 
-_WITH_CONTEXT: dict[str, Callable[[str, Any, Mapping[str, Any]], Wording]] = {
+_WITH_CONTEXT: dict[str, Callable[[str, object, Mapping[str, object]], Wording]] = {
     "missing": _missing,
     "literal_error": _no_literal,
     "union_tag_invalid": _no_tag,
@@ -271,7 +271,7 @@ def _key(name: str) -> str:
     return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, dict):
         inner = ", ".join(f"{_key(name)} = {_value(item)}" for name, item in value.items())
         return f"{{{inner}}}"

@@ -176,7 +176,9 @@ def _model(document: Content, file: str) -> Any:
     return model
 
 
-def _apply_overrides(data: dict[str, Any], overrides: Sequence[str], model: Any) -> tuple[dict[str, Any], Changes]:
+def _apply_overrides(
+    data: dict[str, object], overrides: Sequence[str], model: Any
+) -> tuple[dict[str, object], Changes]:
     if not overrides:
         return data, Changes()
     from cloudtrain.job.overrides import override  # importing it costs start-up time
@@ -292,7 +294,7 @@ def _init(*words: str) -> str:
 
 def anchored(job: AnyJob, folder: Path) -> AnyJob:
     """Return the job with absolute local paths (`source_dir`, `local: ...`). Relative paths start at `folder`."""
-    changes: dict[str, Any] = {
+    changes: dict[str, object] = {
         "inputs": {name: _at(_data_at(item, folder), folder) for name, item in job.inputs.items()},
         "outputs": {name: _at(place, folder) for name, place in job.outputs.items()},
     }
@@ -371,7 +373,7 @@ def kind_of_job(job: AnyJob | Sweep) -> str:
     return TRAINING if isinstance(job, TrainingJob) else PROCESSING
 
 
-def fields_of(job: AnyJob | Sweep) -> dict[str, Any]:
+def fields_of(job: AnyJob | Sweep) -> dict[str, object]:
     """Return the fields of the job as a job file writes them, as JSON data. Fields with default values are left out."""
     data = job.model_dump(mode="json", exclude_defaults=True)
     if kind_of_job(job) == SWEEP:
@@ -425,7 +427,7 @@ def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
     return file._replace(sweep=sweep.from_folder(file.job.folder), inner=file)
 
 
-def _values(text: str, written: str) -> list[Any]:
+def _values(text: str, written: str) -> list[object]:
     """Return the values that are `written` in `text`, the argument of one `--each`. With brackets or quotes, they are
     read as a YAML list, so that `[1, 2]` is one value.
 

@@ -44,7 +44,7 @@ def job_text(script: Path, arguments: Sequence[str], overrides: Sequence[str] = 
     return yaml_text(data)
 
 
-def yaml_text(data: dict[str, Any]) -> str:
+def yaml_text(data: dict[str, object]) -> str:
     """Return the fields as YAML that cloudtrain reads back unchanged: PyYAML's output if it is unchanged and printable,
     else JSON with invisible characters escaped."""
     import json

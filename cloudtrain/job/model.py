@@ -56,14 +56,14 @@ else:
                 raise JobError(problems_of(error, cls)) from None
 
 
-def all_at_once(rules: Rules) -> Any:
+def all_at_once(rules: Rules) -> object:
     """Return a model validator that applies `rules` to the fields as they were written, valid or not.
 
     Problems found by the rules are reported together with problems of the fields.
     """
 
     @classmethod  # type: ignore[misc]  # model_validator takes a classmethod, which mypy allows only in a class
-    def check(cls: type[BaseModel], data: Any, handler: ModelWrapValidatorHandler[Any]) -> Any:
+    def check(cls: type[BaseModel], data: object, handler: ModelWrapValidatorHandler[object]) -> Any:
         return validate_with_rules(rules, cls, data, handler)
 
     return model_validator(mode="wrap")(check)
@@ -75,7 +75,7 @@ class Model(BaseModel, metaclass=_Meta):
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=False, defer_build=True)
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """Return a validated copy in which `changes` replace the values of the named fields.
 
         Raises:
@@ -104,7 +104,7 @@ class FromFile(Model):
         same._folder = folder  # type: ignore[misc]  # only fields are frozen
         return same
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """Return a validated copy in which `changes` replace the values of the named fields. The copy keeps
         `folder`."""
         return super().replace(**changes).from_folder(self._folder)
@@ -123,7 +123,7 @@ OVERRIDES = "_overrides"
 """Suffix of the job fields that are merged into one target's request."""
 
 
-def per_target(annotation: Any, *, suffix: str = "", **field: Any) -> Callable[[type[M]], type[M]]:
+def per_target(annotation: object, *, suffix: str = "", **field: Any) -> Callable[[type[M]], type[M]]:
     """Return a decorator that adds one field per installed target to a model. The name of a field is the target's name
     followed by `suffix`, and its type is `annotation`. `field` are arguments of pydantic's `Field`."""
 
@@ -142,8 +142,8 @@ def is_widened(model: type[BaseModel]) -> bool:
     return (model.__name__, model.__module__) == (base.__name__, base.__module__)
 
 
-def overrides_of(job: BaseModel, target: str) -> Mapping[str, Any]:
-    overrides: Mapping[str, Any] = getattr(job, target + OVERRIDES, {})
+def overrides_of(job: BaseModel, target: str) -> Mapping[str, object]:
+    overrides: Mapping[str, object] = getattr(job, target + OVERRIDES, {})
     return overrides
 
 
@@ -180,7 +180,7 @@ _CODE = "CT015"
 _SIZE_HINT = "write for example `512m`, `64g` or `1t`"
 
 
-def parse_duration(value: Any) -> int:
+def parse_duration(value: object) -> int:
     """Return the number of seconds in a duration such as `2h`, `1h30m`, `1.5d`, `"90"` or 90.
 
     Raises:
@@ -198,7 +198,7 @@ def parse_duration(value: Any) -> int:
     return _whole(value, seconds, MAX_DURATION, ("a duration", "second", "68 years", _DURATION_HINT))
 
 
-def parse_size(value: Any) -> int:
+def parse_size(value: object) -> int:
     """Return the number of bytes in a size such as `64g`, `512m`, `1.5t`, `"1024"` or 1024. As in docker, units are
     powers of 1024.
 
@@ -215,7 +215,7 @@ def parse_size(value: Any) -> int:
     return _whole(value, size, MAX_SIZE, ("a size", "byte", "8 EiB", _SIZE_HINT))
 
 
-def _number(value: Any, kind: str, hint: str) -> Decimal:
+def _number(value: object, kind: str, hint: str) -> Decimal:
     if value is None:
         raise wrong(f"{kind} cannot be `null`", hint, code=_CODE)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -223,7 +223,7 @@ def _number(value: Any, kind: str, hint: str) -> Decimal:
     return Decimal(value)
 
 
-def _whole(written: Any, number: Decimal | int, most: int, words: tuple[str, str, str, str]) -> int:
+def _whole(written: object, number: Decimal | int, most: int, words: tuple[str, str, str, str]) -> int:
     kind, unit, limit, hint = words
     if number < 1:
         raise wrong(f"{kind} must be at least 1 {unit}, not {describe_value(written)}", hint, code=_CODE)
@@ -331,7 +331,7 @@ _LONGEST_FLOAT = 8
 """Characters up to which a float is shown exactly. A longer one gets four significant digits."""
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """Return a value as a YAML or JSON file could have it. Text is quoted only if it would be read as another value."""
     if isinstance(value, str):
         is_plain = value == value.strip() and value[:1] not in ("[", "{", '"', "'")
@@ -345,7 +345,7 @@ def value_text(value: Any) -> str:
 # Merging of the user's overrides into a request.
 
 
-def merged(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def merged(request: Mapping[str, object], overrides: Mapping[str, object]) -> dict[str, object]:
     """Return `request` with `overrides` applied: mappings are merged key by key, null removes a key, and any other
     value replaces the old value. Neither argument is changed."""
     result = dict(request)

@@ -235,7 +235,7 @@ def _digits(number: float) -> str:
         return "a number of too many digits"
 
 
-def describe_value(value: Any, written: str | None = None) -> str:
+def describe_value(value: object, written: str | None = None) -> str:
     """Return a short form of a value for a message: `"two"`, `2.10`, a list. `written` is the original spelling of a
     number."""
     if isinstance(value, str):

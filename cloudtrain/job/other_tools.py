@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any
 
 from cloudtrain.job.nodes import SchemaNode
 from cloudtrain.system.plugins import DEFAULT_TARGET, all_targets
@@ -150,7 +149,7 @@ def _paths(node: SchemaNode) -> list[str]:
     return paths
 
 
-def mapping_hint(node: SchemaNode, name: str, value: Any) -> str | None:
+def mapping_hint(node: SchemaNode, name: str, value: object) -> str | None:
     """Return a hint with the mapping that the user probably meant by `value`, such as a text, in the field `name`.
     Return None if no mapping is likely."""
     if isinstance(value, str) and node.kind == "choice":

@@ -116,7 +116,7 @@ def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tu
     shape: SchemaNode = node_of_model(root)
     holder: Any = data
     path: ValuePath = ()
-    additions: list[tuple[Any, str | int, Any]] = []
+    additions: list[tuple[object, str | int, object]] = []
     for part in parts[:-1]:
         key, inner = _step(shape, holder, part, path, root)
         path, value = (*path, key), _get(holder, key)
@@ -139,7 +139,7 @@ def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tu
 
 
 def _step(
-    shape: SchemaNode, holder: Any, part: str, path: ValuePath, root: type[BaseModel]
+    shape: SchemaNode, holder: object, part: str, path: ValuePath, root: type[BaseModel]
 ) -> tuple[str | int, SchemaNode]:
     """Convert `part` of an override's path to a key or index of `holder`. Return the key and the schema of its value.
 
@@ -175,7 +175,7 @@ def _index(text: str, length: int, path: ValuePath) -> int:
     return int(text)
 
 
-def _open(value: Any, shape: SchemaNode, path: ValuePath) -> Any:
+def _open(value: object, shape: SchemaNode, path: ValuePath) -> object:
     """Return the mapping or list at `path` in which an override can set a value: `value` if it has the right type, else
     a new mapping or list. A text that is written once for all targets becomes a mapping with this text for each target.
 
@@ -192,13 +192,13 @@ def _open(value: Any, shape: SchemaNode, path: ValuePath) -> Any:
     return [] if shape.kind == "list" else {}
 
 
-def _get(holder: Any, key: str | int) -> Any:
+def _get(holder: Any, key: str | int) -> object:
     if isinstance(holder, list):
         return holder[key] if isinstance(key, int) and key < len(holder) else None
     return holder.get(key)
 
 
-def _put(holder: Any, key: str | int, value: Any) -> None:
+def _put(holder: Any, key: str | int, value: object) -> None:
     if isinstance(holder, list) and key == len(holder):
         holder.append(value)
     else:

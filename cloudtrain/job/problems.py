@@ -41,7 +41,9 @@ def wrong(message: str, hint: str, path: ValuePath = (), *, code: str) -> Proble
     return ProblemsFound([Problem(path, message, hint, code=code)])
 
 
-def validate_with_rules(rules: Rules, cls: type[BaseModel], data: Any, handler: Callable[[Any], Any]) -> Any:
+def validate_with_rules(
+    rules: Rules, cls: type[BaseModel], data: object, handler: Callable[[object], object]
+) -> object:
     """Validate `data`, and also apply `rules` to `data` as written. This is the body of a model's wrap validator.
 
     Raises:

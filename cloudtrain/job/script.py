@@ -44,7 +44,7 @@ def fields_of_script(script: Path, arguments: Sequence[str], folder: Path) -> di
         root, inside = os.path.dirname(place), os.path.basename(place)  # noqa: PTH119, PTH120
     entry_point = Path(inside).as_posix()
     source = "." if root == os.path.realpath(folder) else root
-    fields: dict[str, Any] = {"name": job_name_from(_title(place, root)), "source_dir": source}
+    fields: dict[str, object] = {"name": job_name_from(_title(place, root)), "source_dir": source}
     hyperparameters = read_hyperparameters(arguments)
     if hyperparameters is None:
         fields["command"] = shlex.join(("python", entry_point, *arguments))
@@ -56,12 +56,12 @@ def fields_of_script(script: Path, arguments: Sequence[str], folder: Path) -> di
     return fields | ({"distribution": {"type": distribution}} if distribution else {})
 
 
-def read_hyperparameters(arguments: Sequence[str]) -> dict[str, Any] | None:
+def read_hyperparameters(arguments: Sequence[str]) -> dict[str, object] | None:
     """Return the values of `--name value` and `--name=value`, or None if an argument has another form.
 
     Integers and decimal numbers become numbers if Python would print them identically; all other values stay text.
     """
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     waiting = list(arguments)
     while waiting:
         name, equals, value = waiting.pop(0).partition("=")

@@ -100,7 +100,7 @@ Preferred = Annotated[
 """An instance type as a string, or with its own count and training plan."""
 
 
-def _resource_rules(resources: Mapping[str, Any]) -> Iterator[Problem]:
+def _resource_rules(resources: Mapping[str, object]) -> Iterator[Problem]:
     named = [name for name in ("instance_type", "gpu", "instance_preferences") if resources.get(name)]
     for name in named[1:]:
         yield Problem((name,), f"`{named[0]}` and `{name}` both name the machine", "remove one of them", code="CT018")
@@ -119,7 +119,7 @@ def _resource_rules(resources: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem(("instance_groups",), message, "lower their `instance_count`", code="CT014")
 
 
-def _counts(groups: Any) -> Iterator[int]:
+def _counts(groups: object) -> Iterator[int]:
     """Yield the instance counts in the raw groups. Skip counts that are not integers, which validation reports."""
     for group in groups if isinstance(groups, list | tuple) else ():
         count = group.get("instance_count") if isinstance(group, Mapping) else getattr(group, "instance_count", None)
@@ -186,7 +186,7 @@ AssetWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,254}$")]
 _REFERENCE = re.compile(r"[a-z]+:\S.*")
 
 
-def _environment_rules(environment: Mapping[str, Any]) -> Iterator[Problem]:
+def _environment_rules(environment: Mapping[str, object]) -> Iterator[Problem]:
     """Yield a problem for each secret whose value is not a location. No message repeats the value, which may be the
     secret itself."""
     secrets, variables = environment.get("secrets"), environment.get("variables")
@@ -290,14 +290,14 @@ class Spot(Model):
         def __init__(self, *, max_wait: DurationInput | None = None) -> None: ...
 
 
-def _job_rules(job: Mapping[str, Any]) -> Iterator[Problem]:
+def _job_rules(job: Mapping[str, object]) -> Iterator[Problem]:
     yield from one_thing_to_run(job)
     yield from reference_problems(job)
     yield from same_names(job, outputs=("model",))
     yield from unsendable(job)
 
 
-def one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
+def one_thing_to_run(job: Mapping[str, object]) -> Iterator[Problem]:
     """Yield the problems of a job that names no program to run (script, command or image), or both a script and a
     command, or a script that Python, bash or torchrun would read as an option."""
     script, command, environment = job.get("entry_point"), job.get("command"), job.get("environment")
@@ -321,7 +321,7 @@ def one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem(("hyperparameters",), message, "write them into the command", code="CT018")
 
 
-def same_names(job: Mapping[str, Any], *, outputs: Sequence[str] = ()) -> Iterator[Problem]:
+def same_names(job: Mapping[str, object], *, outputs: Sequence[str] = ()) -> Iterator[Problem]:
     """Yield a problem for inputs or outputs whose names differ only in case, because an environment variable such as
     `CLOUDTRAIN_INPUT_TRAIN` would be ambiguous.
 
@@ -338,7 +338,7 @@ def same_names(job: Mapping[str, Any], *, outputs: Sequence[str] = ()) -> Iterat
                 yield KeyProblem((field, name), message, f"write for example `{name}_2`", code="CT019")
 
 
-def unsendable(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem]:
+def unsendable(value: object, path: tuple[str | int, ...] = ()) -> Iterator[Problem]:
     """Yield a problem for each value that no target accepts: NaN and infinity, which JSON cannot express, and malformed
     text."""
     if isinstance(value, str):
@@ -406,7 +406,7 @@ class TrainingJob(FromFile):
     _rules = all_at_once(_job_rules)
 
     @classmethod
-    def from_script(cls, script: str | Path, arguments: Sequence[str] = (), **fields: Any) -> Self:
+    def from_script(cls, script: str | Path, arguments: Sequence[str] = (), **fields: object) -> Self:
         """Return the job that runs a script: `TrainingJob.from_script("train.py", ["--epochs", "3"])`.
 
         Args:

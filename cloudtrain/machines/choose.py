@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Literal
+from typing import Literal
 
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.machines.table import (
@@ -66,7 +66,7 @@ def _no_such_gpu(target: str, gpu: str, table: Sequence[InstanceType]) -> JobErr
     return _wrong("gpu", message, "name a type with `instance_type`")
 
 
-def _rank(instance: InstanceType, priced: bool) -> tuple[Any, ...]:
+def _rank(instance: InstanceType, priced: bool) -> tuple[object, ...]:
     # The generation is 5 for the families `p5en` and `NCads H100 v5`.
     generation = re.search(r"v(\d+)$", instance.family) or re.match(r"[a-zA-Z]+(\d+)", instance.family)
     price = inf if instance.price is None else instance.price
@@ -112,7 +112,7 @@ INTERCONNECTS: dict[str, Test] = {
 }
 """`ethernet` means only Ethernet; `infiniband` means InfiniBand that NCCL can use."""
 
-ORDERS: dict[str, Callable[[InstanceType], Any]] = {
+ORDERS: dict[str, Callable[[InstanceType], object]] = {
     "price": lambda instance: inf if instance.price is None else instance.price,
     "name": lambda _: 0,
     "gpus": lambda instance: -instance.gpus,
@@ -160,7 +160,7 @@ def select(types: Iterable[InstanceType], query: Query, order: str = "price") ->
     tests = query.tests().values()
     fitting = (instance for instance in types if all(test(instance) for test in tests))
 
-    def rank(instance: InstanceType) -> tuple[Any, ...]:
+    def rank(instance: InstanceType) -> tuple[object, ...]:
         size = instance.family.casefold(), instance.vcpus, instance.memory_gib, instance.name
         return bool(instance.retired), ORDERS[order](instance), *size
 

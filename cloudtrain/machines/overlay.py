@@ -75,7 +75,7 @@ def refreshed_file(user_folder: Path, target: str) -> Path:
     return user_folder / f"instances.{target}.refreshed.json"
 
 
-def read_refreshed(user_folder: Path, target: str) -> Mapping[str, Any]:
+def read_refreshed(user_folder: Path, target: str) -> Mapping[str, object]:
     """Return the table of the last refresh, by name of instance type; empty if there was no refresh.
 
     Raises:
@@ -97,7 +97,7 @@ def read_refreshed(user_folder: Path, target: str) -> Mapping[str, Any]:
     return table
 
 
-def write_refreshed(user_folder: Path, target: str, table: Mapping[str, Any], *, about: str) -> Path:
+def write_refreshed(user_folder: Path, target: str, table: Mapping[str, object], *, about: str) -> Path:
     """Replace the target's refreshed file. `about` is a note for readers of the file: what was queried, and when.
 
     Raises:
@@ -126,7 +126,7 @@ class Correction(NamedTuple):
 
     target: str
     name: str
-    cells: tuple[tuple[str, Any], ...]
+    cells: tuple[tuple[str, object], ...]
     file: str
     place: Place | None = None
     """The position of the type's table in the file."""
@@ -188,7 +188,7 @@ _CODE = "CT918"
 _EXAMPLE = 'write one table for each type: `[sagemaker."ml.p5.48xlarge"]`, and below it `price = 55.04`'
 
 
-def read_overlay(data: Mapping[str, Any], file: str, positions: Positions | None = None) -> Overlay:
+def read_overlay(data: Mapping[str, object], file: str, positions: Positions | None = None) -> Overlay:
     """Return the corrections in the tables of a file. `file` is the path of the file, for errors and as the source
     of prices.
 
@@ -262,7 +262,7 @@ def type_named(target: str, name: str, overlay: Sequence[Correction] | None) -> 
     return next(iter(apply_overlay([known] if known else [], own, target)), None)
 
 
-def _number(value: Any) -> bool:
+def _number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0
 
 
@@ -282,7 +282,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 _DATES = ("price_date", "machine_price_date", "retired", "retires")
 
 
-def _cell_problems(path: tuple[str, str], cells: Any) -> Iterator[Problem]:
+def _cell_problems(path: tuple[str, str], cells: object) -> Iterator[Problem]:
     if not isinstance(cells, Mapping):
         yield Problem(path, f"`{path[1]}` must be a table", _EXAMPLE, code=_CODE)
         return
@@ -298,7 +298,7 @@ def _cell_problems(path: tuple[str, str], cells: Any) -> Iterator[Problem]:
             yield Problem((*path, column), message, f"write {words}, or remove the line", code=_CODE)
 
 
-def _plain(column: str, value: Any) -> Any:
+def _plain(column: str, value: object) -> object:
     """Convert TOML's dates to text."""
     return value.isoformat() if column in _DATES and hasattr(value, "isoformat") else value
 
@@ -327,7 +327,7 @@ def _complete_cells(correction: Correction) -> dict[str, Any]:
     """Return the cells of a correction, completed with cells that follow from them: the source of a price, the memory
     in a GPU's name, the network that RDMA uses."""
     cells = dict(correction.cells)
-    follows: dict[str, Any] = {}
+    follows: dict[str, object] = {}
     for price in ("price", "machine_price"):
         if price in cells:
             follows |= {f"{price}_source": correction.file, f"{price}_date": ""}

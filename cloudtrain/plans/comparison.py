@@ -71,7 +71,7 @@ class FileChange:
         return {"path": self.path, "change": self.change, **counts, "diff": list(self.lines)}
 
 
-def changes_between(before: Any, after: Any, path: ValuePath = ()) -> Iterator[Change]:
+def changes_between(before: object, after: object, path: ValuePath = ()) -> Iterator[Change]:
     """Yield the values that differ, in the order of `before`. `path` is the path of `before` and `after` in the whole
     document. Lists are aligned before they are compared, so one inserted entry is one change."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
@@ -89,7 +89,7 @@ def changes_between(before: Any, after: Any, path: ValuePath = ()) -> Iterator[C
         yield Change(path, before, after)
 
 
-def _between_lists(before: Sequence[Any], after: Sequence[Any], path: ValuePath) -> Iterator[Change]:
+def _between_lists(before: Sequence[object], after: Sequence[object], path: ValuePath) -> Iterator[Change]:
     old_texts, new_texts = ([json.dumps(item, sort_keys=True) for item in items] for items in (before, after))
     for _, start, end, other, last in SequenceMatcher(None, old_texts, new_texts, autojunk=False).get_opcodes():
         for number in range(max(end - start, last - other)):
@@ -103,7 +103,7 @@ Content = Callable[[str], bytes | None]
 
 
 def file_changes(
-    before: Mapping[str, Any], after: Mapping[str, Any], old: Content, new: Content, *, names: tuple[str, str]
+    before: Mapping[str, object], after: Mapping[str, object], old: Content, new: Content, *, names: tuple[str, str]
 ) -> Iterator[FileChange]:
     """Yield the files that differ between two versions, sorted by path.
 
@@ -152,7 +152,7 @@ ABSENT_TEXT = "(absent)"
 """Stands for a field that only one of the two values has."""
 
 
-def paths_that_differ(theirs: Any, ours: Any, path: ValuePath = ()) -> Iterator[tuple[ValuePath, Any, Any]]:
+def paths_that_differ(theirs: object, ours: object, path: ValuePath = ()) -> Iterator[tuple[ValuePath, object, object]]:
     """Yield each path at which two JSON values differ, with both values. Mappings are compared key by key, all other
     values as a whole. The yielded paths begin with `path`."""
     if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
@@ -162,9 +162,9 @@ def paths_that_differ(theirs: Any, ours: Any, path: ValuePath = ()) -> Iterator[
         yield path, theirs, ours
 
 
-def overrides_between(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+def overrides_between(ours: Mapping[str, object], theirs: Mapping[str, object]) -> dict[str, Any]:
     """Return the overrides with which `job.model.merged` turns `ours` into `theirs`."""
-    overrides: dict[str, Any] = {}
+    overrides: dict[str, object] = {}
     for key in [*theirs, *(key for key in ours if key not in theirs)]:
         after, before = theirs.get(key, ABSENT_TEXT), ours.get(key, ABSENT_TEXT)
         if after is ABSENT_TEXT:
@@ -177,7 +177,7 @@ def overrides_between(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dic
     return overrides
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     """Return whether two JSON values are equal. `true` differs from 1."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from os.path import commonprefix
-from typing import Any, overload
+from typing import overload
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ _LONG = 200
 """Length in characters from which a common beginning of several texts is written only once."""
 
 
-def processes_data(processes: Iterable[Process]) -> list[dict[str, Any]]:
+def processes_data(processes: Iterable[Process]) -> list[dict[str, object]]:
     """Return all processes as JSON data: one entry per process, or one entry per group with more than `LISTED`
     processes.
 
@@ -196,7 +196,7 @@ def processes_data(processes: Iterable[Process]) -> list[dict[str, Any]]:
     return [entry for group in Processes.of(processes).groups for entry in _entries(group)]
 
 
-def _entries(group: Alike) -> Iterator[dict[str, Any]]:
+def _entries(group: Alike) -> Iterator[dict[str, object]]:
     if group.count <= LISTED:
         for process in group:
             yield {**vars(process), "argv": list(process.argv)}
@@ -214,7 +214,7 @@ def _entries(group: Alike) -> Iterator[dict[str, Any]]:
     }
 
 
-def _own(process: Process, shared: Mapping[str, str], begins: Mapping[str, str], same_argv: bool) -> dict[str, Any]:
+def _own(process: Process, shared: Mapping[str, str], begins: Mapping[str, str], same_argv: bool) -> dict[str, object]:
     """Return the values in which a process differs from its group.
 
     Args:

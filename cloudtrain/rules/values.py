@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, combinations
 from posixpath import normpath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.code.data import name_findings, refuse_archive_path, secret_findings, size_findings
 from cloudtrain.code.files import escape_path
@@ -165,7 +165,7 @@ def _values(job: TrainingJob) -> Iterator[tuple[ValuePath, str]]:
         yield from _texts(("inputs", name, "value"), item.value)
 
 
-def _texts(path: ValuePath, value: Any) -> Iterator[tuple[ValuePath, str]]:
+def _texts(path: ValuePath, value: object) -> Iterator[tuple[ValuePath, str]]:
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, Mapping):
