@@ -222,9 +222,9 @@ class Subject:
     """The object that rules check: the reading of a plan, the target with its settings, and the user's files."""
 
     reading: Reading
-    where: CheckedTarget
-    target: Any
-    """The settings of `where`."""
+    target: CheckedTarget
+    settings: Any
+    """The settings of `target`."""
     tree: Tree
 
     @property
@@ -406,12 +406,12 @@ def check_plan(subject: Subject, *, ignore: Sequence[str] = (), portable: bool =
         UsageError: `ignore` names a rule that does not exist.
     """
     ignored = {rule_named(code).code for code in ignore}
-    load_rules(subject.where)
-    prefixes = (PORTABLE,) if portable else (PORTABLE, subject.where.prefix)
+    load_rules(subject.target)
+    prefixes = (PORTABLE,) if portable else (PORTABLE, subject.target.prefix)
     codes = (code for code in sorted(registered) if code.startswith(prefixes) and code not in ignored)
     rules = [registered[code] for code in codes]
     if subject.processing is not None:
-        only_training = subject.where.parts.get("training_rules", "").split()
+        only_training = subject.target.parts.get("training_rules", "").split()
         rules = [rule for rule in rules if rule.module not in only_training]
     findings = [finding for rule in rules for finding in rule.findings(subject)]
     return tuple(sorted(findings, key=lambda finding: (_ORDER.index(finding.level.value), finding.code)))

@@ -129,7 +129,7 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
         return
     match = re.match(r"(\d+)\.(\d+)", environment.version or "") if environment.framework == "pytorch" else None
     version = (int(match[1]), int(match[2])) if match else None
-    if version is None or version >= NEWEST or not subject.where.facts.is_paid:
+    if version is None or version >= NEWEST or not subject.target.facts.is_paid:
         return
     here = f"{version[0]}.{version[1]}"
     pipelined = False
@@ -201,7 +201,7 @@ def toy_on_paid_machine(subject: Subject) -> Iterator[Fault]:
     Remove the tag once the job is your own.
     """
     key, value = TOY
-    if subject.where.facts.is_paid and subject.job.tags.get(key) == value:
+    if subject.target.facts.is_paid and subject.job.tags.get(key) == value:
         yield Fault(
             "this job is a demonstration of a few seconds, but the machine costs money",
             "use `job_gpu.yaml` in the same folder, or remove the tag `size: toy` to run this job",
@@ -246,7 +246,7 @@ def short_wait(wait: int, run: str) -> str:
 def instance_count(subject: Subject) -> int:
     """Return the number of instances that the local target simulates, or else the number that the job requests; 1 for a
     job with instance groups, because each group has its own purpose."""
-    simulated: int | None = getattr(subject.target, "instance_count", None)
+    simulated: int | None = getattr(subject.settings, "instance_count", None)
     resources = subject.reading.resources
     return simulated or (1 if resources.instance_groups else resources.instance_count)
 

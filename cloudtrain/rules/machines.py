@@ -35,7 +35,7 @@ def run_too_long(subject: Subject, most: int, what: str = "a job") -> Iterator[F
     """The job may run longer than the service allows: `most` seconds for a job of the kind `what`."""
     run = subject.reading.max_runtime or 0
     if run > most:
-        message = f"`max_runtime` is {format_duration(run)}, and {subject.where.title} ends {what} after "
+        message = f"`max_runtime` is {format_duration(run)}, and {subject.target.title} ends {what} after "
         hint = f"set `max_runtime` to at most `{format_duration(most)}`, and resume from a `checkpoint`"
         yield Fault(message + format_duration(most), hint, ("max_runtime",))
 
@@ -88,14 +88,14 @@ def budget_without_price(subject: Subject) -> Iterator[Fault]:
             yield Fault("the instance type of the job is not known, so `max_cost` cannot be checked", hint)
         elif group.known is None or group.known.price is None:
             size = "" if group.known else "`vcpus = 4`, `memory_gib = 16` and "
-            row = f'`[{subject.where.name}."{name}"]`'
+            row = f'`[{subject.target.name}."{name}"]`'
             hint = f"write {row} and below it {size}`price = 12.34` into `instances.toml`"
             yield Fault(f"the price of `{name}` is not known, so `max_cost` cannot be checked", hint, group.path)
 
 
 def _budget(subject: Subject) -> float | None:
     """Return the setting `max_cost`; None if it is not set, or the target's settings have no such field."""
-    budget: float | None = getattr(subject.target, "max_cost", None)
+    budget: float | None = getattr(subject.settings, "max_cost", None)
     return budget
 
 
@@ -146,7 +146,7 @@ def retired_type(subject: Subject, *, after: str = "", until: str = "9999") -> I
         last = last_day(group.known) or ""
         if group.known and after < last <= until:
             words = "is retired: it has not been offered since" if last <= str(date.today()) else "will be retired on"
-            lists = f"`cloudtrain instances --target {subject.where.name}` lists the others"
+            lists = f"`cloudtrain instances --target {subject.target.name}` lists the others"
             yield Fault(f"`{group.known.name}` {words} {last}", successor(group.known) or lists, group.path)
 
 

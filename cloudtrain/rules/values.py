@@ -105,11 +105,11 @@ def _name_of(found: SecretValue) -> str:
 
 def _hint(subject: Subject, found: SecretValue) -> str:
     """Return the hint to let the job look up the secret through `environment.secrets`."""
-    if not subject.where.facts.secrets:
+    if not subject.target.facts.secrets:
         return "remove it, and let the script read it itself; `cloudtrain explain CT305` explains why"
     name = str(found.path[-1]) if found.path[:2] == ("environment", "variables") else "NAME"
-    example = next(iter(subject.where.facts.secrets.values())).replace("NAME", name)
-    place = f'`environment.secrets: {{{name}: {{{subject.where.name}: "{example}"}}}}`'
+    example = next(iter(subject.target.facts.secrets.values())).replace("NAME", name)
+    place = f'`environment.secrets: {{{name}: {{{subject.target.name}: "{example}"}}}}`'
     return f"let the job look it up with {place}; `cloudtrain explain CT305` explains why"
 
 
@@ -328,7 +328,7 @@ def name_that_cannot_be_sent(subject: Subject) -> Iterable[Fault]:
     is limited, because the archive is unpacked into another folder. On Azure ML each file is a blob. The name of a blob
     is Unicode text of at most 1,024 characters without control characters, and no part of it ends with a dot.
     """
-    refuse = part_of(subject.where, "path") or refuse_archive_path
+    refuse = part_of(subject.target, "path") or refuse_archive_path
     return _faults(name_findings(subject.tree, subject.plan.target, refuse), "CT306")
 
 

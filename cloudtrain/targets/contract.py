@@ -35,11 +35,9 @@ class BundleWriter(Protocol):
     @property
     def sha256(self) -> str:
         """Return the hash of the content. Targets store the archive under this hash."""
-        ...
 
     def write(self, path: Path) -> None:
         """Write the archive atomically: `path` either holds the whole archive or does not exist."""
-        ...
 
 
 class Account(Protocol):
@@ -48,7 +46,6 @@ class Account(Protocol):
     @property
     def place(self) -> str:
         """Return the middle part of the references of runs: `eu-west-1` in `sagemaker://eu-west-1/name`."""
-        ...
 
 
 class Service(Protocol):
@@ -97,12 +94,10 @@ class Service(Protocol):
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
         """Upload the bundle. Return False if the target already has it. `on_bytes` may be called from other threads."""
-        ...
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """Send the request. After this call, the run exists. `again`: an earlier request of this submission may have
         arrived."""
-        ...
 
     def has(self, ref: RunRef) -> bool:
         """Return whether the target has this run, submitted by this user.
@@ -113,7 +108,6 @@ class Service(Protocol):
             NameTaken: the target has a run of that name from another submitter.
             TargetError: the target does not answer.
         """
-        ...
 
     def withdraw(self, ref: RunRef) -> bool:
         """Make sure that a submission whose process died never creates a run. Return False if the run already exists.
@@ -124,7 +118,6 @@ class Service(Protocol):
 
     def status(self, ref: RunRef) -> RunStatus:
         """Return the status of the run."""
-        ...
 
     def logs(
         self,
@@ -137,15 +130,12 @@ class Service(Protocol):
     ) -> Iterator[LogLine]:
         """Yield the output lines so far, of one rank, of one instance or of all. With `follow`, go on until the run
         ends."""
-        ...
 
     def stop(self, ref: RunRef) -> None:
         """Ask the run to save and exit."""
-        ...
 
     def runs(self, place: str) -> Iterator[ListedRun]:
         """Yield the runs of all users at `place`, newest first. Each page of runs is fetched only when it is needed."""
-        ...
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
         """Yield local folders that hold the run's code or parts of it; none if nothing is left. Folders that need no
@@ -162,7 +152,6 @@ class Service(Protocol):
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         """Copy the files that the run wrote to `path`: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or an empty
         path for all."""
-        ...
 
 
 @runtime_checkable
@@ -175,7 +164,6 @@ class KeepsQueue(Protocol):
 
     def queue(self) -> list[QueuedRun]:
         """Return the started runs of the queue, then the waiting runs, both in queue order."""
-        ...
 
     def move(self, ref: RunRef, *, before: RunRef | None = None, last: bool = False) -> None:
         """Move a waiting run before the run `before`, to the front (`before` is None), or to the end (`last`).
@@ -183,7 +171,6 @@ class KeepsQueue(Protocol):
         Raises:
             UsageError: one of the two runs is not waiting.
         """
-        ...
 
     def drop(self, ref: RunRef) -> None:
         """Stop a waiting run. A run that has started is never stopped.
@@ -191,7 +178,6 @@ class KeepsQueue(Protocol):
         Raises:
             UsageError: the run is not waiting.
         """
-        ...
 
 
 @runtime_checkable
@@ -206,7 +192,6 @@ class PinsVersions(Protocol):
             TargetError: the target does not answer, or has no such label.
             UsageError: the target cannot look up a label of this form.
         """
-        ...
 
 
 class Tuner(Service, Protocol):
@@ -214,11 +199,9 @@ class Tuner(Service, Protocol):
 
     def trials(self, ref: RunRef) -> list[Trial]:
         """Return the trials that the tuner has started, sorted by number."""
-        ...
 
     def objective(self, ref: RunRef) -> Objective | None:
         """Return the metric that the sweep optimises; None if the sweep runs every combination."""
-        ...
 
     def continued(self, request: Mapping[str, Any], name: str, trials: int, started: int) -> dict[str, Any]:
         """Return the request for a new sweep that continues the sweep `name` with `trials` more trials. Pure.

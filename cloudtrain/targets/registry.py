@@ -20,12 +20,10 @@ class ServiceContext(Protocol):
     @property
     def environ(self) -> Mapping[str, str]:
         """The environment variables."""
-        ...
 
     @property
     def state_dir(self) -> Path:
         """The folder of the run store and of local runs."""
-        ...
 
 
 def target_of(name: str) -> Target:

@@ -239,7 +239,7 @@ def interpreter_is_missing(subject: Subject) -> Iterator[Fault]:
     `--python` (or `ct.Local(python=...)`) names the interpreter that runs the script: a path, `conda:NAME` for a conda
     environment, or `uv` for the uv environment of the project that contains the working directory.
     """
-    python = subject.target.python
+    python = subject.settings.python
     if python == "uv":
         hint = "`uv sync` creates it, in the folder of the project's `pyproject.toml`"
         yield Fault("the project around this folder has no uv environment", hint)
@@ -261,7 +261,7 @@ def torch_is_missing(subject: Subject) -> Iterator[Fault]:
     imports PyTorch.
     """
     needs_torch = any(group.role in ("torchrun", "fork") for group in Processes.of(subject.plan.processes).groups)
-    if needs_torch and subject.target.python is None and find_spec("torch") is None and not _will_install(subject):
+    if needs_torch and subject.settings.python is None and find_spec("torch") is None and not _will_install(subject):
         yield Fault(
             f"`{sys.executable}` has no PyTorch, and `{subject.job.distribution.type}` cannot start without it",
             "pip install 'cloudtrain[torch]', or name an interpreter that has it: `--python PATH`",
@@ -272,7 +272,7 @@ def torch_is_missing(subject: Subject) -> Iterator[Fault]:
 def _will_install(subject: Subject) -> bool:
     """Return whether `build_environment` will install PyTorch for the job."""
     file = subject.job.environment.requirements
-    if file is None or not subject.target.build_environment:
+    if file is None or not subject.settings.build_environment:
         return False
     names = requirements_in(os.path.normpath(file), lambda path: _text_of(subject.tree, path))
     return any(requirement.name.lower() == "torch" for requirement in names)
@@ -315,7 +315,7 @@ def scaled_down(subject: Subject) -> Iterator[Fault]:
     cloudtrain reduces instances and processes to the GPUs of this machine, or to its CPUs if it has no GPU. So you can
     rehearse a job for sixteen GPUs on a laptop. `--instances` and `--processes-per-instance` set exact numbers.
     """
-    job, target = subject.job, subject.target
+    job, target = subject.job, subject.settings
     if isinstance(job.distribution, TensorFlow):
         yield from _fewer_tasks(subject)
         return
@@ -335,14 +335,14 @@ def _fewer_tasks(subject: Subject) -> Iterator[Fault]:
     """Report a TensorFlow job that runs on this machine with fewer tasks than it asks for. With `emulate`,
     hosts are counted instead of tasks."""
     specification = _specification(subject)
-    if subject.target.emulate is None:
+    if subject.settings.emulate is None:
         requested = requested_tasks(subject.job)
         instances, tasks = requested.workers, sum(requested)
         tasks_here = specification.world_size
     else:
         instances = tasks = subject.job.resources.instance_count
         tasks_here = specification.instances
-    if tasks_here < tasks and subject.target.instance_count is None:
+    if tasks_here < tasks and subject.settings.instance_count is None:
         message = f"scaled down to this machine ({subject.account.machine}): {tasks_here} tasks instead of {tasks}"
         yield Fault(message, f"run it at full size with `--instances {instances}`", ("resources",))
 
@@ -369,13 +369,13 @@ def option_without_effect(subject: Subject) -> Iterator[Fault]:
     Only torchrun and `--launcher fork` restart the ranks after one of them fails. With another launcher, the job ends
     with its first failure. The distribution `none` starts one process on each instance.
     """
-    if subject.target.max_restarts and _specification(subject).launcher not in ("torchrun", "fork"):
+    if subject.settings.max_restarts and _specification(subject).launcher not in ("torchrun", "fork"):
         yield Fault(
-            f"`--max-restarts {subject.target.max_restarts}` has no effect: `{subject.job.distribution.type}` "
+            f"`--max-restarts {subject.settings.max_restarts}` has no effect: `{subject.job.distribution.type}` "
             "does not start through torchrun",
             "leave out `--max-restarts`",
         )
-    count = subject.target.processes_per_instance or 1
+    count = subject.settings.processes_per_instance or 1
     if count > 1 and subject.job.distribution.type == "none":
         yield Fault(
             f"`--processes-per-instance {count}` has no effect: `none` starts one process on each instance",
@@ -403,9 +403,9 @@ def other_library_here(subject: Subject) -> Iterator[Fault]:
     gloo. DeepSpeed's own launcher needs ssh. Here torchrun starts the script instead.
     """
     distribution = subject.job.distribution
-    if distribution.type == "smddp" and subject.target.emulate is None:
+    if distribution.type == "smddp" and subject.settings.emulate is None:
         yield Fault("`smddp` runs through torchrun here, with nccl on GPUs and gloo on CPUs", None, ("distribution",))
-    if getattr(distribution, "launch", None) == "launcher" and subject.target.emulate != "azureml":
+    if getattr(distribution, "launch", None) == "launcher" and subject.settings.emulate != "azureml":
         yield Fault("torchrun replaces the `deepspeed` launcher here", None, ("distribution", "launch"))
 
 
@@ -436,9 +436,9 @@ def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
     has, such as SageMaker's libraries, use an environment marker or `--ignore LO207`.
     """
     file = subject.job.environment.requirements
-    if file is None or subject.target.build_environment:
+    if file is None or subject.settings.build_environment:
         return
-    python = subject.target.python or subject.account.python
+    python = subject.settings.python or subject.account.python
     missing = missing_from(python, requirements_in(os.path.normpath(file), lambda path: _text_of(subject.tree, path)))
     if missing:
         names = ", ".join(
@@ -448,7 +448,7 @@ def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
         yield Fault(
             f"`{python}` lacks packages that `{file}` requires: {names}",
             f"`{command}`, or name an interpreter that has it: `--python PATH`"
-            + ("" if subject.target.emulate else ", or install them for this job only: `--build-environment`"),
+            + ("" if subject.settings.emulate else ", or install them for this job only: `--build-environment`"),
             ("environment", "requirements"),
         )
 

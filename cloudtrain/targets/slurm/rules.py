@@ -31,7 +31,7 @@ def no_spot_partition(subject: Subject) -> Iterator[Fault]:
     On Slurm, spot capacity is a partition whose jobs can lose their nodes to other jobs. Without `spot_partition` the
     job runs in the usual partition, at the usual price. It still starts again when its nodes are lost.
     """
-    if subject.job.spot is not None and subject.target.spot_partition is None:
+    if subject.job.spot is not None and subject.settings.spot_partition is None:
         hint = "set `spot_partition` in `[slurm]` of `cloudtrain.toml`, or leave `spot` out"
         yield Fault("the job sets `spot`, but `[slurm]` has no `spot_partition`", hint, ("spot",))
 
@@ -43,7 +43,7 @@ def one_cpu(subject: Subject) -> Iterator[Fault]:
     With `exclusive = false` Slurm gives a job one CPU per task, unless the job asks for more. All ranks of a node, and
     their data loaders, would share this CPU. Set `cpus_per_instance` in `[slurm]`.
     """
-    settings = subject.target
+    settings = subject.settings
     given = any(option.startswith(("--cpus", "-c", "--ntasks")) for option in settings.extra_sbatch)
     if not settings.exclusive and settings.cpus_per_instance is None and not given:
         hint = "set `cpus_per_instance` in `[slurm]`, or remove `exclusive = false`"
@@ -58,7 +58,7 @@ def option_of_ours(subject: Subject) -> Iterator[Fault]:
     jobs would have the same name; with `wait`, a submit would last as long as the job. The number of nodes is the job's
     `instance_count`. sbatch also takes the beginning of an option's name, such as `--arr`. Remove the option.
     """
-    for option in subject.target.extra_sbatch:
+    for option in subject.settings.extra_sbatch:
         name = option.removeprefix("--").partition("=")[0]
         if is_fixed(name):
             hint = "set `instance_count` in the job" if name == "nodes" else f"remove `{option}`"
@@ -72,7 +72,7 @@ def any_gpu(subject: Subject) -> Iterator[Fault]:
     Each cluster has its own names for GPU models; `sinfo -o %G` shows them, such as `gpu:a100:8`. Set `gpu_type` to the
     cluster's name, or set `constraint` or the job's `instance_type` to a feature of the right nodes.
     """
-    resources, settings = subject.job.resources, subject.target
+    resources, settings = subject.job.resources, subject.settings
     chosen = settings.gpu_type or settings.constraint or resources.instance_type is not None
     if resources.gpu is not None and resources.gpus_per_instance and not chosen:
         message = f"the job needs a `{resources.gpu}`, but the request to Slurm asks for any GPU"
@@ -102,7 +102,7 @@ def no_time_to_train(subject: Subject) -> Iterator[Fault]:
     Slurm sends SIGTERM `grace_period` before the time limit, so that the script can save. This job would get SIGTERM
     as soon as it starts. Raise `max_runtime` or lower `grace_period`.
     """
-    limit, grace = subject.job.max_runtime, subject.target.grace_period
+    limit, grace = subject.job.max_runtime, subject.settings.grace_period
     if limit is not None and limit <= grace:
         message = f"the time limit is {format_duration(limit)}, and SIGTERM comes {format_duration(grace)} before it"
         yield Fault(message, "raise `max_runtime`, or lower `grace_period` in `[slurm]`", ("max_runtime",))
@@ -116,7 +116,7 @@ def no_installation(subject: Subject) -> Iterator[Fault]:
     with `setup` lines in `[slurm]`, or set `python` to its interpreter.
     """
     if subject.job.environment.requirements is not None:
-        name, settings = subject.job.environment.requirements, subject.target
+        name, settings = subject.job.environment.requirements, subject.settings
         if not settings.setup and settings.python == "python3" and settings.container is None:
             hint = 'set `setup = ["source /path/to/venv/bin/activate"]` or `python` in `[slurm]`'
             yield Fault(f"cloudtrain does not install `{name}` on the cluster", hint, ("environment", "requirements"))
@@ -159,7 +159,7 @@ def no_image(subject: Subject) -> Iterator[Fault]:
     """
     environment = subject.job.environment
     image = value_for(environment.image, "slurm") if environment.image is not None else None
-    is_default = subject.target.python == "python3" and not subject.target.setup
+    is_default = subject.settings.python == "python3" and not subject.settings.setup
     if environment.framework is not None and image is None and is_default:
         what = " ".join(word for word in (environment.framework, environment.version) if word)
         hint = "set `python` or `setup` in `[slurm]` to an environment that has the framework"

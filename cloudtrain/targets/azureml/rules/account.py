@@ -108,7 +108,7 @@ def serverless_setting_on_cluster(subject: Subject) -> Iterator[Fault]:
         return
     name = reading.body.compute_name
     for setting, keys in (("job_tier", ("queueSettings", "jobTier")), ("locations", ("resources", "locations"))):
-        given = getattr(subject.target, setting) or reading.overridden(*keys)
+        given = getattr(subject.settings, setting) or reading.overridden(*keys)
         if given and not reading.body.is_spot:
             yield Fault(
                 f"`{setting}` has no effect on the cluster `{name}`",
@@ -155,7 +155,7 @@ def location_misspelt(subject: Subject) -> Iterator[Fault]:
     The API's region names have small letters and no blanks: `westeurope` for West Europe. `az account list-locations`
     lists them.
     """
-    for name in subject.target.locations:
+    for name in subject.settings.locations:
         if not _LOCATION.fullmatch(name):
             better = re.sub(r"[^a-z0-9]", "", name.casefold())
             yield Fault(f"`{name}` is not a region name of Azure's API", f'write `locations = ["{better}"]`')

@@ -461,8 +461,8 @@ def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
         if place.startswith("keyvault:") and "/" not in place:
             message = f"the secret `{name}` is in the workspace's vault, which only azureml-core can read"
             yield Fault(message, f"name the vault, `keyvault:VAULT/{place[9:]}`, or install azureml-core", path)
-        elif subject.target.identity in ("user", "aml_token"):
-            message = f"the secret `{name}` needs a managed identity, and the job has `{subject.target.identity}`"
+        elif subject.settings.identity in ("user", "aml_token"):
+            message = f"the secret `{name}` needs a managed identity, and the job has `{subject.settings.identity}`"
             yield Fault(message, 'set `identity = "managed"` in `[azureml]`', path)
 
 

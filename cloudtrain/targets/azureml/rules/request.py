@@ -283,7 +283,7 @@ def text_too_long(subject: Subject) -> Iterator[Fault]:
     for name, (most, word, field) in _LENGTHS.items():
         length = len(reading.body.text(name))
         if length > most:
-            path = reading.place((name,), () if word == "experiment" and subject.target.experiment else field)
+            path = reading.place((name,), () if word == "experiment" and subject.settings.experiment else field)
             message = f"`{word}` has {length:,} characters, but Azure ML accepts at most {most:,}"
             yield Fault(message, f"shorten it to {most:,} characters", path)
 

@@ -130,7 +130,7 @@ def key_of_another_region(subject: Subject) -> Iterator[Fault]:
     A job can only use KMS keys and training plans of its own region. A multi-Region key has a separate ARN in each
     region.
     """
-    target, region = subject.target, subject.account.region
+    target, region = subject.settings, subject.account.region
     for setting in ("volume_kms_key", "output_kms_key", "training_plan"):
         fields = (getattr(target, setting) or "").split(":")
         if fields[0] == "arn" and len(fields) > 4 and fields[3] != region and "region" not in subject.account.missing:

@@ -29,7 +29,7 @@ def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
     """
     if not subject.job.environment.secrets:
         return
-    if subject.target.network_isolation:
+    if subject.settings.network_isolation:
         message, hint = "with network isolation the job cannot reach its secrets", "remove `network_isolation`"
     elif read(subject).start.by == "image":
         message, hint = (

@@ -12,5 +12,5 @@ def no_root(subject: Subject) -> Iterator[Fault]:
 
     Runs, their code and their output are kept below one folder, which the settings name.
     """
-    if subject.target.root is None:
+    if subject.settings.root is None:
         yield Fault("no folder is named for the runs", 'add `root = "PATH"` to `[folder]` in cloudtrain.toml')
