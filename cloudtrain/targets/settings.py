@@ -14,7 +14,7 @@ from pydantic import PrivateAttr
 from cloudtrain.documents.document import Positions, Unreadable, read_document, read_text
 from cloudtrain.errors import JobError, Problem, SettingsError, did_you_mean, dotted
 from cloudtrain.job.model import Model
-from cloudtrain.job.nodes import KeyProblem, describe_value
+from cloudtrain.job.nodes import KeyProblem, ValuePath, describe_value
 from cloudtrain.system.files import require_trust
 from cloudtrain.system.plugins import DEFAULT_TARGET, find_target, target_names
 from cloudtrain.system.processes import user_environment
@@ -52,10 +52,7 @@ class TargetSettings(Model):
         return super().replace(**changes).from_files(self._files)
 
 
-# A `cloudtrain.toml` file: its tables and the position of each value.
-
-Way = tuple["str | int", ...]
-"""The keys that lead to a value in a settings file."""
+# A `cloudtrain.toml` file: its tables and the position of each value. A `ValuePath` is the keys that lead to a value.
 
 
 class SettingsFile(NamedTuple):
@@ -64,10 +61,6 @@ class SettingsFile(NamedTuple):
     path: Path
     tables: Mapping[str, Any]
     positions: Positions
-
-    def holds(self, path: Way) -> bool:
-        """Return whether the file has a value at this path."""
-        return path in self.positions.values
 
     def placed(self, problem: Problem) -> Problem:
         """Return the problem with the file, line and column of the value that causes it. Its hint is in TOML syntax."""
@@ -100,23 +93,16 @@ def read_settings(path: Path) -> SettingsFile:
     return file
 
 
-def place_of(files: Sequence[SettingsFile], bases: Sequence[Way], problem: Problem) -> Problem:
-    """Return `problem` with the position of its value in the settings files.
-
-    Args:
-        files: the settings files in use. Later files take precedence.
-        bases: the tables that hold the settings, such as `("profiles", PROFILE, TARGET)`. Earlier tables take
-            precedence.
-        problem: a problem of a target's settings. Its path is relative to the table.
-    """
-    ways: list[tuple[SettingsFile, Way]] = [(file, base) for base in bases for file in reversed(files)]
-    exact = ((file, base) for file, base in ways if file.holds((*base, *problem.path)))
-    table = ((file, base) for file, base in ways if file.holds(base))
-    found: tuple[SettingsFile, Way] | None = next(exact, None) or next(table, None)
-    if found is None:
-        return problem
-    file, base = found
-    return file.placed(replace(problem, path=(*base, *problem.path)))
+def _placed(problem: Problem, files: Sequence[SettingsFile], bases: Sequence[ValuePath]) -> Problem:
+    """Return `problem`, whose path is relative to a table, with the position of its value in the settings files. Later
+    files take precedence, and of the tables `bases`, such as `("profiles", PROFILE, TARGET)`, earlier ones. A value
+    that stands nowhere has the position of the table."""
+    tables: list[tuple[SettingsFile, ValuePath]] = [(file, base) for base in bases for file in reversed(files)]
+    for path in (problem.path, ()):
+        for file, base in tables:
+            if (*base, *path) in file.positions.values:
+                return file.placed(replace(problem, path=(*base, *problem.path)))
+    return problem
 
 
 def _table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
@@ -134,7 +120,7 @@ def _table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
                 yield from _unknown(profile, target_names(), ("profiles", name))
 
 
-def _unknown(tables: Mapping[str, Any], known: Collection[str], above: Way = ()) -> Iterator[Problem]:
+def _unknown(tables: Mapping[str, Any], known: Collection[str], above: ValuePath = ()) -> Iterator[Problem]:
     for name, table in tables.items():
         path = (*above, name)
         if name not in known:
@@ -198,41 +184,33 @@ class Settings(NamedTuple):
             SettingsError: the target or profile does not exist, or a field in a settings file is wrong.
             JobError: a flag has a wrong value.
         """
-        given, name = name, name or self.default_target
+        is_default, name = name is None, name or self.default_target
         if name not in target_names():
-            raise self._no_target(name, given=given)
-        tables = self.tables or {}
-        fields = dict(tables.get(name, {})) | self._profile(profile).get(name, {})
+            hint = did_you_mean(name, target_names())
+            problem = Problem(("target",), f"`{name}` is not a target", hint, code="CT913")
+            problem = _placed(problem, self.sources, [()]) if is_default else problem
+            raise SettingsError.of([problem if problem.file else replace(problem, path=())])
+        profile = profile or self.environ.get("CLOUDTRAIN_PROFILE")
+        fields = dict((self.tables or {}).get(name, {})) | self._profile(profile).get(name, {})
         try:
-            from_files: TargetSettings = find_target(name).settings(**fields)
+            settings: TargetSettings = find_target(name).settings(**fields)
         except JobError as error:
-            chosen = profile or self.environ.get("CLOUDTRAIN_PROFILE")
-            bases = [*([("profiles", chosen, name)] if chosen else []), (name,)]
-            placed = [place_of(self.sources, bases, problem) for problem in error.problems]
-            raise SettingsError.of(placed) from None
+            bases = [*([("profiles", profile, name)] if profile else []), (name,)]
+            raise SettingsError.of([_placed(problem, self.sources, bases) for problem in error.problems]) from None
         flags = {key: value for key, value in flags.items() if value is not None}
-        found = from_files.replace(**flags) if flags else from_files
-        return found.from_files(tuple(map(str, self.files)))
-
-    def _no_target(self, name: str, *, given: str | None) -> SettingsError:
-        """Return the error for the unknown target `name`. `given` is the name that the caller gave; if None, `name`
-        comes from `target` in a settings file, and the error has the position of `target`."""
-        problem = Problem(("target",), f"`{name}` is not a target", did_you_mean(name, target_names()), code="CT913")
-        placed = problem if given else place_of(self.sources, [()], problem)
-        return SettingsError.of([placed if placed.file else replace(problem, path=())])
+        return (settings.replace(**flags) if flags else settings).from_files(tuple(map(str, self.files)))
 
     def _profile(self, name: str | None) -> Mapping[str, Any]:
-        name = name or self.environ.get("CLOUDTRAIN_PROFILE")
         if name is None:
             return {}
-        profiles = (self.tables or {}).get("profiles", {})
+        profiles: Mapping[str, Any] = (self.tables or {}).get("profiles", {})
         if name not in profiles:
-            hint = (
-                did_you_mean(name, profiles) or f"add a table `[profiles.{name}.{self.default_target}]` to {FILE_NAME}"
+            hint = f"add a table `[profiles.{name}.{self.default_target}]` to {FILE_NAME}"
+            raise SettingsError(
+                f"there is no profile `{name}`", hint=did_you_mean(name, profiles) or hint, code="CT914"
             )
-            raise SettingsError(f"there is no profile `{name}`", hint=hint, code="CT914")
-        found: Mapping[str, Any] = profiles[name]
-        return found
+        profile: Mapping[str, Any] = profiles[name]
+        return profile
 
 
 def load_settings(near: Path | None = None) -> Settings:
@@ -250,21 +228,18 @@ def load_settings(near: Path | None = None) -> Settings:
     tables: dict[str, Any] = {}
     for source in sources:
         tables = _merge(tables, source.tables)
-    files = tuple(source.path for source in sources)
-    return Settings(_state_dir(), user_environment(), cwd, files, tables, sources)
+    if folder := os.environ.get("CLOUDTRAIN_STATE_DIR"):
+        state_dir = Path(folder).absolute()
+    else:
+        from platformdirs import user_state_path
+
+        state_dir = user_state_path("cloudtrain", appauthor=False)
+    return Settings(state_dir, user_environment(), cwd, tuple(source.path for source in sources), tables, sources)
 
 
 def debug_wanted() -> bool:
     """Return whether tracebacks are shown (CLOUDTRAIN_DEBUG=1)."""
     return os.environ.get("CLOUDTRAIN_DEBUG", "") not in ("", "0")
-
-
-def _state_dir() -> Path:
-    if given := os.environ.get("CLOUDTRAIN_STATE_DIR"):
-        return Path(given).absolute()
-    from platformdirs import user_state_path
-
-    return user_state_path("cloudtrain", appauthor=False)
 
 
 def _files(cwd: Path, near: Path | None) -> Iterator[Path]:
