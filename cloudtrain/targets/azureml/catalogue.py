@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cloudtrain.machines.table import InstanceTable, instance_named
+from cloudtrain.machines.table import InstanceTable, instance_named, instance_types
 
 DATA = Path(__file__).with_name("data")
 
@@ -111,8 +111,6 @@ def guess(name: str) -> Guess | None:
 def nearest_size(name: str) -> str | None:
     """Return the most similar name of the same series (`NC`, `ND`); None if no name is similar enough."""
     from difflib import get_close_matches  # importing it costs start-up time
-
-    from cloudtrain.machines.table import instance_types
 
     bare = name.casefold()
     wanted = bare if "_" in bare and bare.startswith("sta") else f"standard_{bare}"

@@ -72,7 +72,7 @@ def not_empty(how: Convert) -> Convert:
 def one_of(table: Mapping[Any, str]) -> Convert:
     """Return a function that looks up the tool's name of a value in `table`. Other values are refused."""
 
-    def convert(value: Any) -> str:
+    def convert(value: object) -> str:
         if isinstance(value, bool | dict | list) or value not in table:
             raise Wordless("")
         return table[value]
@@ -80,8 +80,8 @@ def one_of(table: Mapping[Any, str]) -> Convert:
     return convert
 
 
-def constant(expected: Any) -> Convert:
-    def convert(value: Any) -> Any:
+def constant(expected: object) -> Convert:
+    def convert(value: object) -> object:
         if value != expected or type(value) is not type(expected):
             raise Wordless("")
         return value
@@ -101,17 +101,17 @@ def of_type(*types: type) -> Convert:
 text, count, flag, mapping = of_type(str), of_type(int), of_type(bool), of_type(dict)
 
 
-def texts(value: Any) -> list[str]:
+def texts(value: object) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise Wordless("")
     return value
 
 
-def _nothing(value: Any) -> None:  # noqa: ARG001 - a converter
+def _nothing(value: object) -> None:  # noqa: ARG001 - a converter
     raise Wordless("")
 
 
-def _collect(how: Convert, value: Any, name: str, wordless: list[str]) -> Any:
+def _collect(how: Convert, value: object, name: str, wordless: list[str]) -> Any:
     try:
         return how(value)
     except Wordless as error:

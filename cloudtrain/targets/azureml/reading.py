@@ -367,7 +367,7 @@ class AzureMLReading(Reading):
                     yield data_place(kind, name, uri, parts, path)
 
 
-def is_whole(value: Any, least: int) -> bool:
+def is_whole(value: object, least: int) -> bool:
     """Return whether a value is a whole number of at least `least`; Python's `True` does not count as one."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 

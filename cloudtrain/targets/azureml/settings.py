@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from pydantic import Field
 
@@ -19,6 +19,7 @@ from cloudtrain.targets.settings import TargetSettings
 
 if TYPE_CHECKING:
     from cloudtrain.job.model import Fields, Texts
+    from cloudtrain.machines.overlay import Overlay
 
 
 Credential = Literal["cli", "powershell", "developer_cli", "environment", "managed_identity", "workload_identity"]
@@ -201,7 +202,7 @@ class AzureMLAccount(NamedTuple):
     """The kind of azure-identity credential. None: the first kind that works."""
     cloud: str | None = None
     """The name of the Azure cloud. None: the environment decides; its default is the public cloud."""
-    overlay: Any = None
+    overlay: Overlay | None = None
     """The user's own corrections of the instance catalogue, or None."""
     files: tuple[str, ...] = ()
     """The SDK's `config.json`, if it was used."""
@@ -209,8 +210,6 @@ class AzureMLAccount(NamedTuple):
     @property
     def place(self) -> str:
         """Return the account part of a run's reference: `[CREDENTIAL@]SUBSCRIPTION:GROUP:WORKSPACE[:CLOUD]`."""
-        from urllib.parse import quote
-
         parts = (self.subscription_id, self.resource_group, self.workspace, *([self.cloud] if self.cloud else []))
         place = ":".join(quote(part, safe="") for part in parts)
         return place if self.credential is None else f"{self.credential}@{place}"

@@ -198,7 +198,7 @@ def _steps(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
         yield _original(step | {"inputs": inputs}, f"the step {name} of a pipeline file of Azure ML", folder, lost)
 
 
-def why_left_out(step: Any) -> str:
+def why_left_out(step: object) -> str:
     component = str(_mapping(step).get("component") or _mapping(step).get("componentId") or "")
     if not component:
         kind = _mapping(step).get("type")
@@ -249,12 +249,12 @@ def body_of(data: Mapping[str, Any], folder: str | None, files: dict[str, str]) 
     return {key: _without_none(value) for key, value in body.items() if value is not None}
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """Convert a value to text as the SDK does: in Python's notation."""
     return "" if value is None else str(value)
 
 
-def _environment(given: Any, code: Any, folder: str | None, files: dict[str, str]) -> Any:
+def _environment(given: object, code: object, folder: str | None, files: dict[str, str]) -> Any:
     if isinstance(given, str) and given.startswith("file:"):
         given = _environment_file(given.removeprefix("file:"), folder)
     if not isinstance(given, Mapping):
@@ -310,13 +310,13 @@ def _conda_text(place: str) -> str:
         ) from None
 
 
-def _from_code(path: str, code: Any, folder: str | None) -> str:
+def _from_code(path: str, code: object, folder: str | None) -> str:
     """Convert a path that is relative to the job file's folder into one that is relative to the code's folder.
 
     If the code is not a local folder, the path stays relative to the job file's folder.
     """
-    local = isinstance(code, str) and not code.startswith((*SCHEMES, "azureml:", "/subscriptions/", "git+"))
-    start = os.path.join(folder or ".", code if local else ".")  # noqa: PTH118
+    is_local = isinstance(code, str) and not code.startswith((*SCHEMES, "azureml:", "/subscriptions/", "git+"))
+    start = os.path.join(folder or ".", str(code) if is_local else ".")  # noqa: PTH118
     return os.path.relpath(os.path.join(folder or ".", path.removeprefix("file:")), start)  # noqa: PTH118
 
 
@@ -366,7 +366,7 @@ def _service(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _input(given: Any) -> dict[str, Any]:
+def _input(given: object) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         return {"jobInputType": "literal", "value": _text(given)}
     if "path" not in given and "value" in given:
@@ -379,7 +379,7 @@ def _input(given: Any) -> dict[str, Any]:
     }
 
 
-def _place(path: Any) -> Any:
+def _place(path: object) -> object:
     """Remove `azureml:` from a path or URL. The SDK adds this prefix to both when it prints a job."""
     rest = path.removeprefix("azureml:") if isinstance(path, str) else ""
     is_place = rest.startswith((".", "/", *SCHEMES)) and not rest.startswith(("//", "/subscriptions/"))
@@ -398,17 +398,17 @@ def _output(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _without_none(value: Any) -> Any:
+def _without_none(value: object) -> object:
     if not isinstance(value, Mapping):
         return value
     return {key: _without_none(item) for key, item in value.items() if item is not None}
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _mapping(value: object) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-def workspace_in(value: Any) -> dict[str, str]:
+def workspace_in(value: object) -> dict[str, str]:
     """Return the subscription, resource group and workspace in the first id that contains all three."""
     match = _WORKSPACE.search(str(value))
     return match.groupdict() if match else {}

@@ -44,7 +44,7 @@ _ADDED: Mapping[str, Callable[[str, Any], bool]] = {
 """What the service adds to fields of a body: names and values."""
 
 
-def originals_in(data: Any, folder: str | None) -> list[Original]:
+def originals_in(data: object, folder: str | None) -> list[Original]:
     """Return the command jobs of a document; empty if the document does not come from Azure ML.
 
     Raises:
@@ -162,7 +162,7 @@ def drafts_of(original: Original) -> Iterator[Draft]:
     yield Draft(job, _settings(original, body), comments)
 
 
-def _source(original: Original, code: Any, comments: dict[ValuePath, str]) -> str | None:
+def _source(original: Original, code: object, comments: dict[ValuePath, str]) -> str | None:
     """Return the job's `source_dir`; None if the body has no code. `code` is the body's `codeId`. If the folder of the
     code is unknown, return `.` and add a comment to `comments`.
     """
@@ -213,7 +213,7 @@ def _resources(body: Body) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _environment(environment: Any) -> dict[str, Any]:
+def _environment(environment: object) -> dict[str, Any]:
     """Return the job's `environment`: a registered one, or a definition."""
     if isinstance(environment, Mapping):
         words = {name: environment[name] for name in ENVIRONMENT_WORDS if environment.get(name)}
@@ -241,7 +241,7 @@ def _input(item: Mapping[str, Any]) -> dict[str, Any]:
     return {"azureml": place, **own_type, **_INPUT_MODES.get(item.get("mode", ""), {})}
 
 
-def with_prefix(uri: Any) -> str:
+def with_prefix(uri: object) -> str:
     """Return a reference to an asset as `azureml:NAME:VERSION`, even if `uri` lacks the prefix `azureml:`. Return other
     addresses unchanged.
     """
@@ -251,7 +251,7 @@ def with_prefix(uri: Any) -> str:
     return f"azureml:{text}" if short or ("@" in text and "/" not in text and ":" not in text) else text
 
 
-def _parse(text: Any) -> Any:
+def _parse(text: object) -> object:
     """Convert a text that is written like a number or a boolean; return any other text unchanged."""
     if not isinstance(text, str):
         return text
@@ -305,7 +305,7 @@ def _settings(original: Original, body: Body) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value not in (None, {}, [])}
 
 
-def _compute(compute: Any, original: Original) -> str | None:
+def _compute(compute: object, original: Original) -> str | None:
     if not compute:
         return None
     text = str(compute).removeprefix("azureml:")
@@ -324,7 +324,7 @@ def _service(service: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _mapping(value: object) -> dict[str, Any]:
     return {key: item for key, item in value.items() if key != RUN_PROPERTY} if isinstance(value, Mapping) else {}
 
 
@@ -386,7 +386,7 @@ class AzureMLAdopter:
         return Comparable({"properties": _without_empty(body)}, tuple(renewed))
 
     def _environment(
-        self, environment: Any, context: CompileContext, plan: Plan | None, renewed: list[tuple[str, str]]
+        self, environment: object, context: CompileContext, plan: Plan | None, renewed: list[tuple[str, str]]
     ) -> Any:
         """Return the definition of an environment that is not registered yet, or the complete id of a registered
         environment. If the id is different in each submission, add its field to `renewed`."""

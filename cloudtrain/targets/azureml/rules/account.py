@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import date, timedelta
-from typing import Any
 
 from cloudtrain.job.model import format_duration
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules import machines as shared
-from cloudtrain.rules.engine import Fault, Subject, plural, rule
+from cloudtrain.rules.engine import Fault, Subject, plural, positive_count, rule
 from cloudtrain.rules.facts import counterpart, has_rdma_somewhere
 from cloudtrain.rules.machines import instead, needs_network, over_ethernet
 from cloudtrain.targets.azureml.catalogue import guess, nearest_size
@@ -168,9 +167,9 @@ def most_below_count(subject: Subject) -> Iterator[Fault]:
     `max_instance_count` limits the growth of an elastic job; the job starts with `instance_count` instances.
     """
     reading = read(subject)
-    most: Any = reading.body.mapping("resources").get("maxInstanceCount")
+    most = positive_count(reading.body.mapping("resources").get("maxInstanceCount"))
     count = reading.body.instances
-    if is_whole(most, 1) and most < count:
+    if most is not None and most < count:
         yield Fault(
             f"`max_instance_count` is {most}, and the job asks for {count:,} instances",
             f"set `max_instance_count` to {count} or more, or remove it",

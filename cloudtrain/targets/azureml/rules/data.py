@@ -258,7 +258,7 @@ def _written_values(subject: Subject) -> Mapping[str, str]:
     """
     found: dict[str, str] = {}
     for name, item in read(subject).body.inputs.items():
-        value: Any = item.get("value") if item.get("jobInputType") == "literal" else None
+        value = item.get("value") if item.get("jobInputType") == "literal" else None
         if item.get("mode") == "Direct":
             value = item.get("uri")
         if isinstance(value, str):

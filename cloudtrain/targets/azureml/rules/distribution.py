@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from typing import Any
 
 from cloudtrain.job.distribution import DeepSpeed
 from cloudtrain.plans.plan import Level
@@ -201,7 +200,7 @@ def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
     return shared.mpi_with_one_process(subject)
 
 
-def _no_count(subject: Subject, name: str, value: Any, least: int, field: ValuePath) -> Iterator[Fault]:
+def _no_count(subject: Subject, name: str, value: object, least: int, field: ValuePath) -> Iterator[Fault]:
     if not is_whole(value, least):
         shown = f'"{value}"' if isinstance(value, str) else value
         hint = f"set `{'.'.join(map(str, field))}`, and remove `{name}` from the overrides"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cloudtrain.errors import did_you_mean
 from cloudtrain.job.model import overrides_of
@@ -23,13 +23,13 @@ from cloudtrain.targets.azureml.reading import OVERRIDES, read
 class Named(NamedTuple):
     """The schema of a mapping whose keys the user chooses, such as `tags`; `value` is the schema of its values."""
 
-    value: Any
+    value: Kind
 
 
 class Fields(NamedTuple):
     """The schema of a mapping with fixed keys. `known` maps the API's field names to the schemas of their values."""
 
-    known: Mapping[str, Any]
+    known: Mapping[str, Kind]
 
 
 class OneOf(NamedTuple):
@@ -37,6 +37,9 @@ class OneOf(NamedTuple):
 
     words: tuple[str, ...]
 
+
+Kind = Named | Fields | OneOf | str
+"""The schema of a value; a text is a kind of plain values."""
 
 TEXT, WHOLE, TRUTH, LIST, ANY = "a text", "a whole number", "`true` or `false`", "a list", ""
 """The kinds of values, as messages name them; another rule checks `ANY`."""
@@ -145,7 +148,7 @@ class Violation:
     is_unknown: bool = False
 
 
-def violations(value: Any, kind: Any = BODY, path: ValuePath = ()) -> Iterator[Violation]:
+def violations(value: object, kind: Kind = BODY, path: ValuePath = ()) -> Iterator[Violation]:
     """Yield the violations of the schema `kind` in `value`, in the order of its fields.
 
     `path` is the path of `value` in the body.
@@ -166,7 +169,7 @@ def violations(value: Any, kind: Any = BODY, path: ValuePath = ()) -> Iterator[V
         yield Violation(path, f"{_show_path(path)} must be {kind}, not `{shown}`", hint)
 
 
-def _inside(value: Mapping[str, Any], kind: Fields | Named, path: ValuePath) -> Iterator[Violation]:
+def _inside(value: Mapping[str, object], kind: Fields | Named, path: ValuePath) -> Iterator[Violation]:
     for name, item in value.items():
         if isinstance(kind, Named):
             yield from violations(item, kind.value, (*path, name))

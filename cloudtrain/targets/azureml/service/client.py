@@ -275,10 +275,10 @@ class Client:
     def get(self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None) -> Any:
         return self.send("GET", path, api_version=api_version, query=query)
 
-    def put(self, path: str, body: Any, *, api_version: str | None = None) -> Any:
+    def put(self, path: str, body: object, *, api_version: str | None = None) -> Any:
         return self.send("PUT", path, api_version=api_version, content=_encode(body))
 
-    def post(self, path: str, body: Any = None, *, api_version: str | None = None) -> Any:
+    def post(self, path: str, body: object = None, *, api_version: str | None = None) -> Any:
         """Send a POST request, which must be safe to repeat."""
         return self.send("POST", path, api_version=api_version, content=None if body is None else _encode(body))
 
@@ -451,7 +451,7 @@ class Client:
         )
 
 
-def _encode(body: Any) -> bytes:
+def _encode(body: object) -> bytes:
     return json.dumps(body, ensure_ascii=False).encode()
 
 

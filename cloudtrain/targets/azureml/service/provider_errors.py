@@ -262,7 +262,7 @@ def translate_error(error: Exception, call: Call) -> TargetError | SettingsError
     return _make_error(template, text, call)
 
 
-def refusal_error(status: int, body: Any, call: Call) -> TargetError | SettingsError:
+def refusal_error(status: int, body: object, call: Call) -> TargetError | SettingsError:
     """`body` is the answer's JSON data, or None."""
     error = error_fields(body)
     message = str(error.get("message") or error.get("Message") or "")
@@ -291,7 +291,7 @@ def _template_of(status: int, codes: list[str], message: str) -> ErrorTemplate:
     return ErrorTemplate(TargetError, f"Azure refuses `{{action}}`{code}: {{said}}")
 
 
-def error_fields(body: Any) -> Mapping[str, Any]:
+def error_fields(body: object) -> Mapping[str, Any]:
     """Return the `error` of an answer, or the answer itself, because some services send the error without this
     field.
     """
@@ -299,7 +299,7 @@ def error_fields(body: Any) -> Mapping[str, Any]:
     return inner if isinstance(inner, Mapping) else {}
 
 
-def _codes(error: Any) -> Iterator[str]:
+def _codes(error: object) -> Iterator[str]:
     """Yield all codes of an error, the most general code first."""
     if not isinstance(error, Mapping):
         return
@@ -335,7 +335,7 @@ def _make_error(template: ErrorTemplate, message: str, call: Call) -> TargetErro
 def _causes(error: BaseException) -> list[BaseException]:
     """Return an error and its causes, from the attributes `inner_exception`, `reason`, `__cause__` and `args`."""
     seen: list[BaseException] = []
-    waiting: list[Any] = [error]
+    waiting: list[object] = [error]
     while waiting:
         found = waiting.pop()
         if isinstance(found, BaseException) and found not in seen:

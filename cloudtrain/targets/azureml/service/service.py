@@ -28,8 +28,12 @@ from cloudtrain.targets.azureml.service.client import (
     credentials_in_sight,
 )
 from cloudtrain.targets.azureml.service.logs import Layout, RunLog
+from cloudtrain.targets.azureml.service.online import check as check_online
+from cloudtrain.targets.azureml.service.online import refresh
 from cloudtrain.targets.azureml.service.provider_errors import not_found
 from cloudtrain.targets.azureml.service.status import explain, hourly_price, is_ending, listed_status, status_of
+from cloudtrain.targets.azureml.service.transfer import download as download_results
+from cloudtrain.targets.azureml.service.transfer import fetch_code, make_asset, upload_data
 from cloudtrain.targets.azureml.settings import AccountRef, AzureML, AzureMLAccount, account_of
 from cloudtrain.targets.common.services import Denied, NotThere, Pace, follow
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
@@ -63,10 +67,8 @@ class AzureMLService:
         return settings.credential is not None or credentials_in_sight(self._environ)
 
     def check(self, job: TrainingJob, settings: AzureML, plan: Plan) -> list[Finding]:
-        from cloudtrain.targets.azureml.service.online import check
-
         account = account_of(settings, self._environ, Path.cwd())._replace(overlay=self._overlay() or None)
-        return check(self._at(plan.place), plan, machines_of(job, account).instance_type, self._labels)
+        return check_online(self._at(plan.place), plan, machines_of(job, account).instance_type, self._labels)
 
     def pin(self, job: AnyJob, settings: AzureML) -> AnyJob:
         """Return the job with the newest versions in place of the labels of environment and data; see `Labels`."""
@@ -76,16 +78,12 @@ class AzureMLService:
     def refresh_catalogue(self, settings: AzureML) -> Refreshed:
         from platformdirs import user_config_path
 
-        from cloudtrain.targets.azureml.service.online import refresh
-
         account = self._account(settings, "cloudtrain cannot list instance types, because no workspace is configured")
         folder, today = user_config_path("cloudtrain", appauthor=False), datetime.now(timezone.utc).date()
         client = self._at(account.place)
         return refresh(client, client.place.subscription_id, folder=folder, date=today.isoformat())
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        from cloudtrain.targets.azureml.service.transfer import make_asset, upload_data
-
         client = self._at(plan.place)
         data = [item for item in plan.uploads if item.kind == "data"]
         changes = [upload_data(client, item, on_bytes) for item in data]
@@ -159,15 +157,11 @@ class AzureMLService:
             yield from sorted(listed, key=lambda item: item.status.created or 0.0, reverse=True)
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        from cloudtrain.targets.azureml.service.transfer import fetch_code
-
         with suppress(NotThere):
             yield fetch_code(self._stores(ref.place), upload.destination, scratch / "code")
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
-        from cloudtrain.targets.azureml.service.transfer import download
-
-        return download(self._stores(ref.place), self._job(ref), path, destination)
+        return download_results(self._stores(ref.place), self._job(ref), path, destination)
 
     def _account(self, settings: AzureML, refusal: str) -> AzureMLAccount:
         """Return the account; raise SettingsError with the message `refusal` if the settings name no workspace."""
@@ -268,7 +262,7 @@ def _is_ours(job: Mapping[str, Any], request: Mapping[str, Any] | None) -> bool:
     return _contains(properties, request["properties"])
 
 
-def _contains(answer: Any, request: Any) -> bool:
+def _contains(answer: object, request: object) -> bool:
     """Return whether `answer` contains all values of `request`. Additional values are ignored."""
     if isinstance(request, Mapping):
         return isinstance(answer, Mapping) and all(_contains(answer.get(key), request[key]) for key in request)

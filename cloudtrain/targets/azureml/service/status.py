@@ -63,7 +63,7 @@ class Reason(NamedTuple):
     """The log file that the reason refers to."""
 
 
-def reason_of(error: Any) -> Reason:
+def reason_of(error: object) -> Reason:
     """Convert the `error` of a run, in any of its forms, to a reason."""
     fields = error_fields(error)
     message = str(fields.get("message") or next(_messages(fields), ""))
