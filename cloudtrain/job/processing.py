@@ -200,9 +200,9 @@ class ProcessingJob(FromFile):
             **overrides: Mapping[str, Json],
         ) -> None: ...
 
-    def as_training(self) -> TrainingJob:
-        """Return the same script, data and machines as a training job without a distribution, for checks and compilers.
-        The result is not validated."""
+    @property
+    def view(self) -> TrainingJob:
+        """The same script, data and machines as a training job without a distribution. It is not validated."""
         shared = {name: getattr(self, name) for name in self.model_fields_set & TrainingJob.model_fields.keys()}
         defaults = {
             name: getattr(self, name) for name in ("source_dir", "resources", "environment") if name not in shared

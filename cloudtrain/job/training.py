@@ -426,6 +426,11 @@ class TrainingJob(FromFile):
             raise UsageError("the arguments of a script are a list of texts, not one text", hint=hint)
         return cls(**fields_of_script(Path(script), [str(word) for word in arguments], Path.cwd()) | fields)
 
+    @property
+    def view(self) -> TrainingJob:
+        """The fields that training jobs share with processing jobs, for checks and compilers: the job itself."""
+        return self
+
     if TYPE_CHECKING:
 
         def __init__(

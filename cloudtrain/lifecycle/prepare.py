@@ -288,13 +288,6 @@ class Ready:
         return submission_key(self.draft)
 
     @property
-    def view(self) -> TrainingJob:
-        """The job as the checks see it. A processing job is shown as a training job with the fields that both kinds
-        have.
-        """
-        return self.work if isinstance(self.work, TrainingJob) else self.work.as_training()
-
-    @property
     def labels(self) -> tuple[Label, ...]:
         """The tags and hyperparameters, without secrets, by which the store finds runs of the job."""
         from cloudtrain.lifecycle.inputs import Secrets, signatures_in
@@ -302,8 +295,8 @@ class Ready:
         from cloudtrain.rules.values import named_secrets, values_to_hide
 
         labels = labels_of(self.work.tags, self.work.hyperparameters)
-        values = (*values_to_hide(self.view), *signatures_in(labels))
-        secrets = Secrets(values, tuple(named_secrets(self.view)))
+        values = (*values_to_hide(self.work.view), *signatures_in(labels))
+        secrets = Secrets(values, tuple(named_secrets(self.work.view)))
         return tuple(
             label._replace(key=secrets.hidden(label.key), value=secrets.hidden(label.value)) for label in labels
         )
@@ -319,7 +312,7 @@ class Ready:
         plan = (self._compile(self.context.after) if self.context.after else self.draft).renamed(name)
         findings = check_plan(self._subject(plan), ignore=self.ignore)
         placed = tuple(self._place(finding) for finding in findings)
-        return replace(plan, findings=placed, hidden=values_to_hide(self.view))
+        return replace(plan, findings=placed, hidden=values_to_hide(self.work.view))
 
     def compile_as(self, name: str) -> Plan:
         """Return what the target makes of the job for the run `name`: no notes, no data to upload, no findings.
@@ -360,7 +353,7 @@ class Ready:
         ignored = {rule_named(code).code for code in self.ignore}
         waits = self.waits_for if may_wait else ()
         unwritten = {item.path for item in self.awaited if item.ref in waits}
-        asked = list(self.service.check(self.view, self.where.settings, plan)) if ask else []
+        asked = list(self.service.check(self.work.view, self.where.settings, plan)) if ask else []
         findings = [item for item in asked if item.path not in unwritten] + list(self._about_runs(waits))
         findings = [item for item in findings if item.code not in ignored]
         return plan.with_findings((*plan.findings, *(self._place(finding) for finding in findings)))
@@ -423,11 +416,11 @@ class Ready:
         return JobError([place_problem(problem, self.place_of) for problem in problems])
 
     def _subject(self, plan: Plan) -> Subject:
-
         from cloudtrain.rules.engine import Subject
 
-        where, processing = self.where, None if isinstance(self.work, TrainingJob) else self.work
-        reading = where.target.read(self.view, where.settings, where.account, plan, processing)
+        where, work = self.where, self.work
+        processing = None if isinstance(work, TrainingJob) else work
+        reading = where.target.read(work.view, where.settings, where.account, plan, processing)
         return Subject(reading, where.target, where.settings, self.tree)
 
     def _place(self, finding: Finding) -> Finding:
@@ -478,7 +471,7 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
 
     A path is left out if it contains code that the job names, such as its entry point.
     """
-    view = job if isinstance(job, TrainingJob) else job.as_training()
+    view = job.view
     environment = job.environment
     named = (job.entry_point, environment.requirements, environment.conda_file, environment.build)
     code = [os.path.normpath(name) for name in (*named, *(job.command or "").split()) if name]

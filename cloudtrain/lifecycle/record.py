@@ -85,7 +85,7 @@ def keep_plan(
     written = _Written(file, text, overrides)
     secrets = Secrets(
         tuple(dict.fromkeys((*plan.hidden, *signatures_in(raw), *written.overridden_secrets()))),
-        tuple(named_secrets(ready.view)),
+        tuple(named_secrets(ready.work.view)),
     )
     return Kept(
         version=__version__,
@@ -114,7 +114,7 @@ def shown_fields(ready: Ready, plan: Plan) -> dict[str, Any]:
     from cloudtrain.rules.values import named_secrets
 
     fields = fields_of(ready.written)
-    return Secrets((*plan.hidden, *signatures_in(fields)), tuple(named_secrets(ready.view))).hidden(fields)
+    return Secrets((*plan.hidden, *signatures_in(fields)), tuple(named_secrets(ready.work.view))).hidden(fields)
 
 
 def settings_fields(target: TargetSettings) -> dict[str, Any]:

@@ -210,7 +210,7 @@ def trial(
 
     ready = specification.trial(trial.number, trial.values)
     labels = labels_of(ready.work.tags, ready.work.hyperparameters)
-    origin = Origin(labels=hide(labels, values_to_hide(ready.view)))
+    origin = Origin(labels=hide(labels, values_to_hide(ready.work.view)))
 
     def record(store: Store, plan: Plan) -> tuple[Origin, Kept | None]:
         sweep = store.kept(specification.name)

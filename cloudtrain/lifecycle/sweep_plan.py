@@ -230,7 +230,7 @@ class ReadySweep:
             uploads=(*plan.uploads, *self.first.uploads),
             findings=tuple(self._placed(item) for item in first.findings),
             settings=first.settings,
-            hidden=values_to_hide(self.first.view),
+            hidden=values_to_hide(self.first.work.view),
         )
 
     def check_online(self, plan: Plan, *, ask: bool = True, may_wait: bool = False) -> Plan:  # noqa: ARG002

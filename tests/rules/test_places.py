@@ -166,7 +166,7 @@ def processing(make_source: MakeSource, **places: Any) -> tuple[Finding, ...]:
     job = ct.ProcessingJob(**fields, **places)
     tree = scan(make_source({"train.py": ""}))
     plan = compile_processing(job, ct.SageMaker(), CompileContext("prep-1", tree.identity, aws.ACCOUNT))
-    return check_plan(make_subject(job.as_training(), ct.SageMaker(), aws.ACCOUNT, plan, tree, job))
+    return check_plan(make_subject(job.view, ct.SageMaker(), aws.ACCOUNT, plan, tree, job))
 
 
 def test_outputs_of_a_processing_job(make_source: MakeSource) -> None:

@@ -40,7 +40,7 @@ _ONLY_TRAINING = ("distribution", "checkpoint")
 
 def compile_local_processing(job: ProcessingJob, target: Local, context: CompileContext) -> Plan:
     """Return the plan of a processing job on this machine. `context.account` is a `LocalAccount`."""
-    problems, view = Problems(), job.as_training()
+    problems, view = Problems(), job.view
     if target.emulate is not None:
         message = f"`--emulate {target.emulate}` emulates training jobs only, and this is a processing job"
         problems.append(
@@ -121,7 +121,7 @@ def queue_plan(plan: Plan, job: AnyJob, settings: Local, account: LocalAccount) 
     """Return the plan with the GPUs or CPU slots that the run waits for in the queue. CUDA_VISIBLE_DEVICES gets a
     placeholder, unless the job sets the variable. The supervisor replaces it when the queue gives the run its GPUs."""
     specification = LaunchSpecification.from_json(plan.request)
-    view = job.as_training() if isinstance(job, ProcessingJob) else job
+    view = job.view
     own_devices = view.environment.variables.get(VISIBLE)
     need = _need(job, specification, settings, account, own_devices)
     _refuse_too_much(need, specification)

@@ -227,7 +227,7 @@ def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> Plan
     folder      the run's folder
     outputs     the folders that the run writes to, by name
     """
-    view = job if isinstance(job, TrainingJob) else job.as_training()
+    view = job.view
     problems = Problems(job_problems(view, settings))
     unfit = any(problem.code in ("CT030", "CT036", "CT018") for problem in problems)
     plan = None if unfit else problems.value(lambda: _plan(ClusterRun(view, settings, context)), None)

@@ -246,7 +246,7 @@ def test_each_trial_has_its_own_checkpoints(make: Make) -> None:
 
     sweep = make(job={"checkpoint": {"sagemaker": "s3://b/c/"}})
     specification = Specification.from_json(ct.plan(sweep, SAGEMAKER).request, load_settings())
-    places = [specification.trial(number, {"lr": 0.1}).view.checkpoint for number in (1, 2)]
+    places = [specification.trial(number, {"lr": 0.1}).work.view.checkpoint for number in (1, 2)]
     assert [place.sagemaker for place in places if place is not None] == [
         f"s3://b/c/{specification.name}-t001",
         f"s3://b/c/{specification.name}-t002",

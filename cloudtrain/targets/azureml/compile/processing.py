@@ -34,7 +34,7 @@ _ONLY_TRAINING = ("processes", "distribution", "checkpoint")
 
 
 def as_command_job(job: ProcessingJob) -> TrainingJob:
-    view = job.as_training()
+    view = job.view
     return view.model_copy(
         update={
             "command": _command(job, view),

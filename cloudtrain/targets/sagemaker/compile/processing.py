@@ -95,7 +95,7 @@ class _Parts:
     @classmethod
     def of(cls, job: ProcessingJob, target: SageMaker, context: CompileContext, problems: Problems) -> _Parts | None:
         """Choose machines and image; None if no machines or no image fit. The errors are added to `problems`."""
-        view, account = job.as_training(), context.account
+        view, account = job.view, context.account
         machines = problems.value(lambda: machines_of(view, account), None)
         image = problems.value(lambda: image_of(view, account, machines), None) if machines is not None else None
         if machines is None or image is None:
@@ -195,7 +195,7 @@ def _word_problems(job: ProcessingJob) -> Iterator[Problem]:
     if job.command is not None:
         line = resolve_text(job.command, paths)
         yield from _word_problem(line, ("command",), "put it into a script: `entry_point: run.sh`")
-    for name, value in resolve_hyperparameters(job.as_training().hyperparameters, paths).items():
+    for name, value in resolve_hyperparameters(job.view.hyperparameters, paths).items():
         text = hyperparameter_argv({name: value})[-1]
         hint = "write it to a file in the source folder, and give the file's name"
         yield from _word_problem(text, ("hyperparameters", name), hint)

@@ -10,7 +10,6 @@ from urllib.parse import quote
 
 from cloudtrain.errors import Problem, did_you_mean
 from cloudtrain.job.model import merged, overrides_of
-from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.plans.processes import Process
 from cloudtrain.targets.common.compiling import Problems, hyperparameter_argv, resolve_hyperparameters, resolve_text
@@ -62,7 +61,7 @@ class FolderTarget(Target):
         return FolderService(environ)
 
     def compile(self, job: Any, settings: Folder, context: CompileContext) -> Plan:
-        job = job if isinstance(job, TrainingJob) else job.as_training()
+        job = job.view
         problems, kind = Problems(), job.resources.instance_type
         machine = (kind.of(self.name) if kind is not None else None) or "normal"
         if job.distribution.type != "none" or job.resources.instance_count != 1:
