@@ -21,7 +21,7 @@ from cloudtrain.runtime.sagemaker_launcher.plan import MASTER_PORT, LaunchPlan, 
 from cloudtrain.targets.common import launchers
 from cloudtrain.targets.common.compiling import Problems
 from cloudtrain.targets.common.launch import LocalAccount, LocalSettings, local_plan
-from cloudtrain.targets.common.launchers import OPEN_MPI, redirected, torchrun_ranks
+from cloudtrain.targets.common.launchers import OPEN_MPI, redirected
 from cloudtrain.targets.common.scaling import placed_job, scaled_job, without_echoes
 from cloudtrain.targets.common.specification import CodePlace, LaunchSpecification, Link, StartedProcess
 from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
@@ -43,6 +43,7 @@ from cloudtrain.targets.sagemaker.emulate_stage import (
 )
 from cloudtrain.targets.sagemaker.launch.commands import ToolkitCommand, command
 from cloudtrain.targets.sagemaker.launch.container import environment
+from cloudtrain.targets.sagemaker.launch.processes import script_of
 from cloudtrain.targets.sagemaker.reading import Start
 from cloudtrain.targets.sagemaker.request import (
     INTERFACE,
@@ -120,13 +121,16 @@ def _ranks(stage: EmulatedJob, host: Host, plan: LaunchPlan) -> Sequence[Process
     if program.role == "mpirun":
         start = program.argv.index(stage.python) if stage.python in program.argv else len(program.argv) - 1
         return tuple(launchers.mpirun_ranks(program.argv[start:], processes=count))
-    script = program.argv[program.argv.index("--master_port") + 2 :]
-    script = script[1:] if script[0] == "--no_python" else script
     own = plan.hosts.index(host.name)
-    every = launchers.torchrun_ranks(
-        script, python=plan.python, instance_count=len(plan.hosts), processes_per_instance=count
-    )
-    return [replace(every.make(own * count + number), instance=host.index) for number in range(count)]
+    return _torchrun_ranks(host, script_of(program), python=plan.python, hosts=len(plan.hosts), own=own, count=count)
+
+
+def _torchrun_ranks(
+    host: Host, script: Sequence[str], *, python: str, hosts: int, own: int, count: int
+) -> tuple[Process, ...]:
+    """Return the `count` ranks on a host, whose number among torchrun's hosts is `own`."""
+    every = launchers.torchrun_ranks(script, python=python, instance_count=hosts, processes_per_instance=count)
+    return tuple(replace(every.make(own * count + number), instance=host.index) for number in range(count))
 
 
 # The processes that the image's toolkit starts on a host, with this machine's interpreter, addresses and mpirun.
@@ -179,12 +183,9 @@ def _torchrun(stage: EmulatedJob, host: Host, made: ToolkitCommand, variables: d
         variables = {**variables, "PET_MASTER_PORT": local_port(host.name, MASTER_PORT)}
     argv = (stage.python, "-m", "cloudtrain.runtime.torchrun", *options, *script)
     process = Process(host.index, "torchrun", argv, {**variables, **stage.torchrun_variables(host)})
-    count = int(_option(options, "--nnodes") or 1)
-    shown = torchrun_ranks(script, python=stage.python, instance_count=count, processes_per_instance=made.ranks)
-    own = int(_option(options, "--node_rank") or 0)
-    mine = (shown.make(own * made.ranks + number) for number in range(made.ranks))
-    moved = tuple(replace(rank, instance=host.index) for rank in mine)
-    return HostLaunch((process,), moved, ranks=made.ranks, endpoints=(endpoint,))
+    count, own = int(_option(options, "--nnodes") or 1), int(_option(options, "--node_rank") or 0)
+    ranks = _torchrun_ranks(host, script, python=stage.python, hosts=count, own=own, count=made.ranks)
+    return HostLaunch((process,), ranks, ranks=made.ranks, endpoints=(endpoint,))
 
 
 def _mpirun(stage: EmulatedJob, host: Host, made: ToolkitCommand, variables: dict[str, str]) -> HostLaunch:

@@ -31,7 +31,6 @@ _INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "SM_NETWORK_
 
 
 def relocate_text(text: str, root: str) -> str:
-    """Replace `/opt/ml` in a text with `root`."""
     return _ROOT.sub(lambda _: root, text)
 
 
@@ -127,8 +126,6 @@ class HostLaunch:
 
 @dataclass(frozen=True)
 class EmulatedJob:
-    """One emulated job."""
-
     request: JsonObject
     container: ImageContents
     account: LocalAccount
@@ -147,11 +144,9 @@ class EmulatedJob:
         return f"{self.run_dir}/hosts/{host.name}/opt/ml"
 
     def path(self, host: Host, path: str) -> str:
-        """Translate a path in the container to its path on this machine."""
         return relocate_text(path, self.root(host))
 
     def request_of(self, host: Host) -> JsonObject:
-        """Return the request with `/opt/ml` replaced by the host's local folder."""
         return relocate_request(self.request, self.root(host))
 
     def gpus(self, host: Host) -> int:

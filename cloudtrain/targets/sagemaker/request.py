@@ -71,7 +71,6 @@ class Host:
 
     @cached_property
     def name(self) -> str:
-        """Return the host's name in the job's network."""
         return f"algo-{self.index + 1}"
 
 

@@ -33,7 +33,6 @@ class ImageContents(NamedTuple):
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Return the toolkit's version as numbers: (5, 1, 4)."""
         return version_of(self.toolkit)
 
     def sets_efa(self, instance_type: str) -> bool:

@@ -151,8 +151,6 @@ SMP2_REPOSITORY = "smdistributed-modelparallel"
 
 
 class Image(NamedTuple):
-    """One training image of AWS."""
-
     framework: str
     """`pytorch`, `tensorflow` or `huggingface`."""
     version: str
@@ -185,7 +183,6 @@ class Image(NamedTuple):
 
     @property
     def uri(self) -> str:
-        """Return the image URI that goes into the request."""
         return f"{self.registry}/{self.repository}:{self.tag}"
 
     @property

@@ -30,7 +30,6 @@ DEFAULT_GROUP = "homogeneousCluster"
 
 
 def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
-    """Return the machines that the job asks for."""
     resources = job.resources
     if resources.instance_groups:
         names = tuple(group.name for group in resources.instance_groups)
@@ -70,7 +69,6 @@ def machines_in(config: JsonMapping, account: SageMakerAccount) -> Machines:
 
 
 def resource_config(job: TrainingJob, target: SageMaker, machines: Machines) -> JsonObject:
-    """Return `ResourceConfig` of CreateTrainingJob."""
     optional = {"KeepAlivePeriodInSeconds": target.keep_alive, "TrainingPlanArn": target.training_plan}
     return cluster_config(job, target, machines) | {key: value for key, value in optional.items() if value is not None}
 
@@ -139,7 +137,6 @@ NO_IMAGE = ChosenImage("unknown:1", None, by_version=False)
 
 
 def image_of(job: TrainingJob, account: SageMakerAccount, machines: Machines) -> ChosenImage:
-    """Return the image that the job uses."""
     environment = job.environment
     uri = environment.image.of("sagemaker") if environment.image else None
     if uri is not None:

@@ -287,7 +287,6 @@ def _output(name: str, item: ProcessingOutput, root: str) -> JsonObject:
 
 
 def input_problems(job: ProcessingJob) -> Iterator[Problem]:
-    """Report inputs that SageMaker cannot read."""
     for name, item in job.inputs.items():
         path = ("inputs", name)
         if item.sagemaker is None:

@@ -241,7 +241,6 @@ def _environment(parts: TrainingParts) -> dict[str, str]:
 
 
 def tags(given: dict[str, str], run_name: str) -> list[dict[str, str]]:
-    """Return `Tags`: the job's tags, `given`, and the tag that identifies the run."""
     return [{"Key": key, "Value": value} for key, value in (given | {RUN_TAG: run_name}).items()]
 
 
@@ -305,7 +304,6 @@ def summary(parts: TrainingParts, machines: Machines, start: Start, processes: P
 
 
 def max_runtime(request: JsonMapping) -> int:
-    """Return the seconds after which the service ends the job."""
     limit: int = request.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME)
     return limit
 

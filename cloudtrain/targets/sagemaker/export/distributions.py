@@ -59,7 +59,6 @@ class Setting:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """Return all instance types of the job."""
         return (self.instance_type,) if self.instance_type is not None else tuple(self.groups.values())
 
 

@@ -407,7 +407,6 @@ METRICS = "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries"
 
 
 def estimator_program(request: JsonObject, region: str, profile: str | None = None) -> Program:
-    """Return the SDK calls that send exactly `request` in `region`."""
     left_out = {".".join(path) for path in ALWAYS_SENT if path[1] not in request.get(path[0], {})}
     left_out |= {dotted(fault.path) for fault in violations(request) if fault.kind == "missing"}
     if left_out:

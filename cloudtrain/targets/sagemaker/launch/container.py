@@ -96,7 +96,6 @@ class HostSetup:
 
     @property
     def takes_part(self) -> bool:
-        """Return whether the distribution spans this host."""
         return self.host.group in self.distribution_groups
 
     @property

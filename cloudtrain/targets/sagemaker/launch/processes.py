@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -59,16 +59,12 @@ def view(
     If several hosts start the same processes, only the first of them is computed at once. The others are computed when
     their processes are read.
 
-    Args:
-        request: the body of CreateTrainingJob.
-        container: the contents of the request's image.
-        accelerators: returns the number of accelerators of an instance type.
-        known: returns a type's catalogue entry with the user's corrections. Default: without corrections.
-        package: whether the bundle's top folder contains a `setup.py`.
+    `known` returns a type's catalogue entry with the user's corrections; by default, without them. `package`: whether
+    the bundle's top folder contains a `setup.py`.
     """
     if is_entrypoint(request):
-        own = {} if known is None else {"known": known}
-        return Processes(launched_processes(request, lambda name: devices(name, accelerators), **own))
+        rows = known or partial(instance_named, "sagemaker")
+        return Processes(launched_processes(request, lambda name: devices(name, accelerators), rows))
     if request["AlgorithmSpecification"].get("ContainerEntrypoint"):
         return Processes([_own_entrypoint(request)])
     return Processes(_of_the_toolkit(request, _look(request, container, accelerators, package)))
@@ -230,35 +226,22 @@ Known = Callable[[str], InstanceType | None]
 """Returns an instance type's catalogue entry with the user's corrections."""
 
 
-def _in_the_catalogue(name: str) -> InstanceType | None:
-    return instance_named("sagemaker", name)
-
-
 @dataclass(frozen=True)
 class PlannedHost:
-    """One host, and the launcher's plan for this host."""
-
     host: Host
     plan: LaunchPlan
     given: dict[str, str]
 
     def process(self, program: HostProgram, rank: int | None) -> Process:
-        """Return a program of the plan as a process with its environment."""
         env = {**self.given, **self.plan.environment, **program.env}
         env = {name: value for name, value in env.items() if name not in LONG}
         return Process(self.host.index, program.role, program.argv, env, rank, None if rank is None else 0)
 
 
-def launched_processes(request: Request, devices: Devices, known: Known = _in_the_catalogue) -> Iterator[Alike]:
+def launched_processes(request: Request, devices: Devices, known: Known) -> Iterator[Alike]:
     """Yield all processes of the job: first the processes that the hosts start, then the ranks of their launchers.
 
-    If several hosts start the same processes, only the processes of the first host are computed immediately. Those of
-    the other hosts are computed when they are read.
-
-    Args:
-        request: the body of CreateTrainingJob.
-        devices: returns an instance type's numbers of GPUs and Neuron cores.
-        known: returns an instance type's catalogue entry. Default: without the user's corrections.
+    The processes of hosts like the first one of their kind are computed when they are read.
     """
     launch, everyone = _launch(request), hosts(request)
     number = {host.name: place for place, host in enumerate(everyone)}
@@ -369,7 +352,7 @@ def _own_launcher_ranks(launch: LaunchSpec, found: list[PlannedHost], indices: M
             yield mpi_ranks(program.argv[1 + len(options) :], where, ranks=count, slots=count)
             continue
         yield launchers.torchrun_ranks(
-            _torch_program(program),
+            script_of(program),
             python=started.plan.python,
             instance_count=len(where),
             processes_per_instance=count,
@@ -378,7 +361,7 @@ def _own_launcher_ranks(launch: LaunchSpec, found: list[PlannedHost], indices: M
         )
 
 
-def _torch_program(program: HostProgram) -> tuple[str, ...]:
-    """Return the program and its arguments: the last part of torchrun's argv."""
+def script_of(program: HostProgram) -> tuple[str, ...]:
+    """Return the script and its arguments: the last part of torchrun's argv."""
     rest = program.argv[program.argv.index("--master_port") + 2 :]
     return rest[1:] if rest[0] == "--no_python" else rest

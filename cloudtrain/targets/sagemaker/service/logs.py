@@ -92,7 +92,6 @@ class Stream:
         return int(self._read[0]["timestamp"])
 
     def take(self) -> JsonObject:
-        """Return the next event and advance. Call this only after `next_time` has returned a time."""
         return self._read.popleft()
 
     def tail(self, count: int) -> list[str]:
@@ -116,7 +115,6 @@ class JobLog:
 
     @property
     def streams(self) -> list[Stream]:
-        """Return the streams that `discover` has found so far."""
         return list(self._streams.values())
 
     def tail(self, stream: Stream, count: int) -> list[LogLine]:

@@ -171,7 +171,6 @@ def state_of(primary: str, secondary: str | None) -> RunState:
 
 
 def job_state(description: JsonMapping, kind: JobKind) -> RunState:
-    """Return the state in a job description or in an entry of a job list."""
     return state_of(description[kind.status], description.get("SecondaryStatus"))
 
 
@@ -200,7 +199,6 @@ def status_of(description: JsonMapping, kind: JobKind, rate: float | None, now: 
 
 
 def listed_status(summary: JsonMapping, kind: JobKind) -> RunStatus:
-    """Return the status in an entry of a job list."""
     state = job_state(summary, kind)
     created = seconds(summary.get("CreationTime"))
     ended = seconds(summary.get(kind.ended)) if state.is_final else None

@@ -364,8 +364,6 @@ def _stage_folder(clients: Clients, where: S3Uri, rest: str, staging: Staging, p
 
 
 def fetch(clients: Clients, bucket: str, key: str, target: Path) -> None:
-    """Download one S3 object to the file `target`."""
-
     def fetch(client: Any) -> None:
         with target.open("wb") as file:
             client.download_fileobj(bucket, key, file)
