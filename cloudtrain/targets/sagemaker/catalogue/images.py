@@ -446,17 +446,15 @@ def _row(wanted: _Wanted, version: str | None, base: str | None) -> ImageEntry:
         message = f"SageMaker has no image of {wanted.title} for {_DEVICES[wanted.device]}"
         _fail("framework", message, f"choose another instance type or framework, or {_OWN_IMAGE}")
     known = [row.version for row in candidates]
-    whole = _newest_fitting(wanted, candidates) if version is None else whole_version(version, known)
+    if version is None:  # the newest in the region that has the wanted Python, or else the newest
+        here = [row for row in candidates if wanted.region in row.accounts] or candidates
+        fitting = [row for row in here if wanted.python in (None, *row.pythons)] or here
+        whole: str | None = newest(row.version for row in fitting)
+    else:
+        whole = whole_version(version, known)
     if whole is None:
         _unknown_version(wanted, version or "", known)
     return _pick_base(wanted, [row for row in candidates if row.version == whole], base)
-
-
-def _newest_fitting(wanted: _Wanted, candidates: Sequence[ImageEntry]) -> str:
-    """Return the newest version in the region that has the wanted Python. If none has it, return the newest version."""
-    here = [row for row in candidates if wanted.region in row.accounts] or candidates
-    fitting = [row for row in here if wanted.python in (None, *row.pythons)] or here
-    return newest(row.version for row in fitting)
 
 
 def _unknown_version(wanted: _Wanted, version: str, known: Sequence[str]) -> NoReturn:

@@ -167,18 +167,20 @@ def _arguments(fields: Fields, base_name: str) -> JsonObject:
 
 
 def _with_drivers(start: StartedScript) -> JsonObject:
+    code = {
+        "source_dir": start.archive,
+        "entry_script": start.entry_point,
+        "command": start.command,
+        "requirements": start.requirements,
+    }
     arguments = {
-        "source_code": _source_code(start),
+        "source_code": Call(
+            f"{_CONFIGS}.SourceCode", {name: value for name, value in code.items() if value is not None}
+        ),
         "distributed": _distribution_call(start),
         "hyperparameters": start.hyperparameters or None,
     }
     return {name: value for name, value in arguments.items() if value is not None}
-
-
-def _source_code(start: StartedScript) -> Call:
-    code = {"source_dir": start.archive, "entry_script": start.entry_point, "command": start.command}
-    code["requirements"] = start.requirements
-    return Call(f"{_CONFIGS}.SourceCode", {name: value for name, value in code.items() if value is not None})
 
 
 def _distribution_call(start: StartedScript) -> Call | None:
@@ -347,15 +349,15 @@ class SageMakerExports:
         `aws-cli`: JSON for `--cli-input-json` of the AWS command line. `python` (only for training jobs): code for
         version 2 of the SDK.
         """
-        forms: dict[str, Callable[[], str]] = {"aws-cli": self._aws_cli}
+        body = self._plan.request
+        forms: dict[str, Callable[[], str]] = {
+            "aws-cli": lambda: visible_json(json.dumps(body, indent=2, ensure_ascii=False) + "\n")
+        }
         return forms | ({"python": lambda: visible(self.to_python())} if self._trains else {})
 
     @property
     def _trains(self) -> bool:
         return "TrainingJobName" in self._plan.request
-
-    def _aws_cli(self) -> str:
-        return visible_json(json.dumps(self._plan.request, indent=2, ensure_ascii=False) + "\n")
 
     def _estimator(self) -> Program:
         return estimator_program(self._trained(), *self._account())

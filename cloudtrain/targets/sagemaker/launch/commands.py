@@ -300,7 +300,7 @@ def _parameter_server(setup: HostSetup) -> ToolkitCommand:
 
     `Command.notes` describes the parameter server, which the toolkit starts as a fork of its own process.
     """
-    cluster = server_cluster(setup) if setup.takes_part else {}
+    cluster = server_cluster(setup.distribution_hosts) if setup.takes_part else {}
     index = setup.resource["hosts"].index(setup.host.name)
     if index >= len(cluster.get("ps", ())):
         group = setup.host.group

@@ -145,11 +145,6 @@ def mirrors(setup: HostSetup) -> bool:
     return setup.start.mirrors and setup.takes_part
 
 
-def server_cluster(setup: HostSetup) -> dict[str, list[str]]:
-    """Return the cluster with parameter servers: the first host is master, and every host has a parameter server."""
-    return _server_cluster(setup.distribution_hosts)
-
-
 def task_of(setup: HostSetup) -> tuple[str, int]:
     """Return the TensorFlow task of this host's script: its type and index, such as `worker` and 0."""
     index = setup.distribution_hosts.index(setup.host.name)
@@ -171,10 +166,11 @@ def tf_config(setup: HostSetup) -> dict[str, str]:
 @lru_cache(maxsize=4)
 def _cluster_text(hosts: tuple[str, ...], serves: bool) -> str:
     """Return the TensorFlow cluster as JSON text. `serves` tells whether it has parameter servers."""
-    return json.dumps(_server_cluster(hosts) if serves else {"worker": _addresses(hosts, MIRRORED_PORT)})
+    return json.dumps(server_cluster(hosts) if serves else {"worker": _addresses(hosts, MIRRORED_PORT)})
 
 
-def _server_cluster(hosts: Sequence[str]) -> dict[str, list[str]]:
+def server_cluster(hosts: Sequence[str]) -> dict[str, list[str]]:
+    """Return the cluster with parameter servers: the first host is master, and every host has a parameter server."""
     cluster = {"master": _addresses(hosts[:1], TASK_PORT)}
     if len(hosts) > 1:
         cluster["ps"] = _addresses(hosts, SERVER_PORT)
@@ -278,6 +274,7 @@ def _facts(setup: HostSetup) -> JsonObject:
     root, resource, channels = setup.root, setup.resource, input_data_config(setup.request)
     groups = {group["instance_group_name"]: group for group in resource["instance_groups"]}
     entry_point = setup.entry_point
+    model_parallel = setup.given.get(f"SM_HP_{MODEL_PARALLEL.upper()}")
     facts = {
         "additional_framework_parameters": setup.start.settings,
         "channel_input_dirs": {name: f"{root}/input/data/{name}" for name in channels},
@@ -297,7 +294,8 @@ def _facts(setup: HostSetup) -> JsonObject:
         "instance_groups_dict": groups,
         "is_hetero": len(groups) > 1,
         "is_master": setup.is_master,
-        "is_modelparallel_enabled": _model_parallel_from_outside(setup.given),
+        # the toolkit's own mix: None without the variable, an empty text, False for `{}`, and otherwise True
+        "is_modelparallel_enabled": model_parallel != "{}" if model_parallel else model_parallel,
         "is_smddpmprun_installed": setup.container.smddpmprun,
         "is_smddprun_installed": setup.container.smddprun,
         "job_name": setup.request["TrainingJobName"],
@@ -320,15 +318,6 @@ def _facts(setup: HostSetup) -> JsonObject:
     if setup.container.version >= _TOPOLOGY_SINCE:
         facts["topology"] = []
     return facts
-
-
-def _model_parallel_from_outside(given: Mapping[str, str]) -> bool | str | None:
-    """Return the toolkit's `is_modelparallel_enabled`, computed from the variable SM_HP_MP_PARAMETERS.
-
-    Returns None if the variable is missing, the empty string if it is empty, False if it is `{}`, and otherwise True.
-    """
-    parameters = given.get(f"SM_HP_{MODEL_PARALLEL.upper()}")
-    return parameters != "{}" if parameters else parameters
 
 
 _ORDER = (

@@ -180,10 +180,7 @@ def _hosts(run: Sequence[Host], look: _Look, alone: bool) -> Iterator[Alike]:
 
 
 def _ranks(started: _HostCommand, indices: Mapping[str, int]) -> Iterator[Alike]:
-    """Yield the ranks that torchrun or mpirun starts on all hosts of the distribution.
-
-    `started` is the distribution's master host; `indices` maps host names to host indices.
-    """
+    """Yield the ranks that torchrun or mpirun starts, from the distribution's master host."""
     setup, made = started.setup, started.command
     where = [indices[name] for name in setup.distribution_hosts]
     if made.role == "mpirun" and setup.processes:
@@ -272,8 +269,7 @@ def _own_launcher_runs(
 ) -> Iterator[tuple[Host, ...]]:
     """Split an instance group into runs of neighbouring hosts that start the same programs.
 
-    The run is usually the whole group. In TensorFlow jobs, hosts differ in the roles of their tasks. `look` returns
-    the plan of a host, and `by_name` maps names to hosts.
+    The run is usually the whole group. In TensorFlow jobs, hosts differ in the roles of their tasks.
     """
     master = by_name[look(group[0]).plan.hosts[0]]
     config = next((program.env.get("TF_CONFIG") for program in look(master).plan.programs), None)
@@ -337,7 +333,7 @@ def _rank(launch: LaunchSpec, program: HostProgram, number: int) -> int | None:
 def _own_launcher_ranks(launch: LaunchSpec, found: list[PlannedHost], indices: Mapping[str, int]) -> Iterator[Alike]:
     """Yield the ranks that torchrun or mpirun starts, once for each set of hosts that train together.
 
-    `found` contains the first host of each instance group; `indices` maps host names to host indices.
+    `found` contains the first host of each instance group.
     """
     done: set[tuple[str, ...]] = set()
     for started in found:

@@ -144,7 +144,7 @@ def shell_tokens(argv: Sequence[str], toolkit: str, *, captured: bool = True) ->
 
 
 def words(line: str) -> list[str] | None:
-    """Split a command line into words like a POSIX shell. Returns None if a shell would do more than split."""
+    """Split a command line into words like a POSIX shell; None if a shell would do more, or a quote is not closed."""
     found: list[str] = []
     place = 0
     while True:
@@ -162,10 +162,7 @@ def words(line: str) -> list[str] | None:
 
 
 def _word(line: str, place: int) -> tuple[str, int] | None:
-    """Return the word that begins at the index `place`, and the index of its end.
-
-    Returns None if a shell would replace the word or a part of it, or if a quote is not closed.
-    """
+    """Return the word that begins at the index `place`, and the index of its end; None as for `words`."""
     if line[place] == "~":
         return None
     text, bare = "", ""
@@ -183,10 +180,7 @@ def _word(line: str, place: int) -> tuple[str, int] | None:
 
 
 def _piece(line: str, place: int) -> tuple[str, int] | None:
-    """Return the quoted text, escaped character or plain character at the index `place`, and the index of its end.
-
-    Returns None if a quote is not closed, or if a shell would treat the character specially.
-    """
+    """Return the quoted text or the character at the index `place`, and the index of its end; None as for `words`."""
     character = line[place]
     if character == "'":
         end = line.find("'", place + 1)
@@ -200,12 +194,7 @@ def _piece(line: str, place: int) -> tuple[str, int] | None:
 
 
 def _double_quoted(line: str, place: int) -> tuple[str, int] | None:
-    """Return a double-quoted text without its quotes, and the index after the closing quote.
-
-    `place` is the index after the opening quote.
-
-    Returns None if the closing quote is missing, or if a shell would replace a part of the text.
-    """
+    """Return a double-quoted text, whose opening quote is before `place`, and the index after the closing quote."""
     text = ""
     while place < len(line):
         character, after = line[place], line[place + 1 : place + 2]
