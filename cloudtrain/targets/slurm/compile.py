@@ -75,11 +75,6 @@ def sbatch_options(run: ClusterRun) -> Options:
     return dict(sorted(options.items()))
 
 
-def sbatch_argv(options: Mapping[str, object], script: str) -> list[str]:
-    words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value]
-    return ["sbatch", "--parsable", *words, script]
-
-
 def time_limit(seconds: int) -> str:
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
@@ -233,11 +228,9 @@ def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> Plan
     plan = None if unfit else problems.value(lambda: _plan(ClusterRun(view, settings, context)), None)
     problems.refuse(plan)
     assert plan is not None, "without a plan there are problems"
-    return plan if isinstance(job, TrainingJob) else _as_processing(plan)
-
-
-def _as_processing(plan: Plan) -> Plan:
-    """Return the plan without the model and the checkpoint, which a processing job does not have."""
+    if isinstance(job, TrainingJob):
+        return plan
+    # A processing job has neither a model nor a checkpoint.
     outputs = {name: path for name, path in plan.request["outputs"].items() if name.startswith("outputs/")}
     summary = tuple(pair for pair in plan.summary if pair[0] not in ("distribution", "checkpoint"))
     return replace(plan, request=plan.request | {"outputs": outputs}, summary=summary, outputs=outputs)
@@ -247,9 +240,12 @@ def _plan(run: ClusterRun) -> Plan:
     job, context, folder = run.job, run.context, run.folder
     started = launch(run)
     options = _apply_overrides(sbatch_options(run), getattr(job, NAME + OVERRIDES, {}))
-    outputs = {_output_name(name): path for name, path in run.paths.items() if not name.startswith("inputs.")}
+    words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value]
+    places = {name: path for name, path in run.paths.items() if not name.startswith("inputs.")}
+    # `outputs.scores` is `outputs/scores` in the request, and `outputs.model` is `model`.
+    outputs = {"model" if name == "outputs.model" else name.replace(".", "/", 1): places[name] for name in places}
     request = {
-        "argv": sbatch_argv(options, folder.script),
+        "argv": ["sbatch", "--parsable", *words, folder.script],
         "folder": folder.path,
         "options": options,
         "outputs": outputs,
@@ -279,20 +275,12 @@ def _apply_overrides(options: Options, overrides: Mapping[str, Any]) -> Options:
             problems.append(Problem((NAME + OVERRIDES, name), message, "remove it from the overrides", code="CT035"))
         elif not (value is None or isinstance(value, str | int | bool)):
             message = f"`{name}` must be a single value for the option `--{name}`"
-            problems.append(
-                Problem((NAME + OVERRIDES, name), message, "write a text, a number or `true`", code="CT035")
-            )
+            hint = "write a text, a number or `true`"
+            problems.append(Problem((NAME + OVERRIDES, name), message, hint, code="CT035"))
     if problems:
         raise JobError(problems)
-    words = {
-        name: value if isinstance(value, bool) else str(value) for name, value in overrides.items() if value is not None
-    }
-    kept = {name: value for name, value in options.items() if name not in overrides}
-    return dict(sorted((kept | words).items()))
-
-
-def _output_name(reference: str) -> str:
-    return {"outputs.model": "model"}.get(reference, reference.replace(".", "/", 1))
+    merged = options | {name: value if isinstance(value, bool) else str(value) for name, value in overrides.items()}
+    return dict(sorted((name, value) for name, value in merged.items() if overrides.get(name, "") is not None))
 
 
 def _summary(run: ClusterRun, started: BatchLaunch, options: Options) -> list[tuple[str, str]]:

@@ -158,16 +158,8 @@ _ADVICE = {
     "Nodes required": "nodes that it needs are down or reserved; `sinfo -R` says why",
     "BadConstraints": "no node fits; stop the run and correct `constraint` in `[slurm]`",
 }
-"""What a user can do about a reason why a job waits, by the beginning of the reason. Others, such as `Resources` and
-`Priority`, need only time."""
-
-
-def advice_for(reason: str) -> str | None:
-    """Return what a user can do about Slurm's reason why a job waits; None if the job only needs time.
-
-    `{job}` in the text stands for the job's number."""
-    words = [word for word in _ADVICE if reason.startswith(word)]
-    return _ADVICE[max(words, key=len)] if words else None
+"""What a user can do about a reason why a job waits, by the beginning of the reason; `{job}` is the job's number. Other
+reasons, such as `Resources` and `Priority`, need only time."""
 
 
 # Derive the status of a run, and the reason of its failure, from its record.
@@ -214,7 +206,10 @@ def _judge(record: Record) -> Meaning:
         last_start = record.last("started", "left")
         if meaning.state is RunState.RUNNING and (not record.starts or (last_start and last_start.word == "left")):
             return Meaning(RunState.PREPARING)  # the job has its nodes, and the batch script is about to start
-        return Meaning(meaning.state, _waiting(record) if meaning.state is RunState.PENDING else _halted(record))
+        if record.state.split()[0] in ("SUSPENDED", "STOPPED"):  # it has its nodes, but does not run now
+            reason = f"it is suspended (`scontrol resume {record.job}` lets it continue)"
+            return Meaning(meaning.state, reason)
+        return Meaning(meaning.state, _waiting(record) if meaning.state is RunState.PENDING else None)
     if last is not None and last.word == "stopped":
         return Meaning(RunState.STOPPED, "it was asked to stop")
     if meaning.state is RunState.STOPPED:
@@ -264,14 +259,9 @@ def _waiting(record: Record) -> str | None:
     """Return Slurm's reason why the job waits, and what helps; None if Slurm gives no reason."""
     if not record.why or record.why == "None":
         return None
-    advice = advice_for(record.why)
-    return f"it waits: {record.why}" + (f" ({advice.format(job=record.job)})" if advice is not None else "")
-
-
-def _halted(record: Record) -> str | None:
-    """Return why a job that has nodes does not run now; None if it runs."""
-    is_suspended = str(record.state).split()[0] in ("SUSPENDED", "STOPPED")
-    return f"it is suspended (`scontrol resume {record.job}` lets it continue)" if is_suspended else None
+    words = [word for word in _ADVICE if record.why.startswith(word)]
+    advice = f" ({_ADVICE[max(words, key=len)].format(job=record.job)})" if words else ""
+    return f"it waits: {record.why}{advice}"
 
 
 def _with_cause(status: RunStatus, tails: str) -> RunStatus:
