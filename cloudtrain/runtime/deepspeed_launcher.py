@@ -69,10 +69,12 @@ def deepspeed_argv(arguments: Sequence[str], variables: Mapping[str, str], *, gp
     if environment.master_addr is None:
         hint = "on Azure ML the distribution is `PyTorch` with one process per instance"
         raise SetupError("the address of the first instance is unknown: `MASTER_ADDR` is not set", hint=hint)
-    hostfile = _hostfile(_hosts(variables, count), _slots(options, variables, gpus))
+    hosts, slots = _hosts(variables, count), _slots(options, variables, gpus)
+    hostfile = Path(tempfile.mkdtemp(prefix="cloudtrain-"), "hostfile")
+    hostfile.write_text("".join(f"{host} slots={slots}\n" for host in hosts))
     return [
         "deepspeed",
-        "--hostfile", hostfile,
+        "--hostfile", str(hostfile),
         "--no_ssh",
         "--node_rank", str(environment.node_rank),
         "--master_addr", environment.master_addr,
@@ -117,12 +119,6 @@ def _hosts(variables: Mapping[str, str], count: int) -> list[str]:
     has another number of names. Without ssh, DeepSpeed only counts the names."""
     hosts = [host for host in variables.get("AZ_BATCH_HOST_LIST", "").split(",") if host]
     return hosts if len(set(hosts)) == count else [f"instance-{number}" for number in range(count)]
-
-
-def _hostfile(hosts: Sequence[str], slots: str) -> str:
-    path = Path(tempfile.mkdtemp(prefix="cloudtrain-"), "hostfile")
-    path.write_text("".join(f"{host} slots={slots}\n" for host in hosts))
-    return str(path)
 
 
 if __name__ == "__main__":

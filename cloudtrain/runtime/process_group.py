@@ -192,8 +192,10 @@ def from_main(value: Any) -> Any:
     dist = _active_group()
     if dist is None or dist.get_world_size() == 1:
         return value
+    import torch
+
     box = [value]
-    dist.broadcast_object_list(box, src=0, group=control_group(), device=torch_cpu())
+    dist.broadcast_object_list(box, src=0, group=control_group(), device=torch.device("cpu"))
     return box[0]
 
 
@@ -307,13 +309,6 @@ def instance_group() -> InstanceProcesses:
             group = dist.new_group(list(ranks), backend="gloo", use_local_synchronization=True)
         _instance[main] = InstanceProcesses(ranks, ranks.index(dist.get_rank()), group)
     return _instance[main]
-
-
-def torch_cpu() -> torch.device:
-    """Return the CPU as a torch device."""
-    import torch
-
-    return torch.device("cpu")
 
 
 def _torch_distributed() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,8 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where trans
         if detect_environment().is_main:
             folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
             (folder / MANIFEST).unlink(missing_ok=True)
-            _write_manifest(folder, state.global_step)
+            manifest = {"version": 1, "step": state.global_step, "files": entries(folder, file_names(folder))}
+            write_file(folder / MANIFEST, json.dumps(manifest, indent=1).encode() + b"\n")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Exit if the training was stopped. Otherwise set the output folder to `model_dir()`, where `save_model()` then
@@ -93,10 +95,3 @@ def newest_checkpoint(directory: Path) -> str | None:
             return str(path)
         notice(f"skipped the torn checkpoint `{path}`")
     return None
-
-
-def _write_manifest(folder: Path, step: int) -> None:
-    import json
-
-    files = entries(folder, file_names(folder))
-    write_file(folder / MANIFEST, json.dumps({"version": 1, "step": step, "files": files}, indent=1).encode() + b"\n")

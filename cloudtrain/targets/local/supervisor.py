@@ -395,7 +395,10 @@ class Supervisor:
         if self.ending is not None and self.ending.state == "stopped":
             forced = f"; {FORCED}" if self.ending.killed else ""
             self._close("stopped", reason=f"{self.ending.reason}{saved or ''}{forced}")
-        elif saved is not None and not self._someone_failed():
+        # The launcher's exit code does not show whether a rank failed: it is nonzero even if SIGTERM ended all ranks.
+        elif saved is not None and all(
+            death.exit_code == -signal.SIGTERM for death in self.deaths.of_newest_attempt(self.output)
+        ):
             self._close("stopped", reason=f"stopped by a signal from outside{saved}")
         elif self.ending is not None and self.ending.state == "failed":
             verdict = self.deaths.verdict(self.output, self.launched)
@@ -408,11 +411,6 @@ class Supervisor:
             )
         else:
             self._close("succeeded", exit_code=0)
-
-    def _someone_failed(self) -> bool:
-        """Return whether a rank failed for a reason other than SIGTERM. The launcher's exit code does not show this: it
-        is nonzero even if SIGTERM ended all ranks."""
-        return any(death.exit_code != -signal.SIGTERM for death in self.deaths.of_newest_attempt(self.output))
 
     def _close(self, state: str, **changes: Any) -> None:
         """Kill remaining processes, complete the journal, and write the final status."""
