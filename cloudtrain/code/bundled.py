@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from cloudtrain.code.walk import walk
 from cloudtrain.errors import JobError, UsageError, did_you_mean
 from cloudtrain.job.training import BUNDLED
 
@@ -59,8 +61,6 @@ def script_files(name: str) -> dict[str, Path]:
         UsageError: no bundled script has that name.
         JobError: the installation is incomplete.
     """
-    from cloudtrain.code.walk import walk
-
     result = walk(str(script_path(name)))
     if result.problems:
         raise JobError(result.problems)
@@ -80,8 +80,6 @@ def copy_script(name: str, destination: Path) -> Path:
             hint=f"name another folder: `cloudtrain scripts copy {source.name} my-{source.name}`",
             code="CT903",
         )
-    import shutil
-
     try:
         destination.mkdir(parents=True, exist_ok=True)
         for path, place in script_files(name).items():

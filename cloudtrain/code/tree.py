@@ -234,11 +234,7 @@ def _scan(
     alone: bool,
     ceiling: int,
 ) -> Tree:
-    """Read the user's folder once; see `scan`.
-
-    Raises:
-        Moved: a path was removed or replaced between the listing and the reading.
-    """
+    """Read the user's folder once; see `scan`."""
     _check_folder(source_dir)
     root = os.path.abspath(source_dir)  # noqa: PTH100 - Path.absolute() keeps `..`
     result = walk(root, declared, beside=beside, alone=alone)

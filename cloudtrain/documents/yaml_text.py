@@ -135,10 +135,6 @@ def _check_depth(text: str) -> None:
     """Refuse deep nesting before PyYAML's composer reads the text, because the composer's recursion in C has no limit.
 
     Every level needs one of the signs `[`, `{`, `-`, `?` or `:`. Most texts contain too few of them to need a check.
-
-    Raises:
-        RecursionError: the text is nested too deeply.
-        YAMLError: the text is not YAML.
     """
     if sum(map(text.count, "[{-?:")) <= MAX_DEPTH:
         return

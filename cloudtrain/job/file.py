@@ -133,11 +133,7 @@ _OF_JOB = "job."
 
 
 def _readable(text: str, format: Format, file: str) -> Content:
-    """Read the text as a document whose top level is a mapping.
-
-    Raises:
-        JobError: the text is not valid in the format, is empty, or holds no mapping.
-    """
+    """Read the text as a document whose top level is a mapping."""
     try:
         if not text.strip("\ufeff \t\r\n"):
             raise Unreadable("the job file is empty", _START[format], code="CT003")
@@ -153,11 +149,7 @@ def _readable(text: str, format: Format, file: str) -> Content:
 
 
 def _model(document: Content, file: str) -> Any:
-    """Return the model named by the field `kind`. `kind: training` is allowed although `TrainingJob` lacks the field.
-
-    Raises:
-        JobError: the kind of job does not exist.
-    """
+    """Return the model that `kind` names. `kind: training` is allowed although `TrainingJob` has no such field."""
     if "kind" not in document.data:
         return TrainingJob
     from cloudtrain.job.processing import KINDS  # importing it costs start-up time
@@ -245,11 +237,7 @@ def _load(path: Path, overrides: Sequence[str], read_job: ReadJob) -> JobFile:
 
 def _job_of_sweep(sweep: Path, name: str, changes: Sequence[str]) -> JobFile:
     """Read the job file that a sweep names. `name` is its path relative to the sweep's file. `changes` are overrides of
-    its fields.
-
-    Raises:
-        JobError: the file does not exist, holds no training job, or has problems.
-    """
+    its fields."""
     refused = UsageError(
         f"`{name}` holds no training job, which a sweep needs", hint="name the file of a training job", code="CT060"
     )
@@ -429,11 +417,7 @@ def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
 
 def _values(text: str, written: str) -> list[object]:
     """Return the values that are `written` in `text`, the argument of one `--each`. With brackets or quotes, they are
-    read as a YAML list, so that `[1, 2]` is one value.
-
-    Raises:
-        UsageError: a value is empty, or the YAML is not valid.
-    """
+    read as a YAML list, so that `[1, 2]` is one value."""
     if any(sign in written for sign in "[{\"'"):
         try:
             document = read_document(f"[{written}]", "yaml")

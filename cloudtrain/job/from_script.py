@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -47,8 +48,6 @@ def job_text(script: Path, arguments: Sequence[str], overrides: Sequence[str] = 
 def yaml_text(data: dict[str, object]) -> str:
     """Return the fields as YAML that cloudtrain reads back unchanged: PyYAML's output if it is unchanged and printable,
     else JSON with invisible characters escaped."""
-    import json
-
     import yaml
 
     class _Dumper(yaml.SafeDumper):

@@ -147,9 +147,6 @@ def _step(
         shape: the schema of `holder`.
         path: the path of `holder`.
         root: the model of the whole job.
-
-    Raises:
-        _Refused: the field or index does not exist, or the field at `path` has a single value.
     """
     if shape.kind == "value":
         raise _Refused(f"`{dotted(path)}` holds one value, so nothing can be set below it", _SYNTAX, path)
@@ -178,9 +175,6 @@ def _index(text: str, length: int, path: ValuePath) -> int:
 def _open(value: object, shape: SchemaNode, path: ValuePath) -> object:
     """Return the mapping or list at `path` in which an override can set a value: `value` if it has the right type, else
     a new mapping or list. A text that is written once for all targets becomes a mapping with this text for each target.
-
-    Raises:
-        _Refused: the field holds a single value, so it has no parts to set.
     """
     if isinstance(value, _CONTAINERS.get(shape.kind, dict)):
         return value

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from cloudtrain.errors import Problem
-from cloudtrain.job.nodes import KeyProblem, MissingProblem, Source, ValuePath
+from cloudtrain.job.nodes import KeyProblem, MissingProblem, Source, ValuePath, plain_path
 
 Rules = Callable[[Mapping[str, Any]], Iterable[Problem]]
 """Checks the raw fields of a model, any of which may be wrong or missing, and yields problems with relative paths."""
@@ -64,7 +64,6 @@ def validate_with_rules(
 def problems_of(error: ValidationError, model: type[BaseModel], source: Source | None = None) -> list[Problem]:
     """Return every problem of a validation error, in the order of the fields, with did-you-mean hints."""
     from cloudtrain.job.explain import explain  # costs start-up time, and most jobs are correct
-    from cloudtrain.job.nodes import plain_path  # costs start-up time, and most jobs are correct
 
     source = source or Source(root=model)
     problems: list[Problem] = []

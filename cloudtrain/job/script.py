@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.documents.document import Unreadable, parse_python, read_text
 from cloudtrain.errors import UsageError
 from cloudtrain.job.nodes import MAX_JOB_NAME
 
@@ -103,8 +104,6 @@ def distribution_of(script: Path) -> str | None:
     Raises:
         UsageError: the script cannot be read, or is not a Python file.
     """
-    from cloudtrain.documents.document import Unreadable, parse_python, read_text
-
     try:
         tree = parse_python(read_text(script))
     except OSError as error:

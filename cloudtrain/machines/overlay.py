@@ -47,7 +47,9 @@ from cloudtrain.machines.table import (
     table_of,
     tables,
 )
+from cloudtrain.runtime.atomic import write_file
 from cloudtrain.system.files import read_trusted, require_trust
+from cloudtrain.system.private import make_private_folder
 
 # The results of `cloudtrain instances --refresh`: the file `instances.TARGET.refreshed.json` in the user's
 # configuration folder.
@@ -103,9 +105,6 @@ def write_refreshed(user_folder: Path, target: str, table: Mapping[str, object],
     Raises:
         SettingsError: the file cannot be written.
     """
-    from cloudtrain.runtime.atomic import write_file
-    from cloudtrain.system.private import make_private_folder
-
     file = refreshed_file(user_folder, target)
     text = json.dumps({"about": about, target: table}, indent=1, ensure_ascii=False) + "\n"
     try:
@@ -349,11 +348,7 @@ _GPU_COLUMNS = frozenset(("gpus", "gpu", "gpu_memory_gib"))
 
 def _whole(instance: InstanceType, correction: Correction) -> InstanceType:
     """Check that the columns of `instance` fit together, after `correction` was applied to it. Return `instance`
-    unchanged.
-
-    Raises:
-        SettingsError: the type has only some of the columns about GPUs, or RDMA without a fabric.
-    """
+    unchanged."""
     columns = dict(correction.cells)
     named, memory = bool(instance.gpu), bool(instance.gpu_memory_gib)
     memory |= named and columns.get("gpu_memory_gib") == 0  # 0: a refresh found GPUs of unknown memory

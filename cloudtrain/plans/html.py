@@ -23,6 +23,7 @@ from cloudtrain.plans.document import (
     shell_word,
     visible,
 )
+from cloudtrain.plans.status import run_document
 
 if TYPE_CHECKING:
     from cloudtrain.plans.states import RunStatus
@@ -65,8 +66,6 @@ def to_html(document: Document) -> str:
 
 
 def run_html(name: str, ref: str, status: RunStatus) -> str:
-    from cloudtrain.plans.status import run_document
-
     return to_html(run_document(name, ref, status))
 
 

@@ -9,8 +9,16 @@ from itertools import accumulate, combinations
 from posixpath import normpath
 from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtrain.code.data import name_findings, refuse_archive_path, secret_findings, size_findings
+from cloudtrain.code.data import (
+    UnreadableData,
+    name_findings,
+    read_data,
+    refuse_archive_path,
+    secret_findings,
+    size_findings,
+)
 from cloudtrain.code.files import escape_path
+from cloudtrain.code.secret_names import credentials_in
 from cloudtrain.code.suspects import suspects
 from cloudtrain.errors import did_you_mean
 from cloudtrain.job.model import OVERRIDES
@@ -333,9 +341,6 @@ def name_that_cannot_be_sent(subject: Subject) -> Iterable[Fault]:
 
 
 def _credentials(source: str) -> Iterator[Fault]:
-    from cloudtrain.code.data import UnreadableData, read_data
-    from cloudtrain.code.secret_names import credentials_in
-
     try:
         files = read_data(source).files
     except UnreadableData:

@@ -172,14 +172,10 @@ def _refusal(file: Path, culprit: Path, problem: str, status: os.stat_result) ->
 
 
 def _trusted_folders() -> list[Path]:
-    """Return the folders in CLOUDTRAIN_TRUST.
-
-    Raises:
-        SettingsError: a path is relative, so its meaning would depend on the working directory.
-    """
+    """Return the folders in CLOUDTRAIN_TRUST."""
     folders = [expand_home(part) for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
     for path in folders:
-        if not path.is_absolute():
+        if not path.is_absolute():  # its meaning would depend on the working directory
             raise SettingsError(
                 f"{VARIABLE} contains `{path}`, which is not an absolute path",
                 hint=f"`export {VARIABLE}={quote(str(path.absolute()))}`",

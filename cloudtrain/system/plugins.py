@@ -137,12 +137,7 @@ def top_module(entry: EntryPoint) -> str:
 
 
 def _load_plugin(entry: EntryPoint) -> Any:
-    """Import and return a target of another package.
-
-    Raises:
-        TargetUnavailable: the package is broken, or another package has a target of that name or with the same rule
-            prefix. The same error is raised each time.
-    """
+    """Import and return a target of another package. If it cannot be used, the same error is raised each time."""
     target, message, hint = _load(entry)
     if target is None:
         raise TargetUnavailable(message, hint=hint)

@@ -307,11 +307,7 @@ def _missing(folder: Path) -> list[str]:
 
 
 def _open_folder(root: int, folder: str) -> int:
-    """Open a folder below the folder `root`, and return its descriptor. No link in the path is followed.
-
-    Raises:
-        OSError: a part of the path is a link, or not a folder.
-    """
+    """Open a folder below the folder `root`, and return its descriptor. No link in the path is followed."""
     descriptor = os.dup(root)
     for part in folder.split("/") if folder else ():
         try:
