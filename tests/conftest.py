@@ -147,7 +147,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what `--first` and `--share` do not select."""
+    """Leave out what `--first` and `--share` do not select. Beside other workers, what waits comes first."""
     selected, seen = list[pytest.Item](), set[str]()
     for item in items:
         name = item.nodeid.partition("[")[0]
@@ -159,6 +159,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if len(selected) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in set(selected)])
         items[:] = selected
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("lifecycle") is None)
 
 
 @pytest.fixture

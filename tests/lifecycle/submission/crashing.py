@@ -1,61 +1,59 @@
-"""Submits one job through the public API, and kills itself at a chosen point on the way.
+"""Submits jobs to a folder, through the public API, in forks that die; see `forking.py`.
 
-    python crashing.py POINT SOURCE_DIR [NAME]     POINT 0: never; otherwise the number of the point. NAME: of the job
-
-Prints the run's name when it is told of it, and how many points it passed, on standard error, when it gets that far.
+python crashing.py                     carries out orders: `source`, and `name` of the job
+python crashing.py SOURCE NAME ...     submits a job of each name, all at the same time, and prints the runs' names
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import cloudtrain as ct
+import cloudtrain.lifecycle.submit
 from cloudtrain.lifecycle.store import Store
 from cloudtrain.system import plugins as targets
 from tests.fakes.file_target import FileService, FileTarget
+from tests.lifecycle.submission.forking import around, put_points, serve
 
+assert cloudtrain.lifecycle.submit
 targets.LOADED["local"] = FileTarget()
 
-passed = 0
 
-
-def point() -> None:
-    """One more moment at which the process may die, as if by a power cut."""
-    global passed
-    passed += 1
-    if passed == int(sys.argv[1]):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def dying(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, with a point before and after it."""
-
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        point()
-        result = method(*args, **kwargs)
-        point()
-        return result
-
-    return wrapped
-
-
-@dying
+@around
 def tell(run: ct.Run) -> None:
     """What the command line does: the name on stdout."""
-    print(run.name, "adopted" if run.adopted else "new", flush=True)
+    os.write(1, f"{run.name} {'adopted' if run.adopted else 'new'}\n".encode())
 
 
-for owner, names in ((Store, ("reserve", "advance")), (FileService, ("upload", "has", "submit", "created"))):
+def submit(order: dict[str, Any]) -> None:
+    """One job."""
+    job = ct.TrainingJob(name=order.get("name", "job"), source_dir=order["source"], entry_point="train.py")
+    ct.submit(job, "local", on_run=tell)
+
+
+def submit_together(source: str, names: list[str]) -> None:
+    """In a fork for each name; all of them begin when the last one is there."""
+    waits, starts = os.pipe()
+    children = []
     for name in names:
-        setattr(owner, name, dying(getattr(owner, name)))
+        children.append(os.fork())
+        if children[-1] == 0:
+            os.close(starts)
+            os.read(waits, 1)  # until nobody has the other end
+            submit({"source": source, "name": name})
+            os._exit(0)
+    os.close(starts)
+    ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    assert not any(ended), ended
 
-job_name = sys.argv[3] if len(sys.argv) > 3 else "job"
-ct.submit(ct.TrainingJob(name=job_name, source_dir=sys.argv[2], entry_point="train.py"), "local", on_run=tell)
-print(passed, file=sys.stderr)
+
+put_points((Store, ("reserve", "advance")), (FileService, ("upload", "has", "submit", "created")))
+if len(sys.argv) > 1:
+    submit_together(sys.argv[1], sys.argv[2:])
+else:
+    serve(submit)

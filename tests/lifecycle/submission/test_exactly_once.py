@@ -8,8 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,12 +23,13 @@ from cloudtrain.system.processes import ProcessLock
 from tests.deadlines import DEADLINE
 from tests.fakes.file_target import FileTarget
 from tests.lifecycle.store.records import record
+from tests.lifecycle.submission.forking import Submitter, start_submitter
 from tests.lifecycle.submission.kill_points import kill_points
 from tests.lifecycle.submission.later import a_minute_later, later
 
 pytestmark = pytest.mark.lifecycle
 
-CRASHING = str(Path(__file__).with_name("crashing.py"))
+CRASHING = Path(__file__).with_name("crashing.py")
 POINTS = 20
 
 
@@ -53,33 +55,43 @@ def job(source: Path) -> ct.TrainingJob:
     return ct.TrainingJob(name="job", source_dir=str(source), entry_point="train.py")
 
 
-def submit_dying_at(point: int, source: Path, name: str = "job") -> subprocess.CompletedProcess[str]:
-    """Submit in a process of its own that kills itself at that point."""
-    command = [sys.executable, CRASHING, str(point), str(source), name]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE)
+@pytest.fixture(scope="module")
+def submitter() -> Iterator[Submitter]:
+    """The process that forks submitters."""
+    with start_submitter(CRASHING) as found:
+        yield found
 
 
-def test_the_points_are_all_known(service: Path, source: Path) -> None:
+@pytest.fixture
+def submit_dying_at(submitter: Submitter, source: Path) -> Callable[..., dict[str, Any]]:
+    """Submit in a process that kills itself at that point."""
+    return lambda point, name="job": submitter.submit(point=point, source=str(source), name=name)
+
+
+Dying = Callable[..., dict[str, Any]]
+
+
+def test_the_points_are_all_known(service: Path, submit_dying_at: Dying) -> None:
     """A submission passes exactly the points that the next test kills it at."""
-    assert submit_dying_at(0, source).stderr.strip() == str(POINTS)
+    assert submit_dying_at(0)["points"] == POINTS
 
 
 @pytest.mark.parametrize("point", kill_points(POINTS))
 def test_killed_anywhere_and_submitted_again(
-    point: int, service: Path, source: Path, job: ct.TrainingJob, state_dir: Path
+    point: int, service: Path, job: ct.TrainingJob, state_dir: Path, submit_dying_at: Dying
 ) -> None:
     """Exactly one job exists and is in the store, and the user was told its name."""
-    died = submit_dying_at(point, source)
-    assert died.returncode == -signal.SIGKILL
-    _submit_again(died.stdout.split()[:1], service, job, state_dir)
+    died = submit_dying_at(point)
+    assert died["ended"] == -signal.SIGKILL
+    _submit_again(died["told"].split()[:1], service, job, state_dir)
 
 
 @pytest.mark.parametrize("point", kill_points(POINTS))
-def test_killed_anywhere_and_recovered(point: int, service: Path, source: Path) -> None:
+def test_killed_anywhere_and_recovered(point: int, service: Path, submit_dying_at: Dying) -> None:
     """The store holds exactly what is at the target, and the user was told of it."""
-    died = submit_dying_at(point, source)
-    assert died.returncode == -signal.SIGKILL
-    _recover(died.stdout.split()[:1], service)
+    died = submit_dying_at(point)
+    assert died["ended"] == -signal.SIGKILL
+    _recover(died["told"].split()[:1], service)
 
 
 def _submit_again(told: list[str], service: Path, job: ct.TrainingJob, state_dir: Path) -> None:
@@ -116,10 +128,9 @@ def _recover(told: list[str], service: Path) -> None:
 
 
 def test_an_unreachable_target_keeps_the_question_open(
-    service: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+    service: Path, died_with: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the target cannot be asked, the submission is neither forgotten nor repeated; later it is settled."""
-    assert _die_with_a_run(service, source)
     monkeypatch.setenv("FAKE_UNREACHABLE", "1")
     (found,) = ct.recover()
     assert found.outcome == "unknown"
@@ -129,9 +140,10 @@ def test_an_unreachable_target_keeps_the_question_open(
     assert [run.name for run in ct.runs()] == [path.name for path in service.iterdir()]
 
 
-def _die_with_a_run(service: Path, source: Path) -> str:
+@pytest.fixture
+def died_with(service: Path, submit_dying_at: Dying) -> str:
     """The name of the run of a submitter that died as soon as the target had it."""
-    point = next(point for point in range(1, POINTS) if submit_dying_at(point, source) and any(service.iterdir()))
+    point = next(point for point in range(1, POINTS) if submit_dying_at(point) and any(service.iterdir()))
     assert point < POINTS
     return next(service.iterdir()).name
 
@@ -189,12 +201,12 @@ def test_with_the_store_lost_an_earlier_run_is_not_taken_for_the_new_one(
     assert run.name == planned or planned in earlier  # only the target knows that the name is taken
 
 
-def test_a_job_of_another_name_is_another_run(service: Path, source: Path) -> None:
+def test_a_job_of_another_name_is_another_run(service: Path, source: Path, submit_dying_at: Dying) -> None:
     """A submit that died at any point says nothing about a job that differs in its name alone."""
     for point in (8, 12, 14, 16):
-        died = submit_dying_at(point, source, f"a{point}")
+        died = submit_dying_at(point, f"a{point}")
         run = ct.submit(ct.TrainingJob(name=f"b{point}", source_dir=str(source), entry_point="train.py"), "local")
-        assert (died.returncode, run.name.split("-")[0], run.adopted) == (-signal.SIGKILL, f"b{point}", False)
+        assert (died["ended"], run.name.split("-")[0], run.adopted) == (-signal.SIGKILL, f"b{point}", False)
         assert (service / run.name).exists()
 
 
@@ -213,10 +225,9 @@ def test_two_state_folders_give_two_names(
 
 
 def test_a_copied_store_is_another_store(
-    service: Path, source: Path, job: ct.TrainingJob, state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: Path, died_with: str, job: ct.TrainingJob, state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It lists the runs that it brings along, and offers none of them as its own: it gives other names."""
-    died_with = _die_with_a_run(service, source)
     shutil.copytree(state_dir, tmp_path / "copy")
     monkeypatch.setenv("CLOUDTRAIN_STATE_DIR", str(tmp_path / "copy"))
     run = ct.submit(job, "local")
@@ -227,10 +238,9 @@ def test_a_copied_store_is_another_store(
 
 
 def test_an_untold_run_of_yesterday_is_named_and_another_one_starts(
-    service: Path, source: Path, job: ct.TrainingJob, state_dir: Path
+    service: Path, died_with: str, job: ct.TrainingJob, state_dir: Path
 ) -> None:
     """After a day a submit means a new run; the user is told of the one that no command reported."""
-    died_with = _die_with_a_run(service, source)
     ct.run(died_with)  # any command: from `sent` to `accepted`
     later(state_dir, seconds=25 * 3600)
     run = ct.submit(job, "local")
@@ -239,10 +249,9 @@ def test_an_untold_run_of_yesterday_is_named_and_another_one_starts(
 
 
 def test_an_untold_run_of_yesterday_is_named_by_the_first_submit_that_succeeds(
-    service: Path, source: Path, job: ct.TrainingJob, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+    service: Path, died_with: str, job: ct.TrainingJob, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A submit that the target refuses has told its user of no run, so that the next one names it."""
-    died_with = _die_with_a_run(service, source)
     ct.run(died_with)  # any command: from `sent` to `accepted`
     later(state_dir, seconds=25 * 3600)
     monkeypatch.setenv("FAKE_REFUSES", "1")
@@ -253,10 +262,10 @@ def test_an_untold_run_of_yesterday_is_named_by_the_first_submit_that_succeeds(
 
 
 def test_a_run_that_was_reported_meanwhile_is_not_adopted(
-    service: Path, source: Path, job: ct.TrainingJob, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+    service: Path, died_with: str, job: ct.TrainingJob, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its submitter was told after another one saw it waiting: two submits of one plan make two runs."""
-    name = _die_with_a_run(service, source)
+    name = died_with
     ct.run(name)  # any command: from `sent` to `accepted`
     take, taken = ProcessLock.take, list[Path]()
 
@@ -316,10 +325,9 @@ def test_failed_checks_send_nothing(service: Path, source: Path) -> None:
 
 def test_concurrent_submits_lose_nothing(service: Path, source: Path, state_dir: Path) -> None:
     """Twenty processes submit the same job under two names at once: twenty jobs, twenty rows, one to ten of each."""
-    commands = [[sys.executable, CRASHING, "0", str(source), name] for name in ("a", "b") * 10]
-    workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
-    outputs = [worker.communicate(timeout=DEADLINE)[0].split() for worker in workers]
-    names = sorted(name for name, _ in outputs)
+    command = [sys.executable, str(CRASHING), str(source), *("a", "b") * 10]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=DEADLINE)
+    names = sorted(line.split()[0] for line in done.stdout.splitlines())
     assert len(set(names)) == 20
     assert sorted(path.name for path in service.iterdir()) == names
     for job_name in ("a", "b"):
