@@ -29,6 +29,7 @@ from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.plans.processes import Process
 from cloudtrain.targets.azureml.compile.job import compile_azureml
+from cloudtrain.targets.azureml.compile.places import NAMED_RESULTS
 from cloudtrain.targets.azureml.launch import (
     INTERFACE,
     LONG,
@@ -38,7 +39,6 @@ from cloudtrain.targets.azureml.launch import (
     is_literal,
     mounted_path,
     processes,
-    service_paths,
 )
 from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
@@ -58,9 +58,9 @@ def local_layout(body: Body, account: LocalAccount, run_dir: str, run_name: str,
     free ports that are chosen when the job starts.
     """
     data = f"{run_dir}/data"
-    paths = service_paths(body, data)
-    paths |= {
-        f"inputs.{name}": mounted_path(name, item, data) for name, item in body.inputs.items() if not is_literal(item)
+    paths = {
+        f"inputs.{name}": str(item.get("value", "")) if is_literal(item) else mounted_path(name, item, data)
+        for name, item in body.inputs.items()
     }
     paths |= {f"outputs.{name}": f"{data}/{name}" for name in body.outputs}
     return JobLayout(
@@ -114,7 +114,8 @@ def specification(
         if name not in linked and stage.body.outputs[name].get("jobOutputType") != "uri_file"
     ]
     kept = tuple(f"{code}/outputs" for code in layout.code)
-    own = {name: (outputs[name],) if name in outputs else tuple(f"{folder}/{name}" for folder in kept) for name in _OWN}
+    own = {name: tuple(f"{folder}/{name}" for folder in kept) for name in NAMED_RESULTS}
+    own |= {name: (path,) for name, path in outputs.items() if name in NAMED_RESULTS}
     return LaunchSpecification(
         name=context.run_name,
         run_dir=run_dir,
@@ -132,7 +133,7 @@ def specification(
             **own,
             "outputs": kept,
             "user_logs": (f"{run_dir}/user_logs",),
-            **{f"outputs/{name}": (path,) for name, path in outputs.items() if name not in _OWN},
+            **{f"outputs/{name}": (path,) for name, path in outputs.items() if name not in NAMED_RESULTS},
         },
         launcher="processes",
         instances=stage.body.instances,
@@ -143,9 +144,6 @@ def specification(
         grace_period=grace_period,
         max_runtime=stage.job.max_runtime,
     )
-
-
-_OWN = ("model", "checkpoint")
 
 
 def _started_process(stage: Stage, process: Process) -> StartedProcess:

@@ -147,8 +147,8 @@ def az_subscriptions(folder: Path) -> list[Mapping[str, Any]]:
 
     `az logout` removes them from this file.
     """
-    found = mapping_in(folder / "azureProfile.json").get("subscriptions")
-    return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
+    rows = mapping_in(folder / "azureProfile.json").get("subscriptions")
+    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
 
 
 def mapping_in(file: Path) -> Mapping[str, Any]:

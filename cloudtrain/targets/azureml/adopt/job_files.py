@@ -254,29 +254,29 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _environment(given: object, code: object, folder: str | None, files: dict[str, str]) -> Any:
-    if isinstance(given, str) and given.startswith("file:"):
-        given = _environment_file(given.removeprefix("file:"), folder)
-    if not isinstance(given, Mapping):
-        return given
+def _environment(fields: object, code: object, folder: str | None, files: dict[str, str]) -> Any:
+    if isinstance(fields, str) and fields.startswith("file:"):
+        fields = _environment_file(fields.removeprefix("file:"), folder)
+    if not isinstance(fields, Mapping):
+        return fields
     named = ("asset_name", "asset_version", "description")  # the SDK ignores `name` and `version` in a job file
-    found: dict[str, Any] = {key: str(given[key]) for key in named if given.get(key) is not None}
-    found["tags"] = {key: _text(value) for key, value in _mapping(given.get("tags")).items()}
-    build = given.get("build")
+    definition: dict[str, Any] = {key: str(fields[key]) for key in named if fields.get(key) is not None}
+    definition["tags"] = {key: _text(value) for key, value in _mapping(fields.get("tags")).items()}
+    build = fields.get("build")
     if isinstance(build, Mapping):
         path = _from_code(str(build.get("path", ".")), code, folder)
-        return found | {"build": {"path": path, "dockerfilePath": build.get("dockerfile_path")}}
-    found["image"] = given.get("image")
-    conda = given.get("conda_file")
+        return definition | {"build": {"path": path, "dockerfilePath": build.get("dockerfile_path")}}
+    definition["image"] = fields.get("image")
+    conda = fields.get("conda_file")
     if isinstance(conda, Mapping):
         import yaml
 
         files[CONDA_FILE] = yaml.safe_dump(dict(conda), sort_keys=False)
-        return found | {"condaFile": files[CONDA_FILE], "condaPath": CONDA_FILE}
+        return definition | {"condaFile": files[CONDA_FILE], "condaPath": CONDA_FILE}
     if isinstance(conda, str):
         place = os.path.join(folder or ".", conda.removeprefix("file:"))  # noqa: PTH118
-        return found | {"condaFile": _conda_text(place), "condaPath": _from_code(conda, code, folder)}
-    return found
+        return definition | {"condaFile": _conda_text(place), "condaPath": _from_code(conda, code, folder)}
+    return definition
 
 
 def _environment_file(path: str, folder: str | None) -> dict[str, Any]:
@@ -291,12 +291,14 @@ def _environment_file(path: str, folder: str | None) -> dict[str, Any]:
     except (OSError, Unreadable, yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError):
         hint = "create the file at that path, or mend its YAML"
         raise UsageError(f"the environment file `{place}` cannot be read", hint=hint, code="CT981") from None
-    found, beside = _mapping(data), os.path.dirname(path)  # noqa: PTH120
-    if isinstance(found.get("conda_file"), str):
-        found["conda_file"] = os.path.join(beside, found["conda_file"].removeprefix("file:"))  # noqa: PTH118
-    if isinstance(found.get("build"), Mapping):
-        found["build"] = {**found["build"], "path": os.path.join(beside, str(found["build"].get("path", ".")))}  # noqa: PTH118
-    return found
+    definition, beside = _mapping(data), os.path.dirname(path)  # noqa: PTH120
+    if isinstance(definition.get("conda_file"), str):
+        definition["conda_file"] = os.path.join(beside, definition["conda_file"].removeprefix("file:"))  # noqa: PTH118
+    build = definition.get("build")
+    if isinstance(build, Mapping):
+        path = os.path.join(beside, str(build.get("path", ".")))  # noqa: PTH118
+        definition["build"] = {**build, "path": path}
+    return definition
 
 
 def _conda_text(place: str) -> str:
@@ -320,61 +322,65 @@ def _from_code(path: str, code: object, folder: str | None) -> str:
     return os.path.relpath(os.path.join(folder or ".", path.removeprefix("file:")), start)  # noqa: PTH118
 
 
-def _distribution(given: Mapping[str, Any]) -> dict[str, Any] | None:
-    if not given:
+def _distribution(fields: Mapping[str, Any]) -> dict[str, Any] | None:
+    if not fields:
         return None
-    kind = str(given.get("type", ""))
-    rest = {camel(key): value for key, value in given.items() if key != "type"}
+    kind = str(fields.get("type", ""))
+    rest = {camel(key): value for key, value in fields.items() if key != "type"}
     if kind.lower() == "tensorflow":
         rest = {"parameterServerCount": 0} | rest
     return {"distributionType": KINDS.get(kind.lower(), kind), **rest}
 
 
-def _resources(given: Mapping[str, Any]) -> dict[str, Any] | None:
-    if not given:
+def _resources(fields: Mapping[str, Any]) -> dict[str, Any] | None:
+    if not fields:
         return None
-    found = {camel(key): value for key, value in given.items() if key != "docker_args"}
-    arguments = given.get("docker_args")
+    resources = {camel(key): value for key, value in fields.items() if key != "docker_args"}
+    arguments = fields.get("docker_args")
     if isinstance(arguments, list):
-        found["dockerArgsList"] = arguments
+        resources["dockerArgsList"] = arguments
     elif arguments is not None:
-        found["dockerArgs"] = arguments
-    return {"instanceCount": 1} | found if "instance_type" in given or "shm_size" in given or arguments else found
+        resources["dockerArgs"] = arguments
+    return (
+        {"instanceCount": 1} | resources
+        if "instance_type" in fields or "shm_size" in fields or arguments
+        else resources
+    )
 
 
-def _queue(given: Mapping[str, Any]) -> dict[str, Any] | None:
-    tier, priority = given.get("job_tier"), given.get("priority")
-    found = {
+def _queue(fields: Mapping[str, Any]) -> dict[str, Any] | None:
+    tier, priority = fields.get("job_tier"), fields.get("priority")
+    queue = {
         "jobTier": str(tier).capitalize() if tier else None,
         "priority": PRIORITIES.get(str(priority).lower()) if priority else None,
     }
-    return found if given else None
+    return queue if fields else None
 
 
-def _service(given: Mapping[str, Any]) -> dict[str, Any]:
-    kind = str(given.get("type") or given.get("job_service_type") or "")
+def _service(fields: Mapping[str, Any]) -> dict[str, Any]:
+    kind = str(fields.get("type") or fields.get("job_service_type") or "")
     properties = {
-        "sshPublicKeys": given.get("ssh_public_keys"),
-        "logDir": given.get("log_dir"),
-        **_mapping(given.get("properties")),
+        "sshPublicKeys": fields.get("ssh_public_keys"),
+        "logDir": fields.get("log_dir"),
+        **_mapping(fields.get("properties")),
     }
     return {
         "jobServiceType": SERVICES.get(kind.lower(), kind),
-        "nodes": {"nodesValueType": "All"} if given.get("nodes") == "all" else None,
+        "nodes": {"nodesValueType": "All"} if fields.get("nodes") == "all" else None,
         "properties": _without_none(properties) or None,
-        "port": given.get("port"),
+        "port": fields.get("port"),
     }
 
 
-def _input(given: object) -> dict[str, Any]:
-    if not isinstance(given, Mapping):
-        return {"jobInputType": "literal", "value": _text(given)}
-    if "path" not in given and "value" in given:
-        return {"jobInputType": "literal", "value": _text(given["value"])}
-    mode = given.get("mode")
+def _input(fields: object) -> dict[str, Any]:
+    if not isinstance(fields, Mapping):
+        return {"jobInputType": "literal", "value": _text(fields)}
+    if "path" not in fields and "value" in fields:
+        return {"jobInputType": "literal", "value": _text(fields["value"])}
+    mode = fields.get("mode")
     return {
-        "jobInputType": str(given.get("type") or "uri_folder"),
-        "uri": _place(given.get("path")),
+        "jobInputType": str(fields.get("type") or "uri_folder"),
+        "uri": _place(fields.get("path")),
         "mode": _MODES.get(str(mode).lower(), mode) if mode else None,
     }
 
@@ -386,15 +392,15 @@ def _place(path: object) -> object:
     return rest if is_place else path
 
 
-def _output(given: Mapping[str, Any]) -> dict[str, Any]:
-    mode = given.get("mode")
+def _output(fields: Mapping[str, Any]) -> dict[str, Any]:
+    mode = fields.get("mode")
     return {
-        "jobOutputType": str(given.get("type") or "uri_folder"),
-        "uri": _place(given.get("path")),
+        "jobOutputType": str(fields.get("type") or "uri_folder"),
+        "uri": _place(fields.get("path")),
         "mode": _MODES.get(str(mode).lower(), mode) if mode else None,
-        "assetName": given.get("name"),
-        "assetVersion": _text(given["version"]) if given.get("version") is not None else None,
-        "description": given.get("description"),
+        "assetName": fields.get("name"),
+        "assetVersion": _text(fields["version"]) if fields.get("version") is not None else None,
+        "description": fields.get("description"),
     }
 
 

@@ -282,7 +282,7 @@ def no_size(subject: Subject) -> Iterator[Fault]:
     objects in that cluster (small letters, digits, `-` and `.`), which cloudtrain sends unchanged.
     """
     reading = read(subject)
-    found = reading.group
+    machines = reading.group
     name = _unknown(subject)
     if (
         not name
@@ -292,8 +292,8 @@ def no_size(subject: Subject) -> Iterator[Fault]:
         return
     near = nearest_size(name)
     hint = f"did you mean `{near}`?" if near else "`cloudtrain instances --target azureml` lists the types"
-    hint = counterpart(found.instance_type, "azureml") or hint
-    yield Fault(f"`{found.instance_type}` cannot be the name of an Azure VM size", hint, found.path)
+    hint = counterpart(machines.instance_type, "azureml") or hint
+    yield Fault(f"`{machines.instance_type}` cannot be the name of an Azure VM size", hint, machines.path)
 
 
 @rule("AZ202", Level.WARNING)
@@ -305,14 +305,14 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
     `cloudtrain instances --target azureml --refresh`. This rule ignores sizes without GPUs (series A to M), because
     they have little to check.
     """
-    found = read(subject).group
+    machines = read(subject).group
     name = _unknown(subject)
     if guess(name) is None or re.match(_WITHOUT_GPU, name):
         return
     near = nearest_size(name)
     refresh = "`cloudtrain instances --target azureml --refresh` asks the workspace"
     hint = f"did you mean `{near}`? Or {refresh}" if near else refresh
-    yield Fault(f"the catalogue has no instance type `{found.instance_type}`", hint, found.path)
+    yield Fault(f"the catalogue has no instance type `{machines.instance_type}`", hint, machines.path)
 
 
 @rule("AZ203", Level.ERROR)
@@ -336,14 +336,14 @@ def infiniband_without_sriov(subject: Subject) -> Iterator[Fault]:
     On NC24r, NC24rs_v2 and ND24rs only Intel MPI can use InfiniBand (Azure documentation: RDMA-capable instances).
     NCCL, and therefore PyTorch and Horovod, fall back to Ethernet.
     """
-    found = read(subject).group
-    known = found.known
+    machines = read(subject).group
+    known = machines.known
     if needs_network(subject) and known and known.fabric == "infiniband" and known.interconnect != "rdma":
         yield Fault(
             f"`{known.name}` has InfiniBand without SR-IOV, which NCCL cannot use, and this job runs on "
-            f"{plural(found.count, 'instance')}",
+            f"{plural(machines.count, 'instance')}",
             instead(subject, known, "AZ204"),
-            found.path,
+            machines.path,
         )
 
 
@@ -355,18 +355,18 @@ def infiniband_guessed(subject: Subject) -> Iterator[Fault]:
     number means RDMA: this is true for all sizes in the catalogue, but Azure does not promise it. The name does not
     tell whether the InfiniBand has SR-IOV, which NCCL needs.
     """
-    found = read(subject).group
-    if not found.instance_type or found.known is not None or not needs_network(subject):
+    machines = read(subject).group
+    if not machines.instance_type or machines.known is not None or not needs_network(subject):
         return
-    said = guess(found.instance_type)
-    if said is None or not (said.gpu or found.instance_type.casefold().startswith("standard_n")):
+    said = guess(machines.instance_type)
+    if said is None or not (said.gpu or machines.instance_type.casefold().startswith("standard_n")):
         return
     fact = 'interconnect = "rdma"' if said.has_infiniband else 'interconnect = "ethernet"'
-    where = f'`[azureml."{found.instance_type}"]` in `instances.toml`'
+    where = f'`[azureml."{machines.instance_type}"]` in `instances.toml`'
     hint = f"if you know better, write `{fact}` with the `vcpus` and `memory_gib` of the type under {where}"
     if not said.has_infiniband:
         hint = f"`cloudtrain instances --target azureml --interconnect infiniband` lists types with it; {hint}"
-    yield Fault(f"{said.text}; this job runs on {plural(found.count, 'instance')}", hint, found.path)
+    yield Fault(f"{said.text}; this job runs on {plural(machines.count, 'instance')}", hint, machines.path)
 
 
 @rule("AZ206", Level.ERROR)
@@ -400,17 +400,17 @@ def too_many_instances(subject: Subject) -> Iterator[Fault]:
     documentation, quotas: nodes of a communication-enabled pool on an RDMA family, nodes of a single MPI run).
     """
     reading = read(subject)
-    found = reading.group
-    if found.count <= _MOST_RDMA:
+    machines = reading.group
+    if machines.count <= _MOST_RDMA:
         return
     why = ""
-    if found.known and found.known.fabric:
-        why = f"over InfiniBand (`{found.known.name}`)"
+    if machines.known and machines.known.fabric:
+        why = f"over InfiniBand (`{machines.known.name}`)"
     elif reading.body.kind == "Mpi":
         why = "in one MPI run"
     if why:
         yield Fault(
-            f"the job runs on {plural(found.count, 'instance')}, and Azure ML allows at most {_MOST_RDMA} {why}",
+            f"the job runs on {plural(machines.count, 'instance')}, and Azure ML allows at most {_MOST_RDMA} {why}",
             f"set `instance_count` to {_MOST_RDMA} or less, with more GPUs on each",
             reading.count_path,
         )
@@ -447,5 +447,5 @@ def no_infiniband_for_this_gpu(subject: Subject) -> Iterator[Fault]:
 
 def _unknown(subject: Subject) -> str:
     """Return the job's instance type if the catalogue lacks it; otherwise an empty text."""
-    found = read(subject).group
-    return found.instance_type if found.known is None else ""
+    machines = read(subject).group
+    return machines.instance_type if machines.known is None else ""

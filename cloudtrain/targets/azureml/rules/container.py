@@ -46,12 +46,12 @@ def shared_memory_small(subject: Subject) -> Iterator[Fault]:
     error".
     """
     reading = read(subject)
-    found, count = reading.group, reading.body.processes_per_instance
+    machines, count = reading.group, reading.body.processes_per_instance
     given = reading.body.mapping("resources").get("shmSize") or any(
         word.startswith(("--shm-size", "--ipc")) for word in _docker_words(subject)
     )
-    if reading.body.kind == "PyTorch" and found.gpus and count >= _MANY_PROCESSES and not given:
-        size = min(max(8 * count, 16), int((found.known.memory_gib if found.known else 64) / 2))
+    if reading.body.kind == "PyTorch" and machines.gpus and count >= _MANY_PROCESSES and not given:
+        size = min(max(8 * count, 16), int((machines.known.memory_gib if machines.known else 64) / 2))
         yield Fault(
             f"{count} processes share the default 2 GiB of `/dev/shm`",
             f"write `shm_size: {size}g` under `resources` if the data loader has workers",

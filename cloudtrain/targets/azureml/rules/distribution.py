@@ -145,12 +145,12 @@ def deepspeed_without_gpu(subject: Subject) -> Iterator[Fault]:
     On a CPU DeepSpeed trains with the gloo backend and lacks most of its features. A small GPU instance is often
     cheaper than the additional time.
     """
-    found = read(subject).group
-    if subject.reading.distribution.type == "deepspeed" and found.known and not found.known.gpus:
+    machines = read(subject).group
+    if subject.reading.distribution.type == "deepspeed" and machines.known and not machines.known.gpus:
         yield Fault(
-            f"`{found.known.name}` has no GPU, and the job uses DeepSpeed",
+            f"`{machines.known.name}` has no GPU, and the job uses DeepSpeed",
             "`cloudtrain instances --target azureml --gpu A100` lists types with one",
-            found.path,
+            machines.path,
         )
 
 
