@@ -97,7 +97,6 @@ class _RunLayout:
         self.paths["checkpoint"] = (job.checkpoint and job.checkpoint.local) or f"{run_dir}/checkpoint"
 
     def program(self) -> list[str]:
-        """Return the script with its arguments. A shell script or command is preceded by `bash`."""
         if self.job.command is not None:
             return ["bash", "-c", resolve_text(self.job.command, self.paths)]
         assert self.job.entry_point is not None
@@ -290,7 +289,6 @@ def _input_problems(job: TrainingJob) -> list[Problem]:
 
 
 def _job_problems(job: TrainingJob, account: LocalAccount, python: str) -> Iterator[Problem]:
-    """Yield the problems that prevent the job from starting on this machine."""
     yield from option_problems(job)
     if job.entry_point is None and job.command is None:
         message = "the job runs its image's own entry point, but the local target runs no images"

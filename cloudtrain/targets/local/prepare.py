@@ -44,7 +44,6 @@ class Ports:
             self.numbers[name] = self._take()
 
     def release(self) -> None:
-        """Close the sockets, so that the run's processes can listen on the ports."""
         for held in self._sockets:
             held.close()
         self._sockets.clear()
@@ -129,7 +128,6 @@ def make_folders(spec: LaunchSpecification, logs: str, *, umask: int) -> None:
 
 
 def make_files(spec: LaunchSpecification) -> None:
-    """Make the files and links that the processes of an emulation expect."""
     for path, text in (spec.files or {}).items():
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:

@@ -236,7 +236,6 @@ class Exits:
         self._gone: list[int] = []
 
     def add(self, pid: int) -> None:
-        """Watch a process from now on."""
         if self._events is None:
             self._polled.add(pid)
             return

@@ -96,7 +96,6 @@ class QueueOrder:
         self.waiting.insert(next(behind, len(self.waiting)), one)
 
     def leave(self, run: str) -> None:
-        """Remove a run from the queue, whether it waits or holds GPUs or slots."""
         self._keep(lambda name: name != run)
 
     def forget(self, is_over: Callable[[str], bool]) -> None:
@@ -190,7 +189,6 @@ class Queue:
 
     @classmethod
     def of(cls, run_dir: str) -> Queue:
-        """Return the queue for the run with the folder `run_dir`."""
         return cls(os.path.dirname(os.path.dirname(run_dir)))
 
     def run_dir(self, run: str) -> str:

@@ -267,7 +267,6 @@ class LocalService:
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield the output so far. With `follow`, continue until the run has ended and all lines are yielded."""
         folder = self._folder_of(ref)
         lines = self._lines(ref, folder, follow=follow, rank=rank, on_status=on_status)
         return lines if instance is None else (line for line in lines if line.instance == instance)
@@ -368,7 +367,6 @@ class LocalService:
         yield from unpacked(Path(upload.destination), upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
-        """Copy the run's files at `path` to the folder `destination`, as `copy_places` does. Return the copies."""
         folder = self._folder_of(ref)
         spec = folder.read_launch()
         has_work = path.strip("/").partition("/")[0] in ("", NAME, "outputs")
@@ -413,7 +411,6 @@ def _is_taken_over(folder: RunFolder) -> bool:
 
 
 def _read(folder: RunFolder) -> dict[str, Any]:
-    """Return the status in a run's folder."""
     status = folder.read_status()
     if status is None:
         name = Path(folder.path).name

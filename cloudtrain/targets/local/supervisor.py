@@ -135,7 +135,6 @@ class Supervisor:
         self._place.enter(self.spec.queue)
 
     def run(self) -> None:
-        """Supervise the run until it has its final status."""
         try:
             if self.is_queued and not self._wait():
                 self._close("stopped", reason="stopped on request while it was queued; nothing had started")
@@ -182,8 +181,7 @@ class Supervisor:
         return True
 
     def _wait_for_runs(self) -> bool:
-        """Wait until the runs in the specification's `after` have succeeded. Return False if this run is asked to stop.
-        Raises `Cancelled` if one of them did not succeed."""
+        """Return False if this run is asked to stop. Raises `Cancelled` if one of the runs did not succeed."""
         from cloudtrain.targets.local.waiting import wait_for_end
 
         for name in self.spec.after:
@@ -239,7 +237,6 @@ class Supervisor:
             self._stop_at = time.monotonic() + self.spec.max_runtime
 
     def _look_up_secrets(self, environments: list[dict[str, str]]) -> None:
-        """Add the job's secrets to the environments of the processes, and mask them in the output."""
         if not any("CLOUDTRAIN_SECRETS" in environment for environment in environments):
             return
         import site
@@ -257,7 +254,6 @@ class Supervisor:
         self.output.hidden = forms_of(secrets)
 
     def _tell_queue(self, environments: list[dict[str, str]]) -> None:
-        """Record in the queue which GPUs this run uses without having waited for them."""
         from cloudtrain.targets.local.prepare import taken_gpus
 
         gpus = taken_gpus(self.spec, environments)

@@ -185,7 +185,6 @@ def first_failure(deaths: Iterable[Death], lines_of: Callable[[Death], list[str]
 
 
 def rank_verdict(death: Death, lines: list[str], *, instances: int) -> FailureReport:
-    """Describe the failure of a rank. `lines` are the last lines of its stderr (or stdout)."""
     where = [f"instance {death.instance}"] if instances > 1 else []
     if death.role not in ("process", "torchrun", "mpirun"):
         where.insert(0, death.role)
@@ -203,7 +202,6 @@ def rank_verdict(death: Death, lines: list[str], *, instances: int) -> FailureRe
 
 
 def launcher_verdict(role: str, instance: int, argv: Sequence[str], exit_code: int, lines: list[str]) -> FailureReport:
-    """Describe the failure of a launcher. `lines` are the last lines of its stderr (or stdout)."""
     message, details = explain(lines)
     if _NO_TORCH.search(message):
         reason = (
