@@ -197,8 +197,9 @@ class Start:
         """The user's options for mpirun; None if the request has none."""
         if self.launch:
             return text_at(self.launch, "mpi_options") or None
-        is_smddp = self.settings.get(keys.SMDDP) or self.asked == keys.PYTORCH_DDP
-        options = self.settings.get(keys.SMDDP_OPTIONS if is_smddp and self.asked != keys.MPI else keys.MPI_OPTIONS)
+        by_torchrun = self.asked == keys.TORCH and self.settings.get(keys.SMDDP)
+        name = _OPTIONS_OF.get(keys.SMDDP if by_torchrun else self.asked)
+        options = self.settings.get(name) if name else None
         return options if isinstance(options, str) else None
 
     @cached_property
@@ -233,6 +234,12 @@ class Start:
 
 
 _NONE = NoDistribution.model_construct()
+_OPTIONS_OF: dict[str | None, str] = {
+    keys.MPI: keys.MPI_OPTIONS,
+    keys.SMDDP: keys.SMDDP_OPTIONS,
+    keys.PYTORCH_DDP: keys.SMDDP_OPTIONS,
+}
+"""Maps each hyperparameter whose launcher is mpirun to the one with the user's options."""
 
 
 def distribution_in(job: TrainingJob, start: Start) -> Distribution:

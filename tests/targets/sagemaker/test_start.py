@@ -128,3 +128,33 @@ def _emulated_roles(job: ct.TrainingJob, *, stops: bool) -> set[str]:
         return set()
     plan = compile_local(job, ct.Local(emulate="sagemaker"), context)
     return {process.role for process in Processes.of(plan.processes)} - {"rank"}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ((), {"type": "none"}),
+        (("mpi",), {"type": "mpi", "options": "-x A=1"}),
+        (("ddp",), {"type": "mpi", "options": "-x B=2"}),
+        (("smddp",), {"type": "smddp", "mpi_options": "-x B=2"}),
+        (("torch", "smddp"), {"type": "smddp", "launch": "torch", "mpi_options": "-x B=2"}),
+        (("torch",), {"type": "torch", "processes_per_instance": 2}),
+        (("servers",), {"type": "tensorflow", "strategy": "parameter_server"}),
+    ],
+)
+def test_the_options_of_the_launcher_that_acts(chosen: tuple[str, ...], expected: dict[str, Any]) -> None:
+    """A request with options for every launcher is adopted with those of its own launcher."""
+    job = job_of("pytorch", chosen, 2)
+    values = {
+        "sagemaker_mpi_custom_mpi_options": "-x A=1",
+        "sagemaker_distributed_dataparallel_custom_mpi_options": "-x B=2",
+    }
+    values |= {"sagemaker_mpi_num_of_processes_per_host": "2"} if chosen == ("torch",) else {}
+    overrides = {"HyperParameters": job.sagemaker_overrides["HyperParameters"] | values}
+    request = compile_sagemaker(
+        job.model_copy(update={"sagemaker_overrides": overrides}),
+        ct.SageMaker(launch="toolkit"),
+        CompileContext("job-1", BUNDLE, ACCOUNT),
+    ).request
+    draft = next(drafts_of(Original("sagemaker", request, "job", "a request")))
+    assert draft.job.get("distribution", {"type": "none"}) == expected
