@@ -61,7 +61,6 @@ class DrivenFolder:
 
     @property
     def is_driven(self) -> bool:
-        """Whether a driver process is alive."""
         return is_held(self.lock)
 
     @property

@@ -23,7 +23,7 @@ from cloudtrain.job.data import Input, RunInput, is_local_path, is_run_input, ru
 from cloudtrain.job.model import format_size, value_for
 from cloudtrain.lifecycle.schema import read_store
 from cloudtrain.lifecycle.store import RunRecord, Store
-from cloudtrain.plans.plan import HIDDEN, Plan, Upload, hide
+from cloudtrain.plans.plan import HIDDEN, Upload, hide
 from cloudtrain.plans.states import SWEEP, TUNER, RunRef, RunState
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.secret_values import VARIABLE, resolved
@@ -50,11 +50,6 @@ _MOST_FILES = 200
 """Maximum number of files in a folder that are searched for the job of a name."""
 
 
-def outputs_of(plan: Plan) -> dict[str, str]:
-    """Return the location of each output of a plan. Names are in lower case, because `run:...` ignores case."""
-    return {name.lower(): place for name, place in plan.outputs.items()}
-
-
 class Awaited(NamedTuple):
     """An input from a run that was unfinished when its state was last recorded."""
 
@@ -62,23 +57,11 @@ class Awaited(NamedTuple):
     ref: RunRef
 
 
-class Resolved(NamedTuple):
-    """A job whose `run:...` inputs are replaced with locations.
-
-    Attributes:
-        notes: notes for the reader of the plan.
-        awaited: runs to ask the target about before the job is sent.
-        after: runs that the target will wait for.
-    """
-
-    job: AnyJob
-    notes: tuple[str, ...] = ()
-    awaited: tuple[Awaited, ...] = ()
-    after: tuple[str, ...] = ()
-
-
-def resolve_run_inputs(job: AnyJob, target: str, settings: Settings) -> Resolved:
-    """Return the job with each `run:...` input replaced with a location.
+def resolve_run_inputs(
+    job: AnyJob, target: str, settings: Settings
+) -> tuple[AnyJob, tuple[str, ...], tuple[Awaited, ...], tuple[str, ...]]:
+    """Return the job with each `run:...` input replaced with a location; notes for the reader of the plan; runs to ask
+    the target about before the job is sent; and the runs that the target will wait for.
 
     Raises:
         JobError: a run does not exist, has failed, or has no such output.
@@ -108,7 +91,7 @@ def resolve_run_inputs(job: AnyJob, target: str, settings: Settings) -> Resolved
                 awaited.append(Awaited(path, row.ref))
     if problems:
         raise JobError(problems)
-    return Resolved(job.model_copy(update={"inputs": inputs}), tuple(notes), tuple(awaited), tuple(after))
+    return job.model_copy(update={"inputs": inputs}), tuple(notes), tuple(awaited), tuple(after)
 
 
 def states_of(awaited: Sequence[Awaited], settings: Settings) -> dict[RunRef, RunState | None]:
@@ -294,21 +277,15 @@ _MONTHLY = 0.023
 """Approximate price in US dollars for storing one GiB in the clouds' standard storage for a month."""
 
 
-class Placed(NamedTuple):
-    """A job whose local paths are replaced with locations, the uploads that it needs, and notes for the plan."""
-
-    job: AnyJob
-    uploads: tuple[Upload, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
 def is_uploaded(item: Input, target: Target) -> bool:
     """Return whether an input is data on this machine that a submit uploads for the target."""
     return "data" in target.parts and is_local_path(item.of(target.name))
 
 
-def place_data(job: AnyJob, target: Target, place_of: Callable[[str, str, bool], tuple[str, str]]) -> Placed:
-    """Return the job with local data replaced by the locations of the uploads.
+def place_data(
+    job: AnyJob, target: Target, place_of: Callable[[str, str, bool], tuple[str, str]]
+) -> tuple[AnyJob, tuple[Upload, ...], tuple[str, ...]]:
+    """Return the job with local data replaced by the locations of the uploads, the uploads, and notes for the plan.
 
     Args:
         place_of: a function of the hash of the data, the name of its file or folder, and whether it is a single file.
@@ -340,9 +317,8 @@ def place_data(job: AnyJob, target: Target, place_of: Callable[[str, str, bool],
     if problems:
         raise JobError(problems)
     placed = tuple(uploads.values())
-    return Placed(
-        job.model_copy(update={"inputs": inputs}) if placed else job, placed, tuple(_local_data_notes(placed))
-    )
+    job = job.model_copy(update={"inputs": inputs}) if placed else job
+    return job, placed, tuple(_local_data_notes(placed))
 
 
 def emulated_here(job: AnyJob, emulated: Target) -> AnyJob:

@@ -156,11 +156,7 @@ def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, flo
 
 
 def _figure(size: tuple[float, float]) -> Figure:
-    """Return an empty figure that notebooks show, even without pyplot. It opens no window.
-
-    Raises:
-        MissingExtra: matplotlib is not installed.
-    """
+    """Return an empty figure that notebooks show, even without pyplot. It opens no window."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -309,11 +309,7 @@ def _must_be_interrupted(run: Run, *, last_step: int, end: int) -> None:
 
 
 def _choose_metrics(whole: Run, reports: Sequence[Mapping[str, float]], asked: Sequence[str]) -> tuple[str, ...]:
-    """Return the metrics to compare: the metrics in `asked`, or all losses if `asked` is empty.
-
-    Raises:
-        UsageError: the run reported no metrics, no loss, or not every metric in `asked`.
-    """
+    """Return the metrics to compare: the metrics in `asked`, or all losses if `asked` is empty."""
     known = dict.fromkeys(name for report in reports for name in report if name != "step")
     if not known:
         hint = (
@@ -337,9 +333,6 @@ def _choose_metrics(whole: Run, reports: Sequence[Mapping[str, float]], asked: S
 def _step(whole: Run, steps: Sequence[int], asked: int | None) -> int:
     """Return the reported step at which to interrupt the run: the first one that is at least `asked`, or one about
     half way if `asked` is None.
-
-    Raises:
-        UsageError: fewer than two steps were reported, or the requested step is not before the last one.
     """
     if len(steps) < 2:
         what = f"at step {steps[0]} alone" if steps else "without a step"

@@ -335,7 +335,6 @@ class Store:
         return ProcessLock.take(self._folder / "submitting" / f"{name}.lock")
 
     def now(self) -> float:
-        """Return the wall clock's time in seconds since the epoch."""
         return self._clock().wall
 
     def _check_still_there(self) -> None:

@@ -115,7 +115,6 @@ class Journal:
         self.study.apply(entry)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._descriptor)
 
 

@@ -313,11 +313,7 @@ def _not_kept(row: RunRecord, ways: Sequence[str]) -> UsageError:
 
 
 def _overridden(kind: str, fields: Any, overrides: Sequence[str]) -> AnyJob:
-    """Return the job of the given kind (`training` or `processing`) with the given fields and overrides.
-
-    Raises:
-        JobError: a field or an override is wrong.
-    """
+    """Return the job of the given kind (`training` or `processing`) with the given fields and overrides."""
     from cloudtrain.job.overrides import override
 
     model = model_of_kind(kind)

@@ -306,7 +306,6 @@ class Driver:
             return  # readers of the state ask the target
 
     def _say(self, text: str) -> None:
-        """Write a message to the journal, unless it equals the last message."""
         if self._said != text:
             self._said = text
             self._journal.write("said", text=text)
@@ -324,7 +323,6 @@ class Driver:
         self._folder.write_status(state, reason, started=self._started, since=self._since, metrics=metrics)
 
     def _end(self) -> None:
-        """Write the final state of the sweep, and the reason for it."""
         trials = self._journal.study.ended
         failed = [trial for trial in trials if trial.state in (RunState.FAILED, RunState.LOST)]
         state, reason = RunState.SUCCEEDED, None

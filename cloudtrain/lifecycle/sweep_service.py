@@ -232,7 +232,6 @@ class SweepService(DrivenService, Tuner):
             time.sleep(_FOLLOW_EVERY)
 
     def stop(self, ref: RunRef) -> None:
-        """Ask the driver to stop every trial and to end. If the driver has died, start it again to do this."""
         folder = self._known(ref)
         found = folder.read_status() or {}
         if not RunState(found["state"]).is_final:
@@ -299,11 +298,9 @@ class SweepService(DrivenService, Tuner):
             lock.release()
 
     def trials(self, ref: RunRef) -> list[Trial]:
-        """Return the trials that the driver has chosen so far, sorted by number."""
         return list(read_study(self._known(ref).path).trials.values())
 
     def objective(self, ref: RunRef) -> Objective | None:
-        """Return the objective of the sweep."""
         return self.sweep(ref).objective
 
     def sweep(self, ref: RunRef) -> Sweep:
@@ -341,7 +338,6 @@ class SweepService(DrivenService, Tuner):
         return service_of(ref.target, self).download(RunRef(ref.target, ref.place, best.run), path, destination)
 
     def folder(self, name: str) -> SweepFolder:
-        """Return the folder of a sweep, whether it exists or not."""
         return SweepFolder(self.state_dir, name)
 
     def _known(self, ref: RunRef) -> SweepFolder:
@@ -349,11 +345,7 @@ class SweepService(DrivenService, Tuner):
         return self.folder(ref.name)
 
     def _read_status(self, ref: RunRef) -> dict[str, Any]:
-        """Return the status in the sweep's folder.
-
-        Raises:
-            RunNotFound: the sweep does not exist.
-        """
+        """Return the status in the sweep's folder."""
         found = self.folder(ref.name).read_status()
         if found is None:
             raise RunNotFound(f"there is no sweep `{ref.name}` on this machine", hint="`cloudtrain ps` lists the runs")

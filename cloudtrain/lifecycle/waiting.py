@@ -102,11 +102,9 @@ class ChainService(DrivenService):
         self._bundle = ""
 
     def folder(self, name: str) -> ChainFolder:
-        """Return the folder of a waiting run."""
         return ChainFolder(self.state_dir, name)
 
     def content(self, plan: Plan) -> str:
-        """Return the order for the watcher, as JSON."""
         return Order(plan, self._bundle, self._key, self._submitter, self._after).to_json()
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
@@ -221,11 +219,6 @@ class ChainService(DrivenService):
         return unpacked(self.folder(ref.name).archive, upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
-        """Download the files that the run wrote.
-
-        Raises:
-            UsageError: the run was not sent.
-        """
         waiting = self.waiting(ref)
         if waiting is not None:
             hint = f"`cloudtrain status {ref.name}` gives the reason"

@@ -185,7 +185,7 @@ def test_all_wrong_inputs_are_told_at_once() -> None:
 
 def sent(state_dir: Path, job: ct.TrainingJob | ct.ProcessingJob, state: RunState) -> ct.Plan:
     """A run of this job on SageMaker, as the store keeps one that was accepted and last seen in a state."""
-    from cloudtrain.lifecycle.inputs import outputs_of
+    from cloudtrain.lifecycle.once import outputs_of
 
     plan = ct.plan(job, CLOUD)
     row = record(
