@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from cloudtrain.job.sweep import Sweep
     from cloudtrain.lifecycle.costs import RunCost
     from cloudtrain.lifecycle.once import Submitted, Watch
-    from cloudtrain.lifecycle.past import Difference, Side, Since
-    from cloudtrain.lifecycle.record import Sent
+    from cloudtrain.lifecycle.past import Changes, Difference, Side
+    from cloudtrain.lifecycle.record import SentJob
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.lifecycle.sweep_plan import ReadySweep
 
@@ -153,7 +153,7 @@ def submit(
     queue: bool | None = None,
     priority: int | None = None,
     on_plan: Callable[[Plan], None] | None = None,
-    on_changes: Callable[[Since | None], None] | None = None,
+    on_changes: Callable[[Changes | None], None] | None = None,
     on_bytes: ByteProgress | None = None,
     on_run: Callable[[Run], None] | None = None,
 ) -> Run:
@@ -424,7 +424,7 @@ def diff(
     return difference(one, _side(after, found[1], instead[1], profile), load_settings())
 
 
-def _resolve(item: Run | Plan | AnyJob | str | Path) -> Sent | Mapping[str, Any] | AnyJob:
+def _resolve(item: Run | Plan | AnyJob | str | Path) -> SentJob | Mapping[str, Any] | AnyJob:
     """Load one side of the comparison: what was sent for a run, the data of a plan, or a job."""
     from cloudtrain.lifecycle.find import run
     from cloudtrain.lifecycle.run import Run
@@ -460,21 +460,21 @@ def _plan_in(path: Path) -> Mapping[str, Any] | None:
     return data if is_plan else None
 
 
-def _target_of_side(found: Sent | Mapping[str, Any] | AnyJob) -> AnyTarget:
+def _target_of_side(found: SentJob | Mapping[str, Any] | AnyJob) -> AnyTarget:
     """Return the target of one side of the comparison, for which a job on the other side is compiled. None if this side
     is a job itself."""
-    from cloudtrain.lifecycle.record import Sent, settings_of
+    from cloudtrain.lifecycle.record import SentJob, settings_of
 
-    if isinstance(found, Sent):
+    if isinstance(found, SentJob):
         return settings_of(found.kept) or found.ref.target
     return found["target"] if isinstance(found, Mapping) else None
 
 
-def _side(given: object, found: Sent | Mapping[str, Any] | AnyJob, target: AnyTarget, profile: str | None) -> Side:
+def _side(given: object, found: SentJob | Mapping[str, Any] | AnyJob, target: AnyTarget, profile: str | None) -> Side:
     from cloudtrain.lifecycle.past import Side
-    from cloudtrain.lifecycle.record import Sent
+    from cloudtrain.lifecycle.record import SentJob
 
-    if isinstance(found, Sent):
+    if isinstance(found, SentJob):
         return Side.of_run(found.name, found.ref, found.kept)
     if isinstance(found, Mapping):
         return Side(str(given) if isinstance(given, str | Path) else found["run_name"], found)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from cloudtrain.code.files import Entry, content_hash
 from cloudtrain.code.tree import PIECE, SourceChanged, Tree, open_regular
 from cloudtrain.errors import TargetError
-from cloudtrain.lifecycle.records import Kept
+from cloudtrain.lifecycle.records import JobRecord
 from cloudtrain.plans.plan import Bundle, Upload
 from cloudtrain.plans.states import RunRef
 from cloudtrain.targets.contract import Service
@@ -30,7 +30,7 @@ RUNTIME = "cloudtrain/"
 
 
 @contextmanager
-def code_of(kept: Kept, ref: RunRef, service: Service, *, only: Iterable[str] | None = None) -> Iterator[Tree]:
+def code_of(kept: JobRecord, ref: RunRef, service: Service, *, only: Iterable[str] | None = None) -> Iterator[Tree]:
     """Yield one tree with the files of a run's code, each with its original content. If `only` is given, the tree holds
     only the files at those paths.
 
@@ -48,7 +48,7 @@ def code_of(kept: Kept, ref: RunRef, service: Service, *, only: Iterable[str] | 
         yield Tree(Path(scratch), tuple(entries), (), Bundle(content_hash(entries), size, len(entries)), {}, places)
 
 
-def code_upload(kept: Kept, ref: RunRef) -> Upload:
+def code_upload(kept: JobRecord, ref: RunRef) -> Upload:
     """Return the upload that holds the code of a run.
 
     Raises:
@@ -72,7 +72,7 @@ def gone(ref: RunRef, what: str) -> TargetError:
 class SameCode:
     """The bundle of one run, used for another run. The code is fetched only if the target no longer has the bundle."""
 
-    def __init__(self, kept: Kept, ref: RunRef, service: Service) -> None:
+    def __init__(self, kept: JobRecord, ref: RunRef, service: Service) -> None:
         self._kept = kept
         self._ref = ref
         self._service = service

@@ -41,7 +41,7 @@ from cloudtrain.errors import (
     TargetError,
     TargetUnreachable,
 )
-from cloudtrain.lifecycle.records import NOWHERE, Kept, Origin
+from cloudtrain.lifecycle.records import NOWHERE, JobRecord, Origin
 from cloudtrain.lifecycle.store import RunRecord, Store
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import AFTER, RunState, service_name
@@ -51,7 +51,7 @@ from cloudtrain.targets.registry import service_of as service_of_target
 from cloudtrain.targets.settings import Settings
 
 if TYPE_CHECKING:
-    from cloudtrain.lifecycle.past import Since
+    from cloudtrain.lifecycle.past import Changes
 
 OFFERED_FOR = 24 * 3600.0
 """Seconds for which a run that was possibly not reported is offered to the next submit of the same job."""
@@ -79,7 +79,7 @@ class Watch(NamedTuple):
     """
 
     on_plan: Callable[[Plan], None] | None = None
-    on_changes: Callable[[Since | None], None] | None = None
+    on_changes: Callable[[Changes | None], None] | None = None
     on_bytes: ByteProgress | None = None
     on_run: Callable[[Submitted], None] | None = None
 
@@ -104,7 +104,7 @@ class Sending:
     submitter: str
     code: BundleWriter
     plan_of: Callable[[Store, int], Plan]
-    record: Callable[[Store, Plan], tuple[Origin, Kept | None]] = lambda *_: (NOWHERE, None)
+    record: Callable[[Store, Plan], tuple[Origin, JobRecord | None]] = lambda *_: (NOWHERE, None)
     watch: Watch = SILENT
     finish: Callable[[Store, str], None] | None = None
 

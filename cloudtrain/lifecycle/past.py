@@ -15,7 +15,7 @@ from cloudtrain.job.file import SWEEP
 from cloudtrain.lifecycle.again import RUNTIME, code_of
 from cloudtrain.lifecycle.prepare import Ready
 from cloudtrain.lifecycle.record import keep_plan, settings_fields, shown_fields
-from cloudtrain.lifecycle.records import Kept
+from cloudtrain.lifecycle.records import JobRecord
 from cloudtrain.lifecycle.store import RunRecord, Store
 from cloudtrain.plans.comparison import ABSENT, Change, FileChange, changes_between, file_changes
 from cloudtrain.plans.plan import Plan
@@ -36,7 +36,7 @@ _QUICK = 50 << 20
 """Size of code in bytes up to which the changed lines of files are counted."""
 
 
-class Since(NamedTuple):
+class Changes(NamedTuple):
     """The differences between a job's last run and the plan about to be sent."""
 
     run: str
@@ -50,7 +50,7 @@ class Since(NamedTuple):
         return [*values, *(f"{item.path} {item.amount}" for item in self.files)]
 
 
-def changes_since_last(store: Store, ready: Ready, plan: Plan) -> Since | None:
+def changes_since_last(store: Store, ready: Ready, plan: Plan) -> Changes | None:
     """Return the changes since the newest run of a job with the same name. None if there is no such run, if it is a
     sweep, or if the store has no record of its submission.
     """
@@ -60,7 +60,7 @@ def changes_since_last(store: Store, ready: Ready, plan: Plan) -> Since | None:
         return None
     changes = [*_of_target(last, kept, ready), *changes_between(kept.job, shown_fields(ready, plan))]
     files = list(_of_code(last, kept, ready))
-    return Since(last.name, tuple(changes), tuple(files))
+    return Changes(last.name, tuple(changes), tuple(files))
 
 
 def hashes(files: Sequence[Entry | KeptFile]) -> dict[str, tuple[object, ...]]:
@@ -90,7 +90,7 @@ def _name(change: Change) -> str:
     return ".".join(map(str, change.path[1:])) if is_script_s else change.name
 
 
-def _of_target(last: RunRecord, kept: Kept, ready: Ready) -> Iterator[Change]:
+def _of_target(last: RunRecord, kept: JobRecord, ready: Ready) -> Iterator[Change]:
     before, after = dict(kept.settings), settings_fields(ready.where.settings)
     if before.get("type") != after["type"]:
         yield Change(("target",), last.target, ready.where.target.name)
@@ -99,7 +99,7 @@ def _of_target(last: RunRecord, kept: Kept, ready: Ready) -> Iterator[Change]:
         yield from changes_between(before, after)
 
 
-def _of_code(last: RunRecord, kept: Kept, ready: Ready) -> Iterator[FileChange]:
+def _of_code(last: RunRecord, kept: JobRecord, ready: Ready) -> Iterator[FileChange]:
     if kept.bundle == ready.tree.sha256 or not kept.files:
         return
     before, after = hashes(kept.files), hashes(ready.tree.entries)
@@ -149,12 +149,12 @@ class Side:
 
     title: str
     plan: Mapping[str, Any]
-    kept: Kept | None = None
+    kept: JobRecord | None = None
     tree: Tree | None = None
     ref: RunRef | None = None
 
     @classmethod
-    def of_run(cls, title: str, ref: RunRef, kept: Kept) -> Side:
+    def of_run(cls, title: str, ref: RunRef, kept: JobRecord) -> Side:
         """Return the side that describes a run."""
         return cls(title, kept.plan, kept, ref=ref)
 

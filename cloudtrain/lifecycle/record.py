@@ -14,7 +14,7 @@ from cloudtrain.job.file import SWEEP, fields_of, kind_of_job
 from cloudtrain.job.training import BUNDLED
 from cloudtrain.lifecycle.inputs import Secrets, signatures_in, texts_of
 from cloudtrain.lifecycle.prepare import Ready
-from cloudtrain.lifecycle.records import Kept, KeptFile
+from cloudtrain.lifecycle.records import JobRecord, KeptFile
 from cloudtrain.lifecycle.store import RunRecord, Store
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import RunRef
@@ -42,7 +42,7 @@ class Keeper:
         self._commit = (None if is_bundled else commit_of(ready.tree.root)) or Commit(None, None)
         self._differences = Differences(ready.tree.root) if self._commit.commit else None
 
-    def kept_of(self, plan: Plan) -> Kept:
+    def kept_of(self, plan: Plan) -> JobRecord:
         """Return the record of a plan for the store. `finish` adds later whether the code differs from its commit."""
         file = self._file
         return keep_plan(
@@ -71,7 +71,7 @@ def keep_plan(
     file: str | None,
     text: str | None,
     overrides: Sequence[str],
-) -> Kept:
+) -> JobRecord:
     """Return the record of the plan of a job or sweep. For a sweep, `ready` is its first trial. The trial's fields
     and hourly price are left out, because each trial has its own record.
     """
@@ -87,7 +87,7 @@ def keep_plan(
         tuple(dict.fromkeys((*plan.hidden, *signatures_in(raw), *written.overridden_secrets()))),
         tuple(named_secrets(ready.work.view)),
     )
-    return Kept(
+    return JobRecord(
         version=__version__,
         job=secrets.hidden(fields),
         prepared=secrets.hidden(compiled) if compiled != fields and kind != SWEEP else None,
@@ -122,7 +122,7 @@ def settings_fields(target: TargetSettings) -> dict[str, Any]:
     return {"type": target.type, **target.model_dump(mode="json", exclude_unset=True)}
 
 
-def settings_of(kept: Kept) -> TargetSettings | None:
+def settings_of(kept: JobRecord) -> TargetSettings | None:
     """Return the target settings that a run was sent with; None if one of their values is hidden."""
     if "settings" in kept.hidden:
         return None
@@ -209,7 +209,7 @@ def _secrets_in_file(text: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentJob:
     """What was sent for a run: the job, the plan, and the git commit of the code. Secrets are replaced by `***`.
 
     Attributes:
@@ -222,7 +222,7 @@ class Sent:
     name: str
     ref: RunRef
     created: float
-    kept: Kept
+    kept: JobRecord
 
     @property
     def job(self) -> dict[str, Any]:
@@ -333,7 +333,7 @@ class Sent:
         return ways or [names[way] for way in self.kept.hidden]
 
 
-def sent_of(store: Store | None, row: RunRecord) -> Sent:
+def sent_of(store: Store | None, row: RunRecord) -> SentJob:
     """Return what was sent for a run.
 
     Raises:
@@ -346,4 +346,4 @@ def sent_of(store: Store | None, row: RunRecord) -> Sent:
             hint="it was submitted from another machine, or by an older cloudtrain",
             code="CT971",
         )
-    return Sent(row.name, row.ref, row.created, kept)
+    return SentJob(row.name, row.ref, row.created, kept)

@@ -128,7 +128,7 @@ class Money(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Kept:
+class JobRecord:
     """The data of one submission. All secrets are hidden.
 
     Attributes:
@@ -172,7 +172,7 @@ class Kept:
     trial: tuple[float | None, int | None] = (None, None)
 
 
-def keep(db: Connection, name: str, kept: Kept) -> None:
+def keep(db: Connection, name: str, kept: JobRecord) -> None:
     """Record the data that is sent for a run. The caller must have opened a transaction."""
     row = (name, kept.version, kept.file, kept.bundle, kept.commit, kept.branch, kept.dirty, kept.difference)
     content = {field: getattr(kept, field) for field in _IN_CONTENT}
@@ -206,7 +206,7 @@ def drop_unused(db: Connection) -> None:
     db.execute("DELETE FROM bundles WHERE NOT EXISTS (SELECT 1 FROM sent WHERE sent.bundle = bundles.sha256)")
 
 
-def kept(db: Connection, name: str) -> Kept | None:
+def kept(db: Connection, name: str) -> JobRecord | None:
     """Return the data that was sent for a run; None if the store has no record of it."""
     found = db.execute(
         "SELECT version, file, bundle, commit_id, branch, dirty, difference, content, files, hourly FROM sent"
@@ -218,7 +218,7 @@ def kept(db: Connection, name: str) -> Kept | None:
         return None
     version, file, bundle, commit, branch, dirty, difference, content, files, hourly = found
     data = _unpack(content)
-    return Kept(
+    return JobRecord(
         **data | {"overrides": tuple(data["overrides"]), "hidden": tuple(data["hidden"])},
         version=version,
         bundle=bundle,
@@ -238,7 +238,7 @@ def money(db: Connection) -> dict[str, Money]:
 
 
 _IN_CONTENT = ("job", "prepared", "kind", "text", "overrides", "settings", "plan", "hidden", "rerun_of", "trial")
-"""Fields of `Kept` that have no database column."""
+"""Fields of `JobRecord` that have no database column."""
 
 
 def _pack(value: Any) -> bytes:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from cloudtrain.lifecycle.once import Submitted
-    from cloudtrain.lifecycle.record import Sent
+    from cloudtrain.lifecycle.record import SentJob
     from cloudtrain.plans.plan import Plan
 
 
@@ -205,7 +205,7 @@ class Run:
         """Ask the run to save and exit. Returns immediately. A run that has ended stays unchanged."""
         self._service.stop(self.ref)
 
-    def show(self) -> Sent:
+    def show(self) -> SentJob:
         """Return the job and the plan that were sent for the run, and the git commit of its code, without secrets.
 
         Raises:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cloudtrain.errors import StoreError
 from cloudtrain.lifecycle import records as history
-from cloudtrain.lifecycle.records import NOWHERE, Condition, Kept, Label, Money, Origin, location_in, number
+from cloudtrain.lifecycle.records import NOWHERE, Condition, JobRecord, Label, Money, Origin, location_in, number
 from cloudtrain.plans.states import AFTER, REHEARSAL, TRIAL, RunRef, RunState, RunStatus
 from cloudtrain.system.processes import Moment, ProcessLock, read_clock
 
@@ -94,7 +94,7 @@ class Store:
         record: RunRecord,
         outputs: Mapping[str, str] | None = None,
         origin: Origin = NOWHERE,
-        kept: Kept | None = None,
+        kept: JobRecord | None = None,
     ) -> ProcessLock | None:
         """Reserve the name of the run `record`: record stage `planned`, and return a lock that lasts until this process
         ends. Return None if the name is taken, or if its key already has a run of this submitter with this or a higher
@@ -198,7 +198,7 @@ class Store:
         with self._writing():
             history.keep_difference(self._db, name, difference)
 
-    def kept(self, name: str) -> Kept | None:
+    def kept(self, name: str) -> JobRecord | None:
         """Return the data that was sent for a run; None if the store has no record of it."""
         return history.kept(self._db, name)
 

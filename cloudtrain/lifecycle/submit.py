@@ -18,7 +18,7 @@ from cloudtrain.lifecycle.inputs import is_hidden, texts_of
 from cloudtrain.lifecycle.once import SILENT, Sending, Submitted, Watch, find_service, send_once
 from cloudtrain.lifecycle.prepare import NAMELESS, NAMELESS_SWEEP, prepare
 from cloudtrain.lifecycle.record import Keeper, keep_plan, settings_of
-from cloudtrain.lifecycle.records import Kept, Origin, labels_of, origin_here
+from cloudtrain.lifecycle.records import JobRecord, Origin, labels_of, origin_here
 from cloudtrain.lifecycle.schema import open_store
 from cloudtrain.lifecycle.store import RunRecord, Store
 from cloudtrain.plans.plan import Finding, Plan, Upload, hide
@@ -97,7 +97,9 @@ def new(
     )
 
 
-def again(row: RunRecord, kept: Kept, here: Settings, *, name: str | None = None, watch: Watch = SILENT) -> Sending:
+def again(
+    row: RunRecord, kept: JobRecord, here: Settings, *, name: str | None = None, watch: Watch = SILENT
+) -> Sending:
     """Return the submission of a run's request under a new run name. The new run belongs to the job `name`; None: to
     the same job.
 
@@ -122,7 +124,7 @@ def again(row: RunRecord, kept: Kept, here: Settings, *, name: str | None = None
             watch.on_plan(plan)
         return plan
 
-    def record(store: Store, plan: Plan) -> tuple[Origin, Kept]:
+    def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
         content = {"run_name": plan.run_name, "job_name": plan.job_name, "request": plan.request}
         fields = {**kept.plan} | content | {"sha256": plan.sha256, "findings": []}
         return _origin(store, row), replace(kept, plan=fields, version=__version__, rerun_of=row.name)
@@ -134,7 +136,7 @@ def again(row: RunRecord, kept: Kept, here: Settings, *, name: str | None = None
 @contextmanager
 def changed(
     row: RunRecord,
-    kept: Kept,
+    kept: JobRecord,
     overrides: Sequence[str],
     here: Settings,
     *,
@@ -163,7 +165,7 @@ def changed(
         def plan_of(store: Store, counter: int) -> Plan:
             return _approve(ready.check_online(ready.plan(counter, store.salt), ask=online), watch)
 
-        def record(store: Store, plan: Plan) -> tuple[Origin, Kept]:
+        def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
             both = (*kept.overrides, *overrides)
             new_record = keep_plan(ready, written, plan, commit, file=kept.file, text=kept.text, overrides=both)
             return _origin(store, row)._replace(labels=ready.labels), replace(new_record, rerun_of=row.name)
@@ -173,7 +175,7 @@ def changed(
 
 
 def continued(
-    row: RunRecord, kept: Kept, tuner: Tuner, trials: int, here: Settings, *, watch: Watch = SILENT
+    row: RunRecord, kept: JobRecord, tuner: Tuner, trials: int, here: Settings, *, watch: Watch = SILENT
 ) -> Sending:
     """Return the submission of a sweep that continues the tuner's sweep `row` with `trials` additional trials.
 
@@ -190,7 +192,7 @@ def continued(
         plan = sent.renamed(name)
         return replace(plan, request=tuner.continued(plan.request, row.name, trials, started), summary=())
 
-    def record(store: Store, plan: Plan) -> tuple[Origin, Kept]:
+    def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
         fields = {**kept.plan, "run_name": plan.run_name, "request": plan.request, "sha256": plan.sha256}
         job = {**kept.job, "trials": trials}
         return _origin(store, row), replace(kept, job=job, plan=fields, version=__version__, rerun_of=row.name)
@@ -212,7 +214,7 @@ def trial(
     labels = labels_of(ready.work.tags, ready.work.hyperparameters)
     origin = Origin(labels=hide(labels, values_to_hide(ready.work.view)))
 
-    def record(store: Store, plan: Plan) -> tuple[Origin, Kept | None]:
+    def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord | None]:
         sweep = store.kept(specification.name)
         if sweep is None:
             return origin, None
@@ -291,7 +293,7 @@ def _origin(store: Store, row: RunRecord) -> Origin:
     return origin_here(Path.cwd())._replace(project=old.project, labels=old.labels)
 
 
-def plan_of_record(row: RunRecord, kept: Kept) -> Plan:
+def plan_of_record(row: RunRecord, kept: JobRecord) -> Plan:
     """Return the plan that was sent for a run: its request, uploads and summary."""
     return Plan(
         target=row.target,

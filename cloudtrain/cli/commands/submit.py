@@ -13,7 +13,7 @@ from cloudtrain.cli.job_options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, wi
 if TYPE_CHECKING:
     from cloudtrain.job.file import JobFile
     from cloudtrain.lifecycle.once import Recovered
-    from cloudtrain.lifecycle.past import Since
+    from cloudtrain.lifecycle.past import Changes
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.plans.plan import Plan
     from cloudtrain.targets.where import Where
@@ -158,20 +158,20 @@ def show_plan(plan: Plan) -> None:
         sys.stderr.write("\n")
 
 
-def show_changes(since: Since | None) -> None:
+def show_changes(changes: Changes | None) -> None:
     """Show on stderr what changed since the job's last run, in at most `_MOST_LINES` lines."""
-    if since is None or not since.items:
+    if changes is None or not changes.items:
         return
     from textwrap import wrap
 
     from cloudtrain.cli.terminal import width_of
     from cloudtrain.plans.document import on_one_line
 
-    width, shown = width_of(sys.stderr) or 80, list(map(on_one_line, since.items))
+    width, shown = width_of(sys.stderr) or 80, list(map(on_one_line, changes.items))
     for count in range(len(shown), 0, -1):
         left = len(shown) - count
-        more = [f"{left} more: cloudtrain diff {since.run} last"] if left else []
-        lines = wrap(f"since {since.run}: {'; '.join([*shown[:count], *more])}", width, break_on_hyphens=False)
+        more = [f"{left} more: cloudtrain diff {changes.run} last"] if left else []
+        lines = wrap(f"since {changes.run}: {'; '.join([*shown[:count], *more])}", width, break_on_hyphens=False)
         if len(lines) <= _MOST_LINES or count == 1:
             break
     sys.stderr.write("".join(f"{line}\n" for line in [*lines[:_MOST_LINES], ""]))
