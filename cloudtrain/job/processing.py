@@ -7,7 +7,7 @@ Every instance runs the script once, independently. Inputs with `shard: true` ar
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -32,7 +32,7 @@ ONLY_TRAINING = {
 """Fields of an input that CreateProcessingJob does not support, and their defaults."""
 
 
-def _input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+def _input_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     for name, default in ONLY_TRAINING.items():
         value = data.get(name, default)
         if value != default and not (default == () and not value):
@@ -43,7 +43,7 @@ def _input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem(("data_type",), message, "use `prefix` or `manifest`", code="CT023")
 
 
-def _place_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+def _place_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     path = data.get("path")
     if isinstance(path, str) and not path.startswith("/opt/ml/processing/"):
         hint = "it begins with `/opt/ml/processing/`"
@@ -55,7 +55,7 @@ def _place_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
         )
 
 
-def _processing_input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+def _processing_input_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     yield from _input_rules(data)
     yield from _place_rules(data)
 
@@ -120,7 +120,7 @@ class ProcessingOutput(Output):
         ) -> None: ...
 
 
-def _resource_rules(resources: Any) -> Iterator[Problem]:
+def _resource_rules(resources: object) -> Iterator[Problem]:
     for name in ("instance_groups", "distribution_groups"):
         groups = resources.get(name) if isinstance(resources, Mapping) else getattr(resources, name, None)
         if groups:
@@ -128,7 +128,7 @@ def _resource_rules(resources: Any) -> Iterator[Problem]:
             yield Problem(("resources", name), message, "use `instance_type` and `instance_count`", code="CT023")
 
 
-def _job_rules(job: Mapping[str, Any]) -> Iterator[Problem]:
+def _job_rules(job: Mapping[str, object]) -> Iterator[Problem]:
     yield from one_thing_to_run(job)
     yield from reference_problems(job, implicit=())
     yield from _resource_rules(job.get("resources"))
@@ -169,7 +169,7 @@ class ProcessingJob(FromFile):
 
     @model_validator(mode="before")
     @classmethod
-    def _take_plain_places(cls, data: Any) -> Any:
+    def _take_plain_places(cls, data: object) -> object:
         """Convert each `ct.Input` to a `ProcessingInput`, and each `ct.Output` to a `ProcessingOutput`."""
         if not isinstance(data, Mapping):
             return data
@@ -216,7 +216,7 @@ KINDS: dict[str, type[TrainingJob] | type[ProcessingJob]] = {"training": Trainin
 """The possible values of `kind` in a job file. A file without `kind` holds a training job."""
 
 
-def _widen(item: Any, plain: type[Model], own: type[Model]) -> Any:
+def _widen(item: object, plain: type[Model], own: type[Model]) -> object:
     if isinstance(item, plain) and not isinstance(item, own):
         return {name: getattr(item, name) for name in item.model_fields_set}
     return item

@@ -38,7 +38,7 @@ _WholeBounds = tuple[_Whole, _Whole]  # the field `int` below shadows the type
 _HINT = "write a list of values, `{log: [1e-4, 1e-1]}`, `{uniform: [0, 1]}` or `{int: [1, 8]}`"
 
 
-def _range_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+def _range_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     given = [kind for kind in KINDS if data.get(kind) is not None]
     if not given and any(name not in (*KINDS, "step") for name in data):
         return  # an unknown field, which is reported already
@@ -56,7 +56,7 @@ def _range_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
         yield from _bound_rules(kind, value, step)
 
 
-def _choice_rules(values: Any) -> Iterator[Problem]:
+def _choice_rules(values: object) -> Iterator[Problem]:
     if not isinstance(values, Sequence) or isinstance(values, str):
         return
     if not values:
@@ -69,7 +69,7 @@ def _choice_rules(values: Any) -> Iterator[Problem]:
         seen.add(text)
 
 
-def _bound_rules(kind: str, value: Any, step: Any) -> Iterator[Problem]:
+def _bound_rules(kind: str, value: object, step: object) -> Iterator[Problem]:
     if not isinstance(value, list | tuple):
         return
     if len(value) != 2:
@@ -93,7 +93,7 @@ def _bound_rules(kind: str, value: Any, step: Any) -> Iterator[Problem]:
         yield Problem((kind,), message, "bring the bounds closer together", code="CT060")
 
 
-def _is_number(item: Any) -> bool:
+def _is_number(item: object) -> bool:
     """Return whether a bound is a number that a float can hold. Some integers are too large."""
     return isinstance(item, float | int) and not isinstance(item, bool) and abs(item) <= float_info.max
 
@@ -216,7 +216,7 @@ Strategy = Literal["grid", "random", "bayesian", "hyperband"]
 Whole = Annotated[int, Field(strict=True)]
 
 
-def _choice_or_range(value: Any) -> Any:
+def _choice_or_range(value: object) -> object:
     """Convert a list such as `[32, 64]` to `{choice: [32, 64]}`. Return a mapping unchanged, and refuse a single
     value."""
     if isinstance(value, str | int | float):
@@ -228,7 +228,7 @@ def _choice_or_range(value: Any) -> Any:
 SearchRange = Annotated[Range, BeforeValidator(_choice_or_range)]
 
 
-def _objective_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+def _objective_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     if any(name not in ("maximize", "minimize") for name in data):
         return  # an unknown field, which is reported already
     if (data.get("maximize") is None) == (data.get("minimize") is None):
@@ -293,7 +293,7 @@ class Bandit(Model):
         def __init__(self, *, slack: float, after: int = 0) -> None: ...
 
 
-def _stop_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+def _stop_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     if len([name for name in ("median", "bandit") if data.get(name) is not None]) != 1:
         yield Problem((), "`stop_early` needs one rule", "write `stop_early: {median: {after: 5}}`", code="CT060")
 
@@ -316,7 +316,7 @@ class StopEarly(Model):
         def __init__(self, *, median: Median | Fields | None = None, bandit: Bandit | Fields | None = None) -> None: ...
 
 
-def _hyperband_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+def _hyperband_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     least, most = data.get("min", 1), data.get("max")
     if isinstance(least, int) and isinstance(most, int) and least >= most:
         yield Problem(("max",), f"`max` must be more than `min`, which is {least}", "raise it", code="CT060")
@@ -335,7 +335,7 @@ class Hyperband(Model):
         def __init__(self, *, max: int, min: int = 1) -> None: ...
 
 
-def _sweep_rules(sweep: Mapping[str, Any]) -> Iterator[Problem]:
+def _sweep_rules(sweep: Mapping[str, object]) -> Iterator[Problem]:
     for problem in unsendable(sweep.get("search"), ("search",)):
         if problem.path[2:3] not in (("log",), ("uniform",)):  # about bounds, the range says more
             yield problem
@@ -379,7 +379,7 @@ def _sweep_rules(sweep: Mapping[str, Any]) -> Iterator[Problem]:
         )
 
 
-def _not_in_a_grid(search: Mapping[str, Any]) -> Iterator[Problem]:
+def _not_in_a_grid(search: Mapping[str, object]) -> Iterator[Problem]:
     for name, item in search.items():
         for kind in ("log", "uniform"):
             written = item.get(kind) if isinstance(item, Mapping) else getattr(item, kind, None)
@@ -430,7 +430,7 @@ class Sweep(FromFile):
 
     @model_validator(mode="before")
     @classmethod
-    def _name_the_job(cls, data: Any) -> Any:
+    def _name_the_job(cls, data: Any) -> object:
         """Give an inline job without a name the name of the sweep."""
         job = data.get("job") if isinstance(data, Mapping) else None
         if isinstance(job, Mapping) and "name" not in job and "name" in data:

@@ -52,7 +52,7 @@ KeysOf = Callable[[ValuePath], list[Keys]]
 """Maps the rest of a path in the job to the positions in the overrides that write it."""
 
 
-def is_written(written: Any, *keys: str) -> bool:
+def is_written(written: object, *keys: str) -> bool:
     """Return whether the overrides set the value at nested `keys`. Null also sets it, by removing the job's value."""
     for key in keys:
         if not isinstance(written, Mapping) or key not in written:
@@ -115,11 +115,11 @@ class Reading:
         return self.target
 
     @property
-    def request(self) -> Mapping[str, Any]:
+    def request(self) -> Mapping[str, object]:
         return self.plan.request
 
     @cached_property
-    def overrides(self) -> Mapping[str, Any]:
+    def overrides(self) -> Mapping[str, object]:
         """The user's overrides of the request."""
         return overrides_of(self.job, self.service)
 
@@ -145,7 +145,7 @@ class Reading:
         return self.job.resources
 
     @property
-    def parameters(self) -> Mapping[str, Any]:
+    def parameters(self) -> Mapping[str, object]:
         """The script's hyperparameters, without those for launchers."""
         return self.job.hyperparameters
 
@@ -421,32 +421,32 @@ def check_plan(subject: Subject, *, ignore: Sequence[str] = (), portable: bool =
 # type count as missing; other rules report them.
 
 
-def value_at(value: Any, *keys: str) -> Any:
+def value_at(value: object, *keys: str) -> Any:
     """Return the value at `keys` in nested mappings; None if a key is missing."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
 
 
-def mapping_at(value: Any, *keys: str) -> Mapping[str, Any]:
+def mapping_at(value: object, *keys: str) -> Mapping[str, Any]:
     """Return the mapping at `keys`; an empty mapping if the value is missing."""
     found = value_at(value, *keys)
     return found if isinstance(found, Mapping) else {}
 
 
-def text_at(value: Any, *keys: str) -> str:
+def text_at(value: object, *keys: str) -> str:
     """Return the text at `keys`; an empty text if the value is missing."""
     found = value_at(value, *keys)
     return found if isinstance(found, str) else ""
 
 
-def rows_at(value: Any, *keys: str) -> list[Mapping[str, Any]]:
+def rows_at(value: object, *keys: str) -> list[Mapping[str, object]]:
     """Return the mappings in the list at `keys`; an empty list if the value is missing."""
     found = value_at(value, *keys)
     return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list | tuple) else []
 
 
-def positive_count(value: Any) -> int | None:
+def positive_count(value: object) -> int | None:
     """Return `value` if it is an integer of at least 1, otherwise None."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
@@ -468,7 +468,7 @@ def join_names(names: Sequence[str], most: int = 6) -> str:
 # Helpers that apply overrides to parts of a job, shared by the readings of several targets.
 
 
-def changed_variables(job: TrainingJob, written: Any) -> dict[str, str]:
+def changed_variables(job: TrainingJob, written: object) -> dict[str, str]:
     """Return the job's environment variables changed by `written`, the overrides of the variables. A null in `written`
     removes a variable.
     """
@@ -478,7 +478,7 @@ def changed_variables(job: TrainingJob, written: Any) -> dict[str, str]:
     }
 
 
-def checkpoint_at(target: str, place: Any) -> Checkpoint | None:
+def checkpoint_at(target: str, place: object) -> Checkpoint | None:
     """Return a checkpoint whose location on `target` is `place`, a value from a request. None if `place` is not
     text.
     """
@@ -508,7 +508,7 @@ _KIN: dict[str, tuple[type, ...]] = {
 """Maps a launcher's type to the distributions in a job that can lead to it."""
 
 
-def as_written(written: Distribution, asked: Distribution, *, options: Any = None) -> Distribution:
+def as_written(written: Distribution, asked: Distribution, *, options: object = None) -> Distribution:
     """Return the distribution that the finished request starts, close to the job's own wording. `asked` is the
     distribution read from the request, `written` the one in the job. If both start the same launcher, return `written`
     with the request's number of processes, otherwise `asked`. If `options` is given, it replaces the options for
@@ -537,6 +537,6 @@ def _same_launch(written: Distribution, asked: Distribution) -> bool:
     return True
 
 
-def count_in(value: Any) -> int | None:
+def count_in(value: object) -> int | None:
     """Return `value`, such as `4` or `"4"`, as a positive integer; None if it is anything else."""
     return positive_count(int(value) if isinstance(value, str) and value.isdecimal() else value)
