@@ -182,7 +182,7 @@ def test_killed_anywhere_with_data(
     assert run.name in fake.jobs.by_name
 
 
-@pytest.mark.parametrize("fault", ["close_before", "close_after"])
+@pytest.mark.parametrize("fault", [pytest.param("close_before", marks=pytest.mark.slow), "close_after"])
 @pytest.mark.parametrize(
     ("method", "path"),
     [

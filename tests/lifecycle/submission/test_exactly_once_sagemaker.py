@@ -173,7 +173,7 @@ def test_killed_anywhere_with_data(
     assert run.name in fake.jobs.by_name
 
 
-@pytest.mark.parametrize("fault", ["close_before", "close_after"])
+@pytest.mark.parametrize("fault", [pytest.param("close_before", marks=pytest.mark.slow), "close_after"])
 @pytest.mark.parametrize("operation", ["HeadObject", "PutObject", "CreateTrainingJob"])
 def test_a_lost_connection_is_tried_again(fake: FakeAws, job: dict[str, Any], operation: str, fault: str) -> None:
     """A connection that closes before or after the work makes neither a second job nor an error."""

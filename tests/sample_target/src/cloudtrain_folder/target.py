@@ -85,7 +85,7 @@ class FolderTarget(Target):
         arguments = hyperparameter_argv(resolve_hyperparameters(job, paths))
         script = [context.account.python, "-u", job.entry_point, *arguments]
         argv = script if job.command is None else ["bash", "-c", resolve_text(job.command, paths)]
-        request = {
+        compiled = {
             "archive": f"{root}/bundles/{bundle.sha256}/sourcedir.tar.gz",
             "sha256": bundle.sha256,
             "argv": ["nice", "-n", str(NICE[machine]), *argv],
@@ -93,7 +93,7 @@ class FolderTarget(Target):
             "outputs": written,
             "max_runtime": job.max_runtime,
         }
-        request = merged(request, overrides_of(job, self.name))
+        request: dict[str, Any] = merged(compiled, overrides_of(job, self.name))
         upload = Upload("code", bundle.sha256, request["archive"], bundle.size, bundle.file_count)
         process = Process(0, "process", tuple(request["argv"]), request["env"], rank=0, local_rank=0)
         plan = Plan(self.name, context.run_name, job.name, request, (upload,), (process,), outputs=written)
