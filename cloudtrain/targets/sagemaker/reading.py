@@ -14,7 +14,8 @@ from cloudtrain.job.data import Checkpoint
 from cloudtrain.job.distribution import MPI, SMDDP, SMP, Distribution, NoDistribution, Torch
 from cloudtrain.job.model import merged, overrides_of
 from cloudtrain.job.training import InstanceGroup, Resources, Spot, TrainingJob
-from cloudtrain.machines.choose import Machines
+from cloudtrain.machines.choose import MachineGroup, Machines
+from cloudtrain.machines.overlay import type_named
 from cloudtrain.rules.engine import (
     IMAGE,
     KeysOf,
@@ -41,8 +42,14 @@ from cloudtrain.runtime.sagemaker_launcher.arguments import RESERVED_PREFIXES, d
 from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.catalogue.contents import Framework, ImageContents, contents_of
 from cloudtrain.targets.sagemaker.catalogue.images import Image, image_of_uri
-from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_MAX_RUNTIME, machines_in
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject, Request, is_entrypoint
+from cloudtrain.targets.sagemaker.settings import SageMakerAccount
+
+DEFAULT_MAX_RUNTIME = 86_400
+"""Default limit of a job's run in seconds: one day, the default of the SDK and of the service."""
+
+DEFAULT_GROUP = "homogeneousCluster"
+"""The service's name for the only group of a job without groups."""
 
 Mode = Literal["toolkit", "entrypoint", "image"]
 
@@ -457,6 +464,25 @@ class SageMakerReading(Reading):
         if isinstance(reference, str) and ((image is not None and image.of(self.target)) or by_overrides):
             return [(reference, IMAGE)]
         return []
+
+
+def machines_in(config: JsonMapping, account: SageMakerAccount) -> Machines:
+    """Return the machines of a finished request's `ResourceConfig` or `ClusterConfig`, including the user's overrides.
+
+    Entries without a name or a number are skipped, because SM110 reports them.
+    """
+    groups, preferences = rows_at(config, "InstanceGroups"), rows_at(config, "InstancePreferences")
+    found = []
+    for row in groups or preferences or [config]:
+        name, count = row.get("InstanceType"), row.get("InstanceCount", config.get("InstanceCount", 1))
+        if isinstance(name, str) and isinstance(count, int):
+            found.append(machine_group(name, count, account, str(row.get("InstanceGroupName") or DEFAULT_GROUP)))
+    return Machines(tuple(found), "groups" if groups else "preferences" if preferences else "type")
+
+
+def machine_group(instance_type: str, count: int, account: SageMakerAccount, name: str = DEFAULT_GROUP) -> MachineGroup:
+    known = type_named("sagemaker", instance_type, account.overlay)
+    return MachineGroup(instance_type, count, known, name)
 
 
 def read(subject: Subject) -> SageMakerReading:

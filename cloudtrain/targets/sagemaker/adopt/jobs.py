@@ -19,10 +19,10 @@ from cloudtrain.targets.adoption import Draft, Original
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
 from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, draft_fields
 from cloudtrain.targets.sagemaker.catalogue.images import image_of_uri
-from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_MAX_RUNTIME, DEFAULT_VOLUME_GIB
+from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_VOLUME_GIB
 from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR
 from cloudtrain.targets.sagemaker.plan import RUN_TAG
-from cloudtrain.targets.sagemaker.reading import Start
+from cloudtrain.targets.sagemaker.reading import DEFAULT_MAX_RUNTIME, Start
 from cloudtrain.targets.sagemaker.request import (
     GROUPS,
     OF_TOOLKIT,

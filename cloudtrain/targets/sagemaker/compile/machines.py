@@ -11,22 +11,15 @@ from cloudtrain.job.distribution import SMDDP, SMP
 from cloudtrain.job.model import MAX_COUNT, merged
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.choose import MachineGroup, Machines
-from cloudtrain.machines.overlay import type_named
-from cloudtrain.rules.engine import rows_at
 from cloudtrain.targets.common import compiling as instance_types
 from cloudtrain.targets.sagemaker.catalogue.images import Image, device_of, image_of_uri, resolve_image
 from cloudtrain.targets.sagemaker.catalogue.shapes import violations
+from cloudtrain.targets.sagemaker.reading import DEFAULT_GROUP, machine_group
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 
 DEFAULT_VOLUME_GIB = 30
 """Default disk size of each instance in GiB: the SDK's default."""
-
-DEFAULT_MAX_RUNTIME = 86_400
-"""Default limit of a job's run in seconds: one day, the default of the SDK and of the service."""
-
-DEFAULT_GROUP = "homogeneousCluster"
-"""The service's name for the only group of a job without groups."""
 
 
 def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
@@ -36,13 +29,13 @@ def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
         spans = resources.distribution_groups or names if job.distribution.type != "none" else ()
         groups = resources.instance_groups
         return Machines(
-            tuple(_group(group.instance_type, group.instance_count, account, group.name) for group in groups),
+            tuple(machine_group(group.instance_type, group.instance_count, account, group.name) for group in groups),
             "groups",
             spans,
         )
     preferred = [(row.instance_type, row.instance_count) for row in resources.instance_preferences]
     named = preferred or [(_instance_type(job, account), None)]
-    equal = tuple(_group(name, count or resources.instance_count, account) for name, count in named)
+    equal = tuple(machine_group(name, count or resources.instance_count, account) for name, count in named)
     return Machines(equal, "preferences" if preferred else "type")
 
 
@@ -52,20 +45,6 @@ def some_machines(job: TrainingJob) -> Machines:
     They are used if the job names no valid type, so that cloudtrain still finds the job's other mistakes.
     """
     return Machines((MachineGroup("", job.resources.instance_count, None, DEFAULT_GROUP),))
-
-
-def machines_in(config: JsonMapping, account: SageMakerAccount) -> Machines:
-    """Return the machines of a finished request's `ResourceConfig` or `ClusterConfig`, including the user's overrides.
-
-    Entries without a name or a number are skipped, because SM110 reports them.
-    """
-    groups, preferences = rows_at(config, "InstanceGroups"), rows_at(config, "InstancePreferences")
-    found = []
-    for row in groups or preferences or [config]:
-        name, count = row.get("InstanceType"), row.get("InstanceCount", config.get("InstanceCount", 1))
-        if isinstance(name, str) and isinstance(count, int):
-            found.append(_group(name, count, account, str(row.get("InstanceGroupName") or DEFAULT_GROUP)))
-    return Machines(tuple(found), "groups" if groups else "preferences" if preferences else "type")
 
 
 def resource_config(job: TrainingJob, target: SageMaker, machines: Machines) -> JsonObject:
@@ -92,11 +71,6 @@ def cluster_config(job: TrainingJob, target: SageMaker, machines: Machines) -> J
     else:
         config |= {"InstanceType": machines.first.instance_type, "InstanceCount": machines.first.count}
     return config if target.volume_kms_key is None else config | {"VolumeKmsKeyId": target.volume_kms_key}
-
-
-def _group(instance_type: str, count: int, account: SageMakerAccount, name: str = DEFAULT_GROUP) -> MachineGroup:
-    known = type_named("sagemaker", instance_type, account.overlay)
-    return MachineGroup(instance_type, count, known, name)
 
 
 def _instance_type(job: TrainingJob, account: SageMakerAccount) -> str:

@@ -21,18 +21,11 @@ from cloudtrain.runtime.sagemaker_processing import container_entrypoint, script
 from cloudtrain.targets.common.compiling import Problems, hyperparameter_argv, resolve_hyperparameters, resolve_text
 from cloudtrain.targets.sagemaker.compile import places as data
 from cloudtrain.targets.sagemaker.compile.launch import python_too_old
-from cloudtrain.targets.sagemaker.compile.machines import (
-    DEFAULT_MAX_RUNTIME,
-    ChosenImage,
-    cluster_config,
-    image_of,
-    machines_in,
-    machines_of,
-    overridden,
-)
+from cloudtrain.targets.sagemaker.compile.machines import ChosenImage, cluster_config, image_of, machines_of, overridden
 from cloudtrain.targets.sagemaker.compile.places import bundle_uri
 from cloudtrain.targets.sagemaker.compile.training import cost, experiment, instances, max_runtime, network, tags
 from cloudtrain.targets.sagemaker.plan import outputs_of
+from cloudtrain.targets.sagemaker.reading import DEFAULT_MAX_RUNTIME, machines_in
 from cloudtrain.targets.sagemaker.request import JsonObject
 from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 

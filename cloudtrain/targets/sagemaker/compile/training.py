@@ -26,12 +26,10 @@ from cloudtrain.targets.sagemaker.compile.launch import (
     script_pairs,
 )
 from cloudtrain.targets.sagemaker.compile.machines import (
-    DEFAULT_MAX_RUNTIME,
     FIELD,
     NO_IMAGE,
     ChosenImage,
     image_of,
-    machines_in,
     machines_of,
     overridden,
     resource_config,
@@ -51,7 +49,7 @@ from cloudtrain.targets.sagemaker.compile.places import (
 )
 from cloudtrain.targets.sagemaker.launch import processes as container
 from cloudtrain.targets.sagemaker.plan import RUN_TAG, outputs_of
-from cloudtrain.targets.sagemaker.reading import Start, distribution_in
+from cloudtrain.targets.sagemaker.reading import DEFAULT_MAX_RUNTIME, Start, distribution_in, machines_in
 from cloudtrain.targets.sagemaker.request import (
     GROUPS,
     INSTANCE_TYPE,
