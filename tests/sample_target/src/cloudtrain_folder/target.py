@@ -12,7 +12,7 @@ from cloudtrain.errors import Problem, did_you_mean
 from cloudtrain.job.model import merged, overrides_of
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.plans.processes import Process
-from cloudtrain.targets.common.compiling import Problems, hyperparameter_argv, resolve_hyperparameters, resolve_text
+from cloudtrain.targets.common.compiling import Problems, arguments_of, resolve_text
 from cloudtrain.targets.contract import Service, Target, TargetFacts
 from cloudtrain.targets.settings import TargetSettings
 
@@ -82,8 +82,7 @@ class FolderTarget(Target):
         paths |= {own.replace("/", "."): path for own, path in written.items()} | {"outputs.model": written["model"]}
         env = {f"CLOUDTRAIN_{word.replace('s.', '_').upper()}": path for word, path in paths.items() if "." in word}
         env |= {"CLOUDTRAIN_MODEL_DIR": written["model"], "CLOUDTRAIN_CHECKPOINT_DIR": written["checkpoint"]}
-        arguments = hyperparameter_argv(resolve_hyperparameters(job, paths))
-        script = [context.account.python, "-u", job.entry_point, *arguments]
+        script = [context.account.python, "-u", job.entry_point, *arguments_of(job, paths)]
         argv = script if job.command is None else ["bash", "-c", resolve_text(job.command, paths)]
         compiled = {
             "archive": f"{root}/bundles/{bundle.sha256}/sourcedir.tar.gz",
