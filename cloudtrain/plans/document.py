@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -106,15 +107,22 @@ _CHARACTERS = (
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"  # more format characters; tags (hidden text)
 )
 
-UNSEEN = re.compile(f"[{_CHARACTERS}]")
-"""A character that controls a terminal or is invisible, except tab and line feed, which are layout."""
 
-_UNSEEN_OR_LAYOUT = re.compile(f"[{_CHARACTERS}\t\n]")
+@cache
+def _unseen(layout: str = "") -> re.Pattern[str]:
+    """Return the pattern of a character that controls a terminal or is invisible, except tab and line feed, which are
+    `layout`. Compiling it takes longer than most commands print, and few texts need it."""
+    return re.compile(f"[{_CHARACTERS}{layout}]")
 
-_REDRAWS = re.compile(r"\x1b\[(?:[012]?K|\d*A|\?25[hl])")
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.replace("\n", "").isprintable()
+
+
+_REDRAWS = r"\x1b\[(?:[012]?K|\d*A|\?25[hl])"
 """Escapes that progress bars write besides carriage returns: erase the line, move up, hide and show the cursor."""
 
-_COLOUR = re.compile(
+_COLOUR = (
     r"(\x1b\[(?:(?:0?[0-479]|2[1-9]|[34][0-79]|9[0-7]|10[0-7]|[34]8[;:]5[;:]\d{1,3}"
     r"|[34]8[;:]2(?:[;:]\d{1,3}){3})(?:;(?=\d)|(?=m)))*m)"
 )
@@ -125,27 +133,25 @@ _RESET = "\x1b[0m"
 
 def visible(text: str) -> str:
     """Escape every invisible character in a text except line breaks. Tabs become spaces."""
-    if text.isascii() and text.isprintable():
-        return text
-    return UNSEEN.sub(_escape_match, text.expandtabs(4))
+    return text if _is_plain(text) else _unseen().sub(_escape_match, text.expandtabs(4))
 
 
 def on_one_line(text: str) -> str:
     """Escape every invisible character in a text, including line breaks and tabs, so that it fits into one line."""
     if text.isascii() and text.isprintable():
         return text
-    return _UNSEEN_OR_LAYOUT.sub(_escape_match, text)
+    return _unseen("\t\n").sub(_escape_match, text)
 
 
 def visible_json(text: str) -> str:
     """Escape invisible characters in a JSON document. The result parses to the same data."""
-    return UNSEEN.sub(_in_json, text)
+    return text if _is_plain(text) else _unseen().sub(_in_json, text)
 
 
 def visible_yaml(text: str) -> str:
     """Escape invisible characters in a YAML document. Every string with such characters must already be in double
     quotes."""
-    return UNSEEN.sub(_in_shell, text)
+    return text if _is_plain(text) else _unseen().sub(_in_shell, text)
 
 
 def visible_output(text: str, *, color: bool) -> str:
@@ -153,9 +159,9 @@ def visible_output(text: str, *, color: bool) -> str:
     bar was redrawn on the line, only its last state is kept."""
     if text.isascii() and text.isprintable():
         return text
-    text = _REDRAWS.sub("", text.rstrip("\r").rpartition("\r")[2])
-    parts = _COLOUR.split(text)  # text and colours alternate
-    pieces = [part if index % 2 else UNSEEN.sub(_escape_match, part) for index, part in enumerate(parts)]
+    text = re.sub(_REDRAWS, "", text.rstrip("\r").rpartition("\r")[2])
+    parts = re.split(_COLOUR, text)  # text and colours alternate
+    pieces = [part if index % 2 else _unseen().sub(_escape_match, part) for index, part in enumerate(parts)]
     if not color or len(parts) == 1:
         return "".join(pieces[::2])
     return "".join(pieces) + _RESET
@@ -165,7 +171,7 @@ def shell_word(text: str) -> str:
     """Quote a word for a shell. Invisible characters are escaped between `$'` and `'` (bash, zsh)."""
     if on_one_line(text) == text:
         return shlex.quote(text)
-    return "$'" + _UNSEEN_OR_LAYOUT.sub(_in_shell, text.replace("\\", "\\\\").replace("'", "\\'")) + "'"
+    return "$'" + _unseen("\t\n").sub(_in_shell, text.replace("\\", "\\\\").replace("'", "\\'")) + "'"
 
 
 def _escape_match(match: re.Match[str]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from cloudtrain.errors import TargetError
-from cloudtrain.plans.document import UNSEEN, shell_word, visible, visible_yaml
+from cloudtrain.plans.document import shell_word, visible, visible_yaml
 from cloudtrain.plans.plan import Plan
 from cloudtrain.targets.azureml.compile.job import SERVICES
 from cloudtrain.targets.azureml.compile.parts import duration_seconds, duration_text, parse_label
@@ -501,7 +501,7 @@ def _scalar(dumper: Any, text: str) -> Any:
     """Newlines stay newlines. Other characters that YAML takes for line ends, and invisible characters, need double
     quotes, because only double quotes can escape them.
     """
-    style = '"' if UNSEEN.search(text) else "|" if "\n" in text else None
+    style = '"' if visible_yaml(text) != text else "|" if "\n" in text else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
