@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import typer
 
 from cloudtrain.cli import options
+from cloudtrain.cli.terminal import print_json, show
 from cloudtrain.errors import CloudtrainError, TargetUnavailable
 from cloudtrain.job.model import format_size
 from cloudtrain.system.files import folder_size
@@ -254,7 +255,6 @@ def doctor_command(json: options.Json = False) -> None:
     Example:
       cloudtrain doctor
     """
-    from cloudtrain.cli.terminal import print_json, show
     from cloudtrain.plans.document import LEVEL_STYLE, Document, Notice, Span, Table
 
     findings = examine()

@@ -3,32 +3,162 @@ run."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
+from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from cloudtrain.cli.failures import EXIT_INTERRUPTED
-from cloudtrain.cli.live import LineFormat
-from cloudtrain.cli.runs import EVERY_LINE, Selection
+from cloudtrain.cli.options import LogLevel
+from cloudtrain.cli.runs import goes_on, status_json
 from cloudtrain.cli.terminal import OutputError, print_json, say, show, typed
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.plans.states import RunState
+from cloudtrain.errors import CloudtrainError, UsageError
+from cloudtrain.job.model import format_size
+from cloudtrain.plans.document import Document, Notice, visible_json, visible_output
+from cloudtrain.plans.states import LogLine, Metrics, RunState, RunStatus
+from cloudtrain.plans.status import duration_of, metrics_text, number
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.run import Run
-    from cloudtrain.plans.states import LogLine, RunStatus
+
+    OnStatus = Callable[[RunStatus], None] | None
 
 
-# The result of a run as text, as JSON and as an exit code.
+# Selection of the printed lines of a run's output, by pattern, time or level.
+
+
+_WORDS = {
+    LogLevel.warning: r"\b(?:WARN|WARNING|ERROR|CRITICAL|FATAL)\b|\b\w*(?:Warning|Error|Exception)\b:",
+    LogLevel.error: r"\b(?:ERROR|CRITICAL|FATAL)\b|\b\w*(?:Error|Exception)\b:",
+}
+"""The levels as Python's logging, warnings and exceptions write them."""
+
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+class Selection(NamedTuple):
+    """The conditions that a line must meet to be printed. Default: no condition."""
+
+    pattern: re.Pattern[str] | None = None
+    since: float | None = None
+    """Seconds since the epoch."""
+    level: LogLevel | None = None
+
+    def of(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
+        """Yield the lines that meet all conditions. All lines of a traceback count as an error."""
+        open_tracebacks: set[tuple[int, int | None, str]] = set()
+        for line in lines:
+            if (
+                (self.since is None or line.time >= self.since)
+                and (self.pattern is None or self.pattern.search(line.text))
+                and (self.level is None or _is_grave(line, self.level, open_tracebacks))
+            ):
+                yield line
+
+
+EVERY_LINE = Selection()
+
+
+def _is_grave(line: LogLine, level: LogLevel, open_tracebacks: set[tuple[int, int | None, str]]) -> bool:
+    source = (line.instance, line.rank, line.stream)
+    if _TRACEBACK in line.text:
+        open_tracebacks.add(source)
+        return True
+    if source in open_tracebacks:
+        if line.text[:1] not in (" ", "\t", ""):  # the exception itself ends it
+            open_tracebacks.discard(source)
+        return True
+    return re.search(_WORDS[level], line.text) is not None
+
+
+def pattern_of(text: str) -> re.Pattern[str]:
+    """Compile a regular expression that the user typed.
+
+    Raises:
+        UsageError: the text is not a regular expression.
+    """
+    try:
+        return re.compile(text)
+    except re.error as error:
+        hint = f"to search for the text itself, put a backslash before special characters: `{re.escape(text)}`"
+        raise UsageError(f"`{text}` is not a regular expression: {error}", hint=hint, code="CT901") from None
+
+
+def instance_number(text: str) -> int:
+    """Return the number of an instance, counted from 0. The text is that number, or a host name of SageMaker such as
+    `algo-1`, which is instance 0.
+
+    Raises:
+        UsageError: the text is neither a number nor a host name.
+    """
+    host = text.removeprefix("algo-")
+    if re.fullmatch("[0-9]{1,9}", host) and (host == text or int(host) > 0):
+        return int(host) - (host != text)
+    raise UsageError(
+        f"`{text}` is not a valid instance",
+        hint="write the instance's number, counted from 0, or on SageMaker its host name, such as `algo-1`",
+    )
+
+
+# The printed form of a line of a run's output.
+
+
+class LineFormat(NamedTuple):
+    """How lines are printed: with which prefix, raw or escaped, or as JSON."""
+
+    prefix: bool = True
+    timestamps: bool = False
+    as_json: bool = False
+    raw: bool = False
+    """Print the line unchanged. A terminal obeys the control characters in it."""
+    color: bool = False
+    """Keep the colours that the line itself contains."""
+
+    def text(self, line: LogLine) -> str:
+        """Return the printed form of a line, without the line break. If the text of `line` contains line
+        breaks, each part gets the prefix."""
+        if self.as_json:
+            content = {name: value for name, value in line.__dict__.items() if name != "values"}
+            if line.values is not None:
+                content["values"] = {name: value if isfinite(value) else None for name, value in line.values.items()}
+            return visible_json(json.dumps(content, ensure_ascii=False))
+        lead = self.lead(line)
+        return "\n".join(lead + part for part in self.parts(line))
+
+    def parts(self, line: LogLine) -> list[str]:
+        """Return the text of `line`, split at its line breaks; without `raw`, each part is escaped for a terminal."""
+        parts = line.text.split("\n")
+        return parts if self.raw else [visible_output(part, color=self.color) for part in parts]
+
+    def lead(self, line: LogLine) -> str:
+        """Return the prefix of the line, such as `2026-11-21T08:13:31.250Z [rank 0] `."""
+        parts = []
+        if self.timestamps:
+            parts.append(_utc(line.time))
+        if self.prefix:
+            parts.append(f"[rank {line.rank}]" if line.rank is not None else f"[instance {line.instance}]")
+        return "".join(f"{part} " for part in parts)
+
+
+def _utc(seconds: float) -> str:
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds % 1 * 1000):03d}Z"
 
 
 def exit_code(status: RunStatus) -> int:
     """Return 0 if the run succeeded, else 1."""
     return 0 if status.state is RunState.SUCCEEDED else 1
+
+
+# The result of a run as text, as JSON and as an exit code.
 
 
 def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None = None) -> None:
@@ -39,7 +169,6 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
     if status.state is RunState.STOPPED and status.started is None and status.reason and not run.is_sweep:
         say(f"`{run.name}` was stopped: {status.reason}")
         return  # no process has started, so there is nothing to read or download
-    from cloudtrain.plans.status import metrics_text
 
     values = _of_sweep(status) if run.is_sweep else metrics_text(metrics or status.metrics)
     word = "was stopped" if status.state is RunState.STOPPED else str(status.state)
@@ -62,8 +191,6 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
 
 def _of_sweep(status: RunStatus) -> str:
     """Return the summary of a sweep: `trial 7 is the best, accuracy 0.97; 2 of 40 trials failed`."""
-    from cloudtrain.plans.status import number
-
     progress = ("trials", "ended", "running", "best_trial")
     values = [f"{name} {number(value)}" for name, value in status.metrics.items() if name not in progress]
     best = status.metrics.get("best_trial")
@@ -71,46 +198,7 @@ def _of_sweep(status: RunStatus) -> str:
     return "; ".join([*words, *([status.reason] if status.reason else [])])
 
 
-def goes_on(run: Run) -> None:
-    """Print that the run continues, and the commands that stop and follow it."""
-    say(
-        "",
-        f"`{run.name}` continues",
-        f"stop it with: {typed('cloudtrain', 'stop', run.name)}",
-        f"follow it with: {typed('cloudtrain', 'logs', run.name, '-f')}",
-    )
-
-
-def status_json(run: Run, status: RunStatus) -> dict[str, Any]:
-    """Return a run and its status as JSON data."""
-    return {
-        "name": run.name,
-        "ref": str(run.ref),
-        "target": run.target,
-        "job": run.job_name,
-        "state": str(status.state),
-        "reason": status.reason,
-        "created": run.created,
-        "started": status.started,
-        "ended": status.ended,
-        "failed_rank": status.failed_rank,
-        "exit_code": status.exit_code,
-        "restarts": status.restarts,
-        "metrics": status.metrics,
-        "details": list(status.details),
-        "transitions": [item._asdict() for item in status.transitions],
-        "billable_seconds": status.billable_seconds,
-        "cost": status.cost,
-        "saved": status.saved,
-        "page": status.page,
-        "queue_place": status.queue_place,
-        "directory": None if run.directory is None else str(run.directory),
-    }
-
-
 def _report_failure(run: Run, status: RunStatus) -> None:
-    from cloudtrain.plans.document import Document, Notice
-
     word = "was lost" if status.state is RunState.LOST else "failed"
     rank = ["--rank", str(status.failed_rank)] if status.failed_rank is not None else []
     reason = f": {status.reason}" if status.reason else ""
@@ -124,7 +212,6 @@ def _report_failure(run: Run, status: RunStatus) -> None:
 
 
 def _after(status: RunStatus) -> str:
-    from cloudtrain.plans.status import duration_of
 
     return f" after {duration_of(status)}" if status.started is not None and status.ended is not None else ""
 
@@ -140,8 +227,6 @@ def _working_files(run: Run) -> dict[str, Path]:
 
 def _words_of(work: Mapping[str, Path]) -> str:
     """Return a line with the number of working files and the name of the largest one, which may be the model."""
-    from cloudtrain.job.model import format_size
-
     sizes = {name: file.stat().st_size for name, file in work.items() if file.exists()}
     largest = max(sizes, key=sizes.__getitem__, default="")
     count = "1 file" if len(sizes) == 1 else f"{len(sizes)} files"
@@ -164,10 +249,6 @@ def _downloads_of(run: Run, status: RunStatus, *, has_work: bool) -> str:
 
 def _has_files(folder: str) -> bool:
     return Path(folder).is_dir() and any(Path(folder).iterdir()) if folder else False
-
-
-if TYPE_CHECKING:
-    OnStatus = Callable[[RunStatus], None] | None
 
 
 def follow(run: Run, *, as_json: bool = False, skip: int = 0) -> int:
@@ -288,8 +369,6 @@ def _print(
 
 def _write(lines: Iterable[LogLine], form: LineFormat, stream: TextIO) -> dict[str, float]:
     """Print and flush every line, so that a pipe's reader gets it at once. Return the last value of each metric."""
-    from cloudtrain.plans.states import Metrics
-
     latest: dict[str, float] = {}
     metrics = Metrics()
     for line in lines:
@@ -297,3 +376,31 @@ def _write(lines: Iterable[LogLine], form: LineFormat, stream: TextIO) -> dict[s
         stream.flush()
         latest |= metrics.of(line) or {}
     return latest
+
+
+# The progress of an upload as one line on a terminal. Without a terminal, nothing is printed.
+
+_PAUSE = 0.1
+"""Seconds between two drawings of the line."""
+
+
+def upload_progress() -> Callable[[int, int], None] | None:
+    """Return a function that takes the bytes sent and the total, and draws the progress; None if stderr is not a
+    terminal."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return None
+    lock, drawn = threading.Lock(), 0.0
+
+    def show(sent: int, total: int) -> None:
+        nonlocal drawn
+        with lock:  # parts of a large upload report from several threads
+            now = time.monotonic()
+            if sent < total and now - drawn < _PAUSE:
+                return
+            drawn = now
+            share = sent / total if total else 1.0
+            end = "\n" if sent >= total else ""
+            sys.stderr.write(f"\r\033[Kuploading: {share:4.0%} of {format_size(total)}{end}")
+            sys.stderr.flush()
+
+    return show

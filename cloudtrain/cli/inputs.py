@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     from cloudtrain.job.file import JobFile
     from cloudtrain.plans.plan import Plan
 
-_OF_THE_JOB = {
-    "instances": "resources.instance_count",
-    "processes_per_instance": "distribution.processes_per_instance",
-}
+_OF_THE_JOB = {"instances": "resources.instance_count", "processes_per_instance": "distribution.processes_per_instance"}
 """Options of the local target, each with the job field that has the same meaning on a cloud."""
 
 _OF_THE_TARGET = {

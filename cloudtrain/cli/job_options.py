@@ -144,8 +144,7 @@ class SubmitOptions(NamedTuple):
         ),
     ] = None
     parallel: Annotated[
-        int | None,
-        typer.Option("--parallel", min=1, metavar="N", help="With --each: N runs at a time. Default: 1."),
+        int | None, typer.Option("--parallel", min=1, metavar="N", help="With --each: N runs at a time. Default: 1.")
     ] = None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import redirect_stderr
+from enum import Enum
 from io import StringIO
 from pathlib import Path
 from typing import Annotated
@@ -171,6 +172,12 @@ TargetName = Annotated[
         autocompletion=targets,
     ),
 ]
+TargetOfRuns = Annotated[
+    str | None,
+    typer.Option(
+        "--target", "-t", metavar="TARGET", help="All runs on this target, by any user.", autocompletion=targets
+    ),
+]
 Profile = Annotated[
     str | None, typer.Option("--profile", metavar="NAME", help="A profile in cloudtrain.toml.", show_default=False)
 ]
@@ -194,3 +201,10 @@ Ignore = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+class LogLevel(str, Enum):
+    """The lowest severity of printed lines."""
+
+    warning = "warning"
+    error = "error"

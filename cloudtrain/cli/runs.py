@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
-from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
-from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 import cloudtrain as ct
 from cloudtrain.cli.terminal import say, typed
 from cloudtrain.errors import UsageError
-from cloudtrain.job.model import parse_duration
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.run import Run
-    from cloudtrain.plans.states import LogLine
+    from cloudtrain.plans.states import RunStatus
 
 
 def run_named(name: str) -> Run:
@@ -50,99 +46,18 @@ def confirm(question: str) -> bool:
     return sys.stdin.isatty() and typer.confirm(question, err=True)
 
 
-def instance_number(text: str) -> int:
-    """Return the number of an instance, counted from 0. The text is that number, or a host name of SageMaker such as
-    `algo-1`, which is instance 0.
-
-    Raises:
-        UsageError: the text is neither a number nor a host name.
-    """
-    host = text.removeprefix("algo-")
-    if re.fullmatch("[0-9]{1,9}", host) and (host == text or int(host) > 0):
-        return int(host) - (host != text)
-    raise UsageError(
-        f"`{text}` is not a valid instance",
-        hint="write the instance's number, counted from 0, or on SageMaker its host name, such as `algo-1`",
-    )
-
-
 def seconds_of(text: str) -> float:
     """Convert a duration such as `10m` to seconds.
 
     Raises:
         UsageError: the text is not a duration.
     """
+    from cloudtrain.job.model import parse_duration
+
     try:
         return float(parse_duration(text))
     except ValueError as error:
         raise UsageError(str(error), hint="write a number with a unit: `90s`, `10m`, `2h`") from None
-
-
-# Selection of the printed lines of a run's output, by pattern, time or level.
-
-
-class LogLevel(str, Enum):
-    """The lowest severity of printed lines."""
-
-    warning = "warning"
-    error = "error"
-
-
-_WORDS = {
-    LogLevel.warning: re.compile(r"\b(?:WARN|WARNING|ERROR|CRITICAL|FATAL)\b|\b\w*(?:Warning|Error|Exception)\b:"),
-    LogLevel.error: re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|\b\w*(?:Error|Exception)\b:"),
-}
-"""The levels as Python's logging, warnings and exceptions write them."""
-
-_TRACEBACK = "Traceback (most recent call last)"
-
-
-class Selection(NamedTuple):
-    """The conditions that a line must meet to be printed. Default: no condition."""
-
-    pattern: re.Pattern[str] | None = None
-    since: float | None = None
-    """Seconds since the epoch."""
-    level: LogLevel | None = None
-
-    def of(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
-        """Yield the lines that meet all conditions. All lines of a traceback count as an error."""
-        open_tracebacks: set[tuple[int, int | None, str]] = set()
-        for line in lines:
-            if (
-                (self.since is None or line.time >= self.since)
-                and (self.pattern is None or self.pattern.search(line.text))
-                and (self.level is None or _is_grave(line, self.level, open_tracebacks))
-            ):
-                yield line
-
-
-EVERY_LINE = Selection()
-
-
-def _is_grave(line: LogLine, level: LogLevel, open_tracebacks: set[tuple[int, int | None, str]]) -> bool:
-    source = (line.instance, line.rank, line.stream)
-    if _TRACEBACK in line.text:
-        open_tracebacks.add(source)
-        return True
-    if source in open_tracebacks:
-        if line.text[:1] not in (" ", "\t", ""):  # the exception itself ends it
-            open_tracebacks.discard(source)
-        return True
-    return _WORDS[level].search(line.text) is not None
-
-
-def pattern_of(text: str) -> re.Pattern[str]:
-    """Compile a regular expression that the user typed.
-
-    Raises:
-        UsageError: the text is not a regular expression.
-    """
-    try:
-        return re.compile(text)
-    except re.error as error:
-        hint = f"to search for the text itself, put a backslash before special characters: `{re.escape(text)}`"
-        raise UsageError(f"`{text}` is not a regular expression: {error}", hint=hint, code="CT901") from None
 
 
 def moment_of(text: str) -> float:
@@ -153,6 +68,7 @@ def moment_of(text: str) -> float:
         UsageError: the text is not a time.
     """
     from cloudtrain.errors import UsageError
+    from cloudtrain.job.model import parse_duration
 
     try:
         return time.time() - parse_duration(text)
@@ -163,3 +79,40 @@ def moment_of(text: str) -> float:
     except (ValueError, OverflowError, OSError):
         hint = "write how long ago, for example `10m`, or a time, for example `2026-11-22T10:00`"
         raise UsageError(f"`{text}` is not a time", hint=hint, code="CT901") from None
+
+
+def status_json(run: Run, status: RunStatus) -> dict[str, Any]:
+    """Return a run and its status as JSON data."""
+    return {
+        "name": run.name,
+        "ref": str(run.ref),
+        "target": run.target,
+        "job": run.job_name,
+        "state": str(status.state),
+        "reason": status.reason,
+        "created": run.created,
+        "started": status.started,
+        "ended": status.ended,
+        "failed_rank": status.failed_rank,
+        "exit_code": status.exit_code,
+        "restarts": status.restarts,
+        "metrics": status.metrics,
+        "details": list(status.details),
+        "transitions": [item._asdict() for item in status.transitions],
+        "billable_seconds": status.billable_seconds,
+        "cost": status.cost,
+        "saved": status.saved,
+        "page": status.page,
+        "queue_place": status.queue_place,
+        "directory": None if run.directory is None else str(run.directory),
+    }
+
+
+def goes_on(run: Run) -> None:
+    """Print that the run continues, and the commands that stop and follow it."""
+    say(
+        "",
+        f"`{run.name}` continues",
+        f"stop it with: {typed('cloudtrain', 'stop', run.name)}",
+        f"follow it with: {typed('cloudtrain', 'logs', run.name, '-f')}",
+    )

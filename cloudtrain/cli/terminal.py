@@ -1,4 +1,7 @@
-"""Output of commands: data on stdout, everything else on stderr, colours only on a terminal."""
+"""Output of commands: data on stdout, everything else on stderr, colours only on a terminal.
+
+Every command imports this module first, so it loads the layout of documents only when there is something to print.
+"""
 
 from __future__ import annotations
 
@@ -9,41 +12,55 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO, runtime_checkable
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from cloudtrain.errors import CloudtrainError, UsageError
-from cloudtrain.plans.document import Document, Text, on_one_line, shell_word, to_text, visible_json
+from cloudtrain.errors import CloudtrainError
 
 if TYPE_CHECKING:
-    from cloudtrain.machines.overlay import Refreshed
-    from cloudtrain.targets.settings import Settings
+    from cloudtrain.plans.document import Cell, Document
 
 
 def show(document: Document, stream: TextIO, *, width: int | None = None) -> None:
     """Print a document with the width and colours of the stream. `width` is for a stream that is not a terminal."""
+    from cloudtrain.plans.document import to_text
 
     stream.write(to_text(document, width=width_of(stream) or width, color=has_color(stream)))
     stream.flush()
 
 
+def show_table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """Print a table on stdout."""
+    from cloudtrain.plans.document import Document, Table
+
+    show(Document([Table(tuple(headers), list(rows))]), sys.stdout)
+
+
 def say(*lines: str) -> None:
     """Print a message for the user on stderr, one line per argument. Literals are in backticks."""
+    from cloudtrain.plans.document import Document, Text, on_one_line
+
     show(Document([Text("\n".join(map(on_one_line, lines)))]), sys.stderr)
 
 
 def typed(*words: str) -> str:
     """Return a command line in backticks, quoted so that it can be copied into a shell."""
+    from cloudtrain.plans.document import shell_word
+
     return f"`{' '.join(map(shell_word, words))}`"
 
 
 def print_lines(lines: Iterable[str]) -> None:
     """Print data on stdout, one item per line, with invisible characters escaped. `--json` prints the exact data."""
+    from cloudtrain.plans.document import on_one_line
+
     sys.stdout.writelines(f"{on_one_line(line)}\n" for line in lines)
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
     """Print one JSON document on stdout, with `indent=None` on one line. NaN and infinity become null."""
     import json
+
+    from cloudtrain.plans.document import visible_json
 
     text = json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
     sys.stdout.write(visible_json(text) + "\n")
@@ -54,17 +71,18 @@ def print_csv(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> None
     leading `'`. `--json` prints the exact data."""
     from csv import DictWriter
 
-    shown = {name: _cell(name) for name in columns}
+    from cloudtrain.plans.document import on_one_line
+
+    def cell(value: Any) -> Any:
+        if not isinstance(value, (str, dict, list, tuple)):
+            return value
+        text = on_one_line(str(value))
+        return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+    shown = {name: cell(name) for name in columns}
     writer = DictWriter(sys.stdout, list(shown.values()), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({shown[name]: _cell(value) for name, value in row.items()} for row in rows)
-
-
-def _cell(value: Any) -> Any:
-    if not isinstance(value, (str, dict, list, tuple)):
-        return value
-    text = on_one_line(str(value))
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+    writer.writerows({shown[name]: cell(value) for name, value in row.items()} for row in rows)
 
 
 def _finite(value: Any) -> Any:
@@ -172,57 +190,3 @@ class _Stdout(_Stderr):
             raise error
         message = f"stdout cannot be written: {error.strerror}"
         raise OutputError(message, hint="free disk space, or redirect the output to another disk") from error
-
-
-# `cloudtrain instances --refresh`: ask a target's service for its current instance types and prices.
-
-_NAMED = 5
-"""The most new types that a line names."""
-
-
-@runtime_checkable
-class CanRefresh(Protocol):
-    """A service that can list its current instance types and prices."""
-
-    def refresh_catalogue(self, settings: Any) -> Refreshed:
-        """Ask the service for its types, write them into the user's configuration folder, and return what was written.
-
-        Raises:
-            TargetError: the target does not answer, or the credentials lack the permission.
-            SettingsError: required account settings are missing.
-        """
-        ...
-
-
-def refresh_types(target: str, profile: str | None) -> Iterator[str]:
-    """Refresh the target's table of types, and yield lines that report the result.
-
-    Raises:
-        UsageError: the target's service cannot list its types.
-        TargetError: the target does not answer, or the credentials lack the permission.
-        SettingsError: required account settings are missing.
-    """
-    from cloudtrain.targets.registry import service_of
-    from cloudtrain.targets.settings import load_settings
-
-    settings = load_settings()
-    service = service_of(target, settings)
-    if not isinstance(service, CanRefresh):
-        able = " or ".join(f"`--target {name}`" for name in _able(settings))
-        message = f"the types of `{target}` cannot be refreshed, because their table is part of cloudtrain"
-        raise UsageError(message, hint=f"use {able}" if able else "upgrade cloudtrain for a newer table")
-    done = service.refresh_catalogue(settings.target(target, profile=profile))
-    yield f"{done.types} types of {done.location} written to {done.file}"
-    if done.added:
-        named = ", ".join(f"`{name}`" for name in done.added[:_NAMED])
-        more = f" and {len(done.added) - _NAMED} more" if len(done.added) > _NAMED else ""
-        yield f"new in the catalogue: {named}{more}"
-    yield from done.notes
-
-
-def _able(settings: Settings) -> Iterator[str]:
-    """Return the names of the targets whose services can list their types."""
-    from cloudtrain.system.plugins import all_targets
-    from cloudtrain.targets.registry import service_of
-
-    return (each.name for each in all_targets() if isinstance(service_of(each.name, settings), CanRefresh))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloudtrain.cli import options
+from cloudtrain.cli.terminal import print_json, say, show, typed
+from cloudtrain.errors import UsageError, shortened
 
 if TYPE_CHECKING:
     from cloudtrain.adoption.proof import Adoption
@@ -35,8 +37,7 @@ def adopt_command(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="With --write: replace files that exist.")] = False,
     python: Annotated[
-        str | None,
-        typer.Option("--python", metavar="PATH", help="The Python interpreter to run the script with."),
+        str | None, typer.Option("--python", metavar="PATH", help="The Python interpreter to run the script with.")
     ] = None,
     args: Annotated[
         str | None,
@@ -97,8 +98,6 @@ def _words(text: str | None) -> list[str]:
     """
     from shlex import split
 
-    from cloudtrain.errors import UsageError
-
     try:
         return split(text or "")
     except ValueError as error:
@@ -114,8 +113,6 @@ def _may_run(source: str, python: str | None) -> bool:
     Raises:
         typer.Exit: the user answers no (exit code 2).
     """
-    from cloudtrain.cli.terminal import say, typed
-
     say(
         f"To adopt {typed(source)}, cloudtrain runs it with {typed(python or sys.executable)} up to its first job:",
         "in a copy of its folder, with another home folder, without credentials and without the network.",
@@ -134,7 +131,6 @@ def _show(found: Adoption, write: Path | None, *, force: bool, json: bool) -> No
     Raises:
         typer.Exit: the two requests differ (exit code 1).
     """
-    from cloudtrain.cli.terminal import print_json, say
     from cloudtrain.plans.document import visible
 
     if write is not None:
@@ -161,7 +157,6 @@ def _settings_as_comments(found: Adoption) -> str:
 
 
 def _say_comparison(found: Adoption) -> None:
-    from cloudtrain.cli.terminal import say, show
     from cloudtrain.plans.document import Document, Table, Text
 
     if found.equal and not found.comparison.renewed:
@@ -182,7 +177,5 @@ def _say_comparison(found: Adoption) -> None:
 
 def _short(value: object) -> str:
     from json import dumps
-
-    from cloudtrain.errors import shortened
 
     return shortened(value if isinstance(value, str) else dumps(value, ensure_ascii=False), 60)

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
 import typer
 
 from cloudtrain.cli import options
+from cloudtrain.cli.terminal import print_json, say, show
+from cloudtrain.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from cloudtrain.machines.choose import Query
+    from cloudtrain.machines.overlay import Refreshed
     from cloudtrain.machines.table import InstanceType
 
 
@@ -46,10 +49,28 @@ def _all_interconnects(_: str) -> Iterable[str]:
     return INTERCONNECTS
 
 
+_Price = Annotated[
+    float | None,
+    typer.Option(
+        "--max-price", metavar="USD", help="Only types that cost at most this much per hour.", show_default=False
+    ),
+]
+_Sort = Annotated[
+    str,
+    typer.Option(
+        "--sort",
+        metavar="KEY",
+        show_default=False,
+        autocompletion=_offer(_all_orders),
+        help="Sort by price (default; cheapest first), name, or gpus, gpu-memory, vcpus, memory, network (largest "
+        "first).",
+    ),
+]
+
+
 def instances_command(
     name: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME]", help="A type to show in full.", autocompletion=_offer(_all_names)),
+        str | None, typer.Argument(metavar="[NAME]", help="A type to show in full.", autocompletion=_offer(_all_names))
     ] = None,
     target: Annotated[
         str | None,
@@ -92,23 +113,8 @@ def instances_command(
             help="Only types with at least this much memory per GPU, for example 40g.",
         ),
     ] = None,
-    max_price: Annotated[
-        float | None,
-        typer.Option(
-            "--max-price", metavar="USD", help="Only types that cost at most this much per hour.", show_default=False
-        ),
-    ] = None,
-    sort: Annotated[
-        str,
-        typer.Option(
-            "--sort",
-            metavar="KEY",
-            show_default=False,
-            autocompletion=_offer(_all_orders),
-            help="Sort by price (default; cheapest first), name, or gpus, gpu-memory, vcpus, memory, network (largest "
-            "first).",
-        ),
-    ] = "price",
+    max_price: _Price = None,
+    sort: _Sort = "price",
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Show all matching types, not only the first.")
     ] = False,
@@ -146,38 +152,60 @@ def instances_command(
       [sagemaker."ml.p5.48xlarge"]
       price = 55.04
     """
-    from dataclasses import asdict
-
-    from cloudtrain.cli.tables import one_type, type_table
-    from cloudtrain.cli.terminal import print_json, say, show
-    from cloudtrain.machines.choose import Query, select
+    from cloudtrain.machines.choose import Query
 
     target = target or _default_target()
     if refresh:
-        from cloudtrain.cli.terminal import refresh_types
-
-        say(*refresh_types(target, profile))
+        say(*_refresh_types(target, profile))
     if _lists_nodes(target, name, profile, json=json):
         return
     every = _types(target)
     query = Query(gpu, gpus, interconnect, _gib(min_gpu_memory), max_price)
     _check(every, query, sort)
-    if name is not None:
-        _refuse_filters(name, query)
-        instance = _type_named(name, every)
-        print_json(asdict(instance)) if json else show(one_type(instance), sys.stdout)
-        return
-    types = every if retired else [instance for instance in every if not instance.retired]
-    found = select(types, query, sort)
-    shown = found if everything else found[:count]
-    if json:
-        print_json([asdict(instance) for instance in shown])
-    elif shown:
-        show(type_table(shown), sys.stdout)
-    gone = len(select(every, query)) - len(found)
-    if not found:
+    if name is None:
+        types = every if retired else [instance for instance in every if not instance.retired]
+        _list_types(types, every, query, sort, None if everything else count, as_json=json)
+    else:
+        _show_type(name, every, query, as_json=json)
+
+
+def _show_type(name: str, types: Sequence[InstanceType], query: Query, *, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from cloudtrain.cli.tables import one_type
+
+    for field in query.tests():
+        flag = _flag(field)
+        raise UsageError(f"`{name}` is one type, so `{flag}` has no effect", hint=f"remove `{flag}`", code="CT902")
+    instance = _type_named(name, types)
+    print_json(asdict(instance)) if as_json else show(one_type(instance), sys.stdout)
+
+
+def _list_types(
+    types: Sequence[InstanceType],
+    every: Sequence[InstanceType],
+    query: Query,
+    sort: str,
+    count: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the first `count` of the `types` that match. `every` includes the types that are no longer offered."""
+    from dataclasses import asdict
+
+    from cloudtrain.cli.tables import type_table
+    from cloudtrain.machines.choose import select
+
+    matches = select(types, query, sort)
+    first = matches[:count]
+    if as_json:
+        print_json([asdict(instance) for instance in first])
+    elif first:
+        show(type_table(first), sys.stdout)
+    gone = len(select(every, query)) - len(matches)
+    if not matches:
         _say_nothing(types, query, gone)
-    elif lines := [*_more(len(shown), len(found), types, query, gone), *([] if json else [_note(shown)])]:
+    elif lines := [*_more(len(first), len(matches), types, query, gone), *([] if as_json else [_note(first)])]:
         say(*lines)
 
 
@@ -191,8 +219,6 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
     from dataclasses import asdict
 
     from cloudtrain.cli.tables import node_table
-    from cloudtrain.cli.terminal import print_json, show
-    from cloudtrain.errors import UsageError
     from cloudtrain.machines.table import ListsNodes, table_of
     from cloudtrain.system.plugins import target_names
     from cloudtrain.targets.registry import service_of, target_of
@@ -221,7 +247,6 @@ def _types(target: str) -> Sequence[InstanceType]:
 
     from platformdirs import user_config_path
 
-    from cloudtrain.errors import UsageError, did_you_mean
     from cloudtrain.machines.overlay import apply_overlay, load_overlays
     from cloudtrain.machines.table import instance_types, tables
     from cloudtrain.system.plugins import target_names
@@ -237,7 +262,6 @@ def _types(target: str) -> Sequence[InstanceType]:
 
 
 def _gib(size: str | None) -> float | None:
-    from cloudtrain.errors import UsageError
     from cloudtrain.job.model import parse_size
 
     if size is None:
@@ -255,7 +279,6 @@ def _check(types: Sequence[InstanceType], query: Query, sort: str) -> None:
     Raises:
         UsageError: a value is not valid; the hint names the nearest valid one.
     """
-    from cloudtrain.errors import UsageError, did_you_mean
     from cloudtrain.machines.choose import INTERCONNECTS, ORDERS
     from cloudtrain.machines.table import has_gpu, unknown_gpu
 
@@ -271,16 +294,7 @@ def _check(types: Sequence[InstanceType], query: Query, sort: str) -> None:
         raise UsageError(f"there is no sort key `{sort}`", hint=did_you_mean(sort, ORDERS))
 
 
-def _refuse_filters(name: str, query: Query) -> None:
-    from cloudtrain.errors import UsageError
-
-    for field in query.tests():
-        flag = _flag(field)
-        raise UsageError(f"`{name}` is one type, so `{flag}` has no effect", hint=f"remove `{flag}`", code="CT902")
-
-
 def _type_named(name: str, types: Sequence[InstanceType]) -> InstanceType:
-    from cloudtrain.errors import UsageError
     from cloudtrain.machines.table import name_keys
 
     target = types[0].target
@@ -313,7 +327,6 @@ def _elsewhere(name: str, target: str) -> str | None:
 def _nearest(name: str, target: str, known: Sequence[str]) -> str:
     """Return a hint for an unknown type: the most similar type or how to list all types, and the target's explanation
     of the name if it has one."""
-    from cloudtrain.errors import did_you_mean
     from cloudtrain.machines.table import name_keys, tables
 
     table = tables()[target]
@@ -366,7 +379,6 @@ def _note(types: Sequence[InstanceType]) -> str:
 
 def _say_nothing(types: Sequence[InstanceType], query: Query, gone: int) -> None:
     """Print why no type matches: how many would match without each filter, or that the filters exclude each other."""
-    from cloudtrain.cli.terminal import say
     from cloudtrain.machines.choose import count_unpriced, without_each
 
     lines = ["no instance type matches"]
@@ -384,3 +396,50 @@ def _say_nothing(types: Sequence[InstanceType], query: Query, gone: int) -> None
 
 def _flag(field: str) -> str:
     return "--" + field.replace("_", "-")
+
+
+# `cloudtrain instances --refresh`: ask a target's service for its current instance types and prices.
+
+_MOST_NAMED = 5
+"""The most new types that a line names."""
+
+
+@runtime_checkable
+class CanRefresh(Protocol):
+    """A service that can list its current instance types and prices."""
+
+    def refresh_catalogue(self, settings: Any) -> Refreshed:
+        """Ask the service for its types, write them into the user's configuration folder, and return what was written.
+
+        Raises:
+            TargetError: the target does not answer, or the credentials lack the permission.
+            SettingsError: required account settings are missing.
+        """
+        ...
+
+
+def _refresh_types(target: str, profile: str | None) -> Iterator[str]:
+    """Refresh the target's table of types, and yield lines that report the result.
+
+    Raises:
+        UsageError: the target's service cannot list its types.
+        TargetError: the target does not answer, or the credentials lack the permission.
+        SettingsError: required account settings are missing.
+    """
+    from cloudtrain.targets.registry import all_targets, service_of
+    from cloudtrain.targets.settings import load_settings
+
+    settings = load_settings()
+    service = service_of(target, settings)
+    if not isinstance(service, CanRefresh):
+        services = ((each.name, service_of(each.name, settings)) for each in all_targets())
+        able = " or ".join(f"`--target {name}`" for name, service in services if isinstance(service, CanRefresh))
+        message = f"the types of `{target}` cannot be refreshed, because their table is part of cloudtrain"
+        raise UsageError(message, hint=f"use {able}" if able else "upgrade cloudtrain for a newer table")
+    done = service.refresh_catalogue(settings.target(target, profile=profile))
+    yield f"{done.types} types of {done.location} written to {done.file}"
+    if done.added:
+        named = ", ".join(f"`{name}`" for name in done.added[:_MOST_NAMED])
+        more = f" and {len(done.added) - _MOST_NAMED} more" if len(done.added) > _MOST_NAMED else ""
+        yield f"new in the catalogue: {named}{more}"
+    yield from done.notes

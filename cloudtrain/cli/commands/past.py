@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import cloudtrain as ct
 from cloudtrain.cli import options
+from cloudtrain.cli.runs import moment_of, run_named
+from cloudtrain.cli.terminal import print_csv, print_json, print_lines, say, show, show_table
+from cloudtrain.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +37,6 @@ def show_command(
       cloudtrain show digits-ddp-3f9a --job > again.yaml
       cloudtrain show last --json | jq .git.commit
     """
-    from cloudtrain.cli.runs import run_named
-    from cloudtrain.cli.terminal import print_json, show
     from cloudtrain.plans.document import visible
 
     sent = run_named(name).show()
@@ -73,15 +75,12 @@ def diff_command(
       cloudtrain diff old.yaml new.yaml --target sagemaker
       cloudtrain plan job.yaml --json > plan.json; cloudtrain diff plan.json last
     """
-    import cloudtrain as ct
-    from cloudtrain.cli.terminal import print_json, show
-
-    found = ct.diff(before, after, target, profile=profile)
+    difference = ct.diff(before, after, target, profile=profile)
     if json:
-        print_json(found.to_dict())
-    elif not found.equal:
-        show(found.document(), sys.stdout)
-    if not found.equal:
+        print_json(difference.to_dict())
+    elif not difference.equal:
+        show(difference.document(), sys.stdout)
+    if not difference.equal:
         raise typer.Exit(1)
 
 
@@ -96,16 +95,7 @@ def cost_command(
         str | None,
         typer.Option("--since", metavar="TIME", help="Only runs submitted since a date, or since `30d` ago."),
     ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--target",
-            "-t",
-            metavar="TARGET",
-            help="All runs on this target, by any user.",
-            autocompletion=options.targets,
-        ),
-    ] = None,
+    target: options.TargetOfRuns = None,
     profile: options.Profile = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Do not ask targets for bills; use the data on this machine.")
@@ -127,9 +117,6 @@ def cost_command(
       cloudtrain cost --target sagemaker --since 2026-11-01 --json
     """
     from cloudtrain.api import costs
-    from cloudtrain.cli.runs import moment_of
-    from cloudtrain.cli.terminal import print_csv, print_json
-    from cloudtrain.errors import UsageError, did_you_mean
     from cloudtrain.lifecycle.costs import Sum, grouping, sums, together
 
     group_of = grouping(by)
@@ -158,15 +145,12 @@ def _data(item: Sum) -> dict[str, object]:
 
 
 def _print_table(by: str, groups: Sequence[Sum], whole: Sum) -> None:
-    from cloudtrain.cli.terminal import say, show
-    from cloudtrain.plans.document import Document, Table
-
     if not groups:
         say("no run was submitted in that time; `cloudtrain ps` lists the newest runs")
         return
     rows = [_row(item) for item in ([*groups, whole] if len(groups) > 1 else groups)]
     headers = (by.upper(), "RUNS", "BILLED", "ESTIMATED", "TOTAL", "NO PRICE")
-    show(Document([Table(headers, rows)]), sys.stdout)
+    show_table(headers, rows)
     notes = []
     if whole.estimated_runs:
         notes.append(f"{_runs(whole.estimated_runs)} estimated from the list price and the time from start to end")
@@ -202,9 +186,6 @@ def code_command(
       cloudtrain code last old-code
       cloudtrain code digits-ddp-3f9a /tmp/code
     """
-    from cloudtrain.cli.runs import run_named
-    from cloudtrain.cli.terminal import print_json, print_lines
-
     paths = [str(folder / path) for path in run_named(name).save_code(folder)]
     if json:
         print_json(paths)
@@ -232,10 +213,7 @@ def trials_command(
       cloudtrain trials last --csv > trials.csv
       cloudtrain trials last --json | jq ".[0].reason"
     """
-    from cloudtrain.cli.runs import run_named
     from cloudtrain.cli.tables import ranked, trials_table
-    from cloudtrain.cli.terminal import print_csv, print_json, say, show
-    from cloudtrain.errors import UsageError
     from cloudtrain.lifecycle.sweep_run import sweep_of
     from cloudtrain.plans.document import Document
 

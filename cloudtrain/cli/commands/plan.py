@@ -8,9 +8,15 @@ import typer
 
 from cloudtrain.cli import options
 from cloudtrain.cli.job_options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, with_submit_options
+from cloudtrain.cli.terminal import print_json, say, show, show_table, typed
+from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, more_about
 
 if TYPE_CHECKING:
-    from cloudtrain.plans.plan import Plan
+    from cloudtrain.errors import Problem
+    from cloudtrain.job.codes import ErrorCode
+    from cloudtrain.plans.document import Document
+    from cloudtrain.plans.plan import Finding, Plan
+    from cloudtrain.rules.engine import Rule
 
 
 @with_submit_options(OF_THE_JOB, OF_THE_RUN)
@@ -78,8 +84,6 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
         text = _for_the_tool(plan, form)
         sys.stdout.write(visible(text) if sys.stdout.isatty() else text)  # a file gets every byte
     else:
-        from cloudtrain.cli.terminal import show
-
         show(plan.document(whole=whole), sys.stdout, width=_FILE_WIDTH)
     if plan.errors:
         _say_errors(plan, above=form == "text" and whole)
@@ -88,8 +92,6 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
 
 def _say_upload(plan: Plan, given: SubmitOptions) -> None:
     """Print the command that uploads the code to the path in the request."""
-    from cloudtrain.cli.terminal import say, typed
-
     words = ["--profile", given.profile] if given.profile else []
     words += [word for value in given.set_ or () for word in ("--set", value)]
     words += [given.job, *(given.arguments or ())]
@@ -101,8 +103,6 @@ def _say_upload(plan: Plan, given: SubmitOptions) -> None:
 def _say_errors(plan: Plan, *, above: bool) -> None:
     """Print a line with the codes of the plan's errors, which may have scrolled off the screen. With `above`, the line
     says that the errors are above the request."""
-    from cloudtrain.cli.terminal import say
-
     sys.stdout.flush()
     codes = ", ".join(f"`{code}`" for code in dict.fromkeys(error.code for error in plan.errors))
     count = "1 error" if len(plan.errors) == 1 else f"{len(plan.errors)} errors"
@@ -116,7 +116,6 @@ def _known_format(form: str, target: str) -> str:
     Raises:
         UsageError: no target has this format.
     """
-    from cloudtrain.errors import UsageError, did_you_mean
     from cloudtrain.targets.registry import target_of
 
     if form in options.FORMATS or form in target_of(target).facts.plan_formats:
@@ -134,8 +133,6 @@ def _for_the_tool(plan: Plan, form: str) -> str:
     Raises:
         UsageError: the plan's target does not have this format.
     """
-    from cloudtrain.errors import UsageError
-
     forms = plan.forms()
     if form not in forms:
         hint = ", ".join(f"`{name}`" for name in ("text", "json", "request", *forms))
@@ -176,8 +173,6 @@ def check_command(
       cloudtrain check job.yaml --json
     """
     from cloudtrain.cli import inputs
-    from cloudtrain.cli.terminal import print_json, say, show
-    from cloudtrain.errors import CloudtrainError
     from cloudtrain.plans.document import Document
 
     try:
@@ -201,17 +196,15 @@ def check_command(
         raise typer.Exit(2)
 
 
-def _finding_json(finding: Any) -> dict[str, Any]:
+def _finding_json(finding: Finding) -> dict[str, Any]:
     """Convert a finding to JSON data. `line` is LINE of its position `FILE:LINE:COLUMN`; null without a
     position."""
     line = re.search(r":([0-9]+):[0-9]+$", finding.place or "")
-    return dict(finding._asdict()) | {"level": finding.level.value, "line": int(line[1]) if line else None}
+    return finding._asdict() | {"level": finding.level.value, "line": int(line[1]) if line else None}
 
 
-def _problem_json(problem: Any) -> dict[str, Any]:
+def _problem_json(problem: Problem) -> dict[str, Any]:
     """Convert a problem of an invalid job file to JSON data with the same fields as a finding."""
-    from cloudtrain.errors import more_about
-
     place = problem.file if problem.line is None else f"{problem.file}:{problem.line}:{problem.column}"
     return {
         "code": problem.code,
@@ -225,7 +218,7 @@ def _problem_json(problem: Any) -> dict[str, Any]:
     }
 
 
-class Entry(NamedTuple):
+class Explanation(NamedTuple):
     """The explanation of the code of a rule or of an error."""
 
     code: str
@@ -253,40 +246,44 @@ def explain_command(
       cloudtrain explain            # every rule and error, one per line
       cloudtrain explain CT101
     """
-    from cloudtrain.cli.terminal import print_json, show
-    from cloudtrain.plans.document import Block, Document, Heading, Lines, Table, Text
-
     if code is None:
-        entries = _all()
+        every = _explanations()
         if json:
-            print_json([_as_json(entry) for entry in entries])
-            return
-        rows = [(entry.code, entry.level, entry.summary) for entry in entries]
-        show(Document([Table(("CODE", "LEVEL", "WHAT IT FINDS"), rows)]), sys.stdout)
+            print_json([each._asdict() for each in every])
+        else:
+            show_table(("CODE", "LEVEL", "WHAT IT FINDS"), [(each.code, each.level, each.summary) for each in every])
         return
-    entry = _entry(code)
+    one = _explanation_of(code)
     if json:
-        print_json(_as_json(entry))
-        return
-    blocks: list[Block] = [Heading(f"{entry.code} ({entry.level})"), Text(entry.summary)]
-    for paragraph in entry.explanation.split("\n\n"):
+        print_json(one._asdict())
+    else:
+        show(_page_of(one), sys.stdout)
+
+
+def _page_of(one: Explanation) -> Document:
+    from textwrap import dedent
+
+    from cloudtrain.plans.document import Block, Document, Heading, Lines, Text
+
+    blocks: list[Block] = [Heading(f"{one.code} ({one.level})"), Text(one.summary)]
+    for paragraph in one.explanation.split("\n\n"):
         is_code = paragraph.startswith("    ")
-        blocks.append(Lines(_dedent(paragraph)) if is_code else Text(" ".join(paragraph.split())))
-    if entry.can_be_ignored:
-        blocks.append(Text(f"Accept it in one job with `--ignore {entry.code}`."))
-    show(Document(blocks), sys.stdout)
+        blocks.append(Lines(dedent(paragraph).splitlines()) if is_code else Text(" ".join(paragraph.split())))
+    if one.can_be_ignored:
+        blocks.append(Text(f"Accept it in one job with `--ignore {one.code}`."))
+    return Document(blocks)
 
 
-def _all() -> list[Entry]:
-    """Return the entries of all rules and errors, sorted by code."""
+def _explanations() -> list[Explanation]:
+    """Return the explanations of all rules and errors, sorted by code."""
     from cloudtrain.job.codes import error_codes
     from cloudtrain.rules.engine import all_rules
 
     return sorted([*map(_of_rule, all_rules()), *map(_of_error, error_codes().values())])
 
 
-def _entry(code: str) -> Entry:
-    """Return the entry of the rule or error with this code, in upper or lower case.
+def _explanation_of(code: str) -> Explanation:
+    """Return the explanation of the rule or error with this code, in upper or lower case.
 
     Raises:
         UsageError: no rule or error has this code.
@@ -300,19 +297,9 @@ def _entry(code: str) -> Entry:
     return _of_rule(rule_named(code))
 
 
-def _of_rule(rule: Any) -> Entry:
-    return Entry(rule.code, str(rule.level), rule.summary, rule.explanation, can_be_ignored=True)
+def _of_rule(rule: Rule) -> Explanation:
+    return Explanation(rule.code, str(rule.level), rule.summary, rule.explanation, can_be_ignored=True)
 
 
-def _of_error(error: Any) -> Entry:
-    return Entry(error.code, "error", error.summary, error.explanation, can_be_ignored=False)
-
-
-def _dedent(text: str) -> list[str]:
-    from textwrap import dedent
-
-    return dedent(text).splitlines()
-
-
-def _as_json(entry: Entry) -> dict[str, Any]:
-    return entry._asdict()
+def _of_error(error: ErrorCode) -> Explanation:
+    return Explanation(error.code, "error", error.summary, error.explanation, can_be_ignored=False)

@@ -3,12 +3,23 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import cloudtrain as ct
 from cloudtrain.cli import options
-from cloudtrain.cli.runs import LogLevel
+from cloudtrain.cli.options import LogLevel
+from cloudtrain.cli.runs import goes_on, moment_of, require_consent, run_named, seconds_of, status_json
+from cloudtrain.cli.terminal import has_color, print_json, print_lines, say, show, show_table, typed
+from cloudtrain.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from cloudtrain.lifecycle.run import Run
+    from cloudtrain.plans.document import Cell
+    from cloudtrain.plans.states import RunState, RunStatus
+
+_WHERE = "Only runs whose hyperparameters match: `learning_rate<0.01`. Repeatable."
 
 
 def ps_command(
@@ -26,27 +37,10 @@ def ps_command(
     ] = None,
     job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Only runs of this job.")] = None,
     tag: Annotated[
-        list[str] | None,
-        typer.Option("--tag", metavar="NAME=VALUE", help="Only runs with this tag. Repeatable."),
+        list[str] | None, typer.Option("--tag", metavar="NAME=VALUE", help="Only runs with this tag. Repeatable.")
     ] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--where",
-            metavar="COMPARISON",
-            help="Only runs whose hyperparameters match: `learning_rate<0.01`. Repeatable.",
-        ),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--target",
-            "-t",
-            metavar="TARGET",
-            help="All runs on this target, by any user.",
-            autocompletion=options.targets,
-        ),
-    ] = None,
+    where: Annotated[list[str] | None, typer.Option("--where", metavar="COMPARISON", help=_WHERE)] = None,
+    target: options.TargetOfRuns = None,
     profile: options.Profile = None,
     rehearsals: Annotated[
         bool, typer.Option("--rehearsals", help="Also show ended rehearsals (included in --all).")
@@ -69,14 +63,8 @@ def ps_command(
       cloudtrain ps --target sagemaker --state running
       cloudtrain ps -n 100 --json | jq -r '.[].name'
     """
-    import cloudtrain as ct
-    from cloudtrain.cli.follow import status_json
-    from cloudtrain.cli.terminal import print_json, say, show
-    from cloudtrain.plans.document import Document, Table
-
-    limit = None if everything else count
     runs = ct.runs(
-        limit=limit,
+        limit=None if everything else count,
         states=_states_of(active, state),
         job=job,
         target=target,
@@ -89,13 +77,7 @@ def ps_command(
     if json:
         print_json([status_json(run, run.last_status) | ({"size": run.size} if size else {}) for run in runs])
     elif runs:
-        now = time.time()
-        columns = ("NAME", "STATE", "TARGET", "AGE", "DURATION", *(["SIZE"] if size else []))
-        table = Table(columns, [(*_row(run, now), *([_size(run)] if size else [])) for run in runs])
-        show(Document([table]), sys.stdout)
-        for run in runs:
-            if run.waits:
-                say(f"`{run.name}`: {run.last_status.reason}")
+        _print_runs(runs, with_size=size)
         if len(runs) == count and not everything:
             there = f" --target {target}" if target else ""
             say(f"the newest {count}; `cloudtrain ps --all{there}` lists all runs")
@@ -105,8 +87,25 @@ def ps_command(
         say(_nothing(active, state, job, labelled=bool(tag or where)))
 
 
-def _states_of(active: bool, state: str | None) -> list[Any]:
-    from cloudtrain.errors import UsageError, did_you_mean
+def _print_runs(runs: list[Run], *, with_size: bool) -> None:
+    from cloudtrain.job.model import format_duration, format_size
+    from cloudtrain.plans.status import duration_of, state_cell
+
+    now = time.time()
+    rows: list[tuple[Cell, ...]] = []
+    for run in runs:
+        status = run.last_status
+        age = format_duration(int(max(0, now - run.created)))
+        state = state_cell(status.state, status.queue_place)
+        size = [format_size(run.size) if run.size is not None else ""] if with_size else []
+        rows.append((run.name, state, run.target, age, duration_of(status, now), *size))
+    show_table(("NAME", "STATE", "TARGET", "AGE", "DURATION", *(["SIZE"] if with_size else [])), rows)
+    for run in runs:
+        if run.waits:
+            say(f"`{run.name}`: {run.last_status.reason}")
+
+
+def _states_of(active: bool, state: str | None) -> list[RunState]:
     from cloudtrain.plans.states import RunState
 
     if state is None:
@@ -124,8 +123,6 @@ def _tag(text: str) -> tuple[str, str]:
     Raises:
         UsageError: the text has no `=`.
     """
-    from cloudtrain.errors import UsageError
-
     key, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"`{text}` is not a tag", hint=f"write name and value: `--tag {text}=VALUE`", code="CT901")
@@ -141,21 +138,6 @@ def _nothing(active: bool, state: str | None, job: str | None, *, labelled: bool
     return f"there is no run{what} yet; start one with `cloudtrain submit bundled:digits_ddp`"
 
 
-def _row(run: Any, now: float) -> tuple[Any, ...]:
-    from cloudtrain.job.model import format_duration
-    from cloudtrain.plans.status import duration_of, state_cell
-
-    status = run.last_status
-    age = format_duration(int(max(0, now - run.created)))
-    return (run.name, state_cell(status.state, status.queue_place), run.target, age, duration_of(status, now))
-
-
-def _size(run: Any) -> str:
-    from cloudtrain.job.model import format_size
-
-    return "" if run.size is None else format_size(run.size)
-
-
 def status_command(name: options.RunName, json: options.Json = False) -> None:
     """Show the state of a run and why it failed.
 
@@ -167,33 +149,33 @@ def status_command(name: options.RunName, json: options.Json = False) -> None:
       cloudtrain status digits-ddp-3f9a
       cloudtrain status last --json | jq -r .state
     """
-    from cloudtrain.cli.follow import status_json
-    from cloudtrain.cli.runs import run_named
-    from cloudtrain.cli.terminal import print_json, show
-    from cloudtrain.plans.status import run_document
-
     run = run_named(name)
     status = run.status()
     if run.is_sweep:
-        from cloudtrain.cli.tables import sweep_document
-        from cloudtrain.lifecycle.sweep_run import sweep_of
-
-        sweep = sweep_of(run)
-        trials = sweep.trials()
-        cost = sweep.cost(status, trials)
-        if json:
-            money = {"cost": None, "cost_left": None} if cost is None else {"cost": cost.spent, "cost_left": cost.left}
-            print_json(status_json(run, status) | money)
-            return
-        more = {"sweep": run.job_name, "continues": sweep.continues, "folder": run.directory}
-        rows = {name: str(value) for name, value in more.items() if value is not None}
-        show(sweep_document(run.name, str(run.ref), status, trials, sweep.objective, rows, cost), sys.stdout)
-        return
-    if json:
+        _print_sweep(run, status, as_json=json)
+    elif json:
         print_json(status_json(run, status))
+    else:
+        from cloudtrain.plans.status import run_document
+
+        folder = {"folder": str(run.directory)} if run.directory is not None else {}
+        show(run_document(run.name, str(run.ref), status, {"job": run.job_name} | folder), sys.stdout)
+
+
+def _print_sweep(run: Run, status: RunStatus, *, as_json: bool) -> None:
+    from cloudtrain.cli.tables import sweep_document
+    from cloudtrain.lifecycle.sweep_run import sweep_of
+
+    sweep = sweep_of(run)
+    trials = sweep.trials()
+    cost = sweep.cost(status, trials)
+    if as_json:
+        money = {"cost": None, "cost_left": None} if cost is None else {"cost": cost.spent, "cost_left": cost.left}
+        print_json(status_json(run, status) | money)
         return
-    folder = {"folder": str(run.directory)} if run.directory is not None else {}
-    show(run_document(run.name, str(run.ref), status, {"job": run.job_name} | folder), sys.stdout)
+    more = {"sweep": run.job_name, "continues": sweep.continues, "folder": run.directory}
+    rows = {name: str(value) for name, value in more.items() if value is not None}
+    show(sweep_document(run.name, str(run.ref), status, trials, sweep.objective, rows, cost), sys.stdout)
 
 
 def wait_command(
@@ -213,9 +195,7 @@ def wait_command(
       cloudtrain wait last && cloudtrain download last model/
       cloudtrain wait digits-ddp-3f9a --timeout 2h
     """
-    from cloudtrain.cli.follow import exit_code, goes_on, report_end, status_json
-    from cloudtrain.cli.runs import run_named, seconds_of
-    from cloudtrain.cli.terminal import print_json
+    from cloudtrain.cli.follow import exit_code, report_end
 
     limit = None if timeout is None else seconds_of(timeout)
     run = run_named(name)
@@ -253,9 +233,6 @@ def stop_command(
       cloudtrain stop last
       cloudtrain stop digits-ddp-3f9a --wait
     """
-    from cloudtrain.cli.runs import require_consent, run_named
-    from cloudtrain.cli.terminal import say
-
     runs = [run_named(name) for name in names]
     for run in runs:
         if run.can_stop:
@@ -291,15 +268,11 @@ def logs_command(
     tail: Annotated[
         int | None,
         typer.Option(
-            "--tail",
-            min=0,
-            metavar="N",
-            help="Only the newest N lines; with --follow, new lines after them.",
+            "--tail", min=0, metavar="N", help="Only the newest N lines; with --follow, new lines after them."
         ),
     ] = None,
     grep: Annotated[
-        str | None,
-        typer.Option("--grep", metavar="REGEX", help="Only lines that this regular expression matches."),
+        str | None, typer.Option("--grep", metavar="REGEX", help="Only lines that this regular expression matches.")
     ] = None,
     since: Annotated[
         str | None,
@@ -341,14 +314,10 @@ def logs_command(
       cloudtrain logs last --level error --since 10m
       cloudtrain logs last --no-prefix > run.log
     """
-    from cloudtrain.cli import follow as following
-    from cloudtrain.cli.live import LineFormat
-    from cloudtrain.cli.runs import Selection, instance_number, moment_of, pattern_of, run_named
-    from cloudtrain.cli.terminal import has_color
+    from cloudtrain.cli.follow import LineFormat, Selection, instance_number, pattern_of, print_logs
 
-    selection = Selection(
-        None if grep is None else pattern_of(grep), None if since is None else moment_of(since), level
-    )
+    pattern = None if grep is None else pattern_of(grep)
+    selection = Selection(pattern, None if since is None else moment_of(since), level)
     only = None if instance is None else instance_number(instance)
     run = run_named(name)
     if trial is not None:
@@ -357,7 +326,7 @@ def logs_command(
         run = sweep_of(run).trial(trial)
     prefix = prefix and not run.is_sweep
     form = LineFormat(prefix=prefix, timestamps=timestamps, as_json=json, raw=raw, color=has_color(sys.stdout))
-    code = following.print_logs(run, form, follow=follow, rank=rank, instance=only, tail=tail, selection=selection)
+    code = print_logs(run, form, follow=follow, rank=rank, instance=only, tail=tail, selection=selection)
     raise typer.Exit(code)
 
 
@@ -397,8 +366,6 @@ def download_command(
       cloudtrain download last work/
       cloudtrain download digits-ddp-3f9a --to results
     """
-    from cloudtrain.cli.runs import run_named
-    from cloudtrain.cli.terminal import print_json, print_lines, say, typed
     from cloudtrain.lifecycle.run import bundled, is_new, leave_out, source_of
 
     run = run_named(name)

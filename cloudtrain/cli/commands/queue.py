@@ -1,15 +1,18 @@
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.app import CONTEXT, Command
+from cloudtrain.cli.runs import confirm, require_consent, run_named, seconds_of
+from cloudtrain.cli.terminal import print_json, print_lines, say, show_table
+from cloudtrain.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.run import Run
@@ -54,28 +57,33 @@ def queue(
       cloudtrain queue move digits-ddp-3f9a --before digits-ddp-7c21
       cloudtrain queue drop digits-ddp-3f9a
     """
-    from cloudtrain.errors import UsageError
-
     if ctx.invoked_subcommand is not None:
         if target is not None or json:
             flag, name = "--json" if json else "--target", ctx.invoked_subcommand
             raise UsageError(f"`{flag}` has no effect with `{name}`", hint=f"remove `{flag}`", code="CT902")
         return
-    from cloudtrain.cli.terminal import print_json, say, show
     from cloudtrain.lifecycle.find import queue_of
-    from cloudtrain.plans.document import Document, Table
     from cloudtrain.targets.settings import load_settings
 
     settings = load_settings()
-    found = queue_of(target or settings.default_target, settings).queue()
-    now = time.time()
+    runs = queue_of(target or settings.default_target, settings).queue()
     if json:
-        print_json([_as_json(item) for item in found])
-    elif found:
-        columns = ("PLACE", "NAME", "NEEDS", "HAS", "PRIORITY", "SINCE")
-        show(Document([Table(columns, [_row(item, now) for item in found])]), sys.stdout)
+        print_json([_as_json(run) for run in runs])
+    elif runs:
+        _print_queue(runs)
     else:
         say("the queue is empty; `cloudtrain submit job.yaml --queue` adds a run")
+
+
+def _print_queue(runs: Sequence[QueuedRun]) -> None:
+    from cloudtrain.job.model import format_duration
+
+    now, rows = time.time(), []
+    for run in runs:
+        place = "" if run.place is None else str(run.place)
+        since = format_duration(int(max(0, now - run.since)))
+        rows.append((place, run.ref.name, run.needs, run.has, str(run.priority), since))
+    show_table(("PLACE", "NAME", "NEEDS", "HAS", "PRIORITY", "SINCE"), rows)
 
 
 @queue_command.command(cls=Command)
@@ -97,10 +105,6 @@ def move(
       cloudtrain queue move digits-ddp-3f9a --first
       cloudtrain queue move digits-ddp-3f9a --before digits-ddp-7c21
     """
-    from cloudtrain.cli.runs import run_named
-    from cloudtrain.cli.terminal import say
-    from cloudtrain.errors import UsageError
-
     if first + last + (before is not None) != 1:
         raise UsageError(
             "the new position is missing", hint="add `--first`, `--last` or `--before OTHER`", code="CT902"
@@ -133,9 +137,6 @@ def drop(
     Example:
       cloudtrain queue drop digits-ddp-3f9a
     """
-    from cloudtrain.cli.runs import require_consent, run_named
-    from cloudtrain.cli.terminal import say
-
     runs = [run_named(name) for name in names]
     for run in runs:
         require_consent("queue drop", run)
@@ -145,7 +146,6 @@ def drop(
 
 
 def _queue_of(run: Run) -> KeepsQueue:
-    from cloudtrain.errors import UsageError
     from cloudtrain.lifecycle.find import queue_of
     from cloudtrain.targets.settings import load_settings
 
@@ -153,14 +153,6 @@ def _queue_of(run: Run) -> KeepsQueue:
         hint = f"`cloudtrain queue` lists them by name, and `cloudtrain stop {run.name}` ends the sweep"
         raise UsageError(f"`{run.name}` is a sweep, and only its trials wait in the queue", hint=hint, code="CT940")
     return queue_of(run.target, load_settings())
-
-
-def _row(item: QueuedRun, now: float) -> tuple[Any, ...]:
-    from cloudtrain.job.model import format_duration
-
-    place = "" if item.place is None else str(item.place)
-    since = format_duration(int(max(0, now - item.since)))
-    return (place, item.ref.name, item.needs, item.has, str(item.priority), since)
 
 
 def _as_json(item: QueuedRun) -> dict[str, Any]:
@@ -212,10 +204,6 @@ def prune_command(
       cloudtrain prune --state failed --state stopped --yes
       cloudtrain prune --job digits-ddp --keep 3 --by test_accuracy --dry-run
     """
-    import cloudtrain as ct
-    from cloudtrain.cli.runs import confirm, seconds_of
-    from cloudtrain.cli.terminal import print_lines, say
-    from cloudtrain.errors import UsageError
     from cloudtrain.lifecycle.cleaning import clean
     from cloudtrain.targets.settings import load_settings
 
@@ -227,38 +215,47 @@ def prune_command(
         raise UsageError(
             "no option selects runs to remove", hint="write for example `cloudtrain prune --older-than 30d`"
         )
-    ended = [run for run in ct.runs(limit=None, states=_states(state), job=job) if run.last_status.state.is_final]
-    found = ended if keep is None else _beyond(ended, keep, by)
-    if older_than is not None:
-        before = time.time() - seconds_of(older_than)
-        found = [run for run in found if (run.last_status.ended or run.created) < before]
-    if larger_than is not None:
-        least = _size(larger_than)
-        found = [run for run in found if (run.size or 0) > least]
+    matches = _ended_runs(state, job, keep=keep, by=by, older_than=older_than, larger_than=larger_than)
     if dry_run:
-        print_lines(run.name for run in found)
-        if not found:
+        print_lines(run.name for run in matches)
+        if not matches:
             say("no run matches; nothing would be removed")
         return
-    if found and not (yes or confirm(f"remove {_count(found)}?")):
-        raise UsageError(
-            f"{_count(found)} would be removed; nothing was removed",
-            hint="add `--yes` to remove, or `--dry-run` to list",
-        )
-    for run in found:
+    count = f"{len(matches)} run{'' if len(matches) == 1 else 's'}"
+    if matches and not (yes or confirm(f"remove {count}?")):
+        hint = "add `--yes` to remove, or `--dry-run` to list"
+        raise UsageError(f"{count} would be removed; nothing was removed", hint=hint)
+    for run in matches:
         run.remove()
         print_lines([run.name])
     clean(load_settings().state_dir)
-    if not found:
+    if not matches:
         say("no run matches; nothing was removed")
 
 
-def _count(runs: list[Run]) -> str:
-    return f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
+def _ended_runs(
+    state: Iterable[str] | None,
+    job: str | None,
+    *,
+    keep: int | None,
+    by: str | None,
+    older_than: str | None,
+    larger_than: str | None,
+) -> list[Run]:
+    """Return the ended runs that meet all conditions; see the options of `prune`."""
+    runs = [run for run in ct.runs(limit=None, states=_states(state), job=job) if run.last_status.state.is_final]
+    if keep is not None:
+        runs = _beyond(runs, keep, by)
+    if older_than is not None:
+        before = time.time() - seconds_of(older_than)
+        runs = [run for run in runs if (run.last_status.ended or run.created) < before]
+    if larger_than is not None:
+        least = _size(larger_than)
+        runs = [run for run in runs if (run.size or 0) > least]
+    return runs
 
 
 def _states(names: Iterable[str] | None) -> list[RunState]:
-    from cloudtrain.errors import UsageError, did_you_mean
     from cloudtrain.plans.states import RunState
 
     final = [state for state in RunState if state.is_final]
@@ -276,8 +273,6 @@ def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
     Raises:
         UsageError: no run has the metric, so the best runs are unknown.
     """
-    from cloudtrain.errors import UsageError, did_you_mean
-
     found: list[Run] = []
     reported = {name for run in runs for name in run.status().metrics} if by is not None else set()
     if by is not None and runs and by.removeprefix("-") not in reported:
@@ -299,7 +294,6 @@ def _rank(value: float | None, sign: float) -> tuple[bool, float]:
 
 
 def _size(text: str) -> int:
-    from cloudtrain.errors import UsageError
     from cloudtrain.job.model import parse_size
 
     try:
@@ -329,9 +323,6 @@ def rm_command(
       cloudtrain rm digits-ddp-3f9a
       cloudtrain rm last
     """
-    from cloudtrain.cli.runs import require_consent, run_named
-    from cloudtrain.cli.terminal import print_lines
-
     runs = {run.name: run for run in map(run_named, names)}
     for run in runs.values():
         require_consent("rm", run)

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.job_options import SubmitOptions, with_submit_options
+from cloudtrain.cli.terminal import print_json, say, show
+from cloudtrain.errors import UsageError
 from cloudtrain.system.plugins import DEFAULT_TARGET
 
 if TYPE_CHECKING:
@@ -64,7 +67,6 @@ def rehearse_command(
       cloudtrain rehearse job.yaml --emulate sagemaker --at-step 100
       cloudtrain rehearse last --json
     """
-    from cloudtrain.cli.terminal import print_json, show
     from cloudtrain.lifecycle.curves import TOLERANCE
     from cloudtrain.lifecycle.rehearse import RehearsalOptions, rehearse
 
@@ -80,10 +82,7 @@ def rehearse_command(
 
 def _whole(given: SubmitOptions) -> Run:
     """Return the uninterrupted run of the rehearsal. If the user names a run, return this run; for a job, run it."""
-    import cloudtrain as ct
     from cloudtrain.cli import inputs
-    from cloudtrain.cli.terminal import say
-    from cloudtrain.errors import UsageError
     from cloudtrain.lifecycle.rehearse import run_whole
     from cloudtrain.system.processes import listening
 
@@ -107,11 +106,7 @@ def _whole(given: SubmitOptions) -> Run:
             code="CT905",
         )
     submit = partial(
-        ct.submit,
-        target=target,
-        profile=given.profile,
-        ignore=list(given.ignore or ()),
-        place_of=file.place_of,
+        ct.submit, target=target, profile=given.profile, ignore=list(given.ignore or ()), place_of=file.place_of
     )
     with listening(say):
         return run_whole(file.job, submit, on_stage=_say_stage)
@@ -135,8 +130,6 @@ _STAGES = {
 
 
 def _say_stage(stage: str, run: Run, step: int | None) -> None:
-    from cloudtrain.cli.terminal import say
-
     say(_STAGES[stage].format(name=run.name, step=step))
 
 

@@ -8,8 +8,11 @@ from typing import Annotated
 
 import typer
 
+import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.app import CONTEXT, Command
+from cloudtrain.cli.terminal import print_json, print_lines, say, show_table, typed
+from cloudtrain.errors import UsageError, did_you_mean
 
 _TEMPLATE = """\
 # yaml-language-server: $schema={schema}
@@ -75,9 +78,7 @@ def init_command(
       cloudtrain init --script src/train.py
       cloudtrain init jobs/big.yaml --script src/train.py --name big
     """
-    from cloudtrain.cli.terminal import print_lines, say, typed
     from cloudtrain.code.ignore import IGNORE_FILE
-    from cloudtrain.errors import UsageError
 
     if path.is_dir():
         hint = f"{typed('cloudtrain', 'init', str(path / 'job.yaml'))} writes a job file there"
@@ -138,8 +139,6 @@ def _check_name(name: str) -> str:
     Raises:
         JobError: the name is not valid.
     """
-    import cloudtrain as ct
-
     return ct.TrainingJob(name=name, entry_point="train.py").name
 
 
@@ -163,7 +162,6 @@ def _distribution(script: Path) -> str:
     The line is for torch if the script cannot be read, and a comment if the script imports no library for distributed
     training.
     """
-    from cloudtrain.errors import UsageError
     from cloudtrain.job.script import distribution_of
 
     try:
@@ -220,7 +218,6 @@ def schema_command(
       # first line of job.yaml, for editors with the YAML language server:
       # yaml-language-server: $schema=job.schema.json
     """
-    from cloudtrain.cli.terminal import print_json
     from cloudtrain.job.schema import job_schema
 
     print_json(job_schema(kind.value))
@@ -239,7 +236,7 @@ ScriptName = Annotated[
 
 
 @scripts_command.callback()
-def scripts() -> None:
+def scripts_root() -> None:
     """List, show and copy the bundled training scripts.
 
     \b
@@ -252,25 +249,22 @@ def scripts() -> None:
 
 
 @scripts_command.command("list", cls=Command)
-def list_(json: options.Json = False) -> None:
+def list_all_scripts(json: options.Json = False) -> None:
     """List the bundled scripts."""
-    from cloudtrain.cli.terminal import print_json, show
     from cloudtrain.code.bundled import list_scripts
-    from cloudtrain.plans.document import Document, Table
 
-    found = list_scripts()
+    scripts = list_scripts()
     if json:
-        print_json([{"name": item.name, "path": str(item.path), "summary": item.summary} for item in found])
+        print_json([{"name": item.name, "path": str(item.path), "summary": item.summary} for item in scripts])
     else:
-        show(Document([Table(("NAME", "SUMMARY"), [(item.name, item.summary) for item in found])]), sys.stdout)
+        show_table(("NAME", "SUMMARY"), [(script.name, script.summary) for script in scripts])
 
 
-@scripts_command.command(cls=Command)
-def show(
+@scripts_command.command("show", cls=Command)
+def show_script(
     name: ScriptName,
     file: Annotated[
-        str,
-        typer.Option("--file", metavar="FILE", help="The file to print. Default: train.py.", show_default=False),
+        str, typer.Option("--file", metavar="FILE", help="The file to print. Default: train.py.", show_default=False)
     ] = "train.py",
 ) -> None:
     """Print a file of a bundled script.
@@ -281,7 +275,6 @@ def show(
       cloudtrain scripts show digits_ddp --file job.yaml
     """
     from cloudtrain.code.bundled import script_files, script_path
-    from cloudtrain.errors import UsageError, did_you_mean
 
     files = script_files(name)
     if file not in files:
@@ -303,7 +296,6 @@ def copy(
     Example:
       cloudtrain scripts copy digits_ddp my-training
     """
-    from cloudtrain.cli.terminal import print_lines, say, typed
     from cloudtrain.code.bundled import copy_script, script_path
 
     folder = copy_script(name, destination if destination is not None else Path(script_path(name).name))

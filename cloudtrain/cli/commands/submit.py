@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.job_options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, with_submit_options
+from cloudtrain.cli.runs import goes_on, require_consent, run_named
+from cloudtrain.cli.terminal import OutputError, print_json, print_lines, say, show, show_table, typed, width_of
+from cloudtrain.errors import UsageError
+from cloudtrain.system.processes import listening
 
 if TYPE_CHECKING:
     from cloudtrain.job.file import JobFile
@@ -62,10 +67,13 @@ def submit_command(
       cloudtrain submit job.yaml --target sagemaker --upload-only
       cloudtrain submit job.yaml --target sagemaker --profile research --detach
     """
-    from cloudtrain.cli import inputs
+    from cloudtrain.cli import follow, inputs
 
     if upload_only:
-        _alone("--upload-only", {"--dry-run": dry_run, "--detach": detach, "--queue": given.queue is not None})
+        for option, is_used in (("--dry-run", dry_run), ("--detach", detach), ("--queue", given.queue is not None)):
+            if is_used:
+                message = f"`--upload-only` starts no run, so `{option}` has no effect"
+                raise UsageError(message, hint=f"remove `{option}`", code="CT902")
     file = inputs.job_of(given)
     target = inputs.target_of(given)
     if given.pin:
@@ -80,26 +88,14 @@ def submit_command(
         return
     on_run = print_detached(json) if detach else print_followed
     run = _send(file, target, given, on_run, online=not offline, quiet=quiet)
-    if detach:
-        return
-    from cloudtrain.cli.follow import follow
-
-    raise typer.Exit(follow(run, as_json=json))
+    if not detach:
+        raise typer.Exit(follow.follow(run, as_json=json))
 
 
 def _send(
-    file: JobFile,
-    target: Where,
-    given: SubmitOptions,
-    on_run: Callable[[Run], None],
-    *,
-    online: bool,
-    quiet: bool,
+    file: JobFile, target: Where, given: SubmitOptions, on_run: Callable[[Run], None], *, online: bool, quiet: bool
 ) -> Run:
-    import cloudtrain as ct
-    from cloudtrain.cli.live import upload_progress
-    from cloudtrain.cli.terminal import say
-    from cloudtrain.system.processes import listening
+    from cloudtrain.cli.follow import upload_progress
 
     try:
         with listening(say):
@@ -121,20 +117,9 @@ def _send(
         raise
 
 
-def _alone(option: str, others: dict[str, bool]) -> None:
-    from cloudtrain.errors import UsageError
-
-    for other in (name for name, given in others.items() if given):
-        message = f"`{option}` starts no run, so `{other}` has no effect"
-        raise UsageError(message, hint=f"remove `{other}`", code="CT902")
-
-
 def _upload(file: JobFile, target: Where, given: SubmitOptions, *, as_json: bool) -> None:
     """Upload code and data, and print their destinations on stdout."""
-    import cloudtrain as ct
-    from cloudtrain.cli.live import upload_progress
-    from cloudtrain.cli.terminal import print_json, print_lines, say
-    from cloudtrain.system.processes import listening
+    from cloudtrain.cli.follow import upload_progress
 
     with listening(say):
         plan = ct.upload(
@@ -151,8 +136,6 @@ def _upload(file: JobFile, target: Where, given: SubmitOptions, *, as_json: bool
 def show_plan(plan: Plan) -> None:
     """Show the plan's summary and findings on stderr. A plan with errors is not shown, because the error message lists
     its findings."""
-    from cloudtrain.cli.terminal import show
-
     if not plan.errors:
         show(plan.document(whole=False), sys.stderr)
         sys.stderr.write("\n")
@@ -164,7 +147,6 @@ def show_changes(changes: Changes | None) -> None:
         return
     from textwrap import wrap
 
-    from cloudtrain.cli.terminal import width_of
     from cloudtrain.plans.document import on_one_line
 
     width, shown = width_of(sys.stderr) or 80, list(map(on_one_line, changes.items))
@@ -181,8 +163,6 @@ _MOST_LINES = 3
 
 
 def print_followed(run: Run) -> None:
-    from cloudtrain.cli.terminal import say
-
     _say_history(run)
     say(f"`{run.name}` was submitted; Ctrl-C leaves it running", "")
 
@@ -192,13 +172,10 @@ def print_detached(as_json: bool) -> Callable[[Run], None]:
     because the run exists and costs money."""
 
     def print_run(run: Run) -> None:
-        from cloudtrain.cli.follow import goes_on
-        from cloudtrain.cli.terminal import OutputError, print_json, print_lines, say, typed
-
-        sent = {"name": run.name, "ref": str(run.ref), "target": run.target, "state": str(run.last_status.state)}
+        reply = {"name": run.name, "ref": str(run.ref), "target": run.target, "state": str(run.last_status.state)}
         _say_history(run)
         try:
-            print_json(sent | {"adopted": run.adopted}) if as_json else print_lines([run.name])
+            print_json(reply | {"adopted": run.adopted}) if as_json else print_lines([run.name])
             sys.stdout.flush()
         except (OutputError, BrokenPipeError):
             goes_on(run)
@@ -213,11 +190,12 @@ def print_detached(as_json: bool) -> Callable[[Run], None]:
 def _say_history(run: Run) -> None:
     """Report whether an interrupted command submitted `run`, and whether `run` waits for another run. Also report
     other runs that interrupted commands submitted without reporting them."""
-    from cloudtrain.cli.terminal import say, typed
-
     if run.adopted:
+        from cloudtrain.job.model import format_duration
+
+        age = format_duration(int(max(0, time.time() - run.created)))
         say(
-            f"`{run.name}` was submitted {_ago(run)} by a command that was interrupted before it could report the run; "
+            f"`{run.name}` was submitted {age} ago by a command that was interrupted before it could report the run; "
             "this is the same run",
             "run the same command again to start another one",
         )
@@ -226,12 +204,6 @@ def _say_history(run: Run) -> None:
     for name in run.unreported:
         look = typed("cloudtrain", "status", name)
         say(f"`{name}` was submitted by an interrupted command, which could not report it: {look}")
-
-
-def _ago(run: Run) -> str:
-    from cloudtrain.job.model import format_duration
-
-    return f"{format_duration(int(max(0, time.time() - run.created)))} ago"
 
 
 def rerun_command(
@@ -263,34 +235,29 @@ def rerun_command(
       cloudtrain rerun digits-ddp-3f9a --name digits-again --detach
       cloudtrain rerun digits-lr-3f9a
     """
-    from cloudtrain.cli.follow import follow, lines_so_far
-    from cloudtrain.cli.live import upload_progress
-    from cloudtrain.cli.runs import require_consent, run_named
-    from cloudtrain.cli.terminal import say
+    from cloudtrain.cli.follow import follow, lines_so_far, upload_progress
 
-    found = run_named(run)
-    require_consent("rerun", found)
-    skip = 0 if detach else lines_so_far(found)
+    earlier = run_named(run)
+    require_consent("rerun", earlier)
+    skip = 0 if detach else lines_so_far(earlier)
     try:
-        sent = found.rerun(
+        again = earlier.rerun(
             list(set_ or ()),
             name=name,
             ignore=list(ignore or ()),
             online=not offline,
             on_plan=show_plan,
             on_bytes=upload_progress(),
-            on_run=print_detached(json) if detach else _print_goes_on if found.is_sweep else print_followed,
+            on_run=print_detached(json) if detach else _print_goes_on if earlier.is_sweep else print_followed,
         )
     except KeyboardInterrupt:
         say("", "interrupted while sending; `cloudtrain recover` reports whether the run exists")
         raise
     if not detach:
-        raise typer.Exit(follow(sent, as_json=json, skip=skip))
+        raise typer.Exit(follow(again, as_json=json, skip=skip))
 
 
 def _print_goes_on(sweep: Run) -> None:
-    from cloudtrain.cli.terminal import say
-
     say(f"`{sweep.name}` continues with its failed trials; Ctrl-C leaves it running", "")
 
 
@@ -316,8 +283,6 @@ def continue_command(
       cloudtrain continue last
     """
     from cloudtrain.cli.follow import follow, lines_so_far
-    from cloudtrain.cli.runs import require_consent, run_named
-    from cloudtrain.cli.terminal import say
     from cloudtrain.lifecycle.sweep_run import sweep_of
     from cloudtrain.lifecycle.waiting_run import ChainedRun
 
@@ -353,17 +318,15 @@ def recover_command(json: options.Json = False) -> None:
     Example:
       cloudtrain recover
     """
-    from cloudtrain.cli.terminal import print_json, say, show
     from cloudtrain.lifecycle.find import recover
-    from cloudtrain.plans.document import Document, Table
 
-    def print_found(found: list[Recovered]) -> None:
+    def report(outcomes: list[Recovered]) -> None:
         if json:
-            print_json([item._asdict() for item in found])
-        elif found:
-            show(Document([Table(("NAME", "OUTCOME", "DETAIL"), found)]), sys.stdout)
+            print_json([outcome._asdict() for outcome in outcomes])
+        elif outcomes:
+            show_table(("NAME", "OUTCOME", "DETAIL"), outcomes)
         else:
             say("no submission was interrupted")
         sys.stdout.flush()
 
-    recover(print_found)
+    recover(report)
