@@ -15,7 +15,10 @@ Exit codes:
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
+from typing import NoReturn
 
 
 def command() -> None:
@@ -23,28 +26,35 @@ def command() -> None:
     try:
         main()
     except SystemExit as leaving:
-        from cloudtrain.system.processes import leave_at_once
-
-        leave_at_once(leaving.code)  # type: ignore[arg-type]  # `main` gives a number
+        _leave_at_once(leaving.code)  # type: ignore[arg-type]  # `main` gives a number
 
 
 def main() -> None:
     """Run the command line in `sys.argv` and raise SystemExit with its exit code."""
     try:
-        exit_code = _run(sys.argv[1:])
+        # Most objects that a command imports live until the command ends, so collect after 200,000 new ones, not 700.
+        gc.set_threshold(200_000, 20, 100)
+        from cloudtrain.cli.terminal import mend_streams
+
+        mend_streams()
+        from cloudtrain.cli.app import run_command
+
+        exit_code = run_command(sys.argv[1:])
     except KeyboardInterrupt:  # while the program itself was still being read
         exit_code = 130
     sys.exit(exit_code)
 
 
-def _run(arguments: list[str]) -> int:
-    from cloudtrain.system.processes import collect_rarely, without_pydantic_plugins
+def _leave_at_once(exit_code: int) -> NoReturn:
+    """Exit without unloading the imported modules, which would take 30 ms. Threads are waited for, exit functions are
+    called and output is flushed, as in a normal exit."""
+    import atexit
+    import threading
 
-    collect_rarely()
-    without_pydantic_plugins()
-    from cloudtrain.cli.terminal import mend_streams
-
-    mend_streams()
-    from cloudtrain.cli.app import run_command
-
-    return run_command(arguments)
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads; has no public name
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    finally:
+        os._exit(exit_code)

@@ -123,59 +123,45 @@ def _metavar(param: Any) -> str:
 PROGRAM = "cloudtrain"
 
 
-class Entry(NamedTuple):
-    """The section and the summary of a command in the root help."""
+class CommandRow(NamedTuple):
+    """The section and the summary of a command in the root help, and its module in `cloudtrain.cli.commands`."""
 
     section: str
+    module: str
     summary: str
 
 
 COMMANDS = {
-    "submit": Entry("Send a job", "Check a job, send it, and follow its run."),
-    "plan": Entry("Send a job", "Show exactly what `submit` would send, without sending it."),
-    "check": Entry("Send a job", "Check a job for mistakes before it costs money."),
-    "explain": Entry("Send a job", "Explain a finding or an error by its code."),
-    "instances": Entry("Send a job", "List instance types, or the nodes of a cluster."),
-    "rehearse": Entry("Send a job", "Rehearse a preemption locally: interrupt, resume, compare."),
-    "ps": Entry("Follow runs", "List runs, the newest first."),
-    "queue": Entry("Follow runs", "List, move and drop the runs in a queue."),
-    "status": Entry("Follow runs", "Show the state of a run and why it failed."),
-    "logs": Entry("Follow runs", "Print the output of a run's processes."),
-    "wait": Entry("Follow runs", "Wait until a run has ended."),
-    "stop": Entry("Follow runs", "Stop runs gracefully."),
-    "trials": Entry("Follow runs", "List the trials of a sweep."),
-    "continue": Entry("Follow runs", "Continue a sweep, with more trials if you like."),
-    "download": Entry("Follow runs", "Copy what a run wrote: model, outputs, checkpoint, logs."),
-    "show": Entry("Look back", "Show what was sent: the job, the request and the source."),
-    "diff": Entry("Look back", "Compare two runs, jobs or plans: fields, request and code."),
-    "rerun": Entry("Look back", "Submit a run again with the same code and request."),
-    "code": Entry("Look back", "Write the code of a run into a folder."),
-    "cost": Entry("Look back", "Sum the costs of runs by job, month, target or tag."),
-    "recover": Entry("Follow runs", "Clean up after interrupted submissions."),
-    "rm": Entry("Follow runs", "Remove ended runs from this machine."),
-    "prune": Entry("Follow runs", "Remove old, failed or large runs, and keep the best."),
-    "init": Entry("Start", "Write a first job file."),
-    "adopt": Entry("Start", "Convert a training job of another tool to a job file."),
-    "scripts": Entry("Start", "List, show and copy the bundled training scripts."),
-    "schema": Entry("Start", "Print the JSON Schema of a job file, for editors."),
-    "doctor": Entry("Start", "Show what works on this machine and what is missing."),
+    "submit": CommandRow("Send a job", "submit", "Check a job, send it, and follow its run."),
+    "plan": CommandRow("Send a job", "plan", "Show exactly what `submit` would send, without sending it."),
+    "check": CommandRow("Send a job", "plan", "Check a job for mistakes before it costs money."),
+    "explain": CommandRow("Send a job", "plan", "Explain a finding or an error by its code."),
+    "instances": CommandRow("Send a job", "instances", "List instance types, or the nodes of a cluster."),
+    "rehearse": CommandRow("Send a job", "rehearse", "Rehearse a preemption locally: interrupt, resume, compare."),
+    "ps": CommandRow("Follow runs", "ps", "List runs, the newest first."),
+    "queue": CommandRow("Follow runs", "queue", "List, move and drop the runs in a queue."),
+    "status": CommandRow("Follow runs", "ps", "Show the state of a run and why it failed."),
+    "logs": CommandRow("Follow runs", "ps", "Print the output of a run's processes."),
+    "wait": CommandRow("Follow runs", "ps", "Wait until a run has ended."),
+    "stop": CommandRow("Follow runs", "ps", "Stop runs gracefully."),
+    "trials": CommandRow("Follow runs", "past", "List the trials of a sweep."),
+    "continue": CommandRow("Follow runs", "submit", "Continue a sweep, with more trials if you like."),
+    "download": CommandRow("Follow runs", "ps", "Copy what a run wrote: model, outputs, checkpoint, logs."),
+    "show": CommandRow("Look back", "past", "Show what was sent: the job, the request and the source."),
+    "diff": CommandRow("Look back", "past", "Compare two runs, jobs or plans: fields, request and code."),
+    "rerun": CommandRow("Look back", "submit", "Submit a run again with the same code and request."),
+    "code": CommandRow("Look back", "past", "Write the code of a run into a folder."),
+    "cost": CommandRow("Look back", "past", "Sum the costs of runs by job, month, target or tag."),
+    "recover": CommandRow("Follow runs", "submit", "Clean up after interrupted submissions."),
+    "rm": CommandRow("Follow runs", "queue", "Remove ended runs from this machine."),
+    "prune": CommandRow("Follow runs", "queue", "Remove old, failed or large runs, and keep the best."),
+    "init": CommandRow("Start", "start", "Write a first job file."),
+    "adopt": CommandRow("Start", "adopt", "Convert a training job of another tool to a job file."),
+    "scripts": CommandRow("Start", "start", "List, show and copy the bundled training scripts."),
+    "schema": CommandRow("Start", "start", "Print the JSON Schema of a job file, for editors."),
+    "doctor": CommandRow("Start", "doctor", "Show what works on this machine and what is missing."),
 }
 """The commands in the order of the help. Tests compare each summary with the help of its command."""
-
-
-_MODULES = {
-    name: module
-    for module, names in {
-        "past": "show diff cost code trials",
-        "plan": "check explain",
-        "ps": "status wait stop logs download",
-        "queue": "prune rm",
-        "start": "init schema scripts",
-        "submit": "rerun continue recover",
-    }.items()
-    for name in names.split()
-}
-"""Modules of the commands that have no module of their name."""
 
 
 class LazyGroup(TyperGroup):
@@ -231,8 +217,10 @@ def _our_exit_codes() -> Iterator[None]:
 
 def load_command(name: str) -> Any:
     """Return the command `name` as an object that Typer runs. Its help text is its function's docstring."""
-    module = "diagnosis" if name == "doctor" else f"commands.{_MODULES.get(name, name)}"
-    command = getattr(import_module(f"{__package__}.{module}"), f"{name}_command")
+    from cloudtrain.system.processes import without_pydantic_plugins
+
+    without_pydantic_plugins()
+    command = getattr(import_module(f"cloudtrain.cli.commands.{COMMANDS[name].module}"), f"{name}_command")
     if isinstance(command, typer.Typer):
         return _name(built(command), name)
     single = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=CONTEXT)

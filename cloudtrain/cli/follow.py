@@ -3,7 +3,6 @@ run."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -12,17 +11,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from cloudtrain.cli.failures import EXIT_INTERRUPTED
+from cloudtrain.cli.live import LineFormat, LiveView
 from cloudtrain.cli.options import LogLevel
 from cloudtrain.cli.runs import goes_on, status_json
 from cloudtrain.cli.terminal import OutputError, print_json, say, show, typed
 from cloudtrain.errors import CloudtrainError, UsageError
 from cloudtrain.job.model import format_size
-from cloudtrain.plans.document import Document, Notice, visible_json, visible_output
+from cloudtrain.plans.document import Document, Notice
 from cloudtrain.plans.states import LogLine, Metrics, RunState, RunStatus
 from cloudtrain.plans.status import duration_of, metrics_text, number
 
@@ -108,57 +107,12 @@ def instance_number(text: str) -> int:
     )
 
 
-# The printed form of a line of a run's output.
-
-
-class LineFormat(NamedTuple):
-    """How lines are printed: with which prefix, raw or escaped, or as JSON."""
-
-    prefix: bool = True
-    timestamps: bool = False
-    as_json: bool = False
-    raw: bool = False
-    """Print the line unchanged. A terminal obeys the control characters in it."""
-    color: bool = False
-    """Keep the colours that the line itself contains."""
-
-    def text(self, line: LogLine) -> str:
-        """Return the printed form of a line, without the line break. If the text of `line` contains line
-        breaks, each part gets the prefix."""
-        if self.as_json:
-            content = {name: value for name, value in line.__dict__.items() if name != "values"}
-            if line.values is not None:
-                content["values"] = {name: value if isfinite(value) else None for name, value in line.values.items()}
-            return visible_json(json.dumps(content, ensure_ascii=False))
-        lead = self.lead(line)
-        return "\n".join(lead + part for part in self.parts(line))
-
-    def parts(self, line: LogLine) -> list[str]:
-        """Return the text of `line`, split at its line breaks; without `raw`, each part is escaped for a terminal."""
-        parts = line.text.split("\n")
-        return parts if self.raw else [visible_output(part, color=self.color) for part in parts]
-
-    def lead(self, line: LogLine) -> str:
-        """Return the prefix of the line, such as `2026-11-21T08:13:31.250Z [rank 0] `."""
-        parts = []
-        if self.timestamps:
-            parts.append(_utc(line.time))
-        if self.prefix:
-            parts.append(f"[rank {line.rank}]" if line.rank is not None else f"[instance {line.instance}]")
-        return "".join(f"{part} " for part in parts)
-
-
-def _utc(seconds: float) -> str:
-    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    return f"{whole}.{int(seconds % 1 * 1000):03d}Z"
+# The result of a run as text and as an exit code.
 
 
 def exit_code(status: RunStatus) -> int:
     """Return 0 if the run succeeded, else 1."""
     return 0 if status.state is RunState.SUCCEEDED else 1
-
-
-# The result of a run as text, as JSON and as an exit code.
 
 
 def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None = None) -> None:
@@ -359,8 +313,6 @@ def _print(
     is a function to call with every new status of the run."""
     if form.as_json or form.raw or not stream.isatty() or os.environ.get("TERM") == "dumb":
         return _write(lines_of(_QueueNews(run.name).tell), form, stream)
-    from cloudtrain.cli.live import LiveView
-
     with LiveView(form, stream) as live:
         for line in lines_of(live.take_status):
             live.show(line)

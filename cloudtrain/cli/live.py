@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from itertools import islice
+from math import isfinite
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from cloudtrain.cli.terminal import has_color
 from cloudtrain.job.model import format_duration
-from cloudtrain.plans.document import on_one_line
+from cloudtrain.plans.document import on_one_line, visible_json, visible_output
 from cloudtrain.plans.states import LogLine, Metrics, RunState, RunStatus
 from cloudtrain.plans.status import PROGRESS, number
 
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
     from rich.text import Text
-
-    from cloudtrain.cli.follow import LineFormat
 
 
 # The progress of a run, computed from its output and status: step, pace, time left, slow ranks, and what it waits for.
@@ -253,6 +253,51 @@ def _fractions(values: Sequence[float]) -> list[float]:
     low, high = min(values) / 2, max(values) / 2  # halves, because the whole distance may be more than a float holds
     distance = (high - low) or 1.0
     return [(value / 2 - low) / distance for value in values]
+
+
+# The printed form of a line of a run's output.
+
+
+class LineFormat(NamedTuple):
+    """How lines are printed: with which prefix, raw or escaped, or as JSON."""
+
+    prefix: bool = True
+    timestamps: bool = False
+    as_json: bool = False
+    raw: bool = False
+    """Print the line unchanged. A terminal obeys the control characters in it."""
+    color: bool = False
+    """Keep the colours that the line itself contains."""
+
+    def text(self, line: LogLine) -> str:
+        """Return the printed form of a line, without the line break. If the text of `line` contains line
+        breaks, each part gets the prefix."""
+        if self.as_json:
+            content = {name: value for name, value in line.__dict__.items() if name != "values"}
+            if line.values is not None:
+                content["values"] = {name: value if isfinite(value) else None for name, value in line.values.items()}
+            return visible_json(json.dumps(content, ensure_ascii=False))
+        lead = self.lead(line)
+        return "\n".join(lead + part for part in self.parts(line))
+
+    def parts(self, line: LogLine) -> list[str]:
+        """Return the text of `line`, split at its line breaks; without `raw`, each part is escaped for a terminal."""
+        parts = line.text.split("\n")
+        return parts if self.raw else [visible_output(part, color=self.color) for part in parts]
+
+    def lead(self, line: LogLine) -> str:
+        """Return the prefix of the line, such as `2026-11-21T08:13:31.250Z [rank 0] `."""
+        parts = []
+        if self.timestamps:
+            parts.append(_utc(line.time))
+        if self.prefix:
+            parts.append(f"[rank {line.rank}]" if line.rank is not None else f"[instance {line.instance}]")
+        return "".join(f"{part} " for part in parts)
+
+
+def _utc(seconds: float) -> str:
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds % 1 * 1000):03d}Z"
 
 
 _RANK_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")

@@ -43,7 +43,6 @@ from cloudtrain.errors import (
 )
 from cloudtrain.lifecycle.records import NOWHERE, JobRecord, Origin
 from cloudtrain.lifecycle.store import RunRecord, Store
-from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import AFTER, RunState, service_name
 from cloudtrain.system.processes import ProcessLock
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
@@ -52,6 +51,7 @@ from cloudtrain.targets.settings import Settings
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.past import Changes
+    from cloudtrain.plans.plan import Plan
 
 OFFERED_FOR = 24 * 3600.0
 """Seconds for which a run that was possibly not reported is offered to the next submit of the same job."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from cloudtrain.code.ignore import IGNORE_FILE, ignore_line
 from cloudtrain.errors import JobError, RunNotFound, StoreError, TargetError, TargetUnreachable, UsageError
 from cloudtrain.lifecycle.schema import open_store, read_store
 from cloudtrain.lifecycle.store import RunRecord
@@ -385,6 +384,8 @@ def leave_out(folder: Path, sources: Iterable[Path | None]) -> None:
 
     The folder stays unchanged if it is empty, or is not inside one of `sources`.
     """
+    from cloudtrain.code.ignore import IGNORE_FILE
+
     place = os.path.realpath(folder)
     roots = {os.path.realpath(source) for source in sources if source is not None} - {place}
     if any(os.path.commonpath([root, place]) == root for root in roots) and not is_new(folder):
@@ -396,6 +397,7 @@ def bundled(files: Sequence[Path], folder: Path, source: Path) -> list[str]:
     """Return the lines for the ignore file of `source` that leave the copies in `folder` out of its bundles; empty if
     the bundles do not contain them.
     """
+    from cloudtrain.code.ignore import ignore_line
     from cloudtrain.code.walk import Moved, read_until_settled, walk
 
     root = os.path.realpath(source)

@@ -1,24 +1,19 @@
-"""Processes: those that outlive their command, locks, the clock, start and end of the command line, its messages."""
+"""Processes: those that outlive their command, locks, the clock, the user's environment, progress messages."""
 
 from __future__ import annotations
 
 import fcntl
-import gc
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cloudtrain.system.private import make_private_folder, open_private
-
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 
 def start_detached(
@@ -191,27 +186,6 @@ def without_pydantic_plugins() -> None:
     if "PYDANTIC_DISABLE_PLUGINS" not in os.environ:
         os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
         _ADDED.add("PYDANTIC_DISABLE_PLUGINS")
-
-
-def collect_rarely() -> None:
-    """Run the garbage collector after 200,000 new objects instead of 700. Most objects that a command imports live
-    until the command ends."""
-    gc.set_threshold(200_000, 20, 100)
-
-
-def leave_at_once(exit_code: int) -> NoReturn:
-    """Exit without unloading the imported modules, which would take 30 ms. Threads are waited for, exit functions are
-    called and output is flushed, as in a normal exit."""
-    import atexit
-    import threading
-
-    try:
-        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads; has no public name
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-    finally:
-        os._exit(exit_code)
 
 
 def user_environment() -> dict[str, str]:

@@ -48,7 +48,7 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 @pytest.fixture
 def _torch_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """`cloudtrain doctor` starts its process, which answers without importing torch for seconds."""
-    monkeypatch.setattr("cloudtrain.cli.diagnosis._TORCH_PROBE", "print('2.13.0', True, 0)")
+    monkeypatch.setattr("cloudtrain.cli.commands.doctor._TORCH_PROBE", "print('2.13.0', True, 0)")
 
 
 @pytest.fixture

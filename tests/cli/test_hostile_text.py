@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.cli.follow import LineFormat
+from cloudtrain.cli.live import LineFormat
 from cloudtrain.plans.states import LogLine
 from tests.cli.conftest import Cli, Result
 from tests.cli.test_completion import complete

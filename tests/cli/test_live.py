@@ -12,8 +12,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from cloudtrain.cli.follow import LineFormat
-from cloudtrain.cli.live import Course, LiveView, Pace, curve, sparkline, wants_logarithm
+from cloudtrain.cli.live import Course, LineFormat, LiveView, Pace, curve, sparkline, wants_logarithm
 from cloudtrain.plans.states import LogLine, RunState, RunStatus, Transition
 from tests.deadlines import DEADLINE
 
@@ -155,7 +154,7 @@ def test_many_metrics_fit_any_terminal(monkeypatch: pytest.MonkeyPatch, columns:
 
 RESIZED = """
 import sys
-from cloudtrain.cli.follow import LineFormat
+from cloudtrain.cli.live import LineFormat
 from cloudtrain.cli.live import LiveView
 from cloudtrain.plans.states import LogLine
 with LiveView(LineFormat(), sys.stdout) as live:

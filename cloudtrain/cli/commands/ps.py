@@ -314,7 +314,8 @@ def logs_command(
       cloudtrain logs last --level error --since 10m
       cloudtrain logs last --no-prefix > run.log
     """
-    from cloudtrain.cli.follow import LineFormat, Selection, instance_number, pattern_of, print_logs
+    from cloudtrain.cli.follow import Selection, instance_number, pattern_of, print_logs
+    from cloudtrain.cli.live import LineFormat
 
     pattern = None if grep is None else pattern_of(grep)
     selection = Selection(pattern, None if since is None else moment_of(since), level)

@@ -55,7 +55,7 @@ def examine() -> list[Diagnosis]:
 def _version() -> Diagnosis:
     from cloudtrain.version import __version__
 
-    return Diagnosis("cloudtrain", "ok", f"{__version__} in {Path(__file__).parents[1]}")
+    return Diagnosis("cloudtrain", "ok", f"{__version__} in {Path(__file__).parents[2]}")
 
 
 def _python() -> Diagnosis:
