@@ -142,8 +142,8 @@ def is_widened(model: type[BaseModel]) -> bool:
     return (model.__name__, model.__module__) == (base.__name__, base.__module__)
 
 
-def overrides_of(job: BaseModel, target: str) -> Mapping[str, object]:
-    overrides: Mapping[str, object] = getattr(job, target + OVERRIDES, {})
+def overrides_of(job: BaseModel, target: str) -> Mapping[str, Any]:
+    overrides: Mapping[str, Any] = getattr(job, target + OVERRIDES, {})
     return overrides
 
 
@@ -345,7 +345,7 @@ def value_text(value: object) -> str:
 # Merging of the user's overrides into a request.
 
 
-def merged(request: Mapping[str, object], overrides: Mapping[str, object]) -> dict[str, object]:
+def merged(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return `request` with `overrides` applied: mappings are merged key by key, null removes a key, and any other
     value replaces the old value. Neither argument is changed."""
     result = dict(request)

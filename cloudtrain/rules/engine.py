@@ -115,11 +115,11 @@ class Reading:
         return self.target
 
     @property
-    def request(self) -> Mapping[str, object]:
+    def request(self) -> Mapping[str, Any]:
         return self.plan.request
 
     @cached_property
-    def overrides(self) -> Mapping[str, object]:
+    def overrides(self) -> Mapping[str, Any]:
         """The user's overrides of the request."""
         return overrides_of(self.job, self.service)
 
@@ -145,7 +145,7 @@ class Reading:
         return self.job.resources
 
     @property
-    def parameters(self) -> Mapping[str, object]:
+    def parameters(self) -> Mapping[str, Any]:
         """The script's hyperparameters, without those for launchers."""
         return self.job.hyperparameters
 
@@ -440,7 +440,7 @@ def text_at(value: object, *keys: str) -> str:
     return found if isinstance(found, str) else ""
 
 
-def rows_at(value: object, *keys: str) -> list[Mapping[str, object]]:
+def rows_at(value: object, *keys: str) -> list[Mapping[str, Any]]:
     """Return the mappings in the list at `keys`; an empty list if the value is missing."""
     found = value_at(value, *keys)
     return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list | tuple) else []
