@@ -23,7 +23,10 @@ from cloudtrain.adoption.proof import Adoption, adopt_original
 from cloudtrain.adoption.sources import STDIN, adopt_launch, originals_of_document, parsed_text, text_of
 from cloudtrain.documents.document import Unreadable
 from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, shortened
+from cloudtrain.plans.states import RunRef
+from cloudtrain.system.plugins import part_of
 from cloudtrain.targets.adoption import Original
+from cloudtrain.targets.registry import target_of
 
 # `ct.adopt`: turns another tool's job into a cloudtrain job, and compares the requests of both.
 
@@ -158,9 +161,6 @@ def originals_of(
 def original_at(reference: str) -> Original:
     """Return an existing job of a target. `reference` is `TARGET://PLACE/NAME`, such as `sagemaker://us-west-2/NAME`.
     PLACE may consist of several names, separated by `:` or `/`: `azureml://SUBSCRIPTION:GROUP:WORKSPACE/NAME`."""
-    from cloudtrain.plans.states import RunRef
-    from cloudtrain.system.plugins import part_of
-    from cloudtrain.targets.registry import target_of
     from cloudtrain.targets.settings import load_settings
 
     head, _, name = reference.rpartition("/")

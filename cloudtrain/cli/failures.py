@@ -6,13 +6,14 @@ import errno
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from cloudtrain.cli.terminal import discard
+from cloudtrain.cli.terminal import discard, show
 from cloudtrain.errors import CloudtrainError, PreflightError, UsageError, did_you_mean, more_about
 
 EXIT_DEFECT = 70
@@ -67,7 +68,6 @@ def _run(command: Callable[[], object]) -> int:
 
 def report(error: CloudtrainError) -> None:
     """Print an error to stderr: a block for each problem, and the number of problems if there are several."""
-    from cloudtrain.cli.terminal import show
     from cloudtrain.plans.document import Document, Text
 
     notices = list(_notices(error))
@@ -184,8 +184,6 @@ def _report_defect(error: Exception) -> int:
     if COMPLETION_VARIABLE in os.environ and not debug_wanted():
         return EXIT_DEFECT
     if debug_wanted():
-        import traceback
-
         traceback.print_exception(error)
         return EXIT_DEFECT
     from cloudtrain.system.plugins import plugin_of

@@ -67,7 +67,6 @@ def moment_of(text: str) -> float:
     Raises:
         UsageError: the text is not a time.
     """
-    from cloudtrain.errors import UsageError
     from cloudtrain.job.model import parse_duration
 
     try:

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import mkstemp
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.code.files import BrokenLink, Entry, Ignored, Links, Secret, content_hash, escape_path
@@ -447,7 +448,6 @@ def write_archive(sources: Iterable[tuple[Entry, str]], path: Path) -> None:
     Raises:
         SourceChanged: a file's content no longer matches its entry.
     """
-    from tempfile import mkstemp
 
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_args
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
 
 from cloudtrain.errors import Problem
-from cloudtrain.job.model import Duration, FromFile, Model, all_at_once
+from cloudtrain.job.model import Duration, FromFile, Model, all_at_once, value_text
 from cloudtrain.job.nodes import JOB_NAME, MAX_JOB_NAME, describe_value
 from cloudtrain.job.problems import wrong
 from cloudtrain.job.training import TrainingJob, unsendable
@@ -155,8 +155,6 @@ class Range(Model):
 
     def __str__(self) -> str:
         if self.choice is not None:
-            from cloudtrain.job.model import value_text
-
             return ", ".join(map(value_text, self.choice))
         low, high = self.bounds
         words = {"log": "logarithmic", "uniform": "uniform", "int": "whole numbers"}[self.kind]

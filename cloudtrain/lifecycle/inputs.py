@@ -18,8 +18,10 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cloudtrain.code.data import UnreadableData, read_data
+from cloudtrain.documents.document import Unreadable, read_document, read_text
 from cloudtrain.errors import CloudtrainError, JobError, Problem, RunNotFound, TargetError, did_you_mean
 from cloudtrain.job.data import Input, RunInput, is_local_path, is_run_input, run_input
+from cloudtrain.job.file import SUFFIXES
 from cloudtrain.job.model import format_size, value_for
 from cloudtrain.lifecycle.schema import read_store
 from cloudtrain.lifecycle.store import RunRecord, Store
@@ -197,8 +199,6 @@ class _Search:
 
 def _file_of_job(name: str, folder: Path) -> Path | None:
     """Return the first file in a folder that describes a job or a sweep of this name; None if there is none."""
-    from cloudtrain.documents.document import Unreadable, read_document, read_text
-    from cloudtrain.job.file import SUFFIXES
 
     try:
         files = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -18,6 +19,7 @@ from cloudtrain.lifecycle.record import keep_plan, settings_fields, shown_fields
 from cloudtrain.lifecycle.records import JobRecord
 from cloudtrain.lifecycle.store import RunRecord, Store
 from cloudtrain.plans.comparison import ABSENT, Change, FileChange, changes_between, file_changes
+from cloudtrain.plans.document import Document, Heading, Lines, Notice, Table, to_text
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import RunRef
 from cloudtrain.system.git import Commit
@@ -27,7 +29,7 @@ from cloudtrain.targets.settings import Settings
 if TYPE_CHECKING:
     from cloudtrain.code.files import Entry
     from cloudtrain.lifecycle.records import KeptFile
-    from cloudtrain.plans.document import Block, Document
+    from cloudtrain.plans.document import Block
 
 
 # Changes since a job's last run, determined without asking a target.
@@ -74,7 +76,6 @@ def hashes(files: Sequence[Entry | KeptFile]) -> dict[str, tuple[object, ...]]:
 
 def shown(value: Any) -> str:
     """Return a short form of a value for a message."""
-    import json
 
     if value is ABSENT:
         return "(not set)"
@@ -224,7 +225,6 @@ class Difference:
 
     def document(self) -> Document:
         """Return the differences as a document."""
-        from cloudtrain.plans.document import Document, Heading, Lines, Notice, Table
 
         blocks: list[Block] = []
         for title, changes in (("Target", self.target), ("Job", self.job or ()), ("Request", self.request)):
@@ -242,7 +242,6 @@ class Difference:
 
     def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
         """Return the differences as text."""
-        from cloudtrain.plans.document import to_text
 
         return to_text(self.document(), width=width, color=color)
 

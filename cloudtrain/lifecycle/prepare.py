@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cloudtrain.code.files import below, content_hash, escape_path
 from cloudtrain.code.ignore import INCLUDE_FILE
 from cloudtrain.code.tree import Tree, scan
+from cloudtrain.documents.document import Unreadable, read_text
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.data import is_local_path, is_run_input
 from cloudtrain.job.file import anchored
 from cloudtrain.job.training import BUNDLED, TrainingJob
 from cloudtrain.plans.plan import Bundle, CompileContext, Finding, Level, Plan, Upload
+from cloudtrain.plans.states import RunState
 from cloudtrain.rules.facts import declared_places
 from cloudtrain.system.files import links_to
 from cloudtrain.system.plugins import DEFAULT_TARGET, part_of, target_names
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
     from cloudtrain.lifecycle.inputs import Awaited
     from cloudtrain.lifecycle.records import Label
-    from cloudtrain.plans.states import RunRef, RunState
+    from cloudtrain.plans.states import RunRef
     from cloudtrain.rules.engine import Subject
 
 PlaceOf = Callable[[tuple[str | int, ...]], str | None]
@@ -161,7 +163,6 @@ def _conda_text(job: AnyJob, tree: Tree) -> str | None:
     entry = next((entry for entry in tree.entries if entry.path == name), None)
     if entry is None:
         return None
-    from cloudtrain.documents.document import Unreadable, read_text
 
     try:
         return read_text(tree.location(entry))
@@ -372,7 +373,6 @@ class Ready:
         return states_of(self.awaited, self.where.here)
 
     def _about_runs(self, waits: Sequence[RunRef]) -> Iterable[Finding]:
-        from cloudtrain.plans.states import RunState
 
         for path, ref in self.awaited:
             state = self._states[ref]

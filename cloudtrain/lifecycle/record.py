@@ -6,17 +6,21 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cloudtrain.code.suspects import suspects
+from cloudtrain.documents.document import Unreadable, read_document
 from cloudtrain.errors import CloudtrainError, RunNotFound, dotted
-from cloudtrain.job.file import SWEEP, fields_of, kind_of_job
+from cloudtrain.job.file import SUFFIXES, SWEEP, fields_of, kind_of_job
 from cloudtrain.job.training import BUNDLED
 from cloudtrain.lifecycle.inputs import Secrets, signatures_in, texts_of
 from cloudtrain.lifecycle.prepare import Ready
 from cloudtrain.lifecycle.records import JobRecord, KeptFile
 from cloudtrain.lifecycle.store import RunRecord, Store
-from cloudtrain.plans.plan import Plan
+from cloudtrain.plans.document import Document, Heading, Lines, Notice, Pairs, Section, on_one_line, to_text
+from cloudtrain.plans.plan import Plan, request_blocks
 from cloudtrain.plans.states import RunRef
 from cloudtrain.system.git import Commit, Differences, commit_of, git_timeout
 from cloudtrain.targets.registry import target_of
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from cloudtrain.job.file import JobFile
     from cloudtrain.job.processing import AnyJob
     from cloudtrain.job.sweep import Sweep
-    from cloudtrain.plans.document import Block, Document
+    from cloudtrain.plans.document import Block
 
 
 class Keeper:
@@ -180,8 +184,6 @@ class _Written(NamedTuple):
 
     def _data(self) -> Any:
         """Return the content of the job's file; None if it cannot be read."""
-        from cloudtrain.documents.document import Unreadable, read_document
-        from cloudtrain.job.file import SUFFIXES
 
         if self.text is None:
             return None
@@ -192,7 +194,6 @@ class _Written(NamedTuple):
 
 def _secrets_in_file(text: str) -> Iterator[str]:
     """Yield the secrets that the rules for file contents find in the text of a job's file."""
-    from cloudtrain.code.suspects import suspects
 
     content, name = text.encode("utf-8", "replace"), "job.yaml"
     spans = suspects(content, name)
@@ -237,7 +238,6 @@ class SentJob:
     def to_job_file(self) -> str:
         """Return a job file in YAML that can be submitted from any folder. Fill in the values of secrets yourself."""
         from cloudtrain.job.from_script import yaml_text
-        from cloudtrain.plans.document import on_one_line
 
         lines = [f"The job of the run {self.name}, sent by cloudtrain {self.kept.version}", *self._source()]
         lines += [f"fill in {way}: it looked like a secret, and is not kept" for way in self._hidden_ways()]
@@ -272,8 +272,6 @@ class SentJob:
     def document(self) -> Document:
         """Return the job, the plan and the commit as a document."""
         from cloudtrain.job.from_script import yaml_text
-        from cloudtrain.plans.document import Document, Heading, Lines, Notice, Pairs, Section
-        from cloudtrain.plans.plan import request_blocks
 
         blocks: list[Block] = [Heading(str(self.ref)), Pairs(list(self._pairs()))]
         blocks.append(Section("Job", [Lines(yaml_text(self.job).splitlines())]))
@@ -284,7 +282,6 @@ class SentJob:
 
     def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
         """Return the job, the plan and the commit as text."""
-        from cloudtrain.plans.document import to_text
 
         return to_text(self.document(), width=width, color=color)
 
@@ -297,7 +294,6 @@ class SentJob:
         return {"text/plain": self.to_text(), "text/html": self._repr_html_()}
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
-        from datetime import datetime
 
         kept = self.kept
         yield "submitted", datetime.fromtimestamp(self.created).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")

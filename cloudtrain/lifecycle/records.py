@@ -365,6 +365,5 @@ def _text(value: object) -> str:
     """Return a hyperparameter as text: text unchanged, other values as JSON."""
     if isinstance(value, str):
         return value
-    import json
 
     return json.dumps(value)

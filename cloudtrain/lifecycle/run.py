@@ -13,6 +13,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from cloudtrain.errors import JobError, RunNotFound, StoreError, TargetError, TargetUnreachable, UsageError
+from cloudtrain.lifecycle.once import Watch
 from cloudtrain.lifecycle.schema import open_store, read_store
 from cloudtrain.lifecycle.store import RunRecord
 from cloudtrain.plans.states import ListedRun, LogLine, Metrics, RunRef, RunState, RunStatus
@@ -243,7 +244,6 @@ class Run:
             UsageError: the run had secrets, which are not kept, and `overrides` do not supply them.
             TargetError: the target refused the request, or the code no longer exists.
         """
-        from cloudtrain.lifecycle.once import Watch
         from cloudtrain.lifecycle.submit import again, changed, submit
 
         def run_of(submitted: Submitted) -> Run:

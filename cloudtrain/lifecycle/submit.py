@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.code.files import Entry
 from cloudtrain.code.tree import SourceChanged
 from cloudtrain.errors import CloudtrainError, JobError, PreflightError, TargetError, UsageError, dotted
 from cloudtrain.job.file import fields_of, model_of_kind
@@ -207,7 +208,6 @@ def trial(
 ) -> Sending:
     """Return the submission of one trial of a sweep. The store's record of the trial contains the trial's job, and the
     job file and commit of the sweep's own record."""
-    from cloudtrain.code.files import Entry
     from cloudtrain.rules.values import values_to_hide
 
     ready = specification.trial(trial.number, trial.values)

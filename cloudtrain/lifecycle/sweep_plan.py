@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.file import anchored
-from cloudtrain.job.model import format_duration
+from cloudtrain.job.model import format_duration, value_text
 from cloudtrain.job.sweep import MAX_TRIALS, Sweep
 from cloudtrain.lifecycle.prepare import NAMELESS_SWEEP, PlaceOf, Ready, prepare
 from cloudtrain.lifecycle.study import needs_optuna, propose, require_optuna
-from cloudtrain.lifecycle.sweep_service import Specification, trial_name
+from cloudtrain.lifecycle.sweep_service import Specification, SweepService, trial_name
 from cloudtrain.machines.table import over
 from cloudtrain.plans.plan import Finding, Plan
 from cloudtrain.plans.states import SWEEP, TUNER
+from cloudtrain.rules.values import values_to_hide
 from cloudtrain.system.plugins import part_of
 from cloudtrain.targets.common.compiling import run_name, submission_key
 from cloudtrain.targets.contract import Service
@@ -195,8 +196,6 @@ class ReadySweep:
         """The service for the target's tuner, or for cloudtrain's own driver."""
         here = self.where.here
         if self.is_driven:
-            from cloudtrain.lifecycle.sweep_service import SweepService
-
             specification = Specification(NAMELESS_SWEEP, self.sweep, self.first)
             return SweepService(here.environ, here.state_dir, specification=specification)
         tuner: Service = part_of(self.where.target, "tuner")(here.environ)
@@ -214,7 +213,6 @@ class ReadySweep:
         Raises:
             JobError: the sweep can cost more than `max_cost`, or a package is missing.
         """
-        from cloudtrain.rules.values import values_to_hide
 
         first = self.first.plan(1, salt)
         name = run_name(self.sweep.name, self.key, self.where.here.submitter, salt, counter)
@@ -298,7 +296,6 @@ def _of_a_trial(first: Plan) -> list[tuple[str, str]]:
 
 
 def _trial_note(sweep: Sweep, name: str, number: int, values: dict[str, Any]) -> str:
-    from cloudtrain.job.model import value_text
 
     text = " ".join(f"{key}={value_text(value)}" for key, value in values.items())
     return f"trial {number} of {sweep.trial_count} will be `{trial_name(name, number)}`: {text}"

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.errors import CloudtrainError, RunNotFound, UsageError
 from cloudtrain.job.sweep import Objective
+from cloudtrain.lifecycle.once import Watch
 from cloudtrain.lifecycle.run import Run
 from cloudtrain.lifecycle.schema import read_store
 from cloudtrain.lifecycle.sweep_service import SweepService, trials_key, tuner_named
 from cloudtrain.machines.table import over
 from cloudtrain.plans.plan import Plan
-from cloudtrain.plans.states import SWEEP, RunRef, RunState, RunStatus, Trial, best_of, service_name
+from cloudtrain.plans.states import SWEEP, ListedRun, RunRef, RunState, RunStatus, Trial, best_of, service_name
 from cloudtrain.system.files import remove_folder
 from cloudtrain.targets.contract import Tuner
 from cloudtrain.targets.registry import target_of
@@ -92,7 +93,6 @@ class SweepRun(Run):
             row = None if store is None else store.get(found.run)
         if row is not None:
             return Run(row, self._settings)
-        from cloudtrain.plans.states import ListedRun, RunStatus
 
         listed = ListedRun(
             RunRef(self.target, self.ref.place, found.run),
@@ -124,7 +124,6 @@ class SweepRun(Run):
             hint = f"`cloudtrain continue {self.name} --trials 10` adds ten trials"
             raise UsageError(f"all trials of `{self.name}` have ended", hint=hint, code="CT993")
 
-        from cloudtrain.lifecycle.once import Watch
         from cloudtrain.lifecycle.submit import continued, submit
 
         here = self._settings
@@ -320,7 +319,6 @@ def cost_of_sweep(
 def _driven(name: str, settings: Settings) -> Iterator[_Part]:
     """Yield the cost of every run that cloudtrain's driver started, including runs that `rerun` has replaced."""
     from cloudtrain.lifecycle.costs import cost_of
-    from cloudtrain.lifecycle.run import Run
 
     with read_store(settings.state_dir) as store:
         rows = [] if store is None else store.of_sweep(trials_key(name))

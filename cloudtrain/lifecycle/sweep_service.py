@@ -13,7 +13,7 @@ from cloudtrain.errors import RunNotFound, TargetError, UsageError
 from cloudtrain.job.data import Checkpoint, Output
 from cloudtrain.job.sweep import MAX_TRIALS, Objective, Sweep
 from cloudtrain.lifecycle.driven import GLANCE, DrivenService, SweepFolder
-from cloudtrain.lifecycle.study import Journal, lines_of, read_events, read_study
+from cloudtrain.lifecycle.study import Journal, lines_of, needs_optuna, propose, read_events, read_study, require_optuna
 from cloudtrain.plans.plan import Plan, Upload, canonical_json
 from cloudtrain.plans.states import (
     AFTER,
@@ -182,7 +182,6 @@ class SweepService(DrivenService, Tuner):
                 bundle.write(folder.archive)
         except OSError as error:
             raise self._unwritable(error) from error
-        from cloudtrain.lifecycle.study import propose
 
         assert self._specification is not None, "only a service that submits uploads"
         specification = replace(self._specification, name=plan.run_name)
@@ -259,7 +258,6 @@ class SweepService(DrivenService, Tuner):
             raise self._unwritable(error) from error
 
     def _extend(self, folder: SweepFolder, ref: RunRef, more: int, *, again: bool) -> None:
-        from cloudtrain.lifecycle.study import needs_optuna, require_optuna
 
         sweep, has_ended = self.sweep(ref), self.status(ref).state.is_final
         lock = _taken(folder.lock, ref.name, patience=_LEAVING if has_ended else GLANCE)

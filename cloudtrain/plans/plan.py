@@ -12,25 +12,28 @@ from enum import Enum
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from cloudtrain.errors import UsageError
+from cloudtrain.errors import UsageError, dotted
 from cloudtrain.job.model import format_size
+from cloudtrain.plans.document import (
+    CommandLine,
+    Document,
+    Heading,
+    Lines,
+    Notice,
+    Pairs,
+    RichDocument,
+    Section,
+    Text,
+    to_text,
+)
 from cloudtrain.plans.processes import TOLD_APART, Alike, Process, Processes, common_variables, processes_data
 from cloudtrain.plans.states import RunRef
+from cloudtrain.system.plugins import all_targets, find_usable, part_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from cloudtrain.plans.document import (
-        Block,
-        CommandLine,
-        Document,
-        Heading,
-        Lines,
-        Notice,
-        Pairs,
-        RichDocument,
-        Text,
-    )
+    from cloudtrain.plans.document import Block
 
 
 # Functions that hide secrets, which may be sent but must not appear in output or logs.
@@ -106,8 +109,6 @@ class Finding(NamedTuple):
 
     def notice(self) -> Notice:
         """Return the finding as a `Notice` of a document."""
-        from cloudtrain.errors import dotted
-        from cloudtrain.plans.document import Notice
 
         where = "  ".join(part for part in (self.place, dotted(self.path)) if part)
         return Notice(self.level.value, self.message, self.code, where or None, self.details, self.hint)
@@ -283,7 +284,6 @@ class Plan:
         """Return the plan as a document: the summary and the findings, errors first. If `whole`, the uploads, the
         processes and the request follow. Secrets are hidden.
         """
-        from cloudtrain.plans.document import Document, Heading, Pairs, Section
 
         used = [("settings", "\n".join(self.settings))] if self.settings else []
         blocks: list[Block] = [Heading(f"{self.run_name} on {self.target}"), Pairs([*self.summary, *used])]
@@ -301,7 +301,6 @@ class Plan:
         """Return the plan as text. Command lines are wrapped to `width` columns; data and paths are never cut. The
         middle lines of a very long request are replaced by the number of omitted lines.
         """
-        from cloudtrain.plans.document import to_text
 
         return to_text(self.document(), width=width, color=color)
 
@@ -318,7 +317,6 @@ class Plan:
         return {"text/plain": self.to_text(), "text/html": self.to_html()}
 
     def __rich__(self) -> RichDocument:
-        from cloudtrain.plans.document import RichDocument
 
         return RichDocument(self.document())
 
@@ -359,7 +357,6 @@ class Plan:
 
     def _exports(self) -> Any:
         """Return the target's exports of this plan; None if the target has none for this kind of request."""
-        from cloudtrain.system.plugins import find_usable, part_of
 
         exports = part_of(find_usable(self.target), "export")
         return None if exports is None else exports.of(self)
@@ -373,7 +370,6 @@ class Plan:
         export = getattr(self._exports(), method, None)
         if export is not None:
             return export
-        from cloudtrain.system.plugins import all_targets, part_of
 
         names = [target.name for target in all_targets() if hasattr(part_of(target, "export"), method)]
         calls = " or ".join(f'`ct.plan(job, "{name}").{method}()`' for name in names)
@@ -434,7 +430,6 @@ def canonical_json(value: Any) -> str:
 
 
 def _upload_blocks(uploads: Sequence[Upload]) -> Iterator[Block]:
-    from cloudtrain.plans.document import Heading, Pairs
 
     if uploads:
         yield Heading("Uploads")
@@ -451,7 +446,6 @@ def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | C
     """Yield blocks that show the processes. Ranks that differ only in their number are shown as one. If many instances
     start the same program, only the first two of these processes and the last one are shown.
     """
-    from cloudtrain.plans.document import CommandLine, Heading, Pairs, Text
 
     groups = Processes.of(processes).groups
     envs = [process.env for group in groups for process in (group.examples if group.role != "rank" else ())]
@@ -504,7 +498,6 @@ def request_blocks(request: dict[str, Any]) -> Iterator[Lines | Text]:
     """Yield a request as JSON. A value that is a script is shown as several lines. The middle lines of a very long
     request are replaced by the number of omitted lines.
     """
-    from cloudtrain.plans.document import Lines, Text
 
     text = json.dumps(request, indent=2, ensure_ascii=False)
     lines = [part for line in text.splitlines() for part in _readable(line)]
@@ -538,6 +531,5 @@ def _within(lines: Sequence[str], most: int) -> int:
 
 
 def _note_blocks(notes: Sequence[str]) -> Iterator[Block]:
-    from cloudtrain.plans.document import Notice
 
     return (Notice("notice", note) for note in notes)

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import sys
+from json import dumps
 from pathlib import Path
+from shlex import split
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cloudtrain.adoption.adopt import adopt, is_script
+from cloudtrain.adoption.proof import write_adoption
 from cloudtrain.cli import options
 from cloudtrain.cli.terminal import print_json, say, show, typed
 from cloudtrain.errors import UsageError, shortened
+from cloudtrain.plans.document import Document, Table, Text, visible
 
 if TYPE_CHECKING:
     from cloudtrain.adoption.proof import Adoption
@@ -74,7 +79,6 @@ def adopt_command(
       aws sagemaker describe-training-job --training-job-name X > x.json
       az ml job show --name NAME --output json | cloudtrain adopt - --json
     """
-    from cloudtrain.adoption.adopt import adopt, is_script
 
     execute = is_script(source) and not static and (yes or _may_run(source, python))
     found = adopt(
@@ -96,7 +100,6 @@ def _words(text: str | None) -> list[str]:
     Raises:
         UsageError: a quote is not closed.
     """
-    from shlex import split
 
     try:
         return split(text or "")
@@ -131,11 +134,8 @@ def _show(found: Adoption, write: Path | None, *, force: bool, json: bool) -> No
     Raises:
         typer.Exit: the two requests differ (exit code 1).
     """
-    from cloudtrain.plans.document import visible
 
     if write is not None:
-        from cloudtrain.adoption.proof import write_adoption
-
         for file in write_adoption(found, write, force=force):
             say(f"wrote `{file}`")
     if json:
@@ -157,7 +157,6 @@ def _settings_as_comments(found: Adoption) -> str:
 
 
 def _say_comparison(found: Adoption) -> None:
-    from cloudtrain.plans.document import Document, Table, Text
 
     if found.equal and not found.comparison.renewed:
         say(f"equal: the job starts the same as the original ({found.kind})")
@@ -176,6 +175,5 @@ def _say_comparison(found: Adoption) -> None:
 
 
 def _short(value: object) -> str:
-    from json import dumps
 
     return shortened(value if isinstance(value, str) else dumps(value, ensure_ascii=False), 60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
@@ -14,9 +15,20 @@ import typer
 
 from cloudtrain.cli import options
 from cloudtrain.cli.terminal import print_json, show
+from cloudtrain.code.bundled import script_names
 from cloudtrain.errors import CloudtrainError, TargetUnavailable
 from cloudtrain.job.model import format_size
-from cloudtrain.system.files import folder_size
+from cloudtrain.machines.overlay import load_overlays
+from cloudtrain.machines.table import tables
+from cloudtrain.plans.document import LEVEL_STYLE, Document, Notice, Span, Table
+from cloudtrain.rules.engine import load_rules
+from cloudtrain.system.files import KEPT, folder_size
+from cloudtrain.system.plugins import OWN_PACKAGE, package_of_target, part_of, plugin_faults
+from cloudtrain.system.private import close_state_folder
+from cloudtrain.targets.common.launch import find_mpirun, this_machine
+from cloudtrain.targets.registry import all_targets
+from cloudtrain.targets.settings import load_settings
+from cloudtrain.version import __version__
 
 if TYPE_CHECKING:
     from cloudtrain.targets.contract import Target
@@ -44,7 +56,6 @@ class Diagnosis(NamedTuple):
 
 def examine() -> list[Diagnosis]:
     """Return the result of every check, in the order of the report."""
-    from cloudtrain.targets.registry import all_targets
 
     targets = all_targets()
     accounts = [found for target in targets if (found := _account(target)) is not None]
@@ -53,7 +64,6 @@ def examine() -> list[Diagnosis]:
 
 
 def _version() -> Diagnosis:
-    from cloudtrain.version import __version__
 
     return Diagnosis("cloudtrain", "ok", f"{__version__} in {Path(__file__).parents[2]}")
 
@@ -65,7 +75,6 @@ def _python() -> Diagnosis:
 def _torch() -> Diagnosis:
     """Check torch in another process, because the import takes seconds and a broken CUDA installation can kill the
     process. The process runs outside the working directory, so that a `torch.py` there is not imported."""
-    import subprocess
 
     try:
         probe = subprocess.run(
@@ -94,8 +103,6 @@ def _torch() -> Diagnosis:
 
 
 def _machine() -> Diagnosis:
-    from cloudtrain.targets.common.launch import this_machine
-    from cloudtrain.targets.settings import load_settings
 
     try:
         machine = this_machine(load_settings().environ)
@@ -105,7 +112,6 @@ def _machine() -> Diagnosis:
 
 
 def _mpirun() -> Diagnosis:
-    from cloudtrain.targets.common.launch import find_mpirun
 
     missing = (
         "not installed; only jobs with `mpi`, `horovod` or `deepspeed` with `launch: mpi` need it: "
@@ -116,9 +122,6 @@ def _mpirun() -> Diagnosis:
 
 
 def _state_dir() -> Diagnosis:
-    from cloudtrain.system.files import KEPT
-    from cloudtrain.system.private import close_state_folder
-    from cloudtrain.targets.settings import load_settings
 
     hint = "set a folder of your own: `export CLOUDTRAIN_STATE_DIR=DIR`"
     try:
@@ -137,7 +140,6 @@ def _state_dir() -> Diagnosis:
 
 
 def _disk() -> Diagnosis:
-    from cloudtrain.targets.settings import load_settings
 
     try:
         folder = load_settings().state_dir
@@ -155,7 +157,6 @@ def _disk() -> Diagnosis:
 
 
 def _settings() -> Diagnosis:
-    from cloudtrain.targets.settings import load_settings
 
     try:
         settings = load_settings()
@@ -169,9 +170,6 @@ def _settings() -> Diagnosis:
 def _instances() -> Diagnosis:
     from platformdirs import user_config_path
 
-    from cloudtrain.machines.overlay import load_overlays
-    from cloudtrain.machines.table import tables
-
     folder = user_config_path("cloudtrain", appauthor=False)
     try:
         corrections = [item for target in tables() for item in load_overlays(folder, Path.cwd(), target)]
@@ -183,8 +181,6 @@ def _instances() -> Diagnosis:
 
 def _account(target: Target) -> Diagnosis | None:
     """Return a target's report on its account settings; None if the target reports nothing."""
-    from cloudtrain.system.plugins import OWN_PACKAGE, package_of_target, part_of
-    from cloudtrain.targets.settings import load_settings
 
     try:
         settings = load_settings()
@@ -203,8 +199,6 @@ def _account(target: Target) -> Diagnosis | None:
 
 def _plugins(targets: Sequence[Target]) -> Iterator[Diagnosis]:
     """Report the targets of other packages that cannot be used, or whose rules cannot."""
-    from cloudtrain.rules.engine import load_rules
-    from cloudtrain.system.plugins import plugin_faults
 
     for fault in plugin_faults():
         yield Diagnosis(fault.name, "warning" if fault.is_harmless else "error", fault.message, fault.hint)
@@ -216,7 +210,6 @@ def _plugins(targets: Sequence[Target]) -> Iterator[Diagnosis]:
 
 
 def _scripts() -> Diagnosis:
-    from cloudtrain.code.bundled import script_names
 
     names = script_names()
     if not names:
@@ -225,7 +218,6 @@ def _scripts() -> Diagnosis:
 
 
 def _extra(target: Target, name: str, brought: Sequence[str]) -> Diagnosis:
-    from cloudtrain.system.plugins import OWN_PACKAGE, package_of_target
 
     package, versions = package_of_target(target.name), []
     subject = f"[{name}]" if package == OWN_PACKAGE else f"{package}[{name}]"
@@ -255,7 +247,6 @@ def doctor_command(json: options.Json = False) -> None:
     Example:
       cloudtrain doctor
     """
-    from cloudtrain.plans.document import LEVEL_STYLE, Document, Notice, Span, Table
 
     findings = examine()
     if json:

@@ -2,16 +2,34 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
 import typer
 
 from cloudtrain.cli import options
+from cloudtrain.cli.tables import has_infiniband, node_table, one_type, type_table
 from cloudtrain.cli.terminal import print_json, say, show
 from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.job.model import parse_size
+from cloudtrain.machines.choose import INTERCONNECTS, ORDERS, Query, count_unpriced, select, without_each
+from cloudtrain.machines.overlay import apply_overlay, load_overlays
+from cloudtrain.machines.table import (
+    ListsNodes,
+    gpu_names,
+    has_gpu,
+    instance_named,
+    instance_types,
+    name_keys,
+    table_of,
+    tables,
+    unknown_gpu,
+)
+from cloudtrain.system.plugins import target_names
+from cloudtrain.targets.settings import load_settings
 
 if TYPE_CHECKING:
-    from cloudtrain.machines.choose import Query
     from cloudtrain.machines.overlay import Refreshed
     from cloudtrain.machines.table import InstanceType
 
@@ -26,25 +44,21 @@ def _offer(words: Callable[[str], Iterable[str]]) -> Callable[[typer.Context, st
 
 
 def _all_names(target: str) -> Iterable[str]:
-    from cloudtrain.machines.table import instance_types
 
     return [instance.name for instance in instance_types(target)]
 
 
 def _all_gpus(target: str) -> Iterable[str]:
-    from cloudtrain.machines.table import gpu_names, instance_types
 
     return gpu_names(instance_types(target))
 
 
 def _all_orders(_: str) -> Iterable[str]:
-    from cloudtrain.machines.choose import ORDERS
 
     return ORDERS
 
 
 def _all_interconnects(_: str) -> Iterable[str]:
-    from cloudtrain.machines.choose import INTERCONNECTS
 
     return INTERCONNECTS
 
@@ -152,7 +166,6 @@ def instances_command(
       [sagemaker."ml.p5.48xlarge"]
       price = 55.04
     """
-    from cloudtrain.machines.choose import Query
 
     target = target or _default_target()
     if refresh:
@@ -170,9 +183,6 @@ def instances_command(
 
 
 def _show_type(name: str, types: Sequence[InstanceType], query: Query, *, as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from cloudtrain.cli.tables import one_type
 
     for field in query.tests():
         flag = _flag(field)
@@ -191,10 +201,6 @@ def _list_types(
     as_json: bool,
 ) -> None:
     """Print the first `count` of the `types` that match. `every` includes the types that are no longer offered."""
-    from dataclasses import asdict
-
-    from cloudtrain.cli.tables import type_table
-    from cloudtrain.machines.choose import select
 
     matches = select(types, query, sort)
     first = matches[:count]
@@ -216,13 +222,8 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
         UsageError: `name` is given, but nodes have no type names.
         TargetError: the target does not answer.
     """
-    from dataclasses import asdict
 
-    from cloudtrain.cli.tables import node_table
-    from cloudtrain.machines.table import ListsNodes, table_of
-    from cloudtrain.system.plugins import target_names
     from cloudtrain.targets.registry import service_of, target_of
-    from cloudtrain.targets.settings import load_settings
 
     settings = load_settings()
     if target not in target_names() or table_of(target) is not None:
@@ -243,13 +244,8 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
 
 def _types(target: str) -> Sequence[InstanceType]:
     """Return the target's table of types with the user's corrections."""
-    from pathlib import Path
 
     from platformdirs import user_config_path
-
-    from cloudtrain.machines.overlay import apply_overlay, load_overlays
-    from cloudtrain.machines.table import instance_types, tables
-    from cloudtrain.system.plugins import target_names
 
     if target not in target_names():
         raise UsageError(f"`{target}` is not a target", hint=did_you_mean(target, target_names()), code="CT913")
@@ -262,7 +258,6 @@ def _types(target: str) -> Sequence[InstanceType]:
 
 
 def _gib(size: str | None) -> float | None:
-    from cloudtrain.job.model import parse_size
 
     if size is None:
         return None
@@ -279,8 +274,6 @@ def _check(types: Sequence[InstanceType], query: Query, sort: str) -> None:
     Raises:
         UsageError: a value is not valid; the hint names the nearest valid one.
     """
-    from cloudtrain.machines.choose import INTERCONNECTS, ORDERS
-    from cloudtrain.machines.table import has_gpu, unknown_gpu
 
     if query.gpu is not None and not any(has_gpu(instance, query.gpu) for instance in types):
         message, hint = unknown_gpu(query.gpu, types)
@@ -295,7 +288,6 @@ def _check(types: Sequence[InstanceType], query: Query, sort: str) -> None:
 
 
 def _type_named(name: str, types: Sequence[InstanceType]) -> InstanceType:
-    from cloudtrain.machines.table import name_keys
 
     target = types[0].target
     key_of = name_keys(target)
@@ -308,8 +300,6 @@ def _type_named(name: str, types: Sequence[InstanceType]) -> InstanceType:
 
 def _default_target() -> str:
     """Return the target in the settings if it has a table of types, else the first target with a table."""
-    from cloudtrain.machines.table import tables
-    from cloudtrain.targets.settings import load_settings
 
     known = list(tables())
     own = load_settings().default_target
@@ -318,7 +308,6 @@ def _default_target() -> str:
 
 def _elsewhere(name: str, target: str) -> str | None:
     """Return a hint to add `--target` if another target has a type with this name; None otherwise."""
-    from cloudtrain.machines.table import instance_named, tables
 
     others = [other for other in tables() if other != target and instance_named(other, name)]
     return f"add `--target {others[0]}`" if others else None
@@ -327,7 +316,6 @@ def _elsewhere(name: str, target: str) -> str | None:
 def _nearest(name: str, target: str, known: Sequence[str]) -> str:
     """Return a hint for an unknown type: the most similar type or how to list all types, and the target's explanation
     of the name if it has one."""
-    from cloudtrain.machines.table import name_keys, tables
 
     table = tables()[target]
     key_of = name_keys(target)
@@ -347,7 +335,6 @@ def _nearest(name: str, target: str, known: Sequence[str]) -> str:
 def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query, gone: int) -> list[str]:
     """Return lines about the matching types that are not shown: one each for types beyond the limit, types without a
     known price, and the `gone` types that are no longer offered. Omit lines with the number 0."""
-    from cloudtrain.machines.choose import count_unpriced
 
     lines = []
     if shown < found:
@@ -362,7 +349,6 @@ def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query, g
 def _note(types: Sequence[InstanceType]) -> str:
     """Return the line below the table: the unit of the network, the dates of the prices, and how to set your own
     prices."""
-    from cloudtrain.cli.tables import has_infiniband
 
     unit = "network in Gbit/s"
     if has_infiniband(types):
@@ -379,7 +365,6 @@ def _note(types: Sequence[InstanceType]) -> str:
 
 def _say_nothing(types: Sequence[InstanceType], query: Query, gone: int) -> None:
     """Print why no type matches: how many would match without each filter, or that the filters exclude each other."""
-    from cloudtrain.machines.choose import count_unpriced, without_each
 
     lines = ["no instance type matches"]
     if gone:
@@ -427,7 +412,6 @@ def _refresh_types(target: str, profile: str | None) -> Iterator[str]:
         SettingsError: required account settings are missing.
     """
     from cloudtrain.targets.registry import all_targets, service_of
-    from cloudtrain.targets.settings import load_settings
 
     settings = load_settings()
     service = service_of(target, settings)

@@ -12,6 +12,7 @@ from cloudtrain.cli import options
 from cloudtrain.cli.runs import moment_of, run_named
 from cloudtrain.cli.terminal import print_csv, print_json, print_lines, say, show, show_table
 from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.plans.document import Document, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +38,6 @@ def show_command(
       cloudtrain show digits-ddp-3f9a --job > again.yaml
       cloudtrain show last --json | jq .git.commit
     """
-    from cloudtrain.plans.document import visible
 
     sent = run_named(name).show()
     if job:
@@ -215,7 +215,6 @@ def trials_command(
     """
     from cloudtrain.cli.tables import ranked, trials_table
     from cloudtrain.lifecycle.sweep_run import sweep_of
-    from cloudtrain.plans.document import Document
 
     if csv and json:
         raise UsageError("`--csv` and `--json` cannot be combined", hint="remove one of them", code="CT902")

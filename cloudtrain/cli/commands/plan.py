@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import sys
+from textwrap import dedent
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -10,11 +11,13 @@ from cloudtrain.cli import options
 from cloudtrain.cli.job_options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, with_submit_options
 from cloudtrain.cli.terminal import print_json, say, show, show_table, typed
 from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, more_about
+from cloudtrain.plans.document import Block, Document, Heading, Lines, Text, visible, visible_json
+from cloudtrain.rules.engine import all_rules, rule_named
+from cloudtrain.targets.registry import target_of
 
 if TYPE_CHECKING:
     from cloudtrain.errors import Problem
     from cloudtrain.job.codes import ErrorCode
-    from cloudtrain.plans.document import Document
     from cloudtrain.plans.plan import Finding, Plan
     from cloudtrain.rules.engine import Rule
 
@@ -74,7 +77,6 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
     Raises:
         typer.Exit: a check found an error (exit code 2).
     """
-    from cloudtrain.plans.document import visible, visible_json
 
     if form == "json":
         sys.stdout.write(visible_json(plan.to_json()))
@@ -116,7 +118,6 @@ def _known_format(form: str, target: str) -> str:
     Raises:
         UsageError: no target has this format.
     """
-    from cloudtrain.targets.registry import target_of
 
     if form in options.FORMATS or form in target_of(target).facts.plan_formats:
         return form
@@ -173,7 +174,6 @@ def check_command(
       cloudtrain check job.yaml --json
     """
     from cloudtrain.cli import inputs
-    from cloudtrain.plans.document import Document
 
     try:
         file = inputs.job_of(given)
@@ -261,9 +261,6 @@ def explain_command(
 
 
 def _page_of(one: Explanation) -> Document:
-    from textwrap import dedent
-
-    from cloudtrain.plans.document import Block, Document, Heading, Lines, Text
 
     blocks: list[Block] = [Heading(f"{one.code} ({one.level})"), Text(one.summary)]
     for paragraph in one.explanation.split("\n\n"):
@@ -277,7 +274,6 @@ def _page_of(one: Explanation) -> Document:
 def _explanations() -> list[Explanation]:
     """Return the explanations of all rules and errors, sorted by code."""
     from cloudtrain.job.codes import error_codes
-    from cloudtrain.rules.engine import all_rules
 
     return sorted([*map(_of_rule, all_rules()), *map(_of_error, error_codes().values())])
 
@@ -292,7 +288,6 @@ def _explanation_of(code: str) -> Explanation:
 
     if code.upper() in error_codes():
         return _of_error(error_codes()[code.upper()])
-    from cloudtrain.rules.engine import rule_named
 
     return _of_rule(rule_named(code))
 

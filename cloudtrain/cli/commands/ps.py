@@ -13,11 +13,14 @@ from cloudtrain.cli.options import LogLevel
 from cloudtrain.cli.runs import goes_on, moment_of, require_consent, run_named, seconds_of, status_json
 from cloudtrain.cli.terminal import has_color, print_json, print_lines, say, show, show_table, typed
 from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.job.model import format_duration, format_size
+from cloudtrain.lifecycle.run import bundled, is_new, leave_out, source_of
+from cloudtrain.plans.states import RunState
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.plans.document import Cell
-    from cloudtrain.plans.states import RunState, RunStatus
+    from cloudtrain.plans.states import RunStatus
 
 _WHERE = "Only runs whose hyperparameters match: `learning_rate<0.01`. Repeatable."
 
@@ -88,7 +91,6 @@ def ps_command(
 
 
 def _print_runs(runs: list[Run], *, with_size: bool) -> None:
-    from cloudtrain.job.model import format_duration, format_size
     from cloudtrain.plans.status import duration_of, state_cell
 
     now = time.time()
@@ -106,7 +108,6 @@ def _print_runs(runs: list[Run], *, with_size: bool) -> None:
 
 
 def _states_of(active: bool, state: str | None) -> list[RunState]:
-    from cloudtrain.plans.states import RunState
 
     if state is None:
         return [known for known in RunState if active and not known.is_final]
@@ -367,7 +368,6 @@ def download_command(
       cloudtrain download last work/
       cloudtrain download digits-ddp-3f9a --to results
     """
-    from cloudtrain.lifecycle.run import bundled, is_new, leave_out, source_of
 
     run = run_named(name)
     folder = to if to is not None else Path(run.name)

@@ -13,10 +13,13 @@ from cloudtrain.cli.app import CONTEXT, Command
 from cloudtrain.cli.runs import confirm, require_consent, run_named, seconds_of
 from cloudtrain.cli.terminal import print_json, print_lines, say, show_table
 from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.job.model import format_duration, parse_size
+from cloudtrain.plans.states import RunState
+from cloudtrain.targets.settings import load_settings
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.run import Run
-    from cloudtrain.plans.states import QueuedRun, RunState
+    from cloudtrain.plans.states import QueuedRun
     from cloudtrain.targets.contract import KeepsQueue
 
 
@@ -63,7 +66,6 @@ def queue(
             raise UsageError(f"`{flag}` has no effect with `{name}`", hint=f"remove `{flag}`", code="CT902")
         return
     from cloudtrain.lifecycle.find import queue_of
-    from cloudtrain.targets.settings import load_settings
 
     settings = load_settings()
     runs = queue_of(target or settings.default_target, settings).queue()
@@ -76,7 +78,6 @@ def queue(
 
 
 def _print_queue(runs: Sequence[QueuedRun]) -> None:
-    from cloudtrain.job.model import format_duration
 
     now, rows = time.time(), []
     for run in runs:
@@ -147,7 +148,6 @@ def drop(
 
 def _queue_of(run: Run) -> KeepsQueue:
     from cloudtrain.lifecycle.find import queue_of
-    from cloudtrain.targets.settings import load_settings
 
     if run.is_sweep:
         hint = f"`cloudtrain queue` lists them by name, and `cloudtrain stop {run.name}` ends the sweep"
@@ -205,7 +205,6 @@ def prune_command(
       cloudtrain prune --job digits-ddp --keep 3 --by test_accuracy --dry-run
     """
     from cloudtrain.lifecycle.cleaning import clean
-    from cloudtrain.targets.settings import load_settings
 
     if by is not None and keep is None:
         raise UsageError(
@@ -256,7 +255,6 @@ def _ended_runs(
 
 
 def _states(names: Iterable[str] | None) -> list[RunState]:
-    from cloudtrain.plans.states import RunState
 
     final = [state for state in RunState if state.is_final]
     for name in names or ():
@@ -294,7 +292,6 @@ def _rank(value: float | None, sign: float) -> tuple[bool, float]:
 
 
 def _size(text: str) -> int:
-    from cloudtrain.job.model import parse_size
 
     try:
         return parse_size(text)

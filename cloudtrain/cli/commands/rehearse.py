@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import cloudtrain as ct
-from cloudtrain.cli import options
+from cloudtrain.cli import inputs, options
 from cloudtrain.cli.job_options import SubmitOptions, with_submit_options
 from cloudtrain.cli.terminal import print_json, say, show
 from cloudtrain.errors import UsageError
+from cloudtrain.job.file import SUFFIXES
+from cloudtrain.job.training import BUNDLED
+from cloudtrain.lifecycle.curves import TOLERANCE
+from cloudtrain.lifecycle.rehearse import RehearsalOptions, rehearse, run_whole
+from cloudtrain.plans.document import Block, Document, Heading, Notice, Pairs, Span
 from cloudtrain.system.plugins import DEFAULT_TARGET
+from cloudtrain.system.processes import listening
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.rehearse import Rehearsal
@@ -67,8 +73,6 @@ def rehearse_command(
       cloudtrain rehearse job.yaml --emulate sagemaker --at-step 100
       cloudtrain rehearse last --json
     """
-    from cloudtrain.lifecycle.curves import TOLERANCE
-    from cloudtrain.lifecycle.rehearse import RehearsalOptions, rehearse
 
     whole = _whole(given._replace(job=what, target=DEFAULT_TARGET))
     chosen = RehearsalOptions(at_step, tuple(metric or ()), TOLERANCE if tolerance is None else tolerance)
@@ -82,9 +86,6 @@ def rehearse_command(
 
 def _whole(given: SubmitOptions) -> Run:
     """Return the uninterrupted run of the rehearsal. If the user names a run, return this run; for a job, run it."""
-    from cloudtrain.cli import inputs
-    from cloudtrain.lifecycle.rehearse import run_whole
-    from cloudtrain.system.processes import listening
 
     what = given.job
     if not _is_job(what):
@@ -115,8 +116,6 @@ def _whole(given: SubmitOptions) -> Run:
 def _is_job(what: str) -> bool:
     """Return whether the text names a job and not a run: whether it is `bundled:NAME` or a file, or looks like a
     path."""
-    from cloudtrain.job.file import SUFFIXES
-    from cloudtrain.job.training import BUNDLED
 
     like_file = Path(what).suffix.lower() in SUFFIXES or ("/" in what and "://" not in what)
     return what.startswith(BUNDLED) or like_file or Path(what).is_file()
@@ -141,7 +140,6 @@ _LEFT = {
 
 
 def _document(result: Rehearsal) -> Any:
-    from cloudtrain.plans.document import Block, Document, Heading, Notice, Pairs, Span
 
     comparison, verdict = result.comparison, result.verdict
     left = _LEFT[result.left].format(saved=comparison.saved_at, seconds=result.seconds_to_leave)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import os
 import re
 import sys
 from enum import Enum
@@ -126,7 +128,6 @@ def _script_in(folder: Path) -> Path:
 
 
 def _schema() -> str:
-    import json
 
     from cloudtrain.job.schema import job_schema
 
@@ -143,7 +144,6 @@ def _check_name(name: str) -> str:
 
 
 def _job_text(path: Path, script: Path, name: str) -> str:
-    import os
 
     here = path.parent.absolute()
     folder = os.path.relpath(script.parent.absolute(), here)
@@ -183,7 +183,6 @@ def _name_from(folder: str) -> str:
 
 def _yaml(text: str) -> str:
     """Return `text` as a YAML scalar, quoted as in JSON if YAML would read the plain text as something else."""
-    import json
 
     from cloudtrain.documents.yaml_text import read_scalar
 

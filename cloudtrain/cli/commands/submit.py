@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,8 @@ from cloudtrain.cli.job_options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, wi
 from cloudtrain.cli.runs import goes_on, require_consent, run_named
 from cloudtrain.cli.terminal import OutputError, print_json, print_lines, say, show, show_table, typed, width_of
 from cloudtrain.errors import UsageError
+from cloudtrain.job.model import format_duration
+from cloudtrain.plans.document import on_one_line
 from cloudtrain.system.processes import listening
 
 if TYPE_CHECKING:
@@ -145,9 +148,6 @@ def show_changes(changes: Changes | None) -> None:
     """Show on stderr what changed since the job's last run, in at most `_MOST_LINES` lines."""
     if changes is None or not changes.items:
         return
-    from textwrap import wrap
-
-    from cloudtrain.plans.document import on_one_line
 
     width, shown = width_of(sys.stderr) or 80, list(map(on_one_line, changes.items))
     for count in range(len(shown), 0, -1):
@@ -191,8 +191,6 @@ def _say_history(run: Run) -> None:
     """Report whether an interrupted command submitted `run`, and whether `run` waits for another run. Also report
     other runs that interrupted commands submitted without reporting them."""
     if run.adopted:
-        from cloudtrain.job.model import format_duration
-
         age = format_duration(int(max(0, time.time() - run.created)))
         say(
             f"`{run.name}` was submitted {age} ago by a command that was interrupted before it could report the run; "

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from cloudtrain.targets.azureml.settings import AzureML
+from cloudtrain.targets.azureml.settings import AzureML, account_of
 from cloudtrain.targets.contract import Target, TargetFacts
 
 if TYPE_CHECKING:
@@ -65,7 +65,6 @@ class AzureMLTarget(Target):
 
     def account(self, settings: AzureML, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> AzureMLAccount:
         from cloudtrain.machines.overlay import user_overlay
-        from cloudtrain.targets.azureml.settings import account_of
 
         return account_of(settings, environ, cwd)._replace(overlay=user_overlay(cwd, self.name) or None)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.data import replace_references
 from cloudtrain.job.training import Resources, TrainingJob
+from cloudtrain.machines.choose import choose
 from cloudtrain.machines.table import instance_types
 from cloudtrain.plans.plan import Plan
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, text_of
@@ -151,7 +152,6 @@ class Problems(list[Problem]):
 
 def type_by_gpu(target: str, resources: Resources, overlay: Any) -> str:
     """Return the name of the instance type for `resources.gpu`. `overlay`: the user's corrections of the catalogue."""
-    from cloudtrain.machines.choose import choose
     from cloudtrain.machines.overlay import apply_overlay
 
     assert resources.gpu is not None

@@ -11,6 +11,7 @@ from cloudtrain.job.model import format_duration
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.plans.processes import Alike, Process, Processes
+from cloudtrain.system.plugins import find_target, part_of
 from cloudtrain.targets.common import launchers
 from cloudtrain.targets.common.compiling import Problems, arguments_of, option_problems, resolve_text
 from cloudtrain.targets.common.launch import LocalAccount, local_plan
@@ -23,8 +24,6 @@ from cloudtrain.targets.local.settings import Local
 def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
     """Return the plan of a job on this machine. `context.account` is a `LocalAccount`."""
     if target.emulate is not None:
-        from cloudtrain.system.plugins import find_target, part_of
-
         emulated: Plan = part_of(find_target(target.emulate), "emulate")(job, target, context)
         return emulated
     account: LocalAccount = context.account

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from pydantic import Field
 
@@ -226,7 +226,6 @@ class SageMakerAccount(NamedTuple):
     @property
     def place(self) -> str:
         """Return the middle part of run references: `eu-west-1`, or `research@eu-west-1` with a profile."""
-        from urllib.parse import quote
 
         return self.region if self.profile is None else f"{quote(self.profile, safe='')}@{self.region}"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.targets.contract import Target, TargetFacts
-from cloudtrain.targets.sagemaker.settings import SageMaker
+from cloudtrain.targets.sagemaker.settings import SageMaker, account_of
 
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob, ProcessingJob
@@ -61,7 +61,6 @@ class SageMakerTarget(Target):
         self, settings: SageMaker, *, environ: Mapping[str, str], state_dir: Path, cwd: Path
     ) -> SageMakerAccount:
         from cloudtrain.machines.overlay import user_overlay
-        from cloudtrain.targets.sagemaker.settings import account_of
 
         return account_of(settings, environ)._replace(overlay=user_overlay(cwd) or None)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
+from io import StringIO
 from itertools import pairwise
 
 from cloudtrain.runtime.sagemaker_launcher import ROOT
@@ -141,8 +143,6 @@ def split_options(text: str) -> tuple[str, list[str]]:
     if not words:
         return "INFO", []
     from argparse import ArgumentParser
-    from contextlib import redirect_stderr, redirect_stdout
-    from io import StringIO
 
     parser = ArgumentParser()
     parser.add_argument("--NCCL_DEBUG", default="INFO")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timezone
 from functools import cache
 from heapq import merge
 from pathlib import Path
@@ -23,11 +23,11 @@ from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunSta
 from cloudtrain.targets.common.services import Denied, NotThere, Pace, follow
 from cloudtrain.targets.common.tracebacks import error_in, shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
-from cloudtrain.targets.sagemaker.plan import KINDS, RUN_TAG, TRAINING, JobKind, S3Uri, kind_of
+from cloudtrain.targets.sagemaker.plan import KINDS, RUN_TAG, TRAINING, JobKind, S3Uri, kind_of, places_of
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 from cloudtrain.targets.sagemaker.service.clients import Clients, not_found, was_repeated
 from cloudtrain.targets.sagemaker.service.logs import JobLog, ranks_of
-from cloudtrain.targets.sagemaker.settings import AwsPlace, SageMaker, account_id
+from cloudtrain.targets.sagemaker.settings import AwsPlace, SageMaker, account_id, account_of, credentials_in_sight
 
 if TYPE_CHECKING:
     from cloudtrain.machines.overlay import Refreshed
@@ -297,7 +297,6 @@ class SageMakerService:
         self._clients: dict[str, Clients] = {}
 
     def can_check(self, settings: SageMaker) -> bool:
-        from cloudtrain.targets.sagemaker.settings import credentials_in_sight
 
         return credentials_in_sight(settings, self._environ)
 
@@ -308,12 +307,10 @@ class SageMakerService:
 
     def refresh_catalogue(self, settings: SageMaker) -> Refreshed:
         """Download the region's prices into a file in the user's configuration folder."""
-        from datetime import datetime, timezone
 
         from platformdirs import user_config_path
 
         from cloudtrain.targets.sagemaker.service.online import pricing_region, refresh
-        from cloudtrain.targets.sagemaker.settings import account_of
 
         account = account_of(settings, self._environ)
         if "region" in account.missing:
@@ -423,7 +420,6 @@ class SageMakerService:
             yield from unpacked(archive, upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
-        from cloudtrain.targets.sagemaker.plan import places_of
         from cloudtrain.targets.sagemaker.service.transfer import download
 
         kind, description = self._find_job(ref)
