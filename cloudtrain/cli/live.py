@@ -37,7 +37,7 @@ _QUIET = 10.0
 """Seconds without a line after which the view reports silence."""
 
 
-class Pace:
+class ProgressRate:
     """The progress of a run so far."""
 
     def __init__(self, now: float) -> None:
@@ -327,7 +327,7 @@ class LiveView:
 
         self.latest: dict[str, float] = {}
         self._courses: dict[str, Course] = defaultdict(Course)
-        self._pace = Pace(time.monotonic())
+        self._pace = ProgressRate(time.monotonic())
         self._changing = Lock()
         self._metrics = Metrics()
         self._form = form._replace(color=True)  # rich leaves colours out where there are none

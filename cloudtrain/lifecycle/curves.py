@@ -43,7 +43,7 @@ class Verdict(NamedTuple):
         return self.kind == "same"
 
 
-class Difference(NamedTuple):
+class CurveDifference(NamedTuple):
     """A metric of one step with its values in the uninterrupted run (`whole`) and in another run (`found`)."""
 
     step: int
@@ -96,7 +96,7 @@ class Comparison:
         pairs = _pairs(self.whole, self.joined, self.metrics)
         return max((_distance(pair.whole, pair.found) for pair in pairs), default=0.0)
 
-    def first_difference(self, found: Curve) -> Difference | None:
+    def first_difference(self, found: Curve) -> CurveDifference | None:
         """Return the first value of `found` that differs from the uninterrupted run by more than the tolerance; None
         without a difference. The tolerance is relative for values above 1.
         """
@@ -189,9 +189,9 @@ def loss_names(reports: Iterable[Mapping[str, float]]) -> tuple[str, ...]:
     return tuple(name for name in names if name.lower().endswith("loss"))
 
 
-def _pairs(whole: Curve, found: Curve, metrics: Sequence[str]) -> list[Difference]:
+def _pairs(whole: Curve, found: Curve, metrics: Sequence[str]) -> list[CurveDifference]:
     return [
-        Difference(step, name, whole[step][name], found[step][name])
+        CurveDifference(step, name, whole[step][name], found[step][name])
         for step in sorted(whole.keys() & found.keys())
         for name in metrics
         if name in whole[step] and name in found[step]
@@ -211,6 +211,6 @@ def _distance(one: float, other: float) -> float:
     return abs(one - other) if isfinite(one) and isfinite(other) else inf
 
 
-def _words(difference: Difference) -> str:
+def _words(difference: CurveDifference) -> str:
     step, metric, whole, found = difference
     return f"at step {step} `{metric}` is {found:.7g}, and without interruption {whole:.7g}"

@@ -7,13 +7,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cloudtrain.plans.comparison import ValuePath
+from cloudtrain.plans.plan import Bundle, CompileContext
 
 if TYPE_CHECKING:
-    from cloudtrain.plans.plan import CompileContext, Plan
+    from cloudtrain.plans.plan import Plan
 
 
 UNREAD = "0" * 64
 """Placeholder for the hash of data on this machine. An adoption does not read that data."""
+
+
+def draft_context(name: str, account: object, *, conda: str | None = None, build: str | None = None) -> CompileContext:
+    """Return the context for compiling a draft. An adoption does not read the code, so the bundle is a placeholder."""
+    return CompileContext(name, Bundle(UNREAD, 0, 0), account, conda=conda, build=build)
 
 
 class Search(NamedTuple):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from cloudtrain.cli.live import Course, LineFormat, LiveView, Pace, curve, sparkline, wants_logarithm
+from cloudtrain.cli.live import Course, LineFormat, LiveView, ProgressRate, curve, sparkline, wants_logarithm
 from cloudtrain.plans.states import LogLine, RunState, RunStatus, Transition
 from tests.deadlines import DEADLINE
 
@@ -193,7 +193,7 @@ def status(state: RunState, **more: object) -> RunStatus:
 
 def test_step_pace_and_time_left() -> None:
     """From the newest reports; what the script says about the time left comes first."""
-    pace = Pace(0.0)
+    pace = ProgressRate(0.0)
     assert pace.progress() == ""
     for step in range(11):
         pace.take_values({"step": step * 10.0, "total": 400.0, "loss": 1.0}, moment=step * 2.0)
@@ -206,7 +206,7 @@ def test_step_pace_and_time_left() -> None:
 
 def test_slow_steps_take_seconds() -> None:
     """A step of a large model takes longer than a second."""
-    pace = Pace(0.0)
+    pace = ProgressRate(0.0)
     pace.take_values({"step": 1.0}, moment=0.0)
     pace.take_values({"step": 2.0}, moment=4.0)
     assert pace.progress() == "step 2  4 s/step"
@@ -215,7 +215,7 @@ def test_slow_steps_take_seconds() -> None:
 @pytest.mark.parametrize("steps", [[1.0, 1.0], [5.0, 3.0]])
 def test_no_pace_where_there_is_none(steps: list[float]) -> None:
     """One step, and ranks that began anew."""
-    pace = Pace(0.0)
+    pace = ProgressRate(0.0)
     for moment, step in enumerate(steps):
         pace.take_values({"step": step}, float(moment))
     assert pace.per_second is None
@@ -223,7 +223,7 @@ def test_no_pace_where_there_is_none(steps: list[float]) -> None:
 
 def test_what_a_run_waits_for() -> None:
     """From the first moment to the last: the target, its phases, the first line, silence, the end."""
-    pace = Pace(0.0)
+    pace = ProgressRate(0.0)
     assert pace.waiting_for(0.2) == "asking for the run's state"
     pace.take_status(status(RunState.PENDING), 1.0)
     assert pace.waiting_for(4.0) == "pending 3s"
@@ -243,7 +243,7 @@ def test_what_a_run_waits_for() -> None:
 
 def test_a_rank_that_falls_behind_is_named() -> None:
     """By more than one report while the others go on, by one once all are quiet."""
-    pace = Pace(0.0)
+    pace = ProgressRate(0.0)
     pace.take_status(status(RunState.RUNNING), 0.0)
     for step in (10, 20):
         for rank in range(3):

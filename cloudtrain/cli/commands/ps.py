@@ -22,17 +22,15 @@ if TYPE_CHECKING:
     from cloudtrain.plans.document import Cell
     from cloudtrain.plans.states import RunStatus
 
+_LIMIT = typer.Option(
+    "-n", "--limit", min=1, metavar="N", help="Show the newest N runs. Default: 20.", show_default=False
+)
 _WHERE = "Only runs whose hyperparameters match: `learning_rate<0.01`. Repeatable."
 
 
 def ps_command(
     everything: Annotated[bool, typer.Option("--all", "-a", help="Show all runs, not only the newest.")] = False,
-    count: Annotated[
-        int,
-        typer.Option(
-            "-n", "--limit", min=1, metavar="N", help="Show the newest N runs. Default: 20.", show_default=False
-        ),
-    ] = 20,
+    count: Annotated[int, _LIMIT] = 20,
     active: Annotated[bool, typer.Option("--active", help="Only runs that have not ended.")] = False,
     state: Annotated[
         str | None,

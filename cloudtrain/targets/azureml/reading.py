@@ -37,8 +37,7 @@ from cloudtrain.rules.engine import (
 )
 from cloudtrain.rules.facts import DataPlace, data_place, split_uri
 from cloudtrain.rules.named import framework_of
-from cloudtrain.targets.azureml.compile.parts import SERVERLESS, duration_seconds, is_virtual_cluster, machines_of
-from cloudtrain.targets.azureml.compile.places import LAUNCHER
+from cloudtrain.targets.azureml.parts import LAUNCHER, SERVERLESS, duration_seconds, is_virtual_cluster, machines_of
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 
 Request = Mapping[str, Any]

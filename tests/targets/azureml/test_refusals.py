@@ -14,15 +14,15 @@ from cloudtrain.targets.azureml.service.provider_errors import (
     CODES,
     EXCEPTIONS,
     STATUSES,
-    Call,
     NameTaken,
     NoWorkspace,
+    RefusedCall,
     refusal_error,
     translate_error,
 )  # fmt: skip
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
 
-CALL = Call("PUT", "jobs/digits-1", "ws", "rg", "1234")
+CALL = RefusedCall("PUT", "jobs/digits-1", "ws", "rg", "1234")
 
 
 def body(code: str, message: str = "Because it is so.\n  Really.", inner: str = "") -> dict[str, Any]:

@@ -16,8 +16,8 @@ from cloudtrain.documents.document import Unreadable, read_document, read_text
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.azureml.compile.job import PRIORITIES, SERVICES
-from cloudtrain.targets.azureml.compile.parts import camel, duration_text
 from cloudtrain.targets.azureml.compile.places import SCHEMES
+from cloudtrain.targets.azureml.parts import camel, duration_text
 from cloudtrain.targets.azureml.reading import KINDS
 
 _WORKSPACE = re.compile(

@@ -13,8 +13,8 @@ from cloudtrain.job.data import is_local_path
 from cloudtrain.job.distribution import Ray
 from cloudtrain.job.script import job_name_from
 from cloudtrain.plans.comparison import ValuePath, overrides_between
-from cloudtrain.plans.plan import Bundle, CompileContext, Plan
-from cloudtrain.targets.adoption import UNREAD, Comparable, Draft, Original
+from cloudtrain.plans.plan import CompileContext, Plan
+from cloudtrain.targets.adoption import UNREAD, Comparable, Draft, Original, draft_context
 from cloudtrain.targets.azureml.adopt.job_files import (
     not_a_command,
     originals_in_job_file,
@@ -23,8 +23,8 @@ from cloudtrain.targets.azureml.adopt.job_files import (
     workspace_in,
 )
 from cloudtrain.targets.azureml.compile.job import EVENTS, IDENTITIES, PRIORITIES, RUN_PROPERTY, SERVICES
-from cloudtrain.targets.azureml.compile.parts import MODELS, UNNAMED, asset_id, camel, compute_id, duration_seconds
 from cloudtrain.targets.azureml.compile.places import INPUT_MODES, LOCAL_UPLOAD, OUTPUT_MODES, SCHEMES
+from cloudtrain.targets.azureml.parts import MODELS, UNNAMED, asset_id, camel, compute_id, duration_seconds
 from cloudtrain.targets.azureml.reading import DEFAULT_EXPERIMENT, Body
 from cloudtrain.targets.azureml.settings import AzureML, account_of
 from cloudtrain.targets.common.compiling import hyperparameter_text
@@ -332,7 +332,6 @@ def _mapping(value: object) -> dict[str, Any]:
 
 _CODE = "(the code's own place)"
 _DATA = "(the data's own place)"
-_BUNDLE = Bundle("0" * 64, 0, 0)
 _NOBODY = "job"
 
 
@@ -347,8 +346,8 @@ class AzureMLAdopter:
         account = account_of(settings, {"AZURE_CONFIG_DIR": "/nonexistent"}, File("/nonexistent"))
         environment = original.request["properties"].get("environmentId")
         conda = environment.get("condaFile") if isinstance(environment, Mapping) else None
-        built = "0" * 64 if isinstance(environment, Mapping) and "build" in environment else None
-        return CompileContext(original.name or _NOBODY, _BUNDLE, account, conda=conda, build=built)
+        built = UNREAD if isinstance(environment, Mapping) and "build" in environment else None
+        return draft_context(original.name or _NOBODY, account, conda=conda, build=built)
 
     def comparable(
         self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None

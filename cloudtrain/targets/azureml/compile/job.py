@@ -16,7 +16,15 @@ from cloudtrain.machines.table import hourly, over
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.plans.processes import Processes
 from cloudtrain.targets.azureml import launch as azureml_node
-from cloudtrain.targets.azureml.compile.parts import (
+from cloudtrain.targets.azureml.compile.places import (
+    ChosenEnvironment,
+    command_of,
+    environment_of,
+    inputs_of,
+    outputs_of,
+    places_of,
+)
+from cloudtrain.targets.azureml.parts import (
     code_id,
     compute_id,
     distribution_of,
@@ -25,14 +33,6 @@ from cloudtrain.targets.azureml.compile.parts import (
     is_own_type,
     is_virtual_cluster,
     machines_of,
-)
-from cloudtrain.targets.azureml.compile.places import (
-    ChosenEnvironment,
-    command_of,
-    environment_of,
-    inputs_of,
-    outputs_of,
-    places_of,
 )
 from cloudtrain.targets.azureml.reading import OVERRIDES, Body, distribution_in, machines_in
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount, Service

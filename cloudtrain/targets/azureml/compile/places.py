@@ -18,7 +18,7 @@ from cloudtrain.job.distribution import DeepSpeed
 from cloudtrain.job.training import Environment, TrainingJob
 from cloudtrain.plans.plan import CompileContext, Upload, canonical_json
 from cloudtrain.targets.azureml.catalogue import CURATED, curated_environment
-from cloudtrain.targets.azureml.compile.parts import MODELS, UNNAMED, asset_id, asset_meant, is_label, is_launcher
+from cloudtrain.targets.azureml.parts import LAUNCHER, MODELS, UNNAMED, asset_id, asset_meant, is_label, is_launcher
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
 from cloudtrain.targets.common.compiling import arguments_of, hyperparameter_text, resolve_text
 
@@ -307,8 +307,6 @@ _WITH_CODE = 'PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"'
 
 For a script in a subfolder, Python would search only that folder, and the runtime is above it.
 """
-
-LAUNCHER = "cloudtrain.runtime.deepspeed_launcher"
 
 
 def command_of(job: TrainingJob) -> str:

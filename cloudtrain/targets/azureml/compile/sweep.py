@@ -16,7 +16,7 @@ from cloudtrain.job.sweep import Range, Sweep
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.runtime.azureml_metrics import WANTED
 from cloudtrain.targets.azureml.compile.job import compile_azureml
-from cloudtrain.targets.azureml.compile.parts import duration_text
+from cloudtrain.targets.azureml.parts import duration_text
 from cloudtrain.targets.azureml.settings import AzureML
 
 _NAME = re.compile(r"[a-zA-Z_]+[a-zA-Z0-9_]*")

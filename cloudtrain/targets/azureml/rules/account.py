@@ -13,7 +13,7 @@ from cloudtrain.rules.engine import Fault, Subject, plural, positive_count, rule
 from cloudtrain.rules.facts import counterpart, has_rdma_somewhere
 from cloudtrain.rules.machines import instead, needs_network, over_ethernet
 from cloudtrain.targets.azureml.catalogue import guess, nearest_size
-from cloudtrain.targets.azureml.compile.parts import is_own_type
+from cloudtrain.targets.azureml.parts import is_own_type
 from cloudtrain.targets.azureml.reading import is_whole, read
 
 _WANTED = {

@@ -10,7 +10,7 @@ from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, plural, rule, value_at
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
 from cloudtrain.rules.machines import works_together
-from cloudtrain.targets.azureml.compile.parts import parse_label
+from cloudtrain.targets.azureml.parts import parse_label
 from cloudtrain.targets.azureml.reading import read
 
 _SIZE = re.compile(r"0*[1-9][0-9]*[bkmgBKMG]?")

@@ -12,8 +12,8 @@ from cloudtrain.job.data import find_references, references_in
 from cloudtrain.job.nodes import PLACE_NAME, mend_name
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
-from cloudtrain.targets.azureml.compile.parts import asset_id, asset_meant, parse_label
 from cloudtrain.targets.azureml.compile.places import CHECKPOINT, DEFAULT_STORE, MODEL, SCHEMES
+from cloudtrain.targets.azureml.parts import asset_id, asset_meant, parse_label
 from cloudtrain.targets.azureml.reading import read
 
 _ASSET_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}")

@@ -10,7 +10,7 @@ from cloudtrain.plans.plan import Level
 from cloudtrain.rules import machines as shared
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, plural, rule
 from cloudtrain.rules.named import TITLES, framework_of, missing_framework
-from cloudtrain.targets.azureml.compile.parts import is_launcher
+from cloudtrain.targets.azureml.parts import is_launcher
 from cloudtrain.targets.azureml.reading import is_whole, read
 
 _COUNT = "processCountPerInstance"

@@ -20,13 +20,13 @@ from cloudtrain.targets.azureml.compile.job import RUN_PROPERTY
 from cloudtrain.targets.azureml.reading import OVERRIDES, read
 
 
-class Named(NamedTuple):
+class NamedSchema(NamedTuple):
     """The schema of a mapping whose keys the user chooses, such as `tags`; `value` is the schema of its values."""
 
     value: Kind
 
 
-class Fields(NamedTuple):
+class FieldSchema(NamedTuple):
     """The schema of a mapping with fixed keys. `known` maps the API's field names to the schemas of their values."""
 
     known: Mapping[str, Kind]
@@ -38,7 +38,7 @@ class OneOf(NamedTuple):
     words: tuple[str, ...]
 
 
-Kind = Named | Fields | OneOf | str
+Kind = NamedSchema | FieldSchema | OneOf | str
 """The schema of a value; a text is a kind of plain values."""
 
 TEXT, WHOLE, TRUTH, LIST, ANY = "a text", "a whole number", "`true` or `false`", "a list", ""
@@ -46,7 +46,7 @@ TEXT, WHOLE, TRUTH, LIST, ANY = "a text", "a whole number", "`true` or `false`",
 
 _MATCHES = {TEXT: str, WHOLE: int, TRUTH: bool, LIST: list | tuple}
 
-_INPUT = Fields(
+_INPUT = FieldSchema(
     {
         "jobInputType": OneOf(
             ("literal", "uri_file", "uri_folder", "mltable", "custom_model", "mlflow_model", "triton_model")
@@ -59,7 +59,7 @@ _INPUT = Fields(
     }
 )
 
-_OUTPUT = Fields(
+_OUTPUT = FieldSchema(
     {
         "jobOutputType": OneOf(("uri_file", "uri_folder", "mltable", "custom_model", "mlflow_model", "triton_model")),
         "assetName": TEXT,
@@ -72,7 +72,7 @@ _OUTPUT = Fields(
     }
 )
 
-_DISTRIBUTION = Fields(
+_DISTRIBUTION = FieldSchema(
     {
         "distributionType": OneOf(("PyTorch", "Mpi", "TensorFlow", "Ray")),
         "processCountPerInstance": ANY,
@@ -84,42 +84,42 @@ _DISTRIBUTION = Fields(
     }
 )
 
-_SERVICE = Fields(
+_SERVICE = FieldSchema(
     {
         "endpoint": TEXT,
         "errorMessage": TEXT,
         "jobServiceType": OneOf(("SSH", "TensorBoard", "JupyterLab", "VSCode")),
-        "nodes": Fields({"nodesValueType": OneOf(("All",))}),
+        "nodes": FieldSchema({"nodesValueType": OneOf(("All",))}),
         "port": WHOLE,
-        "properties": Named(TEXT),
+        "properties": NamedSchema(TEXT),
         "status": TEXT,
     }
 )
 
-BODY = Fields(
+BODY = FieldSchema(
     {
         "jobType": OneOf(("Command",)),
         **dict.fromkeys(("codeId", "command", "componentId", "computeId", "environmentId"), TEXT),
         **dict.fromkeys(("description", "displayName", "experimentName", "parentJobName"), TEXT),
         "autologgerSettings": ANY,
         "distribution": _DISTRIBUTION,
-        "environmentVariables": Named(ANY),
-        "identity": Fields(
+        "environmentVariables": NamedSchema(ANY),
+        "identity": FieldSchema(
             {
                 "identityType": OneOf(("Managed", "AMLToken", "UserIdentity")),
                 **dict.fromkeys(("clientId", "objectId", "resourceId"), TEXT),
             }
         ),
-        "inputs": Named(_INPUT),
+        "inputs": NamedSchema(_INPUT),
         "isArchived": TRUTH,
-        "limits": Fields({"jobLimitsType": OneOf(("Command",)), "timeout": ANY}),
-        "notificationSetting": Fields({"emailOn": LIST, "emails": LIST, "webhooks": ANY}),
-        "outputs": Named(_OUTPUT),
-        "properties": Named(TEXT),
-        "queueSettings": Fields(
+        "limits": FieldSchema({"jobLimitsType": OneOf(("Command",)), "timeout": ANY}),
+        "notificationSetting": FieldSchema({"emailOn": LIST, "emails": LIST, "webhooks": ANY}),
+        "outputs": NamedSchema(_OUTPUT),
+        "properties": NamedSchema(TEXT),
+        "queueSettings": FieldSchema(
             {"jobTier": OneOf(("Null", "Spot", "Basic", "Standard", "Premium")), "priority": WHOLE}
         ),
-        "resources": Fields(
+        "resources": FieldSchema(
             {
                 "dockerArgs": TEXT,
                 "dockerArgsList": LIST,
@@ -132,8 +132,8 @@ BODY = Fields(
             }
         ),
         "secretsConfiguration": ANY,
-        "services": Named(_SERVICE),
-        "tags": Named(TEXT),
+        "services": NamedSchema(_SERVICE),
+        "tags": NamedSchema(TEXT),
     }
 )
 
@@ -153,7 +153,7 @@ def violations(value: object, kind: Kind = BODY, path: ValuePath = ()) -> Iterat
 
     `path` is the path of `value` in the body.
     """
-    if isinstance(kind, Fields | Named):
+    if isinstance(kind, FieldSchema | NamedSchema):
         if isinstance(value, Mapping):
             yield from _inside(value, kind, path)
         else:
@@ -169,9 +169,9 @@ def violations(value: object, kind: Kind = BODY, path: ValuePath = ()) -> Iterat
         yield Violation(path, f"{_show_path(path)} must be {kind}, not `{shown}`", hint)
 
 
-def _inside(value: Mapping[str, object], kind: Fields | Named, path: ValuePath) -> Iterator[Violation]:
+def _inside(value: Mapping[str, object], kind: FieldSchema | NamedSchema, path: ValuePath) -> Iterator[Violation]:
     for name, item in value.items():
-        if isinstance(kind, Named):
+        if isinstance(kind, NamedSchema):
             yield from violations(item, kind.value, (*path, name))
         elif name in kind.known:
             yield from violations(item, kind.known[name], (*path, name))

@@ -19,8 +19,8 @@ from urllib.parse import quote, urlsplit
 from cloudtrain.errors import SettingsError, TargetError, TargetUnreachable, UsageError, did_you_mean
 from cloudtrain.plans.plan import canonical_json
 from cloudtrain.system.plugins import require
-from cloudtrain.targets.azureml.compile.parts import MODELS, Labelled, asset_id, parse_label
-from cloudtrain.targets.azureml.service.provider_errors import Call, refusal_error, translate_error
+from cloudtrain.targets.azureml.parts import MODELS, Labelled, asset_id, parse_label
+from cloudtrain.targets.azureml.service.provider_errors import RefusedCall, refusal_error, translate_error
 from cloudtrain.targets.azureml.settings import AccountRef, az_folder, az_subscriptions
 from cloudtrain.targets.common.services import Expired, NotThere
 from cloudtrain.version import __version__
@@ -151,7 +151,7 @@ def _studio(portal: str) -> str:
 
 
 @dataclass(frozen=True)
-class Kind:
+class CredentialKind:
     """A credential class of azure-identity. `login` tells the user how to log in."""
 
     name: str
@@ -163,16 +163,16 @@ class Kind:
 _SERVICE_PRINCIPAL = "set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
 
 KINDS = {
-    "cli": Kind("AzureCliCredential", "log in: `az login`"),
-    "developer_cli": Kind("AzureDeveloperCliCredential", "log in: `azd auth login`"),
-    "powershell": Kind("AzurePowerShellCredential", "log in: `Connect-AzAccount`"),
-    "environment": Kind("EnvironmentCredential", _SERVICE_PRINCIPAL, takes_authority=True),
-    "managed_identity": Kind(
+    "cli": CredentialKind("AzureCliCredential", "log in: `az login`"),
+    "developer_cli": CredentialKind("AzureDeveloperCliCredential", "log in: `azd auth login`"),
+    "powershell": CredentialKind("AzurePowerShellCredential", "log in: `Connect-AzAccount`"),
+    "environment": CredentialKind("EnvironmentCredential", _SERVICE_PRINCIPAL, takes_authority=True),
+    "managed_identity": CredentialKind(
         "ManagedIdentityCredential",
         "give this machine an identity; AZURE_CLIENT_ID chooses one of several",
         takes_client_id=True,
     ),
-    "workload_identity": Kind(
+    "workload_identity": CredentialKind(
         "WorkloadIdentityCredential",
         "set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_FEDERATED_TOKEN_FILE",
         takes_authority=True,
@@ -180,11 +180,11 @@ KINDS = {
 }
 """The kinds that a target may name. All of them work without a question or a browser."""
 
-ANY = Kind("DefaultAzureCredential", f"log in: `az login`, or {_SERVICE_PRINCIPAL}", takes_authority=True)
+ANY = CredentialKind("DefaultAzureCredential", f"log in: `az login`, or {_SERVICE_PRINCIPAL}", takes_authority=True)
 """Tries each kind in turn, until one has a token."""
 
 
-def kind_of(name: str | None) -> Kind:
+def kind_of(name: str | None) -> CredentialKind:
     """For None, return the kind that tries all others in turn."""
     if name is None:
         return ANY
@@ -385,7 +385,7 @@ class Client:
         services: dict[str, str] = self.send("GET", self.workspace["properties"]["discoveryUrl"], signed=False)
         return services
 
-    def _answer(self, request: Any, signed: bool, call: Call) -> Any:
+    def _answer(self, request: Any, signed: bool, call: RefusedCall) -> Any:
         exceptions = require("azure.core.exceptions", extra="azureml")
         try:
             response = self._pipeline(signed).run(request, retry_on_methods=_REPEATABLE).http_response
@@ -409,9 +409,9 @@ class Client:
         inside = path if path.startswith("/") else f"{self.place.workspace_id}/{path}".rstrip("/")
         return self.cloud.resource_manager + quote(inside)
 
-    def _call(self, method: str, path: str) -> Call:
+    def _call(self, method: str, path: str) -> RefusedCall:
         place = self.place
-        return Call(
+        return RefusedCall(
             method,
             path.rpartition(f"{place.workspace_id}/")[2] or place.workspace,
             workspace=place.workspace,

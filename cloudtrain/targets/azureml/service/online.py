@@ -16,7 +16,7 @@ from cloudtrain.machines.table import instance_named
 from cloudtrain.plans.plan import Finding, Level, Plan
 from cloudtrain.rules.engine import declare, level_of
 from cloudtrain.targets.azureml.catalogue import overlay_of
-from cloudtrain.targets.azureml.compile.parts import Labelled, parse_label
+from cloudtrain.targets.azureml.parts import Labelled, parse_label
 from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service.blobs import DatastorePlace, place_of
 from cloudtrain.targets.azureml.service.client import COMPUTE, DATASTORE, ENVIRONMENT, WORKSPACE, Client, Labels

@@ -24,7 +24,7 @@ class NoWorkspace(NotThere):
 
 
 @dataclass(frozen=True)
-class Call:
+class RefusedCall:
     """A refused request and its workspace. `method` is, for example, `PUT`; `about` is `jobs/cifar10-3f9a1c22-1`."""
 
     method: str
@@ -248,7 +248,7 @@ Timeouts and broken connections are `ServiceResponseError`, refused ones `Servic
 _ACTION = re.compile(r"perform(?:ing)? (?:the )?action '(?P<action>[^']+)'")
 
 
-def translate_error(error: Exception, call: Call) -> TargetError | SettingsError:
+def translate_error(error: Exception, call: RefusedCall) -> TargetError | SettingsError:
     status, text = getattr(error, "status_code", None), str(getattr(error, "message", None) or error)
     if status is not None:
         code = getattr(error, "error_code", None) or ""  # storage's enum, if it knows the code
@@ -262,7 +262,7 @@ def translate_error(error: Exception, call: Call) -> TargetError | SettingsError
     return _make_error(template, text, call)
 
 
-def refusal_error(status: int, body: object, call: Call) -> TargetError | SettingsError:
+def refusal_error(status: int, body: object, call: RefusedCall) -> TargetError | SettingsError:
     """`body` is the answer's JSON data, or None."""
     error = error_fields(body)
     message = str(error.get("message") or error.get("Message") or "")
@@ -314,7 +314,7 @@ def _codes(error: object) -> Iterator[str]:
         yield from _codes(error.get(name))
 
 
-def _make_error(template: ErrorTemplate, message: str, call: Call) -> TargetError | SettingsError:
+def _make_error(template: ErrorTemplate, message: str, call: RefusedCall) -> TargetError | SettingsError:
     action, line = _ACTION.search(message), " ".join(message.split()).rstrip(".")
     values = {
         "said": (line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}...") or "it gives no reason",

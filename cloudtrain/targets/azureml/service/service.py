@@ -16,7 +16,7 @@ from cloudtrain.machines.overlay import user_overlay
 from cloudtrain.plans.plan import Finding, Plan, Upload
 from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.targets.azureml.compile.job import RUN_PROPERTY
-from cloudtrain.targets.azureml.compile.parts import machines_of
+from cloudtrain.targets.azureml.parts import machines_of
 from cloudtrain.targets.azureml.service.blobs import Blobs
 from cloudtrain.targets.azureml.service.client import CANCEL, COMPUTE, JOB, SUBMIT, Client, Labels, credentials_in_sight
 from cloudtrain.targets.azureml.service.logs import Layout, RunLog

@@ -22,8 +22,8 @@ from cloudtrain.code.unpack import DamagedBundle, unpack
 from cloudtrain.errors import TargetError, TargetUnreachable, UsageError, did_you_mean
 from cloudtrain.plans.plan import Upload
 from cloudtrain.system.plugins import require
-from cloudtrain.targets.azureml.compile.parts import UNNAMED
 from cloudtrain.targets.azureml.compile.places import FOLDER, NAMED_RESULTS, places_of
+from cloudtrain.targets.azureml.parts import UNNAMED
 from cloudtrain.targets.azureml.service.blobs import (
     OWN_STORE,
     READ,

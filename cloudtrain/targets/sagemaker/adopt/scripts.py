@@ -11,8 +11,8 @@ from typing import Any
 
 from cloudtrain.job.script import job_name_from
 from cloudtrain.plans.comparison import ValuePath, overrides_between
-from cloudtrain.plans.plan import Bundle, CompileContext, Plan
-from cloudtrain.targets.adoption import Comparable, Draft, Original, StaticCall, Unknown, said
+from cloudtrain.plans.plan import CompileContext, Plan
+from cloudtrain.targets.adoption import Comparable, Draft, Original, StaticCall, Unknown, draft_context, said
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT
 from cloudtrain.targets.sagemaker.adopt.jobs import code_uri, drafts_of
 from cloudtrain.targets.sagemaker.adopt.requests import OF_SEARCH, flat, originals_in
@@ -287,7 +287,6 @@ def _distribution(given: JsonMapping) -> Iterator[tuple[str, Any]]:
 # The SageMaker part of `cloudtrain adopt`.
 
 _CODE = "(the code's own place)"
-_BUNDLE = Bundle("0" * 64, 0, 0)
 
 
 class SageMakerAdopter:
@@ -301,7 +300,7 @@ class SageMakerAdopter:
 
     def context(self, original: Original, settings: SageMaker) -> CompileContext:
         account = account_of(settings, {"HOME": "/nonexistent"})  # without the AWS configuration of this machine
-        return CompileContext(original.name, _BUNDLE, account._replace(overlay=None))
+        return draft_context(original.name, account._replace(overlay=None))
 
     def comparable(
         self, request: JsonMapping, original: Original, context: CompileContext, plan: Plan | None

@@ -1,4 +1,4 @@
-"""Convert a job's distribution to the body's: the launcher and the number of processes that Azure ML starts."""
+"""Parts of the body that are read as well as written: distributions, ids, machines, durations."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ from cloudtrain.machines.overlay import type_named
 from cloudtrain.targets.azureml.catalogue import nearest_size
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.compiling import type_by_gpu
+
+# A job's distribution in the body: the launcher, and the number of processes that Azure ML starts.
+
+LAUNCHER = "cloudtrain.runtime.deepspeed_launcher"
+"""The module that starts DeepSpeed's processes where the job chooses cloudtrain's launcher."""
 
 
 def distribution_of(job: TrainingJob, machines: MachineGroup) -> dict[str, Any] | None:
