@@ -5,6 +5,7 @@ Each function imports the modules that only it needs when it is called, so that 
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from cloudtrain.code.files import escape_path
+from cloudtrain.code.tree import SourceChanged
 from cloudtrain.errors import (
     CloudtrainError,
     MissingExtra,
@@ -21,11 +24,13 @@ from cloudtrain.errors import (
     UsageError,
     shortened,
 )
+from cloudtrain.job.file import load_job as load
 from cloudtrain.job.training import BUNDLED, TrainingJob
 from cloudtrain.lifecycle.prepare import PlaceOf, Ready, prepare
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import AFTER, SWEEP
-from cloudtrain.targets.contract import ByteProgress
+from cloudtrain.system.processes import tell
+from cloudtrain.targets.contract import ByteProgress, PinsVersions
 from cloudtrain.targets.registry import usable_target
 from cloudtrain.targets.settings import load_settings
 from cloudtrain.targets.where import AnyTarget, Where, where
@@ -72,8 +77,6 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
 def load_job_file(path: str | Path, overrides: Sequence[str] = ()) -> JobFile:
     """Read a job file or a sweep file. Return the job or sweep, and the position of each value in the file. The path
     `bundled:NAME` means the job file of a bundled script."""
-    from cloudtrain.job.file import load_job as load
-
     text = str(path)
     if not text.startswith(BUNDLED):
         return load(Path(path), overrides)
@@ -190,11 +193,8 @@ def submit(
         TargetError: the target refused the job or could not be reached. The next cloudtrain command asks the target
             whether the run exists nevertheless.
     """
-    from cloudtrain.code.files import escape_path
-    from cloudtrain.code.tree import SourceChanged
     from cloudtrain.lifecycle.find import run_of_record
     from cloudtrain.lifecycle.once import Watch
-    from cloudtrain.system.processes import tell
 
     place = _where(job, target, profile).queued(queue, priority)
 
@@ -289,8 +289,6 @@ def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = 
         TargetError: the target cannot be reached, or has no version for a label.
         UsageError: the target has no labels, or the job contains none.
     """
-    from cloudtrain.targets.contract import PinsVersions
-
     place, inner = _where(job, target, profile), cast("AnyJob", getattr(job, "job", job))
     if not isinstance(place.service, PinsVersions):
         message = f"the target `{place.target.name}` has no labels such as `NAME@latest`"
@@ -448,8 +446,6 @@ def _resolve(item: Run | Plan | AnyJob | str | Path) -> SentJob | Mapping[str, A
 
 def _plan_in(path: Path) -> Mapping[str, Any] | None:
     """Return the plan in a file that `cloudtrain plan --json` wrote; None if the file holds no plan."""
-    import json
-
     if path.suffix.lower() != ".json":
         return None
     try:

@@ -23,11 +23,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.adoption.sources import cells_of
 from cloudtrain.documents.archives import files_of
 from cloudtrain.documents.document import read_bytes, read_text
 from cloudtrain.errors import UsageError
 from cloudtrain.system.plugins import parts
 from cloudtrain.targets.adoption import Original
+from cloudtrain.targets.common.tracebacks import error_in
 from cloudtrain.targets.settings import load_settings
 
 _MARK = "CLOUDTRAIN_ADOPT_ID"
@@ -109,8 +111,6 @@ def _copy_of(folder: Path, copy: Path) -> Path:
 def _write_plan(place: Path, script: Path, arguments: Sequence[str]) -> None:
     cells = None
     if script.suffix == ".ipynb":
-        from cloudtrain.adoption.sources import cells_of
-
         cells = cells_of(script)
     hooks = {name: text for name, adopter in parts("adopt").items() if (text := adopter().hook())}
     for name, text in hooks.items():
@@ -224,7 +224,6 @@ def _captured(place: Path, work: Path, script: Path, code: int | None, time_limi
 
 
 def _last_lines(output: Path) -> str:
-    from cloudtrain.targets.common.tracebacks import error_in
 
     with contextlib.suppress(OSError, UnicodeError):
         with output.open("rb") as file:

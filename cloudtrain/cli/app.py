@@ -17,6 +17,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command as built
 
+from cloudtrain.cli.failures import COMPLETION_VARIABLE, EXIT_INTERRUPTED, EXIT_PIPE, guarded
+from cloudtrain.cli.terminal import discard, typed
 from cloudtrain.errors import UsageError, did_you_mean
 
 # The layout of a command's help: plain text, at least 80 columns, the same with every version of Typer.
@@ -203,9 +205,6 @@ class LazyGroup(TyperGroup):
 @contextmanager
 def _our_exit_codes() -> Iterator[None]:
     """Turn a broken pipe and Ctrl-C into exit codes without Typer's own messages."""
-    from cloudtrain.cli.failures import EXIT_INTERRUPTED, EXIT_PIPE
-    from cloudtrain.cli.terminal import discard
-
     try:
         yield
     except BrokenPipeError:
@@ -230,7 +229,6 @@ def load_command(name: str) -> Any:
 
 def run_command(args: Sequence[str]) -> int:
     """Run one command line and return its exit code. A traceback is shown only with CLOUDTRAIN_DEBUG=1."""
-    from cloudtrain.cli.failures import COMPLETION_VARIABLE, guarded
 
     def run() -> int:
         return guarded(lambda: built(app).main(args=list(args), prog_name=PROGRAM, standalone_mode=False))
@@ -319,8 +317,6 @@ def _name(command: Any, name: str) -> Any:
 def _nearest_command(word: str, rest: Sequence[str]) -> str:
     """Return a hint that names the command to type instead of the unknown `word`. The hint repeats the arguments
     `rest` if that command takes the same arguments."""
-    from cloudtrain.cli.terminal import typed
-
     if word.endswith(".py"):
         return f"did you mean {typed(PROGRAM, 'submit', word, *rest)}?"
     if word.endswith((".yaml", ".yml", ".toml", ".json")) or word.startswith("bundled:"):

@@ -60,7 +60,6 @@ def print_lines(lines: Iterable[str]) -> None:
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
     """Print one JSON document on stdout, with `indent=None` on one line. NaN and infinity become null."""
-
     from cloudtrain.plans.document import visible_json
 
     text = json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
@@ -150,7 +149,6 @@ def _as_given(stream: Any, number: int) -> dict[str, Any]:
 def _escape(error: UnicodeError) -> tuple[str, int]:
     """Return JSON escapes (`\\u00e9`) for the characters that the encoding lacks, and the offset after these
     characters. With such escapes, `--json` stays valid JSON."""
-
     assert isinstance(error, UnicodeEncodeError), "only output is escaped"
     return dumps(error.object[error.start : error.end])[1:-1], error.end
 

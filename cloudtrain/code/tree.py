@@ -448,7 +448,6 @@ def write_archive(sources: Iterable[tuple[Entry, str]], path: Path) -> None:
     Raises:
         SourceChanged: a file's content no longer matches its entry.
     """
-
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:

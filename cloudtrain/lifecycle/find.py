@@ -41,7 +41,6 @@ def run(name: str) -> Run:
     Raises:
         RunNotFound: the name matches no run, or more than one.
     """
-
     if not name.strip():  # every run's name starts with the empty text, which an unset variable of a script would give
         raise RunNotFound("the name of the run is empty", hint="`cloudtrain ps` lists the runs; `last` is the newest")
     settings = load_settings()
@@ -101,7 +100,6 @@ def runs(
     Raises:
         UsageError: a text in `where` is not a comparison, or `tags` or `where` is combined with `target`.
     """
-
     conditions = [Condition("tag", key, "=", value) for key, value in (tags or {}).items()]
     conditions += [condition_of(text) for text in ([where] if isinstance(where, str) else where)]
     if conditions and target is not None:
@@ -141,7 +139,6 @@ def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[R
     The outcomes include runs that perhaps no command has reported yet. `on_found` is called with the outcomes, to
     report them to the user. If the process dies before `on_found` returns, the next `recover` reports the runs again.
     """
-
     settings = load_settings()
     found: list[Recovered] = []
 
@@ -164,7 +161,6 @@ def recover_if_needed() -> None:
     Without interrupted submissions, the store is not opened for writing. If the store cannot be written, for example on
     a full disk, the submissions stay as they are.
     """
-
     settings = load_settings()
     with read_store(settings.state_dir) as store:
         cut_off = store is not None and any(needs_recovery(store, record) for record in store.unfinished())
@@ -211,7 +207,6 @@ def _last(store: Store) -> tuple[list[RunRecord], str | None]:
     """Return a list with the run that `last` means, and the folder that the run was submitted from. The list is empty
     if no run exists. The folder is None if `last` means a run of the working directory, or one of this terminal from a
     folder inside it."""
-
     here = origin_here(Path.cwd())
     found = store.newest_from(here)
     if found is not None:

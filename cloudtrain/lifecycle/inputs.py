@@ -199,7 +199,6 @@ class _Search:
 
 def _file_of_job(name: str, folder: Path) -> Path | None:
     """Return the first file in a folder that describes a job or a sweep of this name; None if there is none."""
-
     try:
         files = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
     except OSError:

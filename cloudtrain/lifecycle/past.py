@@ -76,7 +76,6 @@ def hashes(files: Sequence[Entry | KeptFile]) -> dict[str, tuple[object, ...]]:
 
 def shown(value: Any) -> str:
     """Return a short form of a value for a message."""
-
     if value is ABSENT:
         return "(not set)"
     text = value if isinstance(value, str) and value.strip() == value and value else json.dumps(value)
@@ -225,7 +224,6 @@ class Difference:
 
     def document(self) -> Document:
         """Return the differences as a document."""
-
         blocks: list[Block] = []
         for title, changes in (("Target", self.target), ("Job", self.job or ()), ("Request", self.request)):
             if changes:
@@ -242,7 +240,6 @@ class Difference:
 
     def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
         """Return the differences as text."""
-
         return to_text(self.document(), width=width, color=color)
 
     def _repr_html_(self) -> str:

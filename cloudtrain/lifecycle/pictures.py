@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from io import BytesIO
+from math import log
 from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings, simplefilter
 
@@ -223,8 +224,6 @@ def _scale(axes: Axes, places: Sequence[float], labels: list[str] | None) -> Non
 
 def _shares(column: Sequence[Any]) -> list[float]:
     """Scale the values to the range from 0, the smallest, to 1, the largest."""
-    from math import log
-
     places, labels = _places(column)
     if labels is None and _is_logarithmic(places):
         places = [log(place) for place in places]

@@ -184,7 +184,6 @@ class _Written(NamedTuple):
 
     def _data(self) -> Any:
         """Return the content of the job's file; None if it cannot be read."""
-
         if self.text is None:
             return None
         with suppress(Unreadable, CloudtrainError):
@@ -194,7 +193,6 @@ class _Written(NamedTuple):
 
 def _secrets_in_file(text: str) -> Iterator[str]:
     """Yield the secrets that the rules for file contents find in the text of a job's file."""
-
     content, name = text.encode("utf-8", "replace"), "job.yaml"
     spans = suspects(content, name)
     if spans:
@@ -282,7 +280,6 @@ class SentJob:
 
     def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
         """Return the job, the plan and the commit as text."""
-
         return to_text(self.document(), width=width, color=color)
 
     def _repr_html_(self) -> str:

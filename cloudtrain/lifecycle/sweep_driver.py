@@ -18,12 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetUnreachable
 from cloudtrain.lifecycle.driven import GLANCE, Archive, SweepFolder, detach, sleep_until_woken, woken_by
+from cloudtrain.lifecycle.once import Watch, send_once
+from cloudtrain.lifecycle.schema import open_store
 from cloudtrain.lifecycle.study import Journal, propose, reason_to_stop, told
-from cloudtrain.lifecycle.sweep_service import Specification, trial_key
+from cloudtrain.lifecycle.submit import trial as sending_of_trial
+from cloudtrain.lifecycle.sweep_service import Specification, service_named, trial_key
 from cloudtrain.plans.states import LogLine, Metrics, RunRef, RunState, RunStatus, Trial, best_of
 from cloudtrain.system.patterns import MetricPatterns
 from cloudtrain.system.processes import ProcessLock
 from cloudtrain.targets.contract import Service
+from cloudtrain.targets.settings import load_settings
 
 if TYPE_CHECKING:
     pass
@@ -64,7 +68,6 @@ def drive(folder: SweepFolder, ready: Callable[[], None], moment: Moment = lambd
         sys.stderr.write(f"the sweep's folder cannot be written: {error}\n")
         return
     ready()
-    from cloudtrain.targets.settings import load_settings
 
     try:
         here = load_settings()._replace(state_dir=folder.path.parents[1])
@@ -177,10 +180,6 @@ class Driver:
 
         If the store already holds the trial's completed submission, only record the run in the journal.
         """
-        from cloudtrain.lifecycle.once import Watch, send_once
-        from cloudtrain.lifecycle.schema import open_store
-        from cloudtrain.lifecycle.submit import trial as sending_of_trial
-
         if time.monotonic() < self._refused_until:
             return False
         number, key = trial.number, trial_key(self._folder.name, trial.number)
@@ -212,7 +211,6 @@ class Driver:
         return True
 
     def _service_named(self, name: str) -> Service:
-        from cloudtrain.lifecycle.sweep_service import service_named
 
         return service_named(name, self._where.here)
 
@@ -297,8 +295,6 @@ class Driver:
 
     def _remember(self, name: str, status: RunStatus) -> None:
         """Record the state of a run in the store, so that lists of runs need not query its target."""
-        from cloudtrain.lifecycle.schema import open_store
-
         try:
             with open_store(self._state_dir) as store:
                 store.record(name, status)
@@ -357,8 +353,6 @@ class Driver:
 
     def _keep_best(self, trials: list[Trial]) -> None:
         """Record the best trial's outputs as the outputs of the sweep, so that `run:SWEEP/model` reads them."""
-        from cloudtrain.lifecycle.schema import open_store
-
         best = best_of(trials, self._sweep.objective)
         try:
             with open_store(self._state_dir) as store:

@@ -213,7 +213,6 @@ class ReadySweep:
         Raises:
             JobError: the sweep can cost more than `max_cost`, or a package is missing.
         """
-
         first = self.first.plan(1, salt)
         name = run_name(self.sweep.name, self.key, self.where.here.submitter, salt, counter)
         plan = self.draft.renamed(name)

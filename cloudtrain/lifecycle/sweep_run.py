@@ -74,7 +74,6 @@ class SweepRun(Run):
     def cost(self, status: RunStatus | None = None, trials: Sequence[Trial] | None = None) -> SweepCost | None:
         """Return the sweep's cost so far and its maximum further cost, at list prices; None if the target is free or a
         price is not known. If `status` or `trials` are not given, they are read from the target."""
-
         status = status or self.status()
         trials = self.trials() if trials is None else trials
         return cost_of_sweep(self.ref, self._settings, status, trials, is_driven=self.is_driven)

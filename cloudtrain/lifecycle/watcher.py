@@ -16,6 +16,9 @@ from contextlib import suppress
 
 from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetError, TargetUnreachable
 from cloudtrain.lifecycle.driven import GLANCE, Archive, detach, sleep_until_woken, woken_by
+from cloudtrain.lifecycle.once import Watch, recover, send_once
+from cloudtrain.lifecycle.schema import open_store
+from cloudtrain.lifecycle.submit import after_wait
 from cloudtrain.lifecycle.waiting import ChainFolder, ChainService, Order
 from cloudtrain.plans.states import RunState, RunStatus
 from cloudtrain.system.files import remove_folder
@@ -107,7 +110,6 @@ class Watcher:
         self._moment("noted")
         if self._folder.stop.exists():
             self._target.stop(self.order.plan.ref)
-        from cloudtrain.lifecycle.schema import open_store
 
         with open_store(self._state_dir) as store:
             store.mark_sent(self._folder.name)
@@ -122,8 +124,6 @@ class Watcher:
 
     def end(self, state: RunState, reason: str) -> None:
         """Record how the run ended, in its folder and in the run store."""
-        from cloudtrain.lifecycle.schema import open_store
-
         self.write(state, reason)
         with suppress(CloudtrainError), open_store(self._state_dir) as store:
             store.record(self._folder.name, RunStatus(state, reason, ended=time.time()))
@@ -159,10 +159,6 @@ class Watcher:
             _Ended: the run was stopped before anything was sent.
             TargetError: the target refused the run.
         """
-        from cloudtrain.lifecycle.once import Watch, recover, send_once
-        from cloudtrain.lifecycle.schema import open_store
-        from cloudtrain.lifecycle.submit import after_wait
-
         order = self.order
         watch = Watch(on_run=lambda _: self._moment("accepted"))
         sending = after_wait(order, self._target, Archive(self._folder.archive, order.bundle), watch=watch)

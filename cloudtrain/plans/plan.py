@@ -109,7 +109,6 @@ class Finding(NamedTuple):
 
     def notice(self) -> Notice:
         """Return the finding as a `Notice` of a document."""
-
         where = "  ".join(part for part in (self.place, dotted(self.path)) if part)
         return Notice(self.level.value, self.message, self.code, where or None, self.details, self.hint)
 
@@ -284,7 +283,6 @@ class Plan:
         """Return the plan as a document: the summary and the findings, errors first. If `whole`, the uploads, the
         processes and the request follow. Secrets are hidden.
         """
-
         used = [("settings", "\n".join(self.settings))] if self.settings else []
         blocks: list[Block] = [Heading(f"{self.run_name} on {self.target}"), Pairs([*self.summary, *used])]
         others = [finding for finding in self.findings if finding.level is not Level.ERROR]
@@ -301,7 +299,6 @@ class Plan:
         """Return the plan as text. Command lines are wrapped to `width` columns; data and paths are never cut. The
         middle lines of a very long request are replaced by the number of omitted lines.
         """
-
         return to_text(self.document(), width=width, color=color)
 
     def to_html(self) -> str:
@@ -357,7 +354,6 @@ class Plan:
 
     def _exports(self) -> Any:
         """Return the target's exports of this plan; None if the target has none for this kind of request."""
-
         exports = part_of(find_usable(self.target), "export")
         return None if exports is None else exports.of(self)
 
@@ -446,7 +442,6 @@ def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | C
     """Yield blocks that show the processes. Ranks that differ only in their number are shown as one. If many instances
     start the same program, only the first two of these processes and the last one are shown.
     """
-
     groups = Processes.of(processes).groups
     envs = [process.env for group in groups for process in (group.examples if group.role != "rank" else ())]
     shared = common_variables(envs) if len(envs) > 1 else {}  # a single process is shown with its own variables
@@ -498,7 +493,6 @@ def request_blocks(request: dict[str, Any]) -> Iterator[Lines | Text]:
     """Yield a request as JSON. A value that is a script is shown as several lines. The middle lines of a very long
     request are replaced by the number of omitted lines.
     """
-
     text = json.dumps(request, indent=2, ensure_ascii=False)
     lines = [part for line in text.splitlines() for part in _readable(line)]
     start = _within(lines, _READ)

@@ -79,7 +79,6 @@ def adopt_command(
       aws sagemaker describe-training-job --training-job-name X > x.json
       az ml job show --name NAME --output json | cloudtrain adopt - --json
     """
-
     execute = is_script(source) and not static and (yes or _may_run(source, python))
     found = adopt(
         source,
@@ -100,7 +99,6 @@ def _words(text: str | None) -> list[str]:
     Raises:
         UsageError: a quote is not closed.
     """
-
     try:
         return split(text or "")
     except ValueError as error:
@@ -134,7 +132,6 @@ def _show(found: Adoption, write: Path | None, *, force: bool, json: bool) -> No
     Raises:
         typer.Exit: the two requests differ (exit code 1).
     """
-
     if write is not None:
         for file in write_adoption(found, write, force=force):
             say(f"wrote `{file}`")

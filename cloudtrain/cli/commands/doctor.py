@@ -56,7 +56,6 @@ class Diagnosis(NamedTuple):
 
 def examine() -> list[Diagnosis]:
     """Return the result of every check, in the order of the report."""
-
     targets = all_targets()
     accounts = [found for target in targets if (found := _account(target)) is not None]
     extras = [_extra(target, name, brought) for target in targets for name, brought in target.facts.extras.items()]
@@ -75,7 +74,6 @@ def _python() -> Diagnosis:
 def _torch() -> Diagnosis:
     """Check torch in another process, because the import takes seconds and a broken CUDA installation can kill the
     process. The process runs outside the working directory, so that a `torch.py` there is not imported."""
-
     try:
         probe = subprocess.run(
             [sys.executable, "-c", _TORCH_PROBE],
@@ -181,7 +179,6 @@ def _instances() -> Diagnosis:
 
 def _account(target: Target) -> Diagnosis | None:
     """Return a target's report on its account settings; None if the target reports nothing."""
-
     try:
         settings = load_settings()
         own = settings.target(target.name)
@@ -199,7 +196,6 @@ def _account(target: Target) -> Diagnosis | None:
 
 def _plugins(targets: Sequence[Target]) -> Iterator[Diagnosis]:
     """Report the targets of other packages that cannot be used, or whose rules cannot."""
-
     for fault in plugin_faults():
         yield Diagnosis(fault.name, "warning" if fault.is_harmless else "error", fault.message, fault.hint)
     for target in targets:
@@ -247,7 +243,6 @@ def doctor_command(json: options.Json = False) -> None:
     Example:
       cloudtrain doctor
     """
-
     findings = examine()
     if json:
         print_json([finding._asdict() for finding in findings])

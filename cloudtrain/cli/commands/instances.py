@@ -166,7 +166,6 @@ def instances_command(
       [sagemaker."ml.p5.48xlarge"]
       price = 55.04
     """
-
     target = target or _default_target()
     if refresh:
         say(*_refresh_types(target, profile))
@@ -201,7 +200,6 @@ def _list_types(
     as_json: bool,
 ) -> None:
     """Print the first `count` of the `types` that match. `every` includes the types that are no longer offered."""
-
     matches = select(types, query, sort)
     first = matches[:count]
     if as_json:
@@ -222,7 +220,6 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
         UsageError: `name` is given, but nodes have no type names.
         TargetError: the target does not answer.
     """
-
     from cloudtrain.targets.registry import service_of, target_of
 
     settings = load_settings()
@@ -244,7 +241,6 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
 
 def _types(target: str) -> Sequence[InstanceType]:
     """Return the target's table of types with the user's corrections."""
-
     from platformdirs import user_config_path
 
     if target not in target_names():
@@ -274,7 +270,6 @@ def _check(types: Sequence[InstanceType], query: Query, sort: str) -> None:
     Raises:
         UsageError: a value is not valid; the hint names the nearest valid one.
     """
-
     if query.gpu is not None and not any(has_gpu(instance, query.gpu) for instance in types):
         message, hint = unknown_gpu(query.gpu, types)
         raise UsageError(message, hint=hint)
@@ -300,7 +295,6 @@ def _type_named(name: str, types: Sequence[InstanceType]) -> InstanceType:
 
 def _default_target() -> str:
     """Return the target in the settings if it has a table of types, else the first target with a table."""
-
     known = list(tables())
     own = load_settings().default_target
     return own if own in known else known[0]
@@ -308,7 +302,6 @@ def _default_target() -> str:
 
 def _elsewhere(name: str, target: str) -> str | None:
     """Return a hint to add `--target` if another target has a type with this name; None otherwise."""
-
     others = [other for other in tables() if other != target and instance_named(other, name)]
     return f"add `--target {others[0]}`" if others else None
 
@@ -316,7 +309,6 @@ def _elsewhere(name: str, target: str) -> str | None:
 def _nearest(name: str, target: str, known: Sequence[str]) -> str:
     """Return a hint for an unknown type: the most similar type or how to list all types, and the target's explanation
     of the name if it has one."""
-
     table = tables()[target]
     key_of = name_keys(target)
     whole = key_of(table.prefix + name)
@@ -335,7 +327,6 @@ def _nearest(name: str, target: str, known: Sequence[str]) -> str:
 def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query, gone: int) -> list[str]:
     """Return lines about the matching types that are not shown: one each for types beyond the limit, types without a
     known price, and the `gone` types that are no longer offered. Omit lines with the number 0."""
-
     lines = []
     if shown < found:
         lines.append(f"the first {shown} of {found}; `--all` lists all")
@@ -349,7 +340,6 @@ def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query, g
 def _note(types: Sequence[InstanceType]) -> str:
     """Return the line below the table: the unit of the network, the dates of the prices, and how to set your own
     prices."""
-
     unit = "network in Gbit/s"
     if has_infiniband(types):
         unit = "IB is InfiniBand in Gbit/s"
@@ -365,7 +355,6 @@ def _note(types: Sequence[InstanceType]) -> str:
 
 def _say_nothing(types: Sequence[InstanceType], query: Query, gone: int) -> None:
     """Print why no type matches: how many would match without each filter, or that the filters exclude each other."""
-
     lines = ["no instance type matches"]
     if gone:
         lines.append(f"{gone} would match, but are no longer offered; `--retired` lists them")

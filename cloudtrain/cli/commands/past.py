@@ -38,7 +38,6 @@ def show_command(
       cloudtrain show digits-ddp-3f9a --job > again.yaml
       cloudtrain show last --json | jq .git.commit
     """
-
     sent = run_named(name).show()
     if job:
         text = sent.to_job_file()

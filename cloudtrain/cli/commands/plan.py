@@ -77,7 +77,6 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
     Raises:
         typer.Exit: a check found an error (exit code 2).
     """
-
     if form == "json":
         sys.stdout.write(visible_json(plan.to_json()))
     elif form == "request":
@@ -118,7 +117,6 @@ def _known_format(form: str, target: str) -> str:
     Raises:
         UsageError: no target has this format.
     """
-
     if form in options.FORMATS or form in target_of(target).facts.plan_formats:
         return form
     known = options.formats("")

@@ -366,7 +366,6 @@ def download_command(
       cloudtrain download last work/
       cloudtrain download digits-ddp-3f9a --to results
     """
-
     run = run_named(name)
     folder = to if to is not None else Path(run.name)
     source, new = source_of(run), is_new(folder)

@@ -73,7 +73,6 @@ def rehearse_command(
       cloudtrain rehearse job.yaml --emulate sagemaker --at-step 100
       cloudtrain rehearse last --json
     """
-
     whole = _whole(given._replace(job=what, target=DEFAULT_TARGET))
     chosen = RehearsalOptions(at_step, tuple(metric or ()), TOLERANCE if tolerance is None else tolerance)
     result = rehearse(whole, chosen, on_stage=_say_stage)
@@ -86,7 +85,6 @@ def rehearse_command(
 
 def _whole(given: SubmitOptions) -> Run:
     """Return the uninterrupted run of the rehearsal. If the user names a run, return this run; for a job, run it."""
-
     what = given.job
     if not _is_job(what):
         option = next((name for name in (*_OF_THE_RUN, "set_") if getattr(given, name) is not None), None)
@@ -116,7 +114,6 @@ def _whole(given: SubmitOptions) -> Run:
 def _is_job(what: str) -> bool:
     """Return whether the text names a job and not a run: whether it is `bundled:NAME` or a file, or looks like a
     path."""
-
     like_file = Path(what).suffix.lower() in SUFFIXES or ("/" in what and "://" not in what)
     return what.startswith(BUNDLED) or like_file or Path(what).is_file()
 

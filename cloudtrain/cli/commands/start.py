@@ -183,7 +183,6 @@ def _name_from(folder: str) -> str:
 
 def _yaml(text: str) -> str:
     """Return `text` as a YAML scalar, quoted as in JSON if YAML would read the plain text as something else."""
-
     from cloudtrain.documents.yaml_text import read_scalar
 
     plain = re.fullmatch(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*", text) and read_scalar(text) == text

@@ -226,7 +226,6 @@ class SageMakerAccount(NamedTuple):
     @property
     def place(self) -> str:
         """Return the middle part of run references: `eu-west-1`, or `research@eu-west-1` with a profile."""
-
         return self.region if self.profile is None else f"{quote(self.profile, safe='')}@{self.region}"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from cloudtrain.documents.toml_json import read_json
 from cloudtrain.errors import UsageError
 from cloudtrain.job.script import job_name_from
 from cloudtrain.targets.adoption import Original, Search
@@ -136,8 +137,6 @@ def _originals(data: Any, folder: str | None) -> Iterator[Original]:
     elif "Records" in data or "Events" in data:
         yield from _originals(data.get("Records") or data.get("Events"), folder)
     elif isinstance(data.get("CloudTrailEvent"), str):  # `aws cloudtrail lookup-events`
-        from cloudtrain.documents.toml_json import read_json
-
         yield from _originals(read_json(data["CloudTrailEvent"]).data, folder)
     elif "requestParameters" in data or "detail" in data:
         yield from _event(data, folder)

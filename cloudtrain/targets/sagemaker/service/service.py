@@ -307,7 +307,6 @@ class SageMakerService:
 
     def refresh_catalogue(self, settings: SageMaker) -> Refreshed:
         """Download the region's prices into a file in the user's configuration folder."""
-
         from platformdirs import user_config_path
 
         from cloudtrain.targets.sagemaker.service.online import pricing_region, refresh
