@@ -45,13 +45,13 @@ class Number(NamedTuple):
 
 NUMBERS = (
     Number("files", "Python files that hold something", 290),
-    Number("lines", "lines of Python", 70_000, 71_700),
+    Number("lines", "lines of Python", 70_000, 71_630),
     Number("entries", "entries of cloudtrain/", 17),
     Number("long-files", f"files over {LONG_FILE} lines", 0),
     Number("folder-circles", "circles of folders, imports in functions and for types included", 0),
     Number("file-circles", "files in circles, imports in functions and for types included", 0),
     Number("one-importer", "modules with one importer, parts of targets apart", 30),
-    Number("local-imports", "imports inside functions", 350, 380),
+    Number("local-imports", "imports inside functions", 350),
     Number("any", "`Any` in annotations", 1_000),
     Number("twice", "public class names that stand twice", 8),
     Number("long-functions", f"functions over {LONG_FUNCTION} lines", 8),

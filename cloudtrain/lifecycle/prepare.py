@@ -20,7 +20,9 @@ from cloudtrain.job.file import anchored
 from cloudtrain.job.training import BUNDLED, TrainingJob
 from cloudtrain.plans.plan import Bundle, CompileContext, Finding, Level, Plan, Upload
 from cloudtrain.plans.states import RunState
+from cloudtrain.rules.engine import Subject, check_plan, rule_named
 from cloudtrain.rules.facts import declared_places
+from cloudtrain.rules.values import named_secrets, values_to_hide
 from cloudtrain.system.files import links_to
 from cloudtrain.system.plugins import DEFAULT_TARGET, part_of, target_names
 from cloudtrain.targets.common.compiling import run_name, submission_key, without_literals
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from cloudtrain.lifecycle.inputs import Awaited
     from cloudtrain.lifecycle.records import Label
     from cloudtrain.plans.states import RunRef
-    from cloudtrain.rules.engine import Subject
 
 PlaceOf = Callable[[tuple[str | int, ...]], str | None]
 """Maps the path of a value in the job to its position in the job's file."""
@@ -293,7 +294,6 @@ class Ready:
         """The tags and hyperparameters, without secrets, by which the store finds runs of the job."""
         from cloudtrain.lifecycle.inputs import Secrets, signatures_in
         from cloudtrain.lifecycle.records import labels_of
-        from cloudtrain.rules.values import named_secrets, values_to_hide
 
         labels = labels_of(self.work.tags, self.work.hyperparameters)
         values = (*values_to_hide(self.work.view), *signatures_in(labels))
@@ -306,9 +306,6 @@ class Ready:
         """Return the plan of run number `counter`, with the findings of the checks on this machine. The run's
         name depends on `counter` and on `salt`, the store's salt.
         """
-        from cloudtrain.rules.engine import check_plan
-        from cloudtrain.rules.values import values_to_hide
-
         name = run_name(self.work.name, self.key, self.where.here.submitter, salt, counter)
         plan = (self._compile(self.context.after) if self.context.after else self.draft).renamed(name)
         findings = check_plan(self._subject(plan), ignore=self.ignore)
@@ -347,8 +344,6 @@ class Ready:
         `ask=False`, only the runs are checked. With `may_wait`, unfinished runs and their missing output are not
         reported. A plan with errors is returned unchanged.
         """
-        from cloudtrain.rules.engine import rule_named
-
         if plan.errors:
             return plan
         ignored = {rule_named(code).code for code in self.ignore}
@@ -401,8 +396,6 @@ class Ready:
         """Return the error with the problems in `error`, which compile raised, and the errors that the rules find, each
         with its position in the job file.
         """
-        from cloudtrain.rules.engine import check_plan
-
         plan = getattr(error, "plan", None)
         subject = self._subject(plan or Plan(self.where.settings.type, NAMELESS, self.work.name, {}))
         findings = check_plan(subject, ignore=self.ignore, portable=plan is None)
@@ -416,7 +409,6 @@ class Ready:
         return JobError([place_problem(problem, self.place_of) for problem in problems])
 
     def _subject(self, plan: Plan) -> Subject:
-        from cloudtrain.rules.engine import Subject
 
         where, work = self.where, self.work
         processing = None if isinstance(work, TrainingJob) else work

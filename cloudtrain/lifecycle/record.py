@@ -14,6 +14,7 @@ from cloudtrain.code.suspects import suspects
 from cloudtrain.documents.document import Unreadable, read_document
 from cloudtrain.errors import CloudtrainError, RunNotFound, dotted
 from cloudtrain.job.file import SUFFIXES, SWEEP, fields_of, kind_of_job
+from cloudtrain.job.from_script import yaml_text
 from cloudtrain.job.training import BUNDLED
 from cloudtrain.lifecycle.inputs import Secrets, signatures_in, texts_of
 from cloudtrain.lifecycle.prepare import Ready
@@ -22,6 +23,7 @@ from cloudtrain.lifecycle.store import RunRecord, Store
 from cloudtrain.plans.document import Document, Heading, Lines, Notice, Pairs, Section, on_one_line, to_text
 from cloudtrain.plans.plan import Plan, request_blocks
 from cloudtrain.plans.states import RunRef
+from cloudtrain.rules.values import named_secrets, secret_texts
 from cloudtrain.system.git import Commit, Differences, commit_of, git_timeout
 from cloudtrain.targets.registry import target_of
 from cloudtrain.targets.settings import TargetSettings
@@ -79,8 +81,6 @@ def keep_plan(
     """Return the record of the plan of a job or sweep. For a sweep, `ready` is its first trial. The trial's fields
     and hourly price are left out, because each trial has its own record.
     """
-    from cloudtrain.rules.values import named_secrets
-
     fields, compiled, kind = fields_of(job), fields_of(ready.work), kind_of_job(job)
     settings = settings_fields(ready.where.settings)
     content = replace(plan, processes=()).to_dict()
@@ -115,8 +115,6 @@ def keep_plan(
 
 def shown_fields(ready: Ready, plan: Plan) -> dict[str, Any]:
     """Return a job's fields as the store keeps them, with secrets hidden."""
-    from cloudtrain.rules.values import named_secrets
-
     fields = fields_of(ready.written)
     return Secrets((*plan.hidden, *signatures_in(fields)), tuple(named_secrets(ready.work.view))).hidden(fields)
 
@@ -161,7 +159,6 @@ class _Written(NamedTuple):
         """
         if not self.overrides:
             return
-        from cloudtrain.rules.values import secret_texts
 
         for override in self.overrides:
             way, _, text = override.partition("=")
@@ -235,8 +232,6 @@ class SentJob:
 
     def to_job_file(self) -> str:
         """Return a job file in YAML that can be submitted from any folder. Fill in the values of secrets yourself."""
-        from cloudtrain.job.from_script import yaml_text
-
         lines = [f"The job of the run {self.name}, sent by cloudtrain {self.kept.version}", *self._source()]
         lines += [f"fill in {way}: it looked like a secret, and is not kept" for way in self._hidden_ways()]
         return "".join(f"# {on_one_line(' '.join(line.split()))}\n" for line in lines) + yaml_text(self.job)
@@ -269,8 +264,6 @@ class SentJob:
 
     def document(self) -> Document:
         """Return the job, the plan and the commit as a document."""
-        from cloudtrain.job.from_script import yaml_text
-
         blocks: list[Block] = [Heading(str(self.ref)), Pairs(list(self._pairs()))]
         blocks.append(Section("Job", [Lines(yaml_text(self.job).splitlines())]))
         request = list(request_blocks(self.kept.plan["request"]))

@@ -24,6 +24,7 @@ from cloudtrain.lifecycle.schema import open_store
 from cloudtrain.lifecycle.store import RunRecord, Store
 from cloudtrain.plans.plan import Finding, Plan, Upload, hide
 from cloudtrain.plans.states import AFTER, TRIAL, TUNER
+from cloudtrain.rules.values import values_to_hide
 from cloudtrain.system.git import Commit
 from cloudtrain.targets.common.compiling import run_name, submission_key
 from cloudtrain.targets.contract import BundleWriter, Service, Tuner
@@ -208,8 +209,6 @@ def trial(
 ) -> Sending:
     """Return the submission of one trial of a sweep. The store's record of the trial contains the trial's job, and the
     job file and commit of the sweep's own record."""
-    from cloudtrain.rules.values import values_to_hide
-
     ready = specification.trial(trial.number, trial.values)
     labels = labels_of(ready.work.tags, ready.work.hyperparameters)
     origin = Origin(labels=hide(labels, values_to_hide(ready.work.view)))

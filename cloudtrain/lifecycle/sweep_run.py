@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cloudtrain.errors import CloudtrainError, RunNotFound, UsageError
 from cloudtrain.job.sweep import Objective
 from cloudtrain.lifecycle.once import Watch
+from cloudtrain.lifecycle.pictures import history, importance, parallel_coordinates, slices
 from cloudtrain.lifecycle.run import Run
 from cloudtrain.lifecycle.schema import read_store
 from cloudtrain.lifecycle.sweep_service import SweepService, trials_key, tuner_named
@@ -178,26 +179,18 @@ class SweepRun(Run):
 
     def history(self) -> Figure:
         """Plot the objective's value of each trial by trial number, and the best value so far. Needs matplotlib."""
-        from cloudtrain.lifecycle.pictures import history
-
         return history(self.trials(), self.objective)
 
     def importance(self) -> Figure:
         """Plot how much each hyperparameter matters for good values. Needs matplotlib and Optuna."""
-        from cloudtrain.lifecycle.pictures import importance
-
         return importance(self.trials(), self.objective)
 
     def slices(self) -> Figure:
         """Plot the objective's value of each trial against each hyperparameter. Needs matplotlib."""
-        from cloudtrain.lifecycle.pictures import slices
-
         return slices(self.trials(), self.objective)
 
     def parallel_coordinates(self) -> Figure:
         """Plot one line for each trial through all its hyperparameters. Needs matplotlib."""
-        from cloudtrain.lifecycle.pictures import parallel_coordinates
-
         return parallel_coordinates(self.trials(), self.objective)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -223,7 +224,6 @@ def _barrier_to_the_end(rounds: int = 3, patience: float = 1.0) -> None:
     tensor's reference count shows whether a thread still refers to it. There are several `rounds`, because threads of
     earlier collectives may be late, too.
     """
-    import sys
     import time
 
     import torch
@@ -322,8 +322,6 @@ def _torch_distributed() -> Any:
 def _active_group() -> Any:
     """Return the module torch.distributed if a process group exists, else None. torch is not imported for this, because
     a script that has not imported torch has no process group."""
-    import sys
-
     if "torch" not in sys.modules:
         return None
     dist = _torch_distributed()

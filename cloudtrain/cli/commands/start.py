@@ -14,7 +14,9 @@ import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.app import CONTEXT, Command
 from cloudtrain.cli.terminal import print_json, print_lines, say, show_table, typed
+from cloudtrain.code.bundled import copy_script, list_scripts, script_files, script_path
 from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.job.schema import job_schema
 
 _TEMPLATE = """\
 # yaml-language-server: $schema={schema}
@@ -129,8 +131,6 @@ def _script_in(folder: Path) -> Path:
 
 def _schema() -> str:
 
-    from cloudtrain.job.schema import job_schema
-
     return json.dumps(job_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -216,8 +216,6 @@ def schema_command(
       # first line of job.yaml, for editors with the YAML language server:
       # yaml-language-server: $schema=job.schema.json
     """
-    from cloudtrain.job.schema import job_schema
-
     print_json(job_schema(kind.value))
 
 
@@ -249,8 +247,6 @@ def scripts_root() -> None:
 @scripts_command.command("list", cls=Command)
 def list_all_scripts(json: options.Json = False) -> None:
     """List the bundled scripts."""
-    from cloudtrain.code.bundled import list_scripts
-
     scripts = list_scripts()
     if json:
         print_json([{"name": item.name, "path": str(item.path), "summary": item.summary} for item in scripts])
@@ -272,8 +268,6 @@ def show_script(
       cloudtrain scripts show digits_ddp
       cloudtrain scripts show digits_ddp --file job.yaml
     """
-    from cloudtrain.code.bundled import script_files, script_path
-
     files = script_files(name)
     if file not in files:
         owner = script_path(name).name
@@ -294,8 +288,6 @@ def copy(
     Example:
       cloudtrain scripts copy digits_ddp my-training
     """
-    from cloudtrain.code.bundled import copy_script, script_path
-
     folder = copy_script(name, destination if destination is not None else Path(script_path(name).name))
     print_lines([str(folder)])
     say(f"edit the files in `{folder}`, then run {typed('cloudtrain', 'submit', f'{folder}/job.yaml')}")

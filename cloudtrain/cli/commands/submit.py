@@ -10,6 +10,7 @@ import typer
 
 import cloudtrain as ct
 from cloudtrain.cli import options
+from cloudtrain.cli.follow import follow, lines_so_far, upload_progress
 from cloudtrain.cli.job_options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, with_submit_options
 from cloudtrain.cli.runs import goes_on, require_consent, run_named
 from cloudtrain.cli.terminal import OutputError, print_json, print_lines, say, show, show_table, typed, width_of
@@ -98,7 +99,6 @@ def submit_command(
 def _send(
     file: JobFile, target: Where, given: SubmitOptions, on_run: Callable[[Run], None], *, online: bool, quiet: bool
 ) -> Run:
-    from cloudtrain.cli.follow import upload_progress
 
     try:
         with listening(say):
@@ -122,8 +122,6 @@ def _send(
 
 def _upload(file: JobFile, target: Where, given: SubmitOptions, *, as_json: bool) -> None:
     """Upload code and data, and print their destinations on stdout."""
-    from cloudtrain.cli.follow import upload_progress
-
     with listening(say):
         plan = ct.upload(
             file.work, target, profile=given.profile, ignore=list(given.ignore or ()), place_of=file.place_of,
@@ -233,8 +231,6 @@ def rerun_command(
       cloudtrain rerun digits-ddp-3f9a --name digits-again --detach
       cloudtrain rerun digits-lr-3f9a
     """
-    from cloudtrain.cli.follow import follow, lines_so_far, upload_progress
-
     earlier = run_named(run)
     require_consent("rerun", earlier)
     skip = 0 if detach else lines_so_far(earlier)
@@ -280,7 +276,6 @@ def continue_command(
       cloudtrain continue digits-lr-3f9a --trials 20
       cloudtrain continue last
     """
-    from cloudtrain.cli.follow import follow, lines_so_far
     from cloudtrain.lifecycle.sweep_run import sweep_of
     from cloudtrain.lifecycle.waiting_run import ChainedRun
 

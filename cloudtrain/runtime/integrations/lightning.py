@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,6 @@ def _callback_of(package: str) -> Any:
 def __getattr__(name: str) -> object:
     if name != "LightningCallback":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import sys
 
     older = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
     return _callback_of("pytorch_lightning" if older else "lightning.pytorch")
