@@ -156,7 +156,6 @@ def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
             if len(part) > 1:
                 parts.append(sorted(part))
 
-    sys.setrecursionlimit(10_000)
     for node in graph:
         if node not in number:
             visit(node)

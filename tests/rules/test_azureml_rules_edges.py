@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cloudtrain.errors import JobError
 from cloudtrain.machines.overlay import read_overlay
 from cloudtrain.plans.plan import Level
-from cloudtrain.targets.azureml.rules.request import BODY, Fields, Named
+from cloudtrain.targets.azureml.rules.request import BODY, FieldSchema, NamedSchema
 from tests.examples import examples
 from tests.rules.azureml_rule_cases import (
     ARM,
@@ -374,10 +374,10 @@ _ANYTHING = st.recursive(
 
 def _bodies(kind: Any) -> st.SearchStrategy[Any]:
     """Values for a field of the body: mostly of its shape, with anything at the ends."""
-    if isinstance(kind, Fields):
+    if isinstance(kind, FieldSchema):
         known = {name: _bodies(inner) for name, inner in kind.known.items()}
         return st.fixed_dictionaries({}, optional=known) | _ANYTHING
-    if isinstance(kind, Named):
+    if isinstance(kind, NamedSchema):
         return st.dictionaries(st.sampled_from(["x", "model", "b-c"]), _bodies(kind.value), max_size=2) | _ANYTHING
     return _ANYTHING | (st.sampled_from(kind.words) if hasattr(kind, "words") else st.just("PT1H"))
 

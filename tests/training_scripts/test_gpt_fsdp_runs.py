@@ -86,7 +86,9 @@ def test_all_layouts_learn_the_same_and_hold_what_they_should(script: Path, alon
     assert bytes_working["fsdp, full"] < bytes_working["fsdp, selective"] < bytes_working["fsdp"]
 
 
-def test_a_run_goes_on_in_any_layout_on_any_number_of_processes(script: Path, alone: Run, tmp_path: Path) -> None:
+def test_a_run_goes_on_in_any_layout_on_any_number_of_processes(
+    script: Path, alone: Run, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Two shards, SIGTERM; two shards of two tensor-parallel processes, SIGTERM; one process. The losses of one that
     was never stopped, to 6 decimals, and in the end its model."""
     import torch
@@ -111,7 +113,8 @@ def test_a_run_goes_on_in_any_layout_on_any_number_of_processes(script: Path, al
             assert found.exit_code == 0, found.errors
             assert not marker.exists()
     assert seen == set(range(1, 17))
-    mine, reference = (torch.load(path) for path in (tmp_path / "model" / "model.pt", tmp_path.parent / "alone.pt"))
+    files = tmp_path / "model" / "model.pt", tmp_path_factory.getbasetemp() / "alone.pt"
+    mine, reference = (torch.load(path) for path in files)
     assert mine.keys() == reference.keys()
     for name, weights in reference.items():
         torch.testing.assert_close(mine[name], weights, rtol=0, atol=1e-4)
