@@ -229,7 +229,7 @@ def resnet(machine: Machine) -> Iterator[Figure]:
 
 def norms(machine: Machine) -> Iterator[Figure]:
     """Compare GroupNorm with BatchNorm, in the CIFAR script."""
-    arguments = "--epochs 1 --width 4".split() if machine.rehearsed else "--epochs 6 --width 64 --blocks 3".split()
+    arguments = "--epochs 1 --width 8".split() if machine.rehearsed else "--epochs 6 --width 64 --blocks 3".split()
     rates = {}
     for norm in ("batch", "group"):
         out = checked(machine.run(f"cifar_{norm}", SCRIPTS / "cifar_ddp" / "train.py", *arguments, "--norm", norm))

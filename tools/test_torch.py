@@ -103,7 +103,7 @@ CELLS = (
     Cell("digits_ddp/compare.py", 2, "--hidden 64 --layers 2 --batch 8 --rounds 1 --tables exchange",
          compared(r"^(DDP|all_reduce|ring|sharded servers|one server) .* ([\d.e+-]+)$")),
     Cell("toy_smddp/train.py", 2, "--steps 10", trained("DistributedDataParallel")),
-    Cell("cifar_ddp/train.py", 2, "--epochs 1 --width 4", trained("DistributedDataParallel, loading workers")),
+    Cell("cifar_ddp/train.py", 2, "--epochs 1 --width 8", trained("DistributedDataParallel, loading workers")),
     Cell("parameter_server/train.py", 3, "--epochs 1", trained("rpc, 2 workers")),
     Cell("gpt_fsdp/train.py", 4, f"{SMALL_GPT} --compare", compared(COMPARED, {"fsdp, bf16": 0.02}),
          ("`ddp`", "`fsdp`", "`hsdp`", "`tp`", "`2d`")),

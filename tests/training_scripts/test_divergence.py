@@ -16,7 +16,7 @@ pytestmark = pytest.mark.torch
     [
         ("gpt_fsdp", "--steps 60 --layers 1 --width 32 --report_every 100"),
         ("pipeline_gpt", "--steps 60 --layers 1 --width 32 --context 32 --report_every 100"),
-        ("cifar_ddp", "--width 4 --report_every 5"),
+        ("cifar_ddp", "--width 8 --report_every 5"),
     ],
 )
 def test_a_diverged_training_saves_nothing(name: str, arguments: str, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ RESNET = "--model toy --image_size 8 --batch 8 --split_size 4 --steps 20 --repor
 DROPS: dict[str, tuple[str, int, Edit]] = {
     "toy_smddp": ("--steps 60", 2, ("train.py", "model(images[mine])", "model(nn.functional.dropout(images[mine]))")),
     "cifar_ddp": (
-        "--epochs 1 --width 4 --report_every 1", 1,
+        "--epochs 1 --width 8 --report_every 1", 1,
         ("train.py", "model(prepared(pixels))", "model(nn.functional.dropout(prepared(pixels), 0.3))"),
     ),
     "mnist_horovod": (
