@@ -18,10 +18,11 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.adoption.sources import cells_of
 from cloudtrain.documents.archives import files_of
@@ -31,6 +32,9 @@ from cloudtrain.system.plugins import parts
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.common.tracebacks import error_in
 from cloudtrain.targets.settings import load_settings
+
+if TYPE_CHECKING:
+    import psutil
 
 _MARK = "CLOUDTRAIN_ADOPT_ID"
 """The environment variable that identifies processes that the script has left behind."""
@@ -180,25 +184,29 @@ def _run(
 
 def _kill_what_is_left(mark: str) -> None:
     """Kill the script's processes that have left its process group, such as daemons. They are recognized by `mark` in
-    their environment."""
+    their environment, which is empty for a moment while a process becomes another program."""
     import psutil
 
-    for _ in range(5):
-        processes = [process for process in psutil.process_iter() if _has_mark(process, mark)]
-        for process in processes:
+    for _ in range(10):
+        environments = {process: _variables(process) for process in psutil.process_iter()}
+        marked = [process for process, names in environments.items() if names and names.get(_MARK) == mark]
+        for process in marked:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        if not processes:
+        psutil.wait_procs(marked, timeout=5)
+        if not marked and {} not in environments.values():
             return
+        time.sleep(0.01)
 
 
-def _has_mark(process: Any, mark: str) -> bool:
+def _variables(process: psutil.Process) -> dict[str, str] | None:
+    """Return the variables of a process; None for a dead one, one of the kernel, and perhaps another user's."""
     import psutil
 
     try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE and process.environ().get(_MARK) == mark)
+        return process.environ() if process.memory_info().vms else None  # the kernel's and dead ones have no memory
     except (psutil.Error, OSError):
-        return False
+        return None
 
 
 def _captured(place: Path, work: Path, script: Path, code: int | None, time_limit: float) -> Captured:

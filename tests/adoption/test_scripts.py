@@ -168,6 +168,29 @@ def test_a_hostile_script_ends(
     assert still_running() == []
 
 
+def test_a_program_whose_variables_show_late_is_ended(
+    adopted: Callable[..., ct.Adoption], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A process has no variables for the moment in which it becomes another program."""
+    import psutil
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("cloudtrain.adoption.scripts._without_network", list)
+    environ, seen = psutil.Process.environ, set[int]()
+
+    def environ_at_the_second_look(process: psutil.Process) -> dict[str, str]:
+        found = environ(process)
+        is_new = process.pid not in seen
+        seen.add(process.pid)
+        return {} if is_new else found
+
+    monkeypatch.setattr(psutil.Process, "environ", environ_at_the_second_look)
+    with pytest.raises(ct.CloudtrainError):
+        adopted("print('hello')\n" + HOSTILE["starts programs"], time_limit=3)
+    monkeypatch.setattr(psutil.Process, "environ", environ)
+    assert still_running() == []
+
+
 def test_a_job_in_a_swallowing_script_is_taken(adopted: Callable[..., ct.Adoption]) -> None:
     """The process ends where the job is created: no handler sees an exception."""
     text = CALL + "try:\n    " + SEND + "except BaseException:\n    pass\nfinally:\n    open('/no', 'w')\n"
