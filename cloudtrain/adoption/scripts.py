@@ -232,7 +232,6 @@ def _captured(place: Path, work: Path, script: Path, code: int | None, time_limi
 
 
 def _last_lines(output: Path) -> str:
-
     with contextlib.suppress(OSError, UnicodeError):
         with output.open("rb") as file:
             file.seek(max(0, output.stat().st_size - 4000))

@@ -91,11 +91,7 @@ class Command(TyperCommand):
 
     def _refuse_misplaced(self, script: str, words: list[str]) -> None:
         """Refuse options of this command among the `words` after `script`, unless the script's text contains their
-        names. Otherwise `submit train.py --dry-run` would pass the option to the script and send the job.
-
-        Raises:
-            UsageError: `words` contains such an option.
-        """
+        names. Otherwise `submit train.py --dry-run` would pass the option to the script and send the job."""
         own = {name for param in self.params for name in (*param.opts, *param.secondary_opts) if name[0] == "-"}
         typed = [word.partition("=")[0] for word in words]
         found = [name for name in typed if name in own]

@@ -79,11 +79,7 @@ def _is_grave(line: LogLine, level: LogLevel, open_tracebacks: set[tuple[int, in
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """Compile a regular expression that the user typed.
-
-    Raises:
-        UsageError: the text is not a regular expression.
-    """
+    """Compile a regular expression that the user typed."""
     try:
         return re.compile(text)
     except re.error as error:
@@ -93,11 +89,7 @@ def pattern_of(text: str) -> re.Pattern[str]:
 
 def instance_number(text: str) -> int:
     """Return the number of an instance, counted from 0. The text is that number, or a host name of SageMaker such as
-    `algo-1`, which is instance 0.
-
-    Raises:
-        UsageError: the text is neither a number nor a host name.
-    """
+    `algo-1`, which is instance 0."""
     host = text.removeprefix("algo-")
     if re.fullmatch("[0-9]{1,9}", host) and (host == text or int(host) > 0):
         return int(host) - (host != text)
@@ -166,7 +158,6 @@ def _report_failure(run: Run, status: RunStatus) -> None:
 
 
 def _after(status: RunStatus) -> str:
-
     return f" after {duration_of(status)}" if status.started is not None and status.ended is not None else ""
 
 

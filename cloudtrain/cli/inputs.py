@@ -46,12 +46,7 @@ _OF_A_QUEUE = ("queue", "priority")
 
 def job_of(options: SubmitOptions) -> JobFile:
     """Return the job of a file, of a bundled script, or of a Python script with its arguments. With `--each`, return a
-    sweep that runs the job once for each combination of the values.
-
-    Raises:
-        UsageError: the file does not exist, or an option has no meaning for it.
-        JobError: the job has problems; all are listed.
-    """
+    sweep that runs the job once for each combination of the values."""
     file = _script_job(options) if options.job.endswith(".py") else _file_job(options)
     if options.each:
         return array_of(file, options.each, parallel=options.parallel or 1)
@@ -76,12 +71,7 @@ def _file_job(options: SubmitOptions) -> JobFile:
 
 
 def job_file(job: str, overrides: Sequence[str] | None) -> JobFile:
-    """Return the job of a file or of a bundled script.
-
-    Raises:
-        UsageError: the file does not exist.
-        JobError: the job has problems; all are listed.
-    """
+    """Return the job of a file or of a bundled script."""
     if not job.startswith(BUNDLED) and not Path(job).exists():
         from cloudtrain.code.bundled import script_names
 
@@ -116,11 +106,7 @@ def _script_job(options: SubmitOptions) -> JobFile:
 
 
 def _save(file: Path, text: str) -> None:
-    """Write a new job file.
-
-    Raises:
-        UsageError: the file already exists, cannot be written, or is not named as a YAML file.
-    """
+    """Write a new job file."""
     if format_of(file) != "yaml":
         raise UsageError(f"`{file}` is not the name of a YAML file", hint="write for example `--save-job job.yaml`")
     try:
@@ -135,11 +121,7 @@ def _save(file: Path, text: str) -> None:
 
 def target_of(options: SubmitOptions) -> Where:
     """Return where the job runs. For a job file, the settings of its project are used instead of those of the
-    working directory.
-
-    Raises:
-        UsageError: an option works only on the local target, but the target is another one.
-    """
+    working directory."""
     script, name = options.job.endswith(".py"), options.target or (DEFAULT_TARGET if options.emulate else None)
     near = Path(options.job).parent if not script and Path(options.job).is_file() else None
     place = where(name, near=near, profile=options.profile)
@@ -170,12 +152,7 @@ def _works_only_here(option: str, value: Any, target: str) -> UsageError:
 
 
 def pinned(file: JobFile, target: Where, *, offline: bool = False) -> JobFile:
-    """Return a copy of `file` with every label (`NAME@latest`) replaced by its current version. Writes nothing to disk.
-
-    Raises:
-        UsageError: `--offline` forbids asking the target, or the job has no label that the target can resolve.
-        TargetError: the target cannot be reached.
-    """
+    """Return a copy of `file` with each label (`NAME@latest`) replaced by its current version. Writes nothing to disk."""
     if offline:
         raise UsageError("`--pin` has to ask the target", hint="remove `--offline`", code="CT902")
     work = ct.pin(file.work, target)

@@ -29,11 +29,7 @@ def run_named(name: str) -> Run:
 
 def require_consent(what: str, run: Run) -> None:
     """If the user wrote `last`, and `last` means a run from another folder, ask whether the command `what` may change
-    this run.
-
-    Raises:
-        UsageError: stdin is not a terminal, or the user answers no.
-    """
+    this run."""
     if run.elsewhere is not None and not confirm(f"{what} `{run.name}`?"):
         hint = f"to do it, name the run: {typed('cloudtrain', *what.split(), run.name)}"
         raise UsageError(
@@ -47,11 +43,7 @@ def confirm(question: str) -> bool:
 
 
 def seconds_of(text: str) -> float:
-    """Convert a duration such as `10m` to seconds.
-
-    Raises:
-        UsageError: the text is not a duration.
-    """
+    """Convert a duration such as `10m` to seconds."""
     from cloudtrain.job.model import parse_duration
 
     try:
@@ -62,11 +54,7 @@ def seconds_of(text: str) -> float:
 
 def moment_of(text: str) -> float:
     """Convert a time that the user typed to seconds since the epoch: `10m` (ago), or `2026-11-22T10:00` (local time,
-    unless the text contains a time zone).
-
-    Raises:
-        UsageError: the text is not a time.
-    """
+    unless the text contains a time zone)."""
     from cloudtrain.job.model import parse_duration
 
     try:

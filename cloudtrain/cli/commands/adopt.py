@@ -94,11 +94,7 @@ def adopt_command(
 
 
 def _words(text: str | None) -> list[str]:
-    """Split the text of `--args` into arguments as a shell does.
-
-    Raises:
-        UsageError: a quote is not closed.
-    """
+    """Split the text of `--args` into arguments as a shell does."""
     try:
         return split(text or "")
     except ValueError as error:
@@ -109,11 +105,7 @@ def _words(text: str | None) -> list[str]:
 
 def _may_run(source: str, python: str | None) -> bool:
     """Ask the user whether to run the script. Return True if the answer is yes, and
-    False if stdin is not a terminal, so that nobody can answer.
-
-    Raises:
-        typer.Exit: the user answers no (exit code 2).
-    """
+    False if stdin is not a terminal, so that nobody can answer."""
     say(
         f"To adopt {typed(source)}, cloudtrain runs it with {typed(python or sys.executable)} up to its first job:",
         "in a copy of its folder, with another home folder, without credentials and without the network.",
@@ -127,11 +119,7 @@ def _may_run(source: str, python: str | None) -> bool:
 
 
 def _show(found: Adoption, write: Path | None, *, force: bool, json: bool) -> None:
-    """Print or write the job, then print the comparison of the requests.
-
-    Raises:
-        typer.Exit: the two requests differ (exit code 1).
-    """
+    """Print or write the job, then print the comparison of the requests."""
     if write is not None:
         for file in write_adoption(found, write, force=force):
             say(f"wrote `{file}`")
@@ -154,7 +142,6 @@ def _settings_as_comments(found: Adoption) -> str:
 
 
 def _say_comparison(found: Adoption) -> None:
-
     if found.equal and not found.comparison.renewed:
         say(f"equal: the job starts the same as the original ({found.kind})")
     elif found.equal:
@@ -172,5 +159,4 @@ def _say_comparison(found: Adoption) -> None:
 
 
 def _short(value: object) -> str:
-
     return shortened(value if isinstance(value, str) else dumps(value, ensure_ascii=False), 60)

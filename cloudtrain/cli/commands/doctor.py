@@ -63,7 +63,6 @@ def examine() -> list[Diagnosis]:
 
 
 def _version() -> Diagnosis:
-
     return Diagnosis("cloudtrain", "ok", f"{__version__} in {Path(__file__).parents[2]}")
 
 
@@ -101,7 +100,6 @@ def _torch() -> Diagnosis:
 
 
 def _machine() -> Diagnosis:
-
     try:
         machine = this_machine(load_settings().environ)
     except CloudtrainError as error:
@@ -110,7 +108,6 @@ def _machine() -> Diagnosis:
 
 
 def _mpirun() -> Diagnosis:
-
     missing = (
         "not installed; only jobs with `mpi`, `horovod` or `deepspeed` with `launch: mpi` need it: "
         "`pip install 'cloudtrain[mpi]'`"
@@ -120,7 +117,6 @@ def _mpirun() -> Diagnosis:
 
 
 def _state_dir() -> Diagnosis:
-
     hint = "set a folder of your own: `export CLOUDTRAIN_STATE_DIR=DIR`"
     try:
         folder = load_settings().state_dir
@@ -138,7 +134,6 @@ def _state_dir() -> Diagnosis:
 
 
 def _disk() -> Diagnosis:
-
     try:
         folder = load_settings().state_dir
     except CloudtrainError:
@@ -155,7 +150,6 @@ def _disk() -> Diagnosis:
 
 
 def _settings() -> Diagnosis:
-
     try:
         settings = load_settings()
         settings.target()
@@ -206,7 +200,6 @@ def _plugins(targets: Sequence[Target]) -> Iterator[Diagnosis]:
 
 
 def _scripts() -> Diagnosis:
-
     names = script_names()
     if not names:
         return Diagnosis("scripts", "warning", "no bundled training scripts", "install cloudtrain again")
@@ -214,7 +207,6 @@ def _scripts() -> Diagnosis:
 
 
 def _extra(target: Target, name: str, brought: Sequence[str]) -> Diagnosis:
-
     package, versions = package_of_target(target.name), []
     subject = f"[{name}]" if package == OWN_PACKAGE else f"{package}[{name}]"
     for distribution in brought:

@@ -44,22 +44,18 @@ def _offer(words: Callable[[str], Iterable[str]]) -> Callable[[typer.Context, st
 
 
 def _all_names(target: str) -> Iterable[str]:
-
     return [instance.name for instance in instance_types(target)]
 
 
 def _all_gpus(target: str) -> Iterable[str]:
-
     return gpu_names(instance_types(target))
 
 
 def _all_orders(_: str) -> Iterable[str]:
-
     return ORDERS
 
 
 def _all_interconnects(_: str) -> Iterable[str]:
-
     return INTERCONNECTS
 
 
@@ -182,7 +178,6 @@ def instances_command(
 
 
 def _show_type(name: str, types: Sequence[InstanceType], query: Query, *, as_json: bool) -> None:
-
     for field in query.tests():
         flag = _flag(field)
         raise UsageError(f"`{name}` is one type, so `{flag}` has no effect", hint=f"remove `{flag}`", code="CT902")
@@ -214,12 +209,7 @@ def _list_types(
 
 
 def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bool) -> bool:
-    """If the target is a cluster that lists its nodes, print the current nodes and return True; else return False.
-
-    Raises:
-        UsageError: `name` is given, but nodes have no type names.
-        TargetError: the target does not answer.
-    """
+    """If the target is a cluster that lists its nodes, print the current nodes and return True; else return False."""
     from cloudtrain.targets.registry import service_of, target_of
 
     settings = load_settings()
@@ -254,7 +244,6 @@ def _types(target: str) -> Sequence[InstanceType]:
 
 
 def _gib(size: str | None) -> float | None:
-
     if size is None:
         return None
     try:
@@ -265,11 +254,7 @@ def _gib(size: str | None) -> float | None:
 
 
 def _check(types: Sequence[InstanceType], query: Query, sort: str) -> None:
-    """Check the filters and the sort key.
-
-    Raises:
-        UsageError: a value is not valid; the hint names the nearest valid one.
-    """
+    """Check the filters and the sort key."""
     if query.gpu is not None and not any(has_gpu(instance, query.gpu) for instance in types):
         message, hint = unknown_gpu(query.gpu, types)
         raise UsageError(message, hint=hint)
@@ -283,7 +268,6 @@ def _check(types: Sequence[InstanceType], query: Query, sort: str) -> None:
 
 
 def _type_named(name: str, types: Sequence[InstanceType]) -> InstanceType:
-
     target = types[0].target
     key_of = name_keys(target)
     known = {key_of(instance.name): instance for instance in types}
@@ -393,13 +377,7 @@ class CanRefresh(Protocol):
 
 
 def _refresh_types(target: str, profile: str | None) -> Iterator[str]:
-    """Refresh the target's table of types, and yield lines that report the result.
-
-    Raises:
-        UsageError: the target's service cannot list its types.
-        TargetError: the target does not answer, or the credentials lack the permission.
-        SettingsError: required account settings are missing.
-    """
+    """Refresh the target's table of types, and yield lines that report the result."""
     from cloudtrain.targets.registry import all_targets, service_of
 
     settings = load_settings()

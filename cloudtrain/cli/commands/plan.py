@@ -73,9 +73,6 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
     """Print the plan on stdout. The text format includes the processes and the request only with `whole`.
 
     A plan with errors is also printed. A last line on stderr repeats the codes of the errors, which may be far above.
-
-    Raises:
-        typer.Exit: a check found an error (exit code 2).
     """
     if form == "json":
         sys.stdout.write(visible_json(plan.to_json()))
@@ -112,11 +109,7 @@ def _say_errors(plan: Plan, *, above: bool) -> None:
 
 
 def _known_format(form: str, target: str) -> str:
-    """Return `form` if it is a format of any target. `target` is tried first, so that the others need not be loaded.
-
-    Raises:
-        UsageError: no target has this format.
-    """
+    """Return `form` if it is a format of any target. `target` is tried first, so that the others need not be loaded."""
     if form in options.FORMATS or form in target_of(target).facts.plan_formats:
         return form
     known = options.formats("")
@@ -127,11 +120,7 @@ def _known_format(form: str, target: str) -> str:
 
 
 def _for_the_tool(plan: Plan, form: str) -> str:
-    """Return the request in the format `form`, which another tool reads.
-
-    Raises:
-        UsageError: the plan's target does not have this format.
-    """
+    """Return the request in the format `form`, which another tool reads."""
     forms = plan.forms()
     if form not in forms:
         hint = ", ".join(f"`{name}`" for name in ("text", "json", "request", *forms))
@@ -259,7 +248,6 @@ def explain_command(
 
 
 def _page_of(one: Explanation) -> Document:
-
     blocks: list[Block] = [Heading(f"{one.code} ({one.level})"), Text(one.summary)]
     for paragraph in one.explanation.split("\n\n"):
         is_code = paragraph.startswith("    ")
@@ -277,11 +265,7 @@ def _explanations() -> list[Explanation]:
 
 
 def _explanation_of(code: str) -> Explanation:
-    """Return the explanation of the rule or error with this code, in upper or lower case.
-
-    Raises:
-        UsageError: no rule or error has this code.
-    """
+    """Return the explanation of the rule or error with this code, in upper or lower case."""
     from cloudtrain.job.codes import error_codes
 
     if code.upper() in error_codes():

@@ -106,7 +106,6 @@ def _print_runs(runs: list[Run], *, with_size: bool) -> None:
 
 
 def _states_of(active: bool, state: str | None) -> list[RunState]:
-
     if state is None:
         return [known for known in RunState if active and not known.is_final]
     try:
@@ -117,11 +116,7 @@ def _states_of(active: bool, state: str | None) -> list[RunState]:
 
 
 def _tag(text: str) -> tuple[str, str]:
-    """Split a tag such as `team=vision` into key and value.
-
-    Raises:
-        UsageError: the text has no `=`.
-    """
+    """Split a tag such as `team=vision` into key and value."""
     key, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"`{text}` is not a tag", hint=f"write name and value: `--tag {text}=VALUE`", code="CT901")

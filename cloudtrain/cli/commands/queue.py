@@ -78,7 +78,6 @@ def queue(
 
 
 def _print_queue(runs: Sequence[QueuedRun]) -> None:
-
     now, rows = time.time(), []
     for run in runs:
         place = "" if run.place is None else str(run.place)
@@ -255,7 +254,6 @@ def _ended_runs(
 
 
 def _states(names: Iterable[str] | None) -> list[RunState]:
-
     final = [state for state in RunState if state.is_final]
     for name in names or ():
         if name not in final:
@@ -266,11 +264,7 @@ def _states(names: Iterable[str] | None) -> list[RunState]:
 
 def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
     """Return the runs that are not kept. Of each job, the `keep` newest runs are kept; with `by`, the `keep` best runs
-    by this metric. A run without the metric ranks last.
-
-    Raises:
-        UsageError: no run has the metric, so the best runs are unknown.
-    """
+    by this metric. A run without the metric ranks last."""
     found: list[Run] = []
     reported = {name for run in runs for name in run.status().metrics} if by is not None else set()
     if by is not None and runs and by.removeprefix("-") not in reported:
@@ -292,7 +286,6 @@ def _rank(value: float | None, sign: float) -> tuple[bool, float]:
 
 
 def _size(text: str) -> int:
-
     try:
         return parse_size(text)
     except ValueError as error:

@@ -137,7 +137,6 @@ _LEFT = {
 
 
 def _document(result: Rehearsal) -> Any:
-
     comparison, verdict = result.comparison, result.verdict
     left = _LEFT[result.left].format(saved=comparison.saved_at, seconds=result.seconds_to_leave)
     again = f", so {comparison.repeated} steps were computed twice" if comparison.repeated else ""

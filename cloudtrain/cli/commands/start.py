@@ -130,21 +130,15 @@ def _script_in(folder: Path) -> Path:
 
 
 def _schema() -> str:
-
     return json.dumps(job_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def _check_name(name: str) -> str:
-    """Return `name` if it is a valid name of a job.
-
-    Raises:
-        JobError: the name is not valid.
-    """
+    """Return `name` if it is a valid name of a job."""
     return ct.TrainingJob(name=name, entry_point="train.py").name
 
 
 def _job_text(path: Path, script: Path, name: str) -> str:
-
     here = path.parent.absolute()
     folder = os.path.relpath(script.parent.absolute(), here)
     return _TEMPLATE.format(

@@ -99,7 +99,6 @@ def submit_command(
 def _send(
     file: JobFile, target: Where, given: SubmitOptions, on_run: Callable[[Run], None], *, online: bool, quiet: bool
 ) -> Run:
-
     try:
         with listening(say):
             return ct.submit(
