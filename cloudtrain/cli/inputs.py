@@ -26,19 +26,11 @@ if TYPE_CHECKING:
 _OF_THE_JOB = {"instances": "resources.instance_count", "processes_per_instance": "distribution.processes_per_instance"}
 """Options of the local target, each with the job field that has the same meaning on a cloud."""
 
-_OF_THE_TARGET = {
-    "instances": "instance_count",
-    "processes_per_instance": "processes_per_instance",
-    "max_restarts": "max_restarts",
-    "launcher": "launcher",
-    "python": "python",
-    "build_environment": "build_environment",
-    "grace_period": "grace_period",
-    "emulate": "emulate",
-    "queue": "queue",
-    "priority": "priority",
-}
-"""Options of the local target, each with its setting."""
+_OF_THE_TARGET = (
+    "instances", "processes_per_instance", "max_restarts", "launcher", "python", "build_environment", "grace_period",
+    "emulate", "queue", "priority",
+)  # fmt: skip
+"""Options of the local target. Each is a setting of the same name, except `instances`, which is `instance_count`."""
 
 _OF_A_QUEUE = ("queue", "priority")
 """The options that also work on another target whose settings have them: one that uses cloudtrain's queue."""
@@ -138,7 +130,7 @@ def target_of(options: SubmitOptions) -> Where:
     python = typed.get("python")
     if python is not None and os.sep in python and not python.startswith("conda:"):
         typed["python"] = str(expand_home(python).absolute())
-    flags = {_OF_THE_TARGET[option]: value for option, value in typed.items()}
+    flags = {"instance_count" if option == "instances" else option: value for option, value in typed.items()}
     settings = place.here.target(name, profile=options.profile, **flags)
     return Where.of(settings, place.here, profile=options.profile)
 
@@ -152,7 +144,7 @@ def _works_only_here(option: str, value: Any, target: str) -> UsageError:
 
 
 def pinned(file: JobFile, target: Where, *, offline: bool = False) -> JobFile:
-    """Return a copy of `file` with each label (`NAME@latest`) replaced by its current version. Writes nothing to disk."""
+    """Return a copy of `file` with each label (`NAME@latest`) replaced by its current version. Writes no file."""
     if offline:
         raise UsageError("`--pin` has to ask the target", hint="remove `--offline`", code="CT902")
     work = ct.pin(file.work, target)

@@ -108,8 +108,8 @@ class ProgressRate:
             parts.append(f"step {number(self._latest['step'])}" + (f" of {number(total)}" if total else ""))
         parts += [f"{self.fraction:.0%}"] if self.fraction is not None else []
         parts += [f"epoch {number(self._latest['epoch'])}"] if "epoch" in self._latest else []
-        if self.per_second is not None:
-            parts.append(_pace_words(self.per_second))
+        if (pace := self.per_second) is not None:
+            parts.append(f"{number(pace)} steps/s" if pace >= 1 else f"{number(1 / pace)} s/step")
         if self.seconds_left is not None and not self._is_over:
             parts.append(f"{format_duration(max(1, round(self.seconds_left)))} left")
         return "  ".join(parts)
@@ -163,10 +163,6 @@ class ProgressRate:
         newest = phases[-1]
         words = newest.phase if newest.message in (None, newest.phase) else f"{newest.phase}: {newest.message}"
         return f", {on_one_line(words)}"
-
-
-def _pace_words(per_second: float) -> str:
-    return f"{number(per_second)} steps/s" if per_second >= 1 else f"{number(1 / per_second)} s/step"
 
 
 # The values of a metric over time: a sample of them, drawn as a curve or a sparkline.
@@ -289,15 +285,11 @@ class LineFormat(NamedTuple):
         """Return the prefix of the line, such as `2026-11-21T08:13:31.250Z [rank 0] `."""
         parts = []
         if self.timestamps:
-            parts.append(_utc(line.time))
+            utc = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(line.time))
+            parts.append(f"{utc}.{int(line.time % 1 * 1000):03d}Z")
         if self.prefix:
             parts.append(f"[rank {line.rank}]" if line.rank is not None else f"[instance {line.instance}]")
         return "".join(f"{part} " for part in parts)
-
-
-def _utc(seconds: float) -> str:
-    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    return f"{whole}.{int(seconds % 1 * 1000):03d}Z"
 
 
 _RANK_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")

@@ -8,7 +8,7 @@ from contextlib import redirect_stderr
 from enum import Enum
 from io import StringIO
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -153,6 +153,12 @@ def parts(_: str) -> list[str]:
     return ["model/", "outputs/", "checkpoint/", "logs/", "work/"]
 
 
+def run_names(which: str) -> Any:
+    """Return the argument for one or more runs. `which` says in the help which runs the command takes."""
+    text = f"{which}: names, beginnings of names, references, or `last`."
+    return typer.Argument(metavar="NAME...", help=text, autocompletion=runs, show_default=False)
+
+
 RunName = Annotated[
     str,
     typer.Argument(
@@ -200,6 +206,8 @@ Ignore = Annotated[
         show_default=False,
     ),
 ]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as the target has accepted the run.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values, with a header.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 

@@ -115,11 +115,12 @@ def _price(instance: InstanceType) -> str:
 def _machine(instance: InstanceType) -> list[tuple[str, str]]:
     told = instance.network_gbps is None or f"{instance.network_gbps:g} Gigabit" in instance.network
     gbps = "" if told or instance.fabric == "infiniband" else f", {instance.network_gbps:g} Gbit/s in all"
+    part = f", {instance.gpu_slice} of an {instance.gpu_model}" if instance.gpu_slice else ""
     rows = [
         ("target", instance.target),
         *([("retired", instance.retired)] if instance.retired else []),
         *([("retires", f"{instance.retires}, still offered until then")] if instance.retires else []),
-        ("GPUs", _each(instance.gpus, instance.gpu, instance.gpu_memory_gib) + _slice(instance)),
+        ("GPUs", _each(instance.gpus, instance.gpu, instance.gpu_memory_gib) + part),
         ("vCPUs", f"{instance.vcpus} ({instance.architecture})"),
         ("memory", f"{instance.memory_gib:g} GiB"),
         ("network", instance.network + gbps if instance.network else "not known"),
@@ -141,10 +142,6 @@ def _each(number: int, model: str, memory_gib: float) -> str:
         return f"{number} x {model} (memory not known)"
     total = f", {number * memory_gib:g} GiB in all" if number > 1 else ""
     return f"{number} x {model} ({memory_gib:g} GiB{' each' if number > 1 else ''}{total})"
-
-
-def _slice(instance: InstanceType) -> str:
-    return f", {instance.gpu_slice} of an {instance.gpu_model}" if instance.gpu_slice else ""
 
 
 def _interconnect(instance: InstanceType) -> str:
@@ -218,9 +215,9 @@ def ranked(trials: Sequence[Trial], objective: Objective | None) -> list[Trial]:
     """
     if objective is None:
         return list(trials)
-    found = [trial for trial in trials if trial.value is not None]
+    with_value = [trial for trial in trials if trial.value is not None]
     sign = -1.0 if objective.goal == "maximize" else 1.0
-    return sorted(found, key=lambda trial: (not trial.counts, sign * (trial.value or 0.0)))
+    return sorted(with_value, key=lambda trial: (not trial.counts, sign * (trial.value or 0.0)))
 
 
 def trials_table(trials: Sequence[Trial], objective: Objective | None, *, best: Trial | None = None) -> Table:

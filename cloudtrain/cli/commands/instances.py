@@ -43,44 +43,14 @@ def _offer(words: Callable[[str], Iterable[str]]) -> Callable[[typer.Context, st
     return completion
 
 
-def _all_names(target: str) -> Iterable[str]:
-    return [instance.name for instance in instance_types(target)]
-
-
-def _all_gpus(target: str) -> Iterable[str]:
-    return gpu_names(instance_types(target))
-
-
-def _all_orders(_: str) -> Iterable[str]:
-    return ORDERS
-
-
-def _all_interconnects(_: str) -> Iterable[str]:
-    return INTERCONNECTS
-
-
-_Price = Annotated[
-    float | None,
-    typer.Option(
-        "--max-price", metavar="USD", help="Only types that cost at most this much per hour.", show_default=False
-    ),
-]
-_Sort = Annotated[
-    str,
-    typer.Option(
-        "--sort",
-        metavar="KEY",
-        show_default=False,
-        autocompletion=_offer(_all_orders),
-        help="Sort by price (default; cheapest first), name, or gpus, gpu-memory, vcpus, memory, network (largest "
-        "first).",
-    ),
-]
-
-
 def instances_command(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="A type to show in full.", autocompletion=_offer(_all_names))
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="A type to show in full.",
+            autocompletion=_offer(lambda target: [instance.name for instance in instance_types(target)]),
+        ),
     ] = None,
     target: Annotated[
         str | None,
@@ -99,7 +69,7 @@ def instances_command(
             "--gpu",
             metavar="GPU",
             help="Only types with this GPU: H100, A100-40GB, 'a100 40gb'.",
-            autocompletion=_offer(_all_gpus),
+            autocompletion=_offer(lambda target: gpu_names(instance_types(target))),
         ),
     ] = None,
     gpus: Annotated[
@@ -112,7 +82,7 @@ def instances_command(
             "--interconnect",
             metavar="KIND",
             help="Only types with this network: rdma (efa or infiniband), or ethernet (no RDMA).",
-            autocompletion=_offer(_all_interconnects),
+            autocompletion=_offer(lambda _: INTERCONNECTS),
         ),
     ] = None,
     min_gpu_memory: Annotated[
@@ -123,8 +93,23 @@ def instances_command(
             help="Only types with at least this much memory per GPU, for example 40g.",
         ),
     ] = None,
-    max_price: _Price = None,
-    sort: _Sort = "price",
+    max_price: Annotated[
+        float | None,
+        typer.Option(
+            "--max-price", metavar="USD", help="Only types that cost at most this much per hour.", show_default=False
+        ),
+    ] = None,
+    sort: Annotated[
+        str,
+        typer.Option(
+            "--sort",
+            metavar="KEY",
+            show_default=False,
+            autocompletion=_offer(lambda _: ORDERS),
+            help="Sort by price (default; cheapest first), name, or gpus, gpu-memory, vcpus, memory, network (largest "
+            "first).",
+        ),
+    ] = "price",
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Show all matching types, not only the first.")
     ] = False,

@@ -99,7 +99,7 @@ def cost_command(
     offline: Annotated[
         bool, typer.Option("--offline", help="Do not ask targets for bills; use the data on this machine.")
     ] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, with a header.")] = False,
+    csv: options.Csv = False,
     json: options.Json = False,
 ) -> None:
     """Sum the costs of runs by job, month, target or tag.
@@ -197,7 +197,7 @@ def trials_command(
     best: Annotated[
         int | None, typer.Option("--best", min=1, metavar="N", help="Show only the N best trials, the best first.")
     ] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, with a header.")] = False,
+    csv: options.Csv = False,
     json: options.Json = False,
 ) -> None:
     """List the trials of a sweep.

@@ -72,7 +72,8 @@ def plan_command(
 def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
     """Print the plan on stdout. The text format includes the processes and the request only with `whole`.
 
-    A plan with errors is also printed. A last line on stderr repeats the codes of the errors, which may be far above.
+    A plan with errors is also printed, and the exit code is 2. A last line on stderr repeats the codes of the errors,
+    which may be far above.
     """
     if form == "json":
         sys.stdout.write(visible_json(plan.to_json()))
@@ -234,7 +235,9 @@ def explain_command(
       cloudtrain explain CT101
     """
     if code is None:
-        every = _explanations()
+        from cloudtrain.job.codes import error_codes
+
+        every = sorted([*map(_of_rule, all_rules()), *map(_of_error, error_codes().values())])
         if json:
             print_json([each._asdict() for each in every])
         else:
@@ -257,20 +260,12 @@ def _page_of(one: Explanation) -> Document:
     return Document(blocks)
 
 
-def _explanations() -> list[Explanation]:
-    """Return the explanations of all rules and errors, sorted by code."""
-    from cloudtrain.job.codes import error_codes
-
-    return sorted([*map(_of_rule, all_rules()), *map(_of_error, error_codes().values())])
-
-
 def _explanation_of(code: str) -> Explanation:
     """Return the explanation of the rule or error with this code, in upper or lower case."""
     from cloudtrain.job.codes import error_codes
 
     if code.upper() in error_codes():
         return _of_error(error_codes()[code.upper()])
-
     return _of_rule(rule_named(code))
 
 

@@ -206,15 +206,7 @@ def wait_command(
 
 
 def stop_command(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME...",
-            help="Runs: names, beginnings of names, references, or `last`.",
-            autocompletion=options.runs,
-            show_default=False,
-        ),
-    ],
+    names: Annotated[list[str], options.run_names("Runs")],
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the runs have ended.")] = False,
 ) -> None:
     """Stop runs gracefully.

@@ -121,15 +121,7 @@ def move(
 
 @queue_command.command(cls=Command)
 def drop(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME...",
-            help="Waiting runs: names, beginnings of names, references, or `last`.",
-            autocompletion=options.runs,
-            show_default=False,
-        ),
-    ],
+    names: Annotated[list[str], options.run_names("Waiting runs")],
 ) -> None:
     """Stop waiting runs. A run that has started is never stopped.
 
@@ -293,15 +285,7 @@ def _size(text: str) -> int:
 
 
 def rm_command(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME...",
-            help="Runs: names, beginnings of names, references, or `last`.",
-            autocompletion=options.runs,
-            show_default=False,
-        ),
-    ],
+    names: Annotated[list[str], options.run_names("Runs")],
 ) -> None:
     """Remove ended runs from this machine.
 

@@ -94,16 +94,21 @@ def init_command(
         raise UsageError(
             f"`{path}` already exists", hint=f"{typed('cloudtrain', 'init', str(path), '--force')} replaces it"
         )
-    found = script if script is not None else _script_in(path.parent)
+    training_script = script if script is not None else _script_in(path.parent)
     if script is not None and not script.is_file():
         raise UsageError(
             f"there is no file `{script}`",
             hint="write the script first, or start from a bundled one: `cloudtrain scripts list`",
             code="CT903",
         )
-    given = _check_name(name) if name is not None else _name_from(path.parent.absolute().name)
-    source = found.parent if found.parent.is_dir() else path.parent
-    files = {path: _job_text(path, found, given), path.parent / _SCHEMA: _schema()}
+    if name is None:
+        words = re.findall(r"[a-zA-Z0-9]+", path.parent.absolute().name)
+        name = "-".join(words)[:40].rstrip("-") or "training"
+    else:
+        ct.TrainingJob(name=name, entry_point="train.py")  # refuses a name that is not valid
+    source = training_script.parent if training_script.parent.is_dir() else path.parent
+    schema = json.dumps(job_schema(), indent=1, ensure_ascii=False) + "\n"
+    files = {path: _job_text(path, training_script, name), path.parent / _SCHEMA: schema}
     if not (source / IGNORE_FILE).exists():
         files[source / IGNORE_FILE] = _IGNORED
     for file, text in files.items():
@@ -112,7 +117,7 @@ def init_command(
         except OSError as error:
             raise UsageError(f"cannot write `{file}`: {error.strerror}", hint="name another file") from None
     print_lines([str(file) for file in files])
-    missing = "" if found.is_file() else f"write `{found}`, then "
+    missing = "" if training_script.is_file() else f"write `{training_script}`, then "
     check, submit = typed("cloudtrain", "check", str(path)), typed("cloudtrain", "submit", str(path))
     say(f"next: {missing}{check}, {submit}")
 
@@ -127,15 +132,6 @@ def _script_in(folder: Path) -> Path:
         if len(scripts) == 1:
             return scripts[0]
     return folder / "train.py"
-
-
-def _schema() -> str:
-    return json.dumps(job_schema(), indent=1, ensure_ascii=False) + "\n"
-
-
-def _check_name(name: str) -> str:
-    """Return `name` if it is a valid name of a job."""
-    return ct.TrainingJob(name=name, entry_point="train.py").name
 
 
 def _job_text(path: Path, script: Path, name: str) -> str:
@@ -167,12 +163,6 @@ def _distribution(script: Path) -> str:
     if found is None:
         return "# distribution: {type: torch}   # torchrun starts the processes; without it one process runs the script"
     return f"distribution: {{type: {found}}}"
-
-
-def _name_from(folder: str) -> str:
-    """Make a job name of letters, digits and hyphens from a folder's name."""
-    words = re.findall(r"[a-zA-Z0-9]+", folder)
-    return "-".join(words)[:40].rstrip("-") or "training"
 
 
 def _yaml(text: str) -> str:

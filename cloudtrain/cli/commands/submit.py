@@ -44,9 +44,7 @@ def submit_command(
     offline: Annotated[
         bool, typer.Option("--offline", help="Do not check role, bucket, inputs and quota with the target first.")
     ] = False,
-    detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return as soon as the target has accepted the run.")
-    ] = False,
+    detach: options.Detach = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Do not show what changed since the job's last run.")
     ] = False,
@@ -211,9 +209,7 @@ def rerun_command(
     offline: Annotated[
         bool, typer.Option("--offline", help="With --set: do not check role, bucket and quota with the target first.")
     ] = False,
-    detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return as soon as the target has accepted the run.")
-    ] = False,
+    detach: options.Detach = False,
     json: options.Json = False,
 ) -> None:
     """Submit a run again with the same code and request.
