@@ -74,8 +74,11 @@ KINDS = (TRAINING, PROCESSING)
 
 
 def kind_of(body: Mapping[str, Any]) -> JobKind:
-    """Return the job type of a request or job description: training or processing."""
-    return next(kind for kind in KINDS if kind.name in body)
+    """Return the job type of a request or job description: training or processing.
+
+    The first name counts: an override may add the other type's name, which stands behind.
+    """
+    return next(kind for name in body for kind in KINDS if kind.name == name)
 
 
 # `s3://bucket/key`, the form of all S3 addresses.
@@ -130,9 +133,9 @@ def places_of(description: Mapping[str, Any], kind: JobKind) -> Places:
     return {name: S3Uri.parse(uri) for name, uri in places.items() if uri}
 
 
-def outputs_of(request: Mapping[str, Any]) -> dict[str, str]:
+def outputs_of(request: Mapping[str, Any], kind: JobKind) -> dict[str, str]:
     """Map the results of a run to the S3 locations that its request names."""
-    return {name: str(uri) for name, uri in places_of(request, kind_of(request)).items()}
+    return {name: str(uri) for name, uri in places_of(request, kind).items()}
 
 
 # The tag that marks a SageMaker job as created by cloudtrain.

@@ -161,6 +161,20 @@ def test_a_budget_without_a_price_is_told(job: ct.ProcessingJob) -> None:
     assert found["SM413"] == "the price of `ml.m5.24xlarge` is not known, so `max_cost` cannot be checked"
 
 
+def test_the_name_of_the_other_type_is_refused_by_code(fake: FakeAws, job: ct.ProcessingJob) -> None:
+    """An override may write `TrainingJobName` into a processing job, and the reverse: the plan stands, and says it."""
+    training = ct.TrainingJob(
+        name="train",
+        **{name: getattr(job, name) for name in ("source_dir", "entry_point", "resources", "environment")},
+        sagemaker_overrides={"ProcessingJobName": "x"},
+    )
+    processing = job.replace(sagemaker_overrides={"TrainingJobName": "x"})
+    assert {code for code, _ in refused(processing)} == {code for code, _ in refused(training)} == {"SM110"}
+    assert list(ct.plan(processing, TARGET).outputs) == ["outputs/lists"]
+    assert list(ct.plan(training, TARGET).outputs) == ["model", "outputs"]
+    assert not fake.operations("CreateProcessingJob") + fake.operations("CreateTrainingJob")
+
+
 def refused(job: ct.TrainingJob | ct.ProcessingJob, target: ct.SageMaker = TARGET) -> set[tuple[str, str]]:
     """Code and message of the errors that stopped a submit."""
     with pytest.raises(ct.PreflightError) as caught:

@@ -24,7 +24,7 @@ from cloudtrain.targets.sagemaker.compile.launch import python_too_old
 from cloudtrain.targets.sagemaker.compile.machines import ChosenImage, cluster_config, image_of, machines_of, overridden
 from cloudtrain.targets.sagemaker.compile.places import bundle_uri
 from cloudtrain.targets.sagemaker.compile.training import cost, experiment, instances, max_runtime, network, tags
-from cloudtrain.targets.sagemaker.plan import outputs_of
+from cloudtrain.targets.sagemaker.plan import PROCESSING, outputs_of
 from cloudtrain.targets.sagemaker.reading import DEFAULT_MAX_RUNTIME, machines_in
 from cloudtrain.targets.sagemaker.request import JsonObject
 from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
@@ -68,7 +68,7 @@ def _plan(parts: _Parts, context: CompileContext) -> Plan:
         summary=tuple((label, text) for label, text in _summary(parts, machines, request) if text),
         notes=tuple(_notes(parts)),
         place=context.account.place,
-        outputs=outputs_of(request),
+        outputs=outputs_of(request, PROCESSING),
     )
 
 

@@ -48,7 +48,7 @@ from cloudtrain.targets.sagemaker.compile.places import (
     place_problems,
 )
 from cloudtrain.targets.sagemaker.launch import processes as container
-from cloudtrain.targets.sagemaker.plan import RUN_TAG, outputs_of
+from cloudtrain.targets.sagemaker.plan import RUN_TAG, TRAINING, outputs_of
 from cloudtrain.targets.sagemaker.reading import DEFAULT_MAX_RUNTIME, Start, distribution_in, machines_in
 from cloudtrain.targets.sagemaker.request import (
     GROUPS,
@@ -437,7 +437,7 @@ def _plan(parts: TrainingParts, context: CompileContext, problems: Problems) -> 
         summary=tuple(summary(parts, machines, start, processes)),
         notes=() if parts.image.assumed is None else (f"the image is for {parts.image.assumed}",),
         place=context.account.place,
-        outputs=outputs_of(request),
+        outputs=outputs_of(request, TRAINING),
     )
 
 
