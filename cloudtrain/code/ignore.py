@@ -15,6 +15,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -64,28 +65,22 @@ class Key(NamedTuple):
     text: bytes
 
 
+@dataclass
 class Pattern:
-    """One line of an ignore file.
+    """One line of an ignore file: the text before its first wildcard, and the tokens of the rest."""
 
-    Attributes:
-        by_name: whether the pattern is matched with the name, because its only slash, if any, is at the end.
-        ignores: False for a line that begins with `!`.
-        folders_only: whether the line ends with a slash.
-    """
-
-    def __init__(
-        self, plain: bytes, tokens: Sequence[bytes], *, by_name: bool, ignores: bool, folders_only: bool
-    ) -> None:
-        self._plain = plain
-        self._tokens = tokens
-        self.by_name = by_name
-        self.ignores = ignores
-        self.folders_only = folders_only
+    plain: bytes
+    tokens: Sequence[bytes]
+    by_name: bool
+    """Whether the pattern is matched with the name, because its only slash, if any, is at the end."""
+    ignores: bool
+    """False for a line that begins with `!`."""
+    folders_only: bool
 
     @cached_property
     def _regex(self) -> re.Pattern[bytes]:
         """Matches the whole path relative to the folder of the ignore file, or only the name."""
-        expression = re.escape(self._plain) + _Expression().path(self._tokens, by_name=self.by_name)
+        expression = re.escape(self.plain) + _Expression().path(self.tokens, by_name=self.by_name)
         return re.compile(expression, re.DOTALL)
 
     def matches(self, path: bytes, is_folder: bool) -> bool:
@@ -95,12 +90,12 @@ class Pattern:
 
     def keys(self) -> Iterator[Key]:
         """Yield texts without which no path matches. A pattern of wildcards has none."""
-        if not self._tokens:
-            yield Key(self.by_name, Position.WHOLE, self._plain)
+        if not self.tokens:
+            yield Key(self.by_name, Position.WHOLE, self.plain)
             return
-        if self._plain:
-            yield Key(self.by_name, Position.START, self._plain)
-        *inside, end = _texts(self._tokens)
+        if self.plain:
+            yield Key(self.by_name, Position.START, self.plain)
+        *inside, end = _texts(self.tokens)
         if end:
             yield Key(self.by_name, Position.END, end)
         for text in filter(None, inside):
@@ -128,7 +123,7 @@ def pattern_of(line: bytes) -> Pattern | None:
     text = text[1:] if text.startswith(b"/") else text
     plain = _PLAIN.match(text)[0]  # type: ignore[index] # it matches everywhere
     tokens = _tokens(text[len(plain) :])
-    return Pattern(plain, tokens, by_name=by_name, ignores=ignores, folders_only=folders_only)
+    return Pattern(plain, tokens, by_name, ignores, folders_only)
 
 
 def _without_spaces(line: bytes) -> bytes:
@@ -171,8 +166,8 @@ def _ends_in_folders(tokens: Sequence[bytes]) -> bool:
 
 
 def _set(text: bytes, at: int) -> tuple[bytes, int]:
-    """Return the regular expression for a set in brackets, such as `[a-z]`, and the offset after the set. `at` is the
-    offset after the opening bracket."""
+    """Return the regular expression for a set such as `[a-z]`, and the offset after it. `at` is the offset after the
+    opening bracket."""
     negated = text[at : at + 1] in (b"!", b"^")
     at += negated
     members: list[bytes] = []

@@ -5,89 +5,64 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_NAMES = {
-    ".env": "an environment file",
-    ".envrc": "an environment file",
-    "id_rsa": "an SSH private key",
-    "id_dsa": "an SSH private key",
-    "id_ecdsa": "an SSH private key",
-    "id_ecdsa_sk": "an SSH private key",
-    "id_ed25519": "an SSH private key",
-    "id_ed25519_sk": "an SSH private key",
-    ".netrc": "a password file",
-    "_netrc": "a password file",
-    ".pgpass": "a password file",
-    ".my.cnf": "a password file",
-    ".mylogin.cnf": "a password file",
-    ".htpasswd": "a password file",
-    ".passwd-s3fs": "a password file",
-    ".git-credentials": "a git password file",
-    ".pypirc": "a package index password file",
-    ".dockercfg": "container registry credentials",
-    ".dockerconfigjson": "container registry credentials",
-    ".s3cfg": "cloud credentials",
-    ".boto": "cloud credentials",
-    "rclone.conf": "cloud credentials",
-    "application_default_credentials.json": "cloud credentials",
-    ".databrickscfg": "cloud credentials",
-    ".terraformrc": "cloud credentials",
-    "credentials.tfrc.json": "cloud credentials",
-    ".vault-token": "a vault token",
-    ".comet.config": "an API key",
-    "kaggle.json": "an API key",
-    "kubeconfig": "cluster credentials",
-    "secrets.toml": "secrets of Streamlit",
-    ".bash_history": "a shell history",
-    ".zsh_history": "a shell history",
-    ".psql_history": "a shell history",
-    ".mysql_history": "a shell history",
-}
-_SUFFIXES = {
-    ".pem": "a key or certificate",
-    ".key": "a private key",
-    ".ppk": "a private key",
-    ".p12": "a key store",
-    ".pfx": "a key store",
-    ".jks": "a key store",
-    ".keystore": "a key store",
-    ".keytab": "a Kerberos key table",
-    ".kdb": "a password database",
-    ".kdbx": "a password database",
-    ".ovpn": "a VPN profile",
-    ".kubeconfig": "cluster credentials",
-    ".tfstate": "a Terraform state, which holds passwords as plain text",
-    ".publishsettings": "cloud credentials",
-}
-_FOLDERS = {
-    ".aws": "cloud credentials",
-    ".azure": "cloud credentials",
-    ".gcloud": "cloud credentials",
-    ".oci": "cloud credentials",
-    ".aliyun": "cloud credentials",
-    ".databricks": "cloud credentials",
-    ".terraform.d": "cloud credentials",
-    ".terraform": "Terraform's own files",
-    ".kube": "cluster credentials",
-    ".ssh": "an SSH folder",
-    ".gnupg": "a key ring",
-    ".password-store": "a password store",
-    ".snowsql": "database credentials",
-    ".snowflake": "database credentials",
-    ".kaggle": "an API key",
-    ".huggingface": "an API key",
-}
-_PLACES = {
-    ".docker/config.json": "container registry credentials",
-    ".config/gcloud": "cloud credentials",
-    ".config/gh": "a GitHub token",
-    ".config/rclone": "cloud credentials",
-    ".cache/huggingface": "an API key",
-    ".cargo/credentials": "a package registry token",
-    ".cargo/credentials.toml": "a package registry token",
-    ".gem/credentials": "a package registry token",
-    ".mlflow/credentials": "a password file",
-    ".dbt/profiles.yml": "database credentials",
-}
+
+def _by_name(names_of: dict[str, str]) -> dict[str, str]:
+    return {name: what for what, names in names_of.items() for name in names.split()}
+
+
+_NAMES = _by_name(
+    {
+        "an environment file": ".env .envrc",
+        "an SSH private key": "id_rsa id_dsa id_ecdsa id_ecdsa_sk id_ed25519 id_ed25519_sk",
+        "a password file": ".netrc _netrc .pgpass .my.cnf .mylogin.cnf .htpasswd .passwd-s3fs",
+        "a git password file": ".git-credentials",
+        "a package index password file": ".pypirc",
+        "container registry credentials": ".dockercfg .dockerconfigjson",
+        "cloud credentials": ".s3cfg .boto rclone.conf application_default_credentials.json .databrickscfg "
+        ".terraformrc credentials.tfrc.json",
+        "a vault token": ".vault-token",
+        "an API key": ".comet.config kaggle.json",
+        "cluster credentials": "kubeconfig",
+        "secrets of Streamlit": "secrets.toml",
+        "a shell history": ".bash_history .zsh_history .psql_history .mysql_history",
+    }
+)
+_SUFFIXES = _by_name(
+    {
+        "a key or certificate": ".pem",
+        "a private key": ".key .ppk",
+        "a key store": ".p12 .pfx .jks .keystore",
+        "a Kerberos key table": ".keytab",
+        "a password database": ".kdb .kdbx",
+        "a VPN profile": ".ovpn",
+        "cluster credentials": ".kubeconfig",
+        "a Terraform state, which holds passwords as plain text": ".tfstate",
+        "cloud credentials": ".publishsettings",
+    }
+)
+_FOLDERS = _by_name(
+    {
+        "cloud credentials": ".aws .azure .gcloud .oci .aliyun .databricks .terraform.d",
+        "Terraform's own files": ".terraform",
+        "cluster credentials": ".kube",
+        "an SSH folder": ".ssh",
+        "a key ring": ".gnupg",
+        "a password store": ".password-store",
+        "database credentials": ".snowsql .snowflake",
+        "an API key": ".kaggle .huggingface",
+    }
+)
+_PLACES = _by_name(
+    {
+        "container registry credentials": ".docker/config.json",
+        "cloud credentials": ".config/gcloud .config/rclone",
+        "a GitHub token": ".config/gh",
+        "an API key": ".cache/huggingface",
+        "a package registry token": ".cargo/credentials .cargo/credentials.toml .gem/credentials",
+        "a password file": ".mlflow/credentials",
+        "database credentials": ".dbt/profiles.yml",
+    }
+)
 """Pairs of names that mean credentials only together."""
 
 _SUSPECT = re.compile(

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cloudtrain.code.files import BrokenLink, Entry, Ignored, Links, Secret, content_hash, escape_path
 from cloudtrain.code.ignore import IGNORE_FILE, ignore_line
 from cloudtrain.code.suspects import LARGEST, suspects
-from cloudtrain.code.walk import PAUSES, Moved, Walk, has_moved, read_until_settled, walk
-from cloudtrain.errors import CloudtrainError, JobError, Problem
+from cloudtrain.code.walk import MOVED, PAUSES, Moved, SourceFile, Walk, read_until_settled, source_error, walk
+from cloudtrain.errors import CloudtrainError, JobError
 from cloudtrain.job.model import format_size
 from cloudtrain.plans.plan import Bundle
+from cloudtrain.runtime.atomic import sync_folder
 from cloudtrain.system.files import why_missing
 
 if TYPE_CHECKING:
@@ -64,14 +65,10 @@ def workers() -> int:
 
 
 def hash_files(places: Sequence[str], sizes: Sequence[int], paths: Sequence[str | None]) -> list[Digest | OSError]:
-    """Return one digest per file, in order, or the error if the file could not be read.
+    """Return one digest per file, in order, or the error if the file could not be read. `places` are paths on disk,
+    `sizes` the expected sizes, `paths` paths in the bundle; None for a file that is not searched for secrets.
 
     Hashing and reading release the interpreter lock, so several files are read at a time.
-
-    Args:
-        places: the paths of the files on disk.
-        sizes: the expected sizes.
-        paths: the paths of the files in the bundle; None for a file that is not searched for secrets.
     """
     if sum(sizes) <= _INLINE:
         return list(map(_digest, places, sizes, paths))
@@ -235,7 +232,6 @@ def _scan(
     alone: bool,
     ceiling: int,
 ) -> Tree:
-    """Read the user's folder once; see `scan`."""
     _check_folder(source_dir)
     root = os.path.abspath(source_dir)  # noqa: PTH100 - Path.absolute() keeps `..`
     result = walk(root, declared, beside=beside, alone=alone)
@@ -262,17 +258,12 @@ def runtime_files() -> dict[str, Path]:
 
 
 def _always_moved(path: str) -> JobError:
-    """Return the error for a folder in which a path was removed or replaced during every attempt to read it."""
     name, hint = "`source_dir`", "run the command again when no program is writing to `source_dir`"
     if path:
         name = f"`{escape_path(path)}`"
         hint += f", or if the job does not need it, add the line `{ignore_line(path)}` to `{IGNORE_FILE}`"
     message = f"{name} was removed or replaced while `source_dir` was being read, {len(PAUSES) + 1} times in a row"
-    return _problem(message, hint, "CT963")
-
-
-def _problem(message: str, hint: str, code: str = "CT050") -> JobError:
-    return JobError([Problem(("source_dir",), message, hint, code=code)])
+    return source_error(message, hint, "CT963")
 
 
 def _check_folder(source_dir: Path) -> None:
@@ -282,9 +273,9 @@ def _check_folder(source_dir: Path) -> None:
         return
     if missing is None:
         hint = f"name the folder that contains the file: `source_dir: {escape_path(os.fspath(source_dir.parent))}`"
-        raise _problem(f"`{name}` is a file, not a folder", hint)
+        raise source_error(f"`{name}` is a file, not a folder", hint)
     hint = "name the folder with your code, relative to the job file, or write `.` for the job file's own folder"
-    raise _problem(f"the folder `{name}` {missing}", hint)
+    raise source_error(f"the folder `{name}` {missing}", hint)
 
 
 def _check_ceiling(result: Walk, ceiling: int) -> None:
@@ -293,7 +284,7 @@ def _check_ceiling(result: Walk, ceiling: int) -> None:
         sizes = {file.path: file.size for file in result.files}
         listing = ", ".join(largest_files(sizes, 3))
         message = f"`source_dir` holds {format_size(size)}, too much for a bundle of code; the largest: {listing}"
-        raise _problem(message, size_hint(sizes), "CT053")
+        raise source_error(message, size_hint(sizes), "CT053")
 
 
 def _check_names(result: Walk, extra: Mapping[str, Path]) -> None:
@@ -307,20 +298,18 @@ def _check_names(result: Walk, extra: Mapping[str, Path]) -> None:
 
 
 def _file_entries(result: Walk, added: Mapping[str, Path]) -> list[Entry]:
-    paths = [*(file.path for file in result.files), *added]
-    places = [*(file.place for file in result.files), *map(os.fspath, added.values())]
-    sizes = [*(file.size for file in result.files), *(file.stat().st_size for file in added.values())]
-    executable = [*(file.executable for file in result.files), *(False for _ in added)]
+    ours = [SourceFile(path, file.stat().st_size, False, os.fspath(file)) for path, file in added.items()]
+    files, searched = [*result.files, *ours], [*(file.path for file in result.files), *(None for _ in ours)]
+    digests = hash_files([file.place for file in files], [file.size for file in files], searched)
     entries = []
-    searched = [*(file.path for file in result.files), *(None for _ in added)]
-    for path, bit, digest in zip(paths, executable, hash_files(places, sizes, searched), strict=True):
+    for file, digest in zip(files, digests, strict=True):
         if isinstance(digest, Digest):
-            entries.append(Entry(path, digest.size, bit, digest.sha256, None, digest.secrets))
-        elif has_moved(digest):
-            raise Moved(path)
+            entries.append(Entry(file.path, digest.size, file.executable, digest.sha256, None, digest.secrets))
+        elif digest.errno in MOVED:
+            raise Moved(file.path)
         else:
-            message = f"`{escape_path(path)}` cannot be read: {digest.strerror}"
-            result.refuse(path, message, remedy="make it readable for you")
+            message = f"`{escape_path(file.path)}` cannot be read: {digest.strerror}"
+            result.refuse(file.path, message, remedy="make it readable for you")
     return entries
 
 
@@ -375,10 +364,7 @@ def gzip_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 def _library() -> tuple[Any, int]:
     """Return the compression library and its level: isal at level 2, which is faster than zlib's fastest level and
-    compresses better (docs/bundle.md).
-
-    On platforms without an isal wheel, return zlib, which is slower.
-    """
+    compresses better (docs/bundle.md); on platforms without an isal wheel, zlib."""
     try:
         from isal import isal_zlib
     except ImportError:
@@ -460,16 +446,7 @@ def write_archive(sources: Iterable[tuple[Entry, str]], path: Path) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Sync the folder to disk, so that a new file in it survives a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(path.parent)
 
 
 def _tar(sources: Iterable[tuple[Entry, str]]) -> Iterator[bytes]:

@@ -13,23 +13,14 @@ from typing import NamedTuple, TypeVar
 
 from cloudtrain.code.files import Ignored, Included, escape_path, includes
 from cloudtrain.code.ignore import IGNORE_FILE, INCLUDE_FILE, Defaults, Rules, ignore_line, own_output
-from cloudtrain.documents.document import MAX_FILES, read_bytes
+from cloudtrain.documents.document import KINDS, MAX_FILES, read_bytes
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.system.files import is_root
 
-_SPECIAL = {
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFBLK: "a block device",
-    stat.S_IFCHR: "a character device",
-}
-
 _NARROWER = "let `source_dir` name a folder with only your code"
 
-
-_MOVED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ESTALE)
+MOVED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ESTALE)
 """Errors of reading a file or folder that was removed, or replaced by something else, after it was listed."""
-
 
 T = TypeVar("T")
 
@@ -62,11 +53,6 @@ def read_until_settled(read: Callable[[], T]) -> T:
     return read()
 
 
-def has_moved(error: OSError) -> bool:
-    """Return whether a path that was listed could not be read because it was removed or replaced meanwhile."""
-    return error.errno in _MOVED
-
-
 class SourceFile(NamedTuple):
     """A file of the user, with its size and mode when the walk came to it."""
 
@@ -93,10 +79,7 @@ class Walk:
         self.problems: list[Problem] = []
 
     def refuse(self, path: str, message: str, *, remedy: str) -> None:
-        """Record a problem with one path.
-
-        The hint offers two fixes: add the path to the ignore file, or do `remedy`.
-        """
+        """Record a problem with one path. The hint offers to add the path to the ignore file, or to do `remedy`."""
         line = ignore_line(path)
         hint = f"add the line `{line}` to `{IGNORE_FILE}` in `source_dir`, or {remedy}"
         self.problems.append(Problem(("source_dir",), message, hint, code="CT052"))
@@ -109,9 +92,8 @@ def walk(
     beside: Mapping[str, str] | None = None,
     alone: bool = False,
 ) -> Walk:
-    """Find every file and link below `root` and in the included folders, sorted by the bytes of their paths.
-
-    Ignored folders are not read.
+    """Find every file and link below `root` and in the included folders, sorted by the bytes of their paths. Ignored
+    folders are not read.
 
     `declared` maps paths below `root` to descriptions. The walk leaves out these paths, unless a rule such as `!data/`
     in an ignore file includes them. It also leaves out the file that this process's output is redirected to, as in
@@ -127,7 +109,7 @@ def walk(
     """
     if not alone and is_root(root):
         message = f"`{escape_path(root)}` is the root of this machine's file system, too much for a bundle of code"
-        raise _too_large(message, _NARROWER)
+        raise source_error(message, _NARROWER, "CT053")
     result, seen, defaults = Walk(), 0, Defaults(declared or {}, own_output())
     waiting: list[_Folder] = [] if alone else [_Folder("", root, ())]
     for name, place in (beside or {}).items():
@@ -142,7 +124,7 @@ def walk(
         try:
             seen += _read_folder(root, folder, seen, defaults, result, waiting)
         except OSError as error:
-            if has_moved(error):
+            if error.errno in MOVED:
                 raise Moved(_below(root, error.filename) or folder.path.rstrip("/")) from None
             message = f"`{escape_path(folder.path.rstrip('/') or root)}` cannot be read: {error.strerror}"
             if folder.path:
@@ -173,7 +155,7 @@ def _read_folder(
         rules = (_rules_in(place, path, result), *rules)
     if seen + len(items) > MAX_FILES:
         message = f"`{escape_path(root)}` holds more than {MAX_FILES:,} files, too many for a bundle of code"
-        raise _too_large(message, f"{_NARROWER}, or add the folders with data to `{IGNORE_FILE}`")
+        raise source_error(message, f"{_NARROWER}, or add the folders with data to `{IGNORE_FILE}`", "CT053")
     for item in items:
         _look_at(item, path + item.name, rules, defaults, result, waiting)
     if not path and any(item.name == INCLUDE_FILE for item in items):
@@ -186,7 +168,6 @@ def _read_folder(
 
 
 def _beside(name: str, place: str) -> Included:
-    """Return the file or folder at `place`, outside of the source folder. `name` is its name in the bundle."""
     try:
         return Included(place, os.stat(place))  # noqa: PTH116
     except OSError as error:
@@ -198,13 +179,13 @@ def _below(root: str, place: object) -> str:
     return place.removeprefix(f"{root}/") if isinstance(place, str) and place.startswith(f"{root}/") else ""
 
 
-def _too_large(message: str, hint: str) -> JobError:
-    return JobError([Problem(("source_dir",), message, hint, code="CT053")])
+def source_error(message: str, hint: str, code: str = "CT050") -> JobError:
+    return JobError([Problem(("source_dir",), message, hint, code=code)])
 
 
 def _rules_in(place: str, folder: str, result: Walk) -> Rules:
-    """Return the rules of the ignore file in `place`. If the file cannot be read, record a problem in `result` and
-    return no rules. `folder` is the same folder, relative to the root."""
+    """Return the rules of the ignore file in `place`, which is `folder` relative to the root; if the file cannot be
+    read, no rules and a problem in `result`."""
     try:
         return Rules(folder, read_bytes(f"{place}/{IGNORE_FILE}"))
     except OSError as error:
@@ -239,12 +220,11 @@ def _look_at(
         if stat.S_ISREG(status.st_mode):
             result.files.append(SourceFile(path, status.st_size, bool(status.st_mode & stat.S_IXUSR), item.path))
         else:
-            what = _SPECIAL.get(stat.S_IFMT(status.st_mode), "not a regular file")
+            what = KINDS.get(stat.S_IFMT(status.st_mode), "not a regular file")
             result.refuse(path, f"`{escape_path(path)}` is {what}, which cannot be in a bundle", remedy="remove it")
 
 
 def _target_of(link: str, path: str) -> str:
-    """Return the target of a link as written on disk. `path` is the link's path in the bundle."""
     try:
         return os.readlink(link)  # noqa: PTH115
     except OSError as error:

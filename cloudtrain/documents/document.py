@@ -158,7 +158,7 @@ for its keys (`a.b`)."""
 
 # Reading of files that the user named. Only plain files of limited size are read, because a pipe might never end.
 
-_KINDS = {
+KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -218,7 +218,7 @@ def read_text(path: str | Path, accept: Accept | None = None) -> str:
 def _check(status: os.stat_result, path: str | Path, most: int) -> None:
     kind = stat.S_IFMT(status.st_mode)
     if kind != stat.S_IFREG:
-        raise NoPlainFile(None, f"it is {_KINDS.get(kind, 'something else')}, not a plain file", str(path))
+        raise NoPlainFile(None, f"it is {KINDS.get(kind, 'something else')}, not a plain file", str(path))
     if status.st_size > most:
         raise _too_large(path, most)
 

@@ -7,7 +7,7 @@ import re
 import sys
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from cloudtrain.documents.document import (
     MAX_DEPTH,
@@ -71,7 +71,7 @@ def read_toml(text: str) -> Content:
         data = load_toml(text)
     except ValueError as error:  # includes TOMLDecodeError
         raise _unreadable(str(error), text, lines) from None
-    scanner = _Scanner(text, lines)
+    scanner = _TomlScanner(text, lines)
     scanner.scan()
     return scanner.notes.document(data)
 
@@ -112,11 +112,36 @@ class _Lines:
 
 
 class _Scanner:
-    """Finds the positions of the keys and values in TOML that is known to be valid. Methods such as `_key` take the
-    offset at which the key begins, and return the offset after it."""
+    """Finds the positions of the keys and values in text that is known to be valid. Methods such as `_entry` take the
+    offset at which the entry begins, and return the offset after it."""
+
+    space: ClassVar[re.Pattern[str]]
 
     def __init__(self, text: str, lines: _Lines) -> None:
         self.text, self.lines, self.notes = text, lines, Notes()
+
+    def _many(self, offset: int, closing: str, item: Callable[[int, int], int]) -> int:
+        """Scan the items of a list or mapping with `item`, which takes the offset and the index of an item."""
+        index, offset = 0, self._skip(offset)
+        while self.text[offset] != closing:
+            offset = self._skip(item(offset, index))
+            index += 1
+            if self.text[offset] == ",":
+                offset = self._skip(offset + 1)
+        return offset + 1
+
+    def _skip(self, offset: int) -> int:
+        """Return the offset after white space, line breaks and comments."""
+        match = self.space.match(self.text, offset)
+        assert match is not None
+        return match.end()
+
+
+class _TomlScanner(_Scanner):
+    space = _SPACE
+
+    def __init__(self, text: str, lines: _Lines) -> None:
+        super().__init__(text, lines)
         self._counts: dict[ValuePath, int] = {}
 
     def scan(self) -> None:
@@ -190,21 +215,6 @@ class _Scanner:
             raise too_many_digits(self.lines.place(offset))
         return match.end()
 
-    def _many(self, offset: int, closing: str, item: Callable[[int, int], int]) -> int:
-        index, offset = 0, self._skip(offset)
-        while self.text[offset] != closing:
-            offset = self._skip(item(offset, index))
-            index += 1
-            if self.text[offset] == ",":
-                offset = self._skip(offset + 1)
-        return offset + 1
-
-    def _skip(self, offset: int) -> int:
-        """Return the offset after white space, line breaks and comments."""
-        match = _SPACE.match(self.text, offset)
-        assert match is not None
-        return match.end()
-
     def _blank(self, offset: int) -> int:
         match = _BLANK.match(self.text, offset)
         assert match is not None
@@ -268,22 +278,20 @@ def _refuse(name: str) -> NoReturn:
     raise _Constant(name)
 
 
-class _JsonScanner:
-    """Finds the positions of the values in JSON that is known to be valid."""
-
-    def __init__(self, text: str, lines: _Lines) -> None:
-        self.text, self.lines, self.notes = text, lines, Notes()
+class _JsonScanner(_Scanner):
+    space = _JSON_SPACE
 
     def value(self, path: ValuePath, start: int) -> int:
-        """Record the position of the value at `path`. The value begins at the offset `start`, or after the white space
-        there. Return the offset after the value."""
+        """Record the position of the value at `path`, which begins at the offset `start` or after white space there."""
         start = self._skip(start)
         self.notes.values[path] = self.lines.place(start)
         opening = self.text[start]
         if opening in "{[":
             if len(path) >= MAX_DEPTH:
                 raise RecursionError
-            return self._entries(path, start + 1, "}" if opening == "{" else "]")
+            if opening == "[":
+                return self._many(start + 1, "]", lambda at, index: self.value((*path, index), at))
+            return self._many(start + 1, "}", lambda at, _: self._entry(path, at))
         match = (_STRING if opening == '"' else _JSON_PLAIN).match(self.text, start)
         assert match is not None
         if opening != '"' and len(match[0]) > MAX_DIGITS:
@@ -291,28 +299,11 @@ class _JsonScanner:
         self.notes.texts[path] = json.loads(match[0]) if opening == '"' else match[0]
         return match.end()
 
-    def _entries(self, path: ValuePath, start: int, closing: str) -> int:
-        index, offset = 0, self._skip(start)
-        while self.text[offset] != closing:
-            part: Any = index
-            if closing == "}":
-                part, offset = self._key(path, offset)
-            offset = self._skip(self.value((*path, part), offset))
-            index += 1
-            if self.text[offset] == ",":
-                offset = self._skip(offset + 1)
-        return offset + 1
-
-    def _key(self, path: ValuePath, offset: int) -> tuple[str, int]:
+    def _entry(self, above: ValuePath, offset: int) -> int:
         match = _STRING.match(self.text, offset)
         assert match is not None
-        name, place = json.loads(match[0]), self.lines.place(offset)
-        if (*path, name) in self.notes.keys:
-            self.notes.duplicate((*path, name), place)
-        self.notes.keys.setdefault((*path, name), place)
-        return name, self._skip(match.end()) + 1
-
-    def _skip(self, offset: int) -> int:
-        match = _JSON_SPACE.match(self.text, offset)
-        assert match is not None
-        return match.end()
+        path, place = (*above, json.loads(match[0])), self.lines.place(offset)
+        if path in self.notes.keys:
+            self.notes.duplicate(path, place)
+        self.notes.keys.setdefault(path, place)
+        return self.value(path, self._skip(match.end()) + 1)

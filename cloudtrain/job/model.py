@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
     from typing_extensions import Self, dataclass_transform
 
-
-if TYPE_CHECKING:
-
     @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field, PrivateAttr))
     class _Meta(ModelMetaclass):
         """Tells type checkers that models are frozen, which type checkers cannot derive from `model_config`."""
@@ -265,19 +262,16 @@ def format_size(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
+def _schema(most: int, pattern: str, description: str) -> WithJsonSchema:
+    number = {"type": "integer", "minimum": 1, "maximum": most}
+    return WithJsonSchema({"anyOf": [number, {"type": "string", "pattern": pattern}], "description": description})
+
+
 Duration = Annotated[
     int,
     BeforeValidator(parse_duration),
     Field(strict=True),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 1, "maximum": MAX_DURATION},
-                {"type": "string", "pattern": DURATION_PATTERN},
-            ],
-            "description": "Seconds, or a number with a unit: `90s`, `30m`, `2h`, `1d`.",
-        }
-    ),
+    _schema(MAX_DURATION, DURATION_PATTERN, "Seconds, or a number with a unit: `90s`, `30m`, `2h`, `1d`."),
 ]
 """A duration in whole seconds, at least 1."""
 
@@ -285,15 +279,7 @@ Size = Annotated[
     int,
     BeforeValidator(parse_size),
     Field(strict=True),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 1, "maximum": MAX_SIZE},
-                {"type": "string", "pattern": SIZE_PATTERN},
-            ],
-            "description": "Bytes, or a number with a unit (powers of 1024): `512m`, `64g`, `1t`.",
-        }
-    ),
+    _schema(MAX_SIZE, SIZE_PATTERN, "Bytes, or a number with a unit (powers of 1024): `512m`, `64g`, `1t`."),
 ]
 """A size in whole bytes, at least 1."""
 
@@ -301,10 +287,9 @@ Count = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
 """A count of instances of a job, or of processes on an instance."""
 
 
-# Types of arguments that job models convert to the type of the field: `max_runtime="2h"` is stored as 7200.
-#
-# Only type checkers use this module. The models declare an `__init__` with these types, because a type checker without
-# pydantic's plugin would accept only the types of the fields.
+# Types of arguments that job models convert to the type of the field: `max_runtime="2h"` is stored as 7200. The models
+# declare an `__init__` with these types, because a type checker without pydantic's plugin would accept only the types
+# of the fields.
 
 DurationInput = int | str
 """Seconds, or text with units: `2h`, `1h30m`."""

@@ -164,16 +164,13 @@ def paths_that_differ(theirs: object, ours: object, path: ValuePath = ()) -> Ite
 
 def overrides_between(ours: Mapping[str, object], theirs: Mapping[str, object]) -> dict[str, Any]:
     """Return the overrides with which `job.model.merged` turns `ours` into `theirs`."""
-    overrides: dict[str, object] = {}
-    for key in [*theirs, *(key for key in ours if key not in theirs)]:
-        after, before = theirs.get(key, ABSENT_TEXT), ours.get(key, ABSENT_TEXT)
-        if after is ABSENT_TEXT:
-            overrides[key] = None
-        elif isinstance(after, Mapping) and isinstance(before, Mapping):
-            if inner := overrides_between(before, after):
-                overrides[key] = inner
-        elif not _same(after, before):
-            overrides[key] = after
+    overrides: dict[str, Any] = {}
+    for path, after, _ in paths_that_differ(theirs, ours):
+        *above, key = map(str, path)
+        inner = overrides
+        for part in above:
+            inner = inner.setdefault(part, {})
+        inner[key] = None if after is ABSENT_TEXT else after
     return overrides
 
 

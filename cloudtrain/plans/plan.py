@@ -31,8 +31,6 @@ from cloudtrain.plans.states import RunRef
 from cloudtrain.system.plugins import all_targets, find_usable, part_of
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from cloudtrain.plans.document import Block
 
 
@@ -46,16 +44,20 @@ HIDDEN = "***"
 
 def hide(value: Shown, secrets: Iterable[str]) -> Shown:
     """Return `value` (a text, mapping or sequence) with every secret replaced by `***`. Secrets are also
-    replaced inside of longer texts, and where they are written with JSON escapes.
-    """
+    replaced inside of longer texts, and where they are written with JSON escapes."""
     forms = sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
-    return _hide(value, forms) if forms else value
+
+    def change(text: str) -> str:
+        for form in forms:
+            text = text.replace(form, HIDDEN)
+        return text
+
+    return map_texts(value, change) if forms else value
 
 
 def _forms(secret: str) -> Iterable[str]:
-    """Yield the forms in which a secret can be written: unchanged and with JSON escapes. For a secret of several lines,
-    also yield the forms of each line, because output is printed line by line.
-    """
+    """Yield the forms in which a secret can be written: unchanged and with JSON escapes; of several lines, also those
+    of each line, because output is printed line by line."""
     lines = [line for line in secret.splitlines() if len(line) > _SHORT] or [secret]
     for form in (secret, *lines):
         yield form
@@ -67,20 +69,6 @@ def _forms(secret: str) -> Iterable[str]:
 
 _SHORT = 8
 """Number of letters. Hiding a line of at most this length would also hide text that is not secret."""
-
-
-def _hide(value: Any, forms: list[str]) -> Any:
-    if isinstance(value, str):
-        for form in forms:
-            value = value.replace(form, HIDDEN)
-        return value
-    if isinstance(value, dict):
-        return {_hide(key, forms): _hide(inner, forms) for key, inner in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_hide(inner, forms) for inner in value))
-    if isinstance(value, list | tuple):
-        return type(value)(_hide(inner, forms) for inner in value)
-    return value
 
 
 class Level(str, Enum):
@@ -221,9 +209,7 @@ class Plan:
 
     @property
     def request_json(self) -> str:
-        """Return the request as canonical JSON (sorted keys, no white space, UTF-8): the text that `sha256` is computed
-        from.
-        """
+        """The request as canonical JSON (sorted keys, no white space, UTF-8), from which `sha256` is computed."""
         return canonical_json(self.request)
 
     @property
@@ -245,9 +231,21 @@ class Plan:
         """Return a copy of the plan with `findings` in place of its own."""
         return replace(self, findings=findings)
 
-    def renamed(self, name: str) -> Self:
-        """Return the plan for the run `name`: the plan that compile returns under this name."""
-        return rename(self, self.run_name, name)
+    def renamed(self, name: str) -> Plan:
+        """Return the plan for the run `name`: the plan that compile returns under this name. A longer name is
+        unchanged: `job-3f9a1c22-1` is not replaced in `job-3f9a1c22-12`."""
+        old = re.compile(rf"{re.escape(self.run_name)}(?![0-9])")
+
+        def change(text: str) -> str:
+            return old.sub(name, text) if self.run_name in text else text
+
+        def rename_process(process: Process) -> Process:
+            return replace(process, argv=map_texts(process.argv, change), env=map_texts(process.env, change))
+
+        values = {field: map_texts(getattr(self, field), change) for field in _NAMED}
+        own = self.processes
+        processes = own.mapped(rename_process) if isinstance(own, Processes) else tuple(map(rename_process, own))
+        return replace(self, **values, processes=processes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole plan as JSON data, with secrets hidden. The processes are in the form of
@@ -280,16 +278,17 @@ class Plan:
         return {} if forms is None else forms()
 
     def document(self, *, whole: bool = True) -> Document:
-        """Return the plan as a document: the summary and the findings, errors first. If `whole`, the uploads, the
-        processes and the request follow. Secrets are hidden.
-        """
+        """Return the summary and the findings, errors first. If `whole`, the uploads, the processes and the request
+        follow. Secrets are hidden."""
         used = [("settings", "\n".join(self.settings))] if self.settings else []
         blocks: list[Block] = [Heading(f"{self.run_name} on {self.target}"), Pairs([*self.summary, *used])]
         others = [finding for finding in self.findings if finding.level is not Level.ERROR]
         blocks += [finding.notice() for finding in (*self.errors, *others)]
-        blocks += _note_blocks(self.notes)
+        blocks += [Notice("notice", note) for note in self.notes]
         if whole:
-            blocks += _upload_blocks(self.uploads)
+            if self.uploads:
+                rows = [(upload.kind, f"{_amount(upload)}\n{upload.destination}") for upload in self.uploads]
+                blocks += [Heading("Uploads"), Pairs(rows)]
             if self.processes:
                 blocks.append(Section("Processes", [*_process_blocks(self.processes)]))
             blocks.append(Section(f"Request (plan {self.sha256[:12]})", [*request_blocks(self.request)]))
@@ -314,7 +313,6 @@ class Plan:
         return {"text/plain": self.to_text(), "text/html": self.to_html()}
 
     def __rich__(self) -> RichDocument:
-
         return RichDocument(self.document())
 
     # Convert the plan into an object or code of the service's own SDK. Every plan has these methods, so that editors
@@ -366,36 +364,14 @@ class Plan:
         export = getattr(self._exports(), method, None)
         if export is not None:
             return export
-
         names = [target.name for target in all_targets() if hasattr(part_of(target, "export"), method)]
         calls = " or ".join(f'`ct.plan(job, "{name}").{method}()`' for name in names)
         message = f"a plan for `{self.target}` has no `{method}`"
         raise UsageError(message, hint=f"write {calls}" if calls else None, code="CT904")
 
 
-PlanT = TypeVar("PlanT", bound=Plan)
-
 _NAMED = ("run_name", "request", "uploads", "summary", "notes", "outputs")
 """The fields of a plan that may hold the run's name, besides the processes."""
-
-
-def rename(plan: PlanT, old: str, new: str) -> PlanT:
-    """Return the plan with the run name `old` replaced by `new`, wherever it stands. A longer name is unchanged:
-    `job-3f9a1c22-1` is not replaced in `job-3f9a1c22-12`.
-    """
-    name = re.compile(rf"{re.escape(old)}(?![0-9])")
-
-    def change(text: str) -> str:
-        return name.sub(new, text) if old in text else text
-
-    def rename_process(process: Process) -> Process:
-        argv, env = map_texts(process.argv, change), map_texts(process.env, change)
-        return replace(process, argv=argv, env=env)
-
-    values = {field: map_texts(getattr(plan, field), change) for field in _NAMED}
-    own = plan.processes
-    processes = own.mapped(rename_process) if isinstance(own, Processes) else tuple(map(rename_process, own))
-    return replace(plan, **values, processes=processes)
 
 
 def map_texts(value: Any, change: Callable[[str], str]) -> Any:
@@ -403,7 +379,7 @@ def map_texts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {change(key): map_texts(inner, change) for key, inner in value.items()}
+        return {map_texts(key, change): map_texts(inner, change) for key, inner in value.items()}
     if isinstance(value, list):
         return [map_texts(inner, change) for inner in value]
     if isinstance(value, tuple):
@@ -423,13 +399,6 @@ def canonical_json(value: Any) -> str:
         ValueError: the value holds NaN or infinity, which JSON cannot express.
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
-def _upload_blocks(uploads: Sequence[Upload]) -> Iterator[Block]:
-
-    if uploads:
-        yield Heading("Uploads")
-        yield Pairs([(upload.kind, f"{_amount(upload)}\n{upload.destination}") for upload in uploads])
 
 
 def _amount(upload: Upload) -> str:
@@ -522,8 +491,3 @@ thousand instances on this machine mean a thousand lists of arguments and variab
 def _within(lines: Sequence[str], most: int) -> int:
     """Return how many lines, counted from the first, fit into `most` characters."""
     return bisect_right(list(accumulate(len(line) + 1 for line in lines)), most)
-
-
-def _note_blocks(notes: Sequence[str]) -> Iterator[Block]:
-
-    return (Notice("notice", note) for note in notes)
