@@ -95,17 +95,42 @@ def redirected(program: Sequence[str], log_dir: str) -> list[str]:
     return ["sh", "-c", _REDIRECT, log_dir, *program]
 
 
-def mpirun_ranks(program: Sequence[str], *, processes: int) -> Alike:
+def mpirun_ranks(
+    program: Sequence[str],
+    *,
+    processes: int,
+    where: Sequence[int] = (0,),
+    slots: int | None = None,
+    exports: Mapping[str, str] | None = None,
+) -> Alike:
+    """Return mpirun's ranks. They fill the slots of one instance after the other; surplus ranks go to the last one.
+
+    User options that change mpirun's mapping are not considered.
+
+    Args:
+        processes: number of ranks.
+        where: the instances.
+        slots: number of slots of each instance. Default: all ranks fit on one.
+        exports: additional variables for all ranks.
+    """
+    size = slots or processes
+    last = min((processes - 1) // size, len(where) - 1) if processes else 0
+
+    def on(place: int) -> int:
+        return processes - place * size if place == last else size
+
     def rank(number: int) -> Process:
-        env = {
-            "OMPI_COMM_WORLD_LOCAL_RANK": str(number),
-            "OMPI_COMM_WORLD_LOCAL_SIZE": str(processes),
+        place = min(number // size, last)
+        local = number - place * size
+        variables = {
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(local),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(processes - place * size if place == len(where) - 1 else size),
             "OMPI_COMM_WORLD_RANK": str(number),
             "OMPI_COMM_WORLD_SIZE": str(processes),
         }
-        return Process(0, "rank", tuple(program), env, number, number)
+        return Process(where[place], "rank", tuple(program), {**(exports or {}), **variables}, number, local)
 
-    return Alike("rank", ((0, processes),), rank)
+    return Alike("rank", tuple((where[place], on(place)) for place in range(last + 1)) if processes else (), rank)
 
 
 # tf.distribute: the tasks of a job, and the variable `TF_CONFIG`, which tells each task the addresses of all tasks.

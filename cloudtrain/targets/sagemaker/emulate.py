@@ -42,7 +42,7 @@ from cloudtrain.targets.sagemaker.emulate_stage import (
     with_loopback,
 )
 from cloudtrain.targets.sagemaker.launch.commands import ToolkitCommand, command
-from cloudtrain.targets.sagemaker.launch.container import environment
+from cloudtrain.targets.sagemaker.launch.container import HostSetup, environment
 from cloudtrain.targets.sagemaker.launch.processes import script_of
 from cloudtrain.targets.sagemaker.reading import Start
 from cloudtrain.targets.sagemaker.request import (
@@ -148,13 +148,14 @@ SERVER = (
 
 def toolkit_host(stage: EmulatedJob, host: Host) -> HostLaunch:
     request, root, gpus = stage.request_of(host), stage.root(host), stage.gpus(host)
-    made = command(request, host, stage.container, gpus=gpus, root=root)
+    setup = HostSetup(request, host, stage.container, gpus=gpus, cpus=stage.account.machine.cpus, root=root)
+    made = command(setup)
     if made.error is not None:
         message = f"on SageMaker the job would stop at once: {made.error}"
         raise JobError(
             [Problem(("distribution", "type"), message, "run it here without `--emulate sagemaker`", code="CT039")]
         )
-    env = environment(request, host, stage.container, gpus=gpus, cpus=stage.account.machine.cpus, root=root)
+    env = environment(setup)
     own = stage.variables(host)
     variables = {
         **own,

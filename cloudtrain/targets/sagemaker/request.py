@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from cloudtrain.plans.processes import Alike, Process
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT, ROOT
 from cloudtrain.runtime.sagemaker_launcher.variables import HOMOGENEOUS
 
@@ -177,38 +176,6 @@ def is_entrypoint(request: Request) -> bool:
     """Return whether the job starts cloudtrain's own launcher instead of the image's toolkit."""
     entrypoint = request["AlgorithmSpecification"].get("ContainerEntrypoint") or ()
     return list(entrypoint) == list(CONTAINER_ENTRYPOINT) or any(_MODULE in str(item) for item in entrypoint)
-
-
-# The ranks of mpirun, and the host of each rank.
-
-
-def mpi_ranks(
-    program: Sequence[str], where: Sequence[int], *, ranks: int, slots: int, exports: Mapping[str, str] | None = None
-) -> Alike:
-    """Return mpirun's ranks. They fill the slots of one host after the other; surplus ranks go to the last host.
-
-    `where` holds the indices of the hosts, and `slots` is the number of slots of each host.
-
-    User options that change mpirun's mapping are not considered.
-    """
-    last = min((ranks - 1) // slots, len(where) - 1) if ranks else 0
-
-    def on(place: int) -> int:
-        return ranks - place * slots if place == last else slots
-
-    def rank(number: int) -> Process:
-        place = min(number // slots, last)
-        local = number - place * slots
-        size = ranks - place * slots if place == len(where) - 1 else slots
-        variables = {
-            "OMPI_COMM_WORLD_LOCAL_RANK": str(local),
-            "OMPI_COMM_WORLD_LOCAL_SIZE": str(size),
-            "OMPI_COMM_WORLD_RANK": str(number),
-            "OMPI_COMM_WORLD_SIZE": str(ranks),
-        }
-        return Process(where[place], "rank", tuple(program), {**(exports or {}), **variables}, number, local)
-
-    return Alike("rank", tuple((where[place], on(place)) for place in range(last + 1)) if ranks else (), rank)
 
 
 OF_TOOLKIT = frozenset(

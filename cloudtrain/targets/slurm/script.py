@@ -282,23 +282,10 @@ def _mpi(run: ClusterRun) -> BatchLaunch:
     options = mpirun_options(world, distribution.options if isinstance(distribution, MPI | Horovod) else "")
     words = [settings.mpi, *options]
     started = (Process(0, "mpirun", (*words, *program), run.variables),)
-    return BatchLaunch(
-        "mpirun", " ".join([*map(quote, words), *rank_argv]), started, before, (_mpi_ranks(run, program),)
+    ranks = launchers.mpirun_ranks(
+        program, processes=world, where=range(run.nodes), slots=run.processes, exports=run.variables
     )
-
-
-def _mpi_ranks(run: ClusterRun, program: Sequence[str]) -> Alike:
-    on_one_node = launchers.mpirun_ranks(program, processes=run.nodes * run.processes).make
-
-    def rank(number: int) -> Process:
-        node, local = divmod(number, run.processes)
-        env = on_one_node(number).env | {
-            "OMPI_COMM_WORLD_LOCAL_RANK": str(local),
-            "OMPI_COMM_WORLD_LOCAL_SIZE": str(run.processes),
-        }
-        return Process(node, "rank", tuple(program), run.variables | env, number, local)
-
-    return Alike("rank", tuple((node, run.processes) for node in range(run.nodes)), rank)
+    return BatchLaunch("mpirun", " ".join([*map(quote, words), *rank_argv]), started, before, (ranks,))
 
 
 def _ranks(run: ClusterRun, program: Sequence[str]) -> Alike:

@@ -56,7 +56,7 @@ def test_digits_ddp_on_two_hosts(place: Place) -> None:
     """The bundled job trains on two emulated hosts, and its processes live in the environment of the launch view."""
     from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
     from cloudtrain.targets.sagemaker.launch.commands import command
-    from cloudtrain.targets.sagemaker.launch.container import environment
+    from cloudtrain.targets.sagemaker.launch.container import HostSetup, environment
     from cloudtrain.targets.sagemaker.request import hosts
 
     job = ct.bundled_job("digits_ddp", ["resources.instance_count=2", "hyperparameters.epochs=2"])
@@ -78,8 +78,8 @@ def test_digits_ddp_on_two_hosts(place: Place) -> None:
     request = sagemaker_request(job, account)
     for host, real, argv in zip(hosts(request), variables, commands, strict=True):
         image = ImageContents("pytorch", "5.1.1", python=account.python)
-        made = command(request, host, image, gpus=account.machine.gpus)
-        expected = environment(request, host, image, gpus=account.machine.gpus, cpus=account.machine.cpus)
+        made = command(HostSetup(request, host, image, gpus=account.machine.gpus))
+        expected = environment(HostSetup(request, host, image, gpus=account.machine.gpus, cpus=account.machine.cpus))
         root = f"{run.folder}/hosts/{host.name}/opt/ml"
         # the run's name is part of the request; torchrun gives its ranks the address that they meet at
         text = json.dumps(expected | made.env).replace("/opt/ml", root).replace("job-1", "digits-1")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
 from cloudtrain.targets.sagemaker.launch.commands import ToolkitCommand, command
-from cloudtrain.targets.sagemaker.launch.container import environment
+from cloudtrain.targets.sagemaker.launch.container import HostSetup, environment
 from cloudtrain.targets.sagemaker.reading import Start
 from cloudtrain.targets.sagemaker.request import files, hosts, input_data_config, resource_config
 from tests.targets.sagemaker.container_requests import GOLDEN, host_named, pytorch, recorded, request
@@ -34,7 +34,7 @@ def run(
     body: dict[str, Any], container: ImageContents | None = None, host: str = "algo-1", gpus: int = 8
 ) -> ToolkitCommand:
     """The command of one host."""
-    return command(body, host_named(body, host), container or pytorch(), gpus=gpus)
+    return command(HostSetup(body, host_named(body, host), container or pytorch(), gpus=gpus))
 
 
 def test_every_recorded_run_is_here() -> None:
@@ -53,8 +53,8 @@ def test_equals_the_recorded_run(path: Path) -> None:
     container = ImageContents(
         golden["framework"], golden["toolkit"].partition("==")[2], smddprun=True, python="<python>"
     )
-    made = command(body, host, container, gpus=golden["n_gpus"])
-    variables = {**environment(body, host, container, gpus=golden["n_gpus"]), **made.env}
+    made = command(HostSetup(body, host, container, gpus=golden["n_gpus"]))
+    variables = {**environment(HostSetup(body, host, container, gpus=golden["n_gpus"])), **made.env}
     assert resource_config(body, host) == golden["resourceconfig"]
     assert list(made.argv) == run["argv"]
     assert made.captured == run["capture_error"]
@@ -184,7 +184,7 @@ def test_credentials_of_the_job_reach_the_ranks() -> None:
     """mpirun exports those of the job's variables by name, before the script's variables."""
     given = {"AWS_ACCESS_KEY_ID": "a", "AWS_SESSION_TOKEN": "b", "OTHER": "c"}
     body = request(environment=given, sagemaker_mpi_enabled=True)
-    argv = command(body, host_named(body), pytorch(), gpus=4).argv
+    argv = command(HostSetup(body, host_named(body), pytorch(), gpus=4)).argv
     at = argv.index("AWS_ACCESS_KEY_ID")
     assert argv[at - 1 : at + 5] == ("-x", "AWS_ACCESS_KEY_ID", "-x", "AWS_SESSION_TOKEN", "-x", "SM_HOSTS")
     assert "AWS_SECRET_ACCESS_KEY" not in argv
@@ -198,7 +198,7 @@ def test_credentials_of_the_job_reach_the_ranks() -> None:
 def test_a_quoted_count_is_repeated(count: object, each: int, hosts: str, ranks: str) -> None:
     """The toolkit multiplies the count by the hosts, and a text times two is the text twice."""
     body = request(count=each, sagemaker_mpi_enabled=True, sagemaker_mpi_num_of_processes_per_host=count)
-    argv = command(body, host_named(body), pytorch(), gpus=4).argv
+    argv = command(HostSetup(body, host_named(body), pytorch(), gpus=4)).argv
     assert argv[1:5] == ("--host", hosts, "-np", ranks)
 
 
@@ -251,9 +251,9 @@ def test_names_of_scripts(toolkit: str, script: str, taken: bool) -> None:
 def test_package() -> None:
     """With a setup.py beside it the script is a module, which torchrun is not given."""
     body, host = request(), host_named(request())
-    assert command(body, host, pytorch(), gpus=1, package=True).argv == ("python", "-m", "train")
+    assert command(HostSetup(body, host, pytorch(), gpus=1, package=True)).argv == ("python", "-m", "train")
     body = request(**TORCH)
-    assert command(body, host, pytorch(), gpus=1, package=True).error is not None
+    assert command(HostSetup(body, host, pytorch(), gpus=1, package=True)).error is not None
 
 
 def test_overwritten_variables() -> None:
@@ -267,7 +267,7 @@ def test_overwritten_variables() -> None:
 def changed(body: dict[str, Any], container: ImageContents) -> dict[str, str]:
     """The variables of the request that the script finds with another value."""
     host, made = host_named(body), run(body, container)
-    real = {**environment(body, host, container, gpus=8), **made.env, **made.exports}
+    real = {**environment(HostSetup(body, host, container, gpus=8)), **made.env, **made.exports}
     return {name: real[name] for name, value in body["Environment"].items() if real.get(name, value) != value}
 
 
@@ -278,7 +278,7 @@ def test_files_below_another_root() -> None:
     assert sorted(files(body, host, "/r")) == [
         f"/r/input/config/{name}.json" for name in ("hyperparameters", "inputdataconfig", "resourceconfig")
     ]
-    variables = environment(body, host, pytorch(), gpus=4, root="/r")
+    variables = environment(HostSetup(body, host, pytorch(), gpus=4, root="/r"))
     assert variables["SM_CHANNEL_TRAIN"] == "/r/input/data/train"
     assert not any("/opt/ml" in value for value in variables.values())
 
@@ -297,7 +297,7 @@ def test_channels() -> None:
 def test_cpus_where_they_are_known() -> None:
     """SM_NUM_CPUS is there once somebody counted."""
     body = request()
-    variables = environment(body, host_named(body), pytorch(), gpus=1, cpus=48)
+    variables = environment(HostSetup(body, host_named(body), pytorch(), gpus=1, cpus=48))
     assert variables["SM_NUM_CPUS"] == "48"
     assert json.loads(variables["SM_TRAINING_ENV"])["num_cpus"] == 48
 
@@ -320,10 +320,10 @@ def test_hyperparameters_round_trip(values: dict[str, Any]) -> None:
     """Whatever a job's hyperparameters hold, SM_HPS gives back, and argv is what SM_USER_ARGS says."""
     body = request(**values)
     host = host_named(body)
-    variables = environment(body, host, pytorch(), gpus=0)
+    variables = environment(HostSetup(body, host, pytorch(), gpus=0))
     assert json.loads(variables["SM_HPS"]) == values
     assert json.loads(variables["SM_TRAINING_ENV"])["hyperparameters"] == values
-    argv = command(body, host, pytorch(), gpus=0).argv
+    argv = command(HostSetup(body, host, pytorch(), gpus=0)).argv
     assert list(argv[3:]) == json.loads(variables["SM_USER_ARGS"])
     for key, value in values.items():
         text = variables[f"SM_HP_{key.upper()}"]

@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.targets.sagemaker.launch.commands import command
+from cloudtrain.targets.sagemaker.launch.container import HostSetup
 from cloudtrain.targets.sagemaker.launch.shell import arrives, arrives_intact, shell_tokens
 from tests.deadlines import DEADLINE
 from tests.targets.sagemaker.container_requests import host_named, pytorch, request
@@ -79,7 +80,7 @@ def test_what_is_left_is_what_a_shell_leaves(shell: str, arguments: list[str]) -
 def test_shell_scripts(shell: str, toolkit: str, value: str) -> None:
     """A shell script's arguments are quoted once; old toolkits parse them twice, and the answer knows it."""
     body = request(sagemaker_program="train.sh", value=value, z=1)
-    argv = command(body, host_named(body), pytorch(toolkit), gpus=0).argv
+    argv = command(HostSetup(body, host_named(body), pytorch(toolkit), gpus=0)).argv
     found = shell_tokens(argv, toolkit)
     if found is None:
         assert toolkit < EXACT

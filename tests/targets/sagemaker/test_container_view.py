@@ -16,6 +16,7 @@ from cloudtrain.runtime.environment import detect_environment, sagemaker_place
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
 from cloudtrain.targets.sagemaker.launch.commands import command
+from cloudtrain.targets.sagemaker.launch.container import HostSetup
 from cloudtrain.targets.sagemaker.launch.processes import view
 from cloudtrain.targets.sagemaker.request import is_entrypoint
 from tests.targets.sagemaker.container_requests import host_named, pytorch, recorded, request
@@ -134,7 +135,7 @@ def test_a_job_that_stops_shows_nothing() -> None:
     """Where the toolkit stops first there are no processes, and the command says why."""
     body = request(sagemaker_mpi_custom_mpi_options="--help", **MPI)
     assert view(body, pytorch(), eight) == ()
-    assert command(body, host_named(body), pytorch(), gpus=8).error is not None
+    assert command(HostSetup(body, host_named(body), pytorch(), gpus=8)).error is not None
 
 
 def test_sixteen_machines_stay_readable() -> None:

@@ -22,7 +22,7 @@ from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
 from cloudtrain.targets.sagemaker.emulate import ACCOUNT
 from cloudtrain.targets.sagemaker.emulate_stage import relocate_request, relocate_text
 from cloudtrain.targets.sagemaker.launch.commands import command
-from cloudtrain.targets.sagemaker.launch.container import environment
+from cloudtrain.targets.sagemaker.launch.container import HostSetup, environment
 from cloudtrain.targets.sagemaker.request import files as container_files
 from cloudtrain.targets.sagemaker.request import hosts
 
@@ -156,8 +156,8 @@ def test_digits_ddp_equals_the_launch_view(host: int) -> None:
     request = sagemaker_request(job)
     where = next(each for each in hosts(request) if each.index == host)
     image = ImageContents("pytorch", "5.1.1", python="/usr/bin/python3")
-    expected = command(request, where, image, gpus=0)
-    env = environment(request, where, image, gpus=0, cpus=4)
+    expected = command(HostSetup(request, where, image, gpus=0))
+    env = environment(HostSetup(request, where, image, gpus=0, cpus=4))
     assert as_in_the_container(process["argv"], where.name) == list(expected.argv)
     ours = as_in_the_container(process["env"], where.name)
     assert {name: value for name, value in ours.items() if name not in OWN} == {**env, **expected.env}

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field, replace
 from io import StringIO
 from itertools import pairwise
 
-from cloudtrain.runtime.sagemaker_launcher import ROOT
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, decode_hyperparameters
-from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
 from cloudtrain.targets.sagemaker.launch.container import (
     HOSTNAME_SHIM,
     MASTER_PORT,
@@ -36,9 +34,7 @@ from cloudtrain.targets.sagemaker.request import (
     SMDDP_OPTIONS,
     TORCH,
     XLA,
-    Host,
     JsonObject,
-    Request,
 )
 
 # The command lines of mpirun, for MPI and for the data-parallel library, which uses mpirun.
@@ -225,21 +221,8 @@ class ToolkitCommand:
     notes: tuple[str, ...] = ()
 
 
-def command(
-    request: Request,
-    host: Host,
-    container: ImageContents,
-    *,
-    gpus: int,
-    neurons: int = 0,
-    root: str = ROOT,
-    package: bool = False,
-) -> ToolkitCommand:
-    """Return the command that the toolkit starts on one of `hosts(request)` (see `HostSetup`)."""
-    return host_command(HostSetup(request, host, container, gpus=gpus, neurons=neurons, root=root, package=package))
-
-
-def host_command(setup: HostSetup) -> ToolkitCommand:
+def command(setup: HostSetup) -> ToolkitCommand:
+    """Return the command that the toolkit starts on a host."""
     error = name_refusal(setup)
     if error is None:
         try:

@@ -195,24 +195,6 @@ _INFO = 20
 _TOPOLOGY_SINCE = (5, 1)
 
 
-def environment(
-    request: Request,
-    host: Host,
-    container: ImageContents,
-    *,
-    gpus: int,
-    neurons: int = 0,
-    cpus: int | None = None,
-    root: str = ROOT,
-) -> dict[str, str]:
-    """Return the variables that the toolkit sets on one host, in the toolkit's order.
-
-    They override variables in the request. The result does not contain the variables that launchers add: `Command.env`
-    and, for the ranks of mpirun, `Command.exports`. SM_NUM_CPUS is left out if `cpus` is None.
-    """
-    return host_environment(HostSetup(request, host, container, gpus=gpus, neurons=neurons, cpus=cpus, root=root))
-
-
 LONG = ("SM_TRAINING_ENV", "SM_RESOURCE_CONFIG", "SM_NUM_CPUS")
 """Variables left out of a plan's processes.
 
@@ -220,8 +202,12 @@ The first two are long and repeat other variables. The number of CPUs cannot be 
 """
 
 
-def host_environment(setup: HostSetup, *, without: Collection[str] = ()) -> dict[str, str]:
-    """Return the variables that the toolkit sets on a host, except the script's variables in `without`."""
+def environment(setup: HostSetup, *, without: Collection[str] = ()) -> dict[str, str]:
+    """Return the variables that the toolkit sets on a host, in its order, except the script's variables in `without`.
+
+    They override variables in the request. The variables that launchers add are not among them: `ToolkitCommand.env`
+    and, for the ranks of mpirun, `ToolkitCommand.exports`.
+    """
     left_out = {*without, *(() if setup.cpus is not None else ("SM_NUM_CPUS",))}
     return {**_of_the_job(setup), **_of_the_framework(setup), **script_variables(setup, without=left_out)}
 

@@ -20,12 +20,12 @@ from cloudtrain.runtime.sagemaker_launcher.machine import HostMachine
 from cloudtrain.runtime.sagemaker_launcher.plan import HostProgram, LaunchPlan, LaunchSpec, launch_plan, read_launch
 from cloudtrain.targets.common import launchers
 from cloudtrain.targets.sagemaker.catalogue.contents import ImageContents
-from cloudtrain.targets.sagemaker.launch.commands import ToolkitCommand, host_command
+from cloudtrain.targets.sagemaker.launch.commands import ToolkitCommand, command
 from cloudtrain.targets.sagemaker.launch.container import (
     LONG,
     MASTER_PORT,
     HostSetup,
-    host_environment,
+    environment,
     mirrors,
     serves_parameters,
     task_of,
@@ -38,7 +38,6 @@ from cloudtrain.targets.sagemaker.request import (
     hyperparameters_file,
     input_data_config,
     is_entrypoint,
-    mpi_ranks,
 )
 from cloudtrain.targets.sagemaker.request import resource_config as resource_config_of
 
@@ -101,7 +100,7 @@ class _HostCommand(NamedTuple):
     @property
     def env(self) -> dict[str, str]:
         """Return the environment of the process that the host starts, without the variables in `LONG`."""
-        env = {**self.setup.given, **host_environment(self.setup, without=LONG), **self.command.env}
+        env = {**self.setup.given, **environment(self.setup, without=LONG), **self.command.env}
         return {name: value for name, value in env.items() if name not in LONG}
 
     def first(self, *, alone: bool) -> Process:
@@ -136,7 +135,7 @@ def _look(request: Request, container: ImageContents, accelerators: Accelerators
     def look(host: Host) -> _HostCommand:
         gpus, neurons = devices(host.instance_type, accelerators)
         setup = HostSetup(request, host, container, gpus=gpus, neurons=neurons, package=package)
-        return _HostCommand(setup, host_command(setup))
+        return _HostCommand(setup, command(setup))
 
     return look
 
@@ -185,7 +184,9 @@ def _ranks(started: _HostCommand, indices: Mapping[str, int]) -> Iterator[Alike]
     where = [indices[name] for name in setup.distribution_hosts]
     if made.role == "mpirun" and setup.processes:
         exports = {name: value for name, value in made.exports.items() if name != "LD_PRELOAD"}
-        yield mpi_ranks(made.program, where, ranks=made.ranks, slots=setup.processes, exports=exports)
+        yield launchers.mpirun_ranks(
+            made.program, processes=made.ranks, where=where, slots=setup.processes, exports=exports
+        )
     elif made.role == "torchrun":
         yield launchers.torchrun_ranks(
             made.program[2:],
@@ -345,7 +346,7 @@ def _own_launcher_ranks(launch: LaunchSpec, found: list[PlannedHost], indices: M
         where = [indices[name] for name in hosts_of]
         if program.role == "mpirun":
             options = mpirun_options(count, launch.mpi_options)
-            yield mpi_ranks(program.argv[1 + len(options) :], where, ranks=count, slots=count)
+            yield launchers.mpirun_ranks(program.argv[1 + len(options) :], processes=count, where=where)
             continue
         yield launchers.torchrun_ranks(
             script_of(program),
