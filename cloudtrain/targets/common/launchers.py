@@ -121,14 +121,14 @@ def mpirun_ranks(
 
     def rank(number: int) -> Process:
         place = min(number // size, last)
-        local = number - place * size
+        on_instance = number - place * size
         variables = {
-            "OMPI_COMM_WORLD_LOCAL_RANK": str(local),
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(on_instance),
             "OMPI_COMM_WORLD_LOCAL_SIZE": str(processes - place * size if place == len(where) - 1 else size),
             "OMPI_COMM_WORLD_RANK": str(number),
             "OMPI_COMM_WORLD_SIZE": str(processes),
         }
-        return Process(where[place], "rank", tuple(program), {**(exports or {}), **variables}, number, local)
+        return Process(where[place], "rank", tuple(program), {**(exports or {}), **variables}, number, on_instance)
 
     return Alike("rank", tuple((where[place], on(place)) for place in range(last + 1)) if processes else (), rank)
 
