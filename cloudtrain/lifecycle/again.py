@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cloudtrain.code.files import Entry, content_hash
 from cloudtrain.code.tree import PIECE, SourceChanged, Tree, open_regular
@@ -18,10 +17,6 @@ from cloudtrain.lifecycle.records import JobRecord
 from cloudtrain.plans.plan import Bundle, Upload
 from cloudtrain.plans.states import RunRef
 from cloudtrain.targets.contract import Service
-
-if TYPE_CHECKING:
-    pass
-
 
 # Functions that find the code of an earlier run, in the run's folder or in the location of the upload.
 

@@ -10,18 +10,18 @@ import signal
 import sys
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
 from cloudtrain.errors import NameTaken, TargetError
-from cloudtrain.job.training import TrainingJob
-from cloudtrain.plans.plan import Finding, Plan
-from cloudtrain.plans.states import RunRef, RunState
-from cloudtrain.system.private import make_private_folder, open_private, write_once
+from cloudtrain.plans.plan import Plan
+from cloudtrain.plans.states import ListedRun, RunRef, RunState
+from cloudtrain.system.files import KEPT
+from cloudtrain.system.private import make_private_folder, make_state_folder, open_private, write_once
 from cloudtrain.system.processes import ProcessLock, is_held, last_line, start_detached
-from cloudtrain.targets.contract import Service
+from cloudtrain.targets.contract import BundleWriter, Service
 
 # The folder of a run that a detached process drives. For a sweep, it is `sweeps/NAME` in the state folder.
 #
@@ -41,6 +41,12 @@ _SIZE = 4096
 GLANCE = 0.5
 """Seconds for which a process that needs a lock of this folder tries again. A process that reads the status of a run
 holds each lock for some microseconds."""
+
+FOLLOW_EVERY = 0.2
+"""Seconds between two checks of a run that is followed."""
+
+Step = Callable[[str], None]
+"""Called with the name of each step of a driver, so that tests can end the process there."""
 
 
 class DrivenFolder:
@@ -140,9 +146,24 @@ class DrivenService(Service):
         """Return the text of the specification, which is the driver's input."""
         return plan.request_json
 
-    def check(self, job: TrainingJob, settings: Any, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the promise's
-        """Return no findings, because the target's own service checks the job."""
-        return []
+    def runs(self, place: str) -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
+        """Yield nothing, because the target's own service lists what was sent to the target."""
+        return iter(())
+
+    def keep_code(self, plan: Plan, bundle: BundleWriter) -> None:
+        """Store the code in the run's folder.
+
+        Raises:
+            TargetError: the folder cannot be written.
+        """
+        folder = self.folder(plan.run_name)
+        try:
+            make_state_folder(self.state_dir, ours=KEPT)
+            make_private_folder(folder.path)
+            if not folder.archive.exists():
+                bundle.write(folder.archive)
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """Write the specification and start a driver. Return once the driver has taken over the run. Pass `again=True`

@@ -43,11 +43,11 @@ from cloudtrain.errors import (
 )
 from cloudtrain.lifecycle.records import NOWHERE, JobRecord, Origin
 from cloudtrain.lifecycle.store import RunRecord, Store
-from cloudtrain.plans.states import AFTER, RunState, service_name
+from cloudtrain.plans.states import AFTER, SWEEP, TUNER, RunState, service_name
+from cloudtrain.system.plugins import part_of
 from cloudtrain.system.processes import ProcessLock
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
-from cloudtrain.targets.registry import service_of as service_of_target
-from cloudtrain.targets.settings import Settings
+from cloudtrain.targets.registry import ServiceContext, service_of, target_of
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.past import Changes
@@ -158,14 +158,25 @@ def outputs_of(plan: Plan) -> dict[str, str]:
     return {name.lower(): place for name, place in plan.outputs.items()}
 
 
-def find_service(name: str, here: Settings) -> Service:
-    """Return the service called `name`. `local` is the service of the target `local`, `sweep:local` the service for
-    sweeps on that target, and a name that begins with `after:` the service for waiting runs."""
-    if ":" not in name:
-        return service_of_target(name, here)
-    from cloudtrain.lifecycle.sweep_service import service_named
+def find_service(name: str, context: ServiceContext) -> Service:
+    """Return a service by its name in the store: `local` is the service of that target, `sweep:local` cloudtrain's
+    driver of sweeps, `tuner:sagemaker` the tuner of that target, and `after:local` the service for waiting runs.
 
-    return service_named(name, here)
+    Raises:
+        TargetUnavailable: the target does not exist.
+    """
+    if name.startswith(AFTER):
+        from cloudtrain.lifecycle.waiting import ChainService
+
+        return ChainService(context.environ, context.state_dir)
+    if name.startswith(SWEEP):
+        from cloudtrain.lifecycle.sweep_service import SweepService
+
+        return SweepService(context.environ, context.state_dir)
+    if name.startswith(TUNER):
+        tuner: Service = part_of(target_of(name.removeprefix(TUNER)), "tuner")(context.environ)
+        return tuner
+    return service_of(name, context)
 
 
 def recover(store: Store, service_of: ServiceOf) -> list[Recovered]:

@@ -14,23 +14,19 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetUnreachable
-from cloudtrain.lifecycle.driven import GLANCE, Archive, SweepFolder, detach, sleep_until_woken, woken_by
-from cloudtrain.lifecycle.once import Watch, send_once
+from cloudtrain.lifecycle.driven import GLANCE, Archive, Step, SweepFolder, detach, sleep_until_woken, woken_by
+from cloudtrain.lifecycle.once import Watch, find_service, send_once
 from cloudtrain.lifecycle.schema import open_store
 from cloudtrain.lifecycle.study import Journal, propose, reason_to_stop, told
 from cloudtrain.lifecycle.submit import trial as sending_of_trial
-from cloudtrain.lifecycle.sweep_service import Specification, service_named, trial_key
+from cloudtrain.lifecycle.sweep_service import Specification, trial_key
 from cloudtrain.plans.states import LogLine, Metrics, RunRef, RunState, RunStatus, Trial, best_of
 from cloudtrain.system.patterns import MetricPatterns
 from cloudtrain.system.processes import ProcessLock
-from cloudtrain.targets.contract import Service
 from cloudtrain.targets.settings import load_settings
-
-if TYPE_CHECKING:
-    pass
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = {True: 10.0, False: 1.0}
@@ -41,10 +37,6 @@ _HOPELESS = 3
 """If this many trials have failed and none has ended otherwise, no more trials are started."""
 
 
-Moment = Callable[[str], None]
-"""Called at each step with the name of the step, so that tests can end the process there."""
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Take over the sweep NAME, report the takeover to the file descriptor DESCRIPTOR, and drive the sweep to its end.
     `arguments` are `STATE_DIR NAME DESCRIPTOR`; default: the arguments of the command line."""
@@ -52,7 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
     drive(SweepFolder(state_dir, name), ready)
 
 
-def drive(folder: SweepFolder, ready: Callable[[], None], moment: Moment = lambda _: None) -> None:
+def drive(folder: SweepFolder, ready: Callable[[], None], moment: Step = lambda _: None) -> None:
     """Drive a sweep to its end. Do nothing if another process already drives it. `ready` is called when this
     process has taken over the sweep. `moment` is called with the name of each step, for tests."""
     wake = woken_by(signal.SIGTERM)  # before the status tells anyone whom to signal
@@ -92,7 +84,7 @@ class Driver:
     """Starts, watches and stops the trials of one sweep."""
 
     def __init__(
-        self, folder: SweepFolder, specification: Specification, started: float, since: float, moment: Moment
+        self, folder: SweepFolder, specification: Specification, started: float, since: float, moment: Step
     ) -> None:
         self._folder = folder
         self._specification = specification
@@ -197,7 +189,7 @@ class Driver:
                     code = Archive(self._folder.archive, self._specification.first.tree.sha256)
                     watch = Watch(on_run=lambda _: self._moment("accepted"))
                     sending = sending_of_trial(self._specification, trial, key, code, watch=watch)
-                    name = send_once(store, sending, self._service_named).record.name
+                    name = send_once(store, sending, lambda name: find_service(name, self._where.here)).record.name
         except (TargetUnreachable, StoreError) as error:  # neither is the trial's fault
             self._refused_until = time.monotonic() + _LONGEST_PAUSE[True]
             self._say(f"trial {number} waits: {error.message}")
@@ -209,10 +201,6 @@ class Driver:
         self._journal.write("submitted", trial=number, run=name)
         self._moment("noted")
         return True
-
-    def _service_named(self, name: str) -> Service:
-
-        return service_named(name, self._where.here)
 
     def _watch(self, trial: Trial) -> bool:
         """Check a running trial, and record its result if it has ended. Return whether the trial has ended or was asked

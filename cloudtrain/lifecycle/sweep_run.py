@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from cloudtrain.errors import CloudtrainError, RunNotFound, UsageError
 from cloudtrain.job.sweep import Objective
-from cloudtrain.lifecycle.once import Watch
+from cloudtrain.lifecycle.once import Watch, find_service
 from cloudtrain.lifecycle.pictures import history, importance, parallel_coordinates, slices
 from cloudtrain.lifecycle.run import Run
 from cloudtrain.lifecycle.schema import read_store
-from cloudtrain.lifecycle.sweep_service import SweepService, trials_key, tuner_named
+from cloudtrain.lifecycle.sweep_service import SweepService, trials_key
 from cloudtrain.machines.table import over
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import SWEEP, ListedRun, RunRef, RunState, RunStatus, Trial, best_of, service_name
@@ -44,7 +44,7 @@ class SweepRun(Run):
     def objective(self) -> Objective | None:
         """The sweep's objective; None for a sweep without one, and for a tuner's sweep that was submitted from another
         machine."""
-        return self._tuner.objective(self.ref)
+        return self._service.objective(self.ref)
 
     @property
     def can_stop(self) -> bool:
@@ -61,7 +61,7 @@ class SweepRun(Run):
 
     def trials(self) -> list[Trial]:
         """Return every trial that was started, by number, with its values and its result."""
-        return self._tuner.trials(self.ref)
+        return self._service.trials(self.ref)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the trials as flat rows, for a table: `pandas.DataFrame(sweep.rows())`."""
@@ -232,13 +232,9 @@ class SweepRun(Run):
             raise UsageError(f"`{self.name}` {why}", hint=hint, code="CT992")
         return self.trial(best.number).download(path, destination)
 
-    @property
-    def _tuner(self) -> Tuner:
-        return self._service
-
     @cached_property
     def _service(self) -> Tuner:
-        return tuner_named(service_name(self._key, self.target), self._settings)
+        return cast("Tuner", find_service(service_name(self._key, self.target), self._settings))
 
 
 def sweep_of(run: Run) -> SweepRun:

@@ -12,30 +12,15 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import RunNotFound, TargetError, UsageError
 from cloudtrain.job.data import Checkpoint, Output
 from cloudtrain.job.sweep import MAX_TRIALS, Objective, Sweep
-from cloudtrain.lifecycle.driven import GLANCE, DrivenService, SweepFolder
+from cloudtrain.lifecycle.driven import FOLLOW_EVERY, GLANCE, DrivenService, SweepFolder
 from cloudtrain.lifecycle.study import Journal, lines_of, needs_optuna, propose, read_events, read_study, require_optuna
 from cloudtrain.plans.plan import Plan, Upload, canonical_json
-from cloudtrain.plans.states import (
-    AFTER,
-    SWEEP,
-    TRIAL,
-    TUNER,
-    ListedRun,
-    LogLine,
-    RunRef,
-    RunState,
-    RunStatus,
-    Trial,
-    best_of,
-)
-from cloudtrain.system.files import KEPT
-from cloudtrain.system.plugins import part_of
-from cloudtrain.system.private import make_private_folder, make_state_folder
+from cloudtrain.plans.states import TRIAL, LogLine, RunRef, RunState, RunStatus, Trial, best_of
 from cloudtrain.system.processes import ProcessLock, last_line
 from cloudtrain.targets.common.archives import unpacked
 from cloudtrain.targets.common.services import refuse_rank
-from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service, Tuner
-from cloudtrain.targets.registry import ServiceContext, service_of, target_of
+from cloudtrain.targets.contract import BundleWriter, ByteProgress, Tuner
+from cloudtrain.targets.registry import service_of
 from cloudtrain.targets.settings import Settings
 
 if TYPE_CHECKING:
@@ -61,11 +46,6 @@ def trial_name(sweep: str, number: int, counter: int = 1) -> str:
     """Return a trial's name, such as `digits-lr-1f3a9c2b-1-t007`. If the target already has another run of that name,
     `counter` is more than 1 and is appended."""
     return f"{sweep}-t{number:03d}" + (f"-{counter}" if counter > 1 else "")
-
-
-def number_of(key: str) -> int:
-    """Return the trial's number, which is part of its key."""
-    return int(key.rpartition(":")[2])
 
 
 # The input of cloudtrain's driver: the request of a sweep's plan, written once into the sweep's folder and never
@@ -134,9 +114,6 @@ def _sweep_of(data: Mapping[str, Any]) -> Sweep:
     return Sweep(**data)
 
 
-_FOLLOW_EVERY = 0.2
-"""Seconds between two checks of a sweep that is followed."""
-
 _LEAVING = 30.0
 """Seconds to wait for the driver of a sweep that has ended. After the final status, the driver records the state in the
 run store, and then it releases its lock."""
@@ -174,15 +151,7 @@ class SweepService(DrivenService, Tuner):
         Raises:
             TargetError: the folder cannot be written, or the target cannot be reached.
         """
-        folder = self.folder(plan.run_name)
-        try:
-            make_state_folder(self.state_dir, ours=KEPT)
-            make_private_folder(folder.path)
-            if not folder.archive.exists():
-                bundle.write(folder.archive)
-        except OSError as error:
-            raise self._unwritable(error) from error
-
+        self.keep_code(plan, bundle)
         assert self._specification is not None, "only a service that submits uploads"
         specification = replace(self._specification, name=plan.run_name)
         first = specification.trial_plan(1, propose(specification.sweep, 1))
@@ -228,7 +197,7 @@ class SweepService(DrivenService, Tuner):
             shown = len(lines)
             if status.state.is_final or not follow:
                 return
-            time.sleep(_FOLLOW_EVERY)
+            time.sleep(FOLLOW_EVERY)
 
     def stop(self, ref: RunRef) -> None:
         folder = self._known(ref)
@@ -314,10 +283,6 @@ class SweepService(DrivenService, Tuner):
             hint = f"the remaining files of the sweep are in `{folder.path}`"
             raise TargetError(f"the sweep's specification cannot be read: {error}", hint=hint, code="CT994") from error
 
-    def runs(self, place: str) -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
-        """Yield nothing. The trials are runs of the target, whose own service lists them."""
-        return iter(())
-
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
         """Unpack the code of the trials below `scratch` and yield the folder. Yield nothing if the stored code is
         missing, damaged, or does not have the hash in `upload`."""
@@ -360,35 +325,3 @@ def _taken(path: Path, name: str, *, patience: float = 0.0) -> ProcessLock:
     if lock is None:
         raise UsageError(f"`{name}` is still running", hint=f"wait for it: `cloudtrain wait {name}`", code="CT993")
     return lock
-
-
-# Finds a service by its name in the store: the service of a target, of its tuner, or of cloudtrain's own driver.
-
-
-def service_named(name: str, context: ServiceContext) -> Service:
-    """Return a service by its name in the store.
-
-    The name of a target stands for the target's own service. A name that begins with `sweep:` or `tuner:` stands for
-    the target's sweeps. A name that begins with `after:` stands for the runs that wait on this machine.
-
-    Raises:
-        SettingsError: the target does not exist.
-    """
-    if name.startswith(AFTER):
-        from cloudtrain.lifecycle.waiting import ChainService
-
-        return ChainService(context.environ, context.state_dir)
-    return tuner_named(name, context) if ":" in name else service_of(name, context)
-
-
-def tuner_named(name: str, context: ServiceContext) -> Tuner:
-    """Return the service for a target's sweeps: cloudtrain's own driver if the name begins with `sweep:`, or the
-    target's tuner if it begins with `tuner:`.
-
-    Raises:
-        SettingsError: the target does not exist.
-    """
-    if name.startswith(SWEEP):
-        return SweepService(context.environ, context.state_dir)
-    tuner: Tuner = part_of(target_of(name.removeprefix(TUNER)), "tuner")(context.environ)
-    return tuner

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain.errors import RunNotFound, TargetError, UsageError
-from cloudtrain.lifecycle.driven import DrivenFolder, DrivenService
+from cloudtrain.lifecycle.driven import FOLLOW_EVERY, DrivenFolder, DrivenService
 from cloudtrain.plans.plan import Plan, Upload
-from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus
-from cloudtrain.system.files import KEPT
-from cloudtrain.system.private import make_private_folder, make_state_folder
+from cloudtrain.plans.states import LogLine, RunRef, RunState, RunStatus
 from cloudtrain.targets.common.archives import unpacked
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
 from cloudtrain.targets.registry import service_of
@@ -75,9 +73,6 @@ class Order:
 
 # The runs that wait on this machine, as a `Service`. Once a run is sent, its target takes over.
 
-_FOLLOW_EVERY = 0.2
-"""Seconds between two checks of a waiting run that is followed."""
-
 
 class ChainService(DrivenService):
     """The service for waiting runs, each with a folder and a watcher. For a submission, `after` lists the runs to wait
@@ -114,14 +109,8 @@ class ChainService(DrivenService):
         Raises:
             TargetError: the run's folder cannot be written, or the target cannot be reached.
         """
-        folder, self._bundle = self.folder(plan.run_name), bundle.sha256
-        try:
-            make_state_folder(self.state_dir, ours=KEPT)
-            make_private_folder(folder.path)
-            if not folder.archive.exists():
-                bundle.write(folder.archive)
-        except OSError as error:
-            raise self._unwritable(error) from error
+        self._bundle = bundle.sha256
+        self.keep_code(plan, bundle)
         return self._target(plan.ref).upload(plan, bundle, on_bytes=on_bytes)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
@@ -179,7 +168,7 @@ class ChainService(DrivenService):
                 on_status(status)
             if status.state.is_final or not follow:
                 return
-            time.sleep(_FOLLOW_EVERY)
+            time.sleep(FOLLOW_EVERY)
         yield from self._target(ref).logs(ref, follow=follow, rank=rank, instance=instance, on_status=on_status)
 
     def stop(self, ref: RunRef) -> None:
@@ -207,10 +196,6 @@ class ChainService(DrivenService):
             hint = f"`cloudtrain status {ref.name}` gives the reason"
             raise UsageError(f"`{ref.name}` is {state}, so there is nothing to continue", hint=hint, code="CT995")
         self._start(self.folder(ref.name))
-
-    def runs(self, place: str) -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
-        """Yield nothing, because the target itself lists its runs."""
-        return iter(())
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
         """Yield folders with the code of the run. The code of a waiting run is the copy on this machine."""

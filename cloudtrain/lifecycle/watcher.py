@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetError, TargetUnreachable
-from cloudtrain.lifecycle.driven import GLANCE, Archive, detach, sleep_until_woken, woken_by
+from cloudtrain.lifecycle.driven import GLANCE, Archive, Step, detach, sleep_until_woken, woken_by
 from cloudtrain.lifecycle.once import Watch, recover, send_once
 from cloudtrain.lifecycle.schema import open_store
 from cloudtrain.lifecycle.submit import after_wait
@@ -27,9 +27,6 @@ from cloudtrain.targets.registry import service_of
 
 _SLOWEST = 4.0
 """The longest pause between two checks, as a multiple of the first pause. Each pause is 1.5 times the one before."""
-
-Moment = Callable[[str], None]
-"""Called at each step with the name of the step, so that tests can end the process there."""
 
 
 class _Ended(Exception):
@@ -57,7 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
     watch(ChainFolder(state_dir, name), ready)
 
 
-def watch(folder: ChainFolder, ready: Callable[[], None], moment: Moment = lambda _: None) -> None:
+def watch(folder: ChainFolder, ready: Callable[[], None], moment: Step = lambda _: None) -> None:
     """Wait for the runs that the run in `folder` waits for, then send its request. Do nothing if another process
     already watches it. `ready` is called when the watch has begun, and `moment` at each step with the name of the
     step."""
@@ -82,7 +79,7 @@ def watch(folder: ChainFolder, ready: Callable[[], None], moment: Moment = lambd
 class Watcher:
     """Waits for the runs in one order, and then sends the order's request."""
 
-    def __init__(self, folder: ChainFolder, moment: Moment) -> None:
+    def __init__(self, folder: ChainFolder, moment: Step) -> None:
         self.order = Order.read(folder)
         self._folder = folder
         self._moment = moment
