@@ -13,7 +13,7 @@ from cloudtrain.errors import RunNotFound, SettingsError, StoreError, TargetErro
 from cloudtrain.lifecycle.once import Recovered, find_service, needs_recovery, report_accepted
 from cloudtrain.lifecycle.once import recover as recover_submissions
 from cloudtrain.lifecycle.records import Condition, condition_of, origin_here
-from cloudtrain.lifecycle.run import Run
+from cloudtrain.lifecycle.run import ChainedRun, Run
 from cloudtrain.lifecycle.schema import open_store, read_store
 from cloudtrain.lifecycle.store import RunRecord, Store
 from cloudtrain.plans.states import AFTER, REHEARSAL, SWEEP, TUNER, ListedRun, RunRef, RunState
@@ -195,12 +195,8 @@ def run_of_record(row: RunRecord, settings: Settings, **words: Any) -> Run:
         from cloudtrain.lifecycle.sweep_run import SweepRun
 
         return SweepRun(row, settings, **words)
-    if row.key.startswith(AFTER):
-        from cloudtrain.lifecycle.waiting_run import ChainedRun
-
-        return ChainedRun(row, settings, **words)
-
-    return Run(row, settings, **words)
+    kind = ChainedRun if row.key.startswith(AFTER) else Run
+    return kind(row, settings, **words)
 
 
 def _last(store: Store) -> tuple[list[RunRecord], str | None]:

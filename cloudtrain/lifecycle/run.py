@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import JobError, RunNotFound, StoreError, TargetError, TargetUnreachable, UsageError
 from cloudtrain.lifecycle.once import Watch
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from cloudtrain.lifecycle.once import Submitted
     from cloudtrain.lifecycle.record import SentJob
+    from cloudtrain.lifecycle.waiting import ChainService
     from cloudtrain.plans.plan import Plan
 
 
@@ -322,6 +323,43 @@ class Run:
     @cached_property
     def _service(self) -> Service:
         return service_of(self.target, self._settings)
+
+
+class ChainedRun(Run):
+    """A handle on a waiting run. Once the run is sent, the methods ask its target."""
+
+    @property
+    def waits(self) -> bool:  # type: ignore[override]  # may change over time
+        """Whether the run is waiting, or was waiting when its watcher died."""
+        return self._last.state in (RunState.QUEUED, RunState.LOST) and self._last.reason is not None
+
+    def resume(self) -> None:
+        """Start the run's watcher again.
+
+        Raises:
+            UsageError: the run is not waiting, or its watcher is alive.
+        """
+        self._service.resume(self.ref)
+        self.status()
+
+    def rerun(self, *_: Any, **__: Any) -> Run:
+        """Raise an error, because a run that was not sent cannot be repeated.
+
+        Raises:
+            UsageError: always.
+        """
+        hint = "submit the job again, or repeat this command after the run is sent"
+        raise UsageError(f"`{self.name}` has not been sent yet", hint=hint, code="CT996")
+
+    def remove(self) -> None:
+        super().remove()
+        remove_folder(self._service.folder(self.name).path)
+
+    @cached_property
+    def _service(self) -> ChainService:
+        from cloudtrain.lifecycle.waiting import ChainService
+
+        return ChainService(self._settings.environ, self._settings.state_dir)
 
 
 def job_name_of(run_name: str) -> str:

@@ -19,7 +19,6 @@ from cloudtrain.lifecycle.sweep_service import SweepService, trials_key
 from cloudtrain.machines.table import over
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import SWEEP, ListedRun, RunRef, RunState, RunStatus, Trial, best_of, service_name
-from cloudtrain.system.files import remove_folder
 from cloudtrain.targets.contract import Tuner
 from cloudtrain.targets.registry import target_of
 from cloudtrain.targets.settings import Settings
@@ -218,10 +217,7 @@ class SweepRun(Run):
             raise UsageError(f"trials of `{self.name}` are running, so it cannot be removed", hint=hint, code="CT939")
         for trial in trials:
             trial.remove()
-        folder = self.directory
         super().remove()
-        if folder is not None and folder.exists():
-            remove_folder(folder)
 
     def download(self, path: str = "", destination: str | Path = ".") -> list[Path]:
         """Download the files of the best trial."""

@@ -271,8 +271,8 @@ def continue_command(
       cloudtrain continue digits-lr-3f9a --trials 20
       cloudtrain continue last
     """
+    from cloudtrain.lifecycle.run import ChainedRun
     from cloudtrain.lifecycle.sweep_run import sweep_of
-    from cloudtrain.lifecycle.waiting_run import ChainedRun
 
     run = run_named(name)
     require_consent("continue", run)
