@@ -11,20 +11,16 @@ import hashlib
 import json
 import os
 import re
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from cloudtrain.errors import StoreError, UsageError
 from cloudtrain.system.files import KEPT, STORE_FILE
 from cloudtrain.system.private import close_state_folder
 from cloudtrain.system.processes import boot_id
-
-if TYPE_CHECKING:
-    from sqlite3 import Connection
 
 
 class Identity(NamedTuple):
@@ -170,84 +166,6 @@ class JobRecord:
     hourly: float | None = None
     rerun_of: str | None = None
     trial: tuple[float | None, int | None] = (None, None)
-
-
-def keep(db: Connection, name: str, kept: JobRecord) -> None:
-    """Record the data that is sent for a run. The caller must have opened a transaction."""
-    row = (name, kept.version, kept.file, kept.bundle, kept.commit, kept.branch, kept.dirty, kept.difference)
-    content = {field: getattr(kept, field) for field in _IN_CONTENT}
-    db.execute(
-        "INSERT OR REPLACE INTO sent (name, version, file, bundle, commit_id, branch, dirty, difference, content)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (*row, _pack(content)),
-    )
-    if kept.files and not db.execute("SELECT 1 FROM bundles WHERE sha256 = ?", (kept.bundle,)).fetchone():
-        files = _pack([list(file) for file in kept.files])
-        db.execute("INSERT INTO bundles (sha256, files) VALUES (?, ?)", (kept.bundle, files))
-    db.execute("INSERT OR REPLACE INTO money (name, hourly) VALUES (?, ?)", (name, kept.hourly))
-
-
-def keep_difference(db: Connection, name: str, difference: tuple[bool, str | None]) -> None:
-    """Record whether the code of a run differed from its commit, and the hash of the difference."""
-    db.execute("UPDATE sent SET dirty = ?, difference = ? WHERE name = ?", (*difference, name))
-
-
-def keep_bill(db: Connection, name: str, billable_seconds: float, cost: float | None) -> None:
-    """Record the seconds and the cost that a target has billed so far."""
-    db.execute(
-        "INSERT INTO money (name, billable_seconds, cost) VALUES (?, ?, ?) ON CONFLICT (name)"
-        " DO UPDATE SET billable_seconds = excluded.billable_seconds, cost = excluded.cost",
-        (name, billable_seconds, cost),
-    )
-
-
-def drop_unused(db: Connection) -> None:
-    """Delete the lists of code files that no run uses any more."""
-    db.execute("DELETE FROM bundles WHERE NOT EXISTS (SELECT 1 FROM sent WHERE sent.bundle = bundles.sha256)")
-
-
-def kept(db: Connection, name: str) -> JobRecord | None:
-    """Return the data that was sent for a run; None if the store has no record of it."""
-    found = db.execute(
-        "SELECT version, file, bundle, commit_id, branch, dirty, difference, content, files, hourly FROM sent"
-        " LEFT JOIN bundles ON bundles.sha256 = sent.bundle LEFT JOIN money ON money.name = sent.name"
-        " WHERE sent.name = ?",
-        (name,),
-    ).fetchone()
-    if found is None:
-        return None
-    version, file, bundle, commit, branch, dirty, difference, content, files, hourly = found
-    data = _unpack(content)
-    return JobRecord(
-        **data | {"overrides": tuple(data["overrides"]), "hidden": tuple(data["hidden"])},
-        version=version,
-        bundle=bundle,
-        files=tuple(KeptFile(*item) for item in _unpack(files)) if files is not None else (),
-        file=file,
-        commit=commit,
-        branch=branch,
-        dirty=None if dirty is None else bool(dirty),
-        difference=difference,
-        hourly=hourly,
-    )
-
-
-def money(db: Connection) -> dict[str, Money]:
-    """Return the known costs of each run, by the run's name."""
-    return {name: Money(*rest) for name, *rest in db.execute("SELECT name, hourly, billable_seconds, cost FROM money")}
-
-
-_IN_CONTENT = ("job", "prepared", "kind", "text", "overrides", "settings", "plan", "hidden", "rerun_of", "trial")
-"""Fields of `JobRecord` that have no database column."""
-
-
-def _pack(value: Any) -> bytes:
-    """Compress JSON data for the store. Keys keep their order."""
-    return zlib.compress(json.dumps(value, separators=(",", ":")).encode("ascii"), 1)
-
-
-def _unpack(data: bytes) -> Any:
-    return json.loads(zlib.decompress(data))
 
 
 # The origin of a submission, and the labels by which its run can be found.

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from cloudtrain.errors import StoreError
-from cloudtrain.lifecycle import records as history
-from cloudtrain.lifecycle.records import NOWHERE, Condition, JobRecord, Label, Money, Origin, location_in, number
+from cloudtrain.lifecycle.records import (
+    NOWHERE,
+    Condition,
+    JobRecord,
+    KeptFile,
+    Label,
+    Money,
+    Origin,
+    location_in,
+    number,
+)
 from cloudtrain.plans.states import AFTER, REHEARSAL, TRIAL, RunRef, RunState, RunStatus
 from cloudtrain.system.processes import Moment, ProcessLock, read_clock
 
@@ -59,6 +71,10 @@ _NO_TRIAL = f"key NOT GLOB '{TRIAL}*'"
 _COLUMNS = ", ".join(field.name for field in fields(RunRecord))
 _OF_A_RUN = ("written", "origins", "labels", "sent", "money")
 """Tables with rows that belong to a run."""
+
+_IN_COLUMNS = ("version", "file", "bundle", "commit", "branch", "dirty", "difference")
+_IN_CONTENT = ("job", "prepared", "kind", "text", "overrides", "settings", "plan", "hidden", "rerun_of", "trial")
+"""The fields of `JobRecord` with a column of their own in the table `sent`, and those in its column `content`."""
 
 
 class Store:
@@ -123,7 +139,7 @@ class Store:
             labels = [(record.name, *label) for label in origin.labels]
             self._db.executemany("INSERT OR REPLACE INTO labels (name, kind, key, value) VALUES (?, ?, ?, ?)", labels)
             if kept is not None:
-                history.keep(self._db, record.name, kept)
+                self._keep(record.name, kept)
             self._note(record.name, record.stage)
             return lock
 
@@ -144,9 +160,7 @@ class Store:
     def forget(self, name: str) -> None:
         """Remove a submission that never reached its target. Its name is free again."""
         with self._writing():
-            for table in ("runs", *_OF_A_RUN):
-                self._db.execute(f"DELETE FROM {table} WHERE name = ?", (name,))
-            history.drop_unused(self._db)
+            self._delete(name, "runs", *_OF_A_RUN)
             self._note(name, "forgotten")
 
     def remove(self, name: str) -> None:
@@ -159,9 +173,7 @@ class Store:
                 (name,),
             )
             if self._db.execute("SELECT changes()").fetchone()[0]:
-                for table in ("runs", *_OF_A_RUN, "journal"):
-                    self._db.execute(f"DELETE FROM {table} WHERE name = ?", (name,))
-                history.drop_unused(self._db)
+                self._delete(name, "runs", *_OF_A_RUN, "journal")
 
     def was_removed(self, name: str) -> bool:
         """Return whether a run with exactly that name was removed."""
@@ -175,7 +187,11 @@ class Store:
                 (status.state.value, status.reason, status.started, status.ended, name),
             )
             if status.billable_seconds is not None:
-                history.keep_bill(self._db, name, status.billable_seconds, status.cost)
+                self._db.execute(
+                    "INSERT INTO money (name, billable_seconds, cost) VALUES (?, ?, ?) ON CONFLICT (name)"
+                    " DO UPDATE SET billable_seconds = excluded.billable_seconds, cost = excluded.cost",
+                    (name, status.billable_seconds, status.cost),
+                )
 
     def mark_sent(self, name: str) -> None:
         """Record that a run was sent after its wait for earlier runs. It becomes an ordinary run of its target."""
@@ -196,15 +212,29 @@ class Store:
     def keep_difference(self, name: str, difference: tuple[bool, str | None]) -> None:
         """Record whether the code of a run differed from its commit, and the hash of the difference."""
         with self._writing():
-            history.keep_difference(self._db, name, difference)
+            self._db.execute("UPDATE sent SET dirty = ?, difference = ? WHERE name = ?", (*difference, name))
 
     def kept(self, name: str) -> JobRecord | None:
         """Return the data that was sent for a run; None if the store has no record of it."""
-        return history.kept(self._db, name)
+        found = self._db.execute(
+            "SELECT version, file, bundle, commit_id, branch, dirty, difference, content, files, hourly FROM sent"
+            " LEFT JOIN bundles ON bundles.sha256 = sent.bundle LEFT JOIN money ON money.name = sent.name"
+            " WHERE sent.name = ?",
+            (name,),
+        ).fetchone()
+        if found is None:
+            return None
+        *columns, content, files, hourly = found
+        data = _unpack(content) | dict(zip(_IN_COLUMNS, columns, strict=True))
+        data |= {name: tuple(data[name]) for name in ("overrides", "hidden")}
+        data["dirty"] = None if data["dirty"] is None else bool(data["dirty"])
+        entries = () if files is None else tuple(KeptFile(*item) for item in _unpack(files))
+        return JobRecord(**data, files=entries, hourly=hourly)
 
     def money(self) -> dict[str, Money]:
         """Return the known costs of each run, by the run's name."""
-        return history.money(self._db)
+        rows = self._db.execute("SELECT name, hourly, billable_seconds, cost FROM money")
+        return {name: Money(*rest) for name, *rest in rows}
 
     def tags(self) -> dict[str, dict[str, str]]:
         """Return the tags of each run that has tags, by the run's name."""
@@ -345,6 +375,25 @@ class Store:
                 code="CT961",
             )
 
+    def _keep(self, name: str, kept: JobRecord) -> None:
+        columns = [getattr(kept, field) for field in _IN_COLUMNS]
+        content = {field: getattr(kept, field) for field in _IN_CONTENT}
+        self._db.execute(
+            "INSERT OR REPLACE INTO sent (name, version, file, bundle, commit_id, branch, dirty, difference, content)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (name, *columns, _pack(content)),
+        )
+        if kept.files and not self._db.execute("SELECT 1 FROM bundles WHERE sha256 = ?", (kept.bundle,)).fetchone():
+            files = _pack([list(file) for file in kept.files])
+            self._db.execute("INSERT INTO bundles (sha256, files) VALUES (?, ?)", (kept.bundle, files))
+        self._db.execute("INSERT OR REPLACE INTO money (name, hourly) VALUES (?, ?)", (name, kept.hourly))
+
+    def _delete(self, name: str, *tables: str) -> None:
+        """Delete a run's rows, and the lists of code files that no run uses any more."""
+        for table in tables:
+            self._db.execute(f"DELETE FROM {table} WHERE name = ?", (name,))
+        self._db.execute("DELETE FROM bundles WHERE NOT EXISTS (SELECT 1 FROM sent WHERE sent.bundle = bundles.sha256)")
+
     def _note(self, name: str, stage: str) -> None:
         values = (name, stage, *self._clock())
         self._db.execute("INSERT INTO journal (name, stage, at, boot, uptime) VALUES (?, ?, ?, ?, ?)", values)
@@ -363,6 +412,15 @@ class Store:
                     self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
+
+
+def _pack(value: Any) -> bytes:
+    """Compress JSON data for the store. Keys keep their order."""
+    return zlib.compress(json.dumps(value, separators=(",", ":")).encode("ascii"), 1)
+
+
+def _unpack(data: bytes) -> Any:
+    return json.loads(zlib.decompress(data))
 
 
 @contextmanager
