@@ -15,7 +15,7 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.job.file import SWEEP
 from cloudtrain.lifecycle.again import RUNTIME, code_of
 from cloudtrain.lifecycle.prepare import Ready
-from cloudtrain.lifecycle.record import keep_plan, settings_fields, shown_fields
+from cloudtrain.lifecycle.record import JobSource, keep_plan, settings_fields, shown_fields
 from cloudtrain.lifecycle.records import JobRecord
 from cloudtrain.lifecycle.store import RunRecord, Store
 from cloudtrain.plans.comparison import ABSENT, Change, FileChange, changes_between, file_changes
@@ -162,7 +162,7 @@ class Side:
     def of_job(cls, title: str, ready: Ready) -> Side:
         """Return the side that describes a job as a submit would send it."""
         plan = ready.plan(1, "")
-        kept = keep_plan(ready, ready.written, plan, Commit(None, None), file=None, text=None, overrides=())
+        kept = keep_plan(ready, ready.written, plan, Commit(None, None), JobSource())
         return cls(title, kept.plan, kept, tree=ready.tree)
 
     @property

@@ -40,9 +40,11 @@ class Keeper:
     """Collects the record of one submission for the store while the submission proceeds."""
 
     def __init__(self, ready: Ready, job: AnyJob | Sweep, file: JobFile | None) -> None:
-        self.ready = ready
-        self.job = job
-        self._file = file
+        self._ready = ready
+        self._job = job
+        self._source = JobSource()
+        if file is not None:
+            self._source = JobSource(str(Path(file.file).absolute()), file.text, file.overrides)
         written: Any = getattr(job, "job", job)
         is_bundled = (written.source_dir or "").startswith(BUNDLED)
         self._commit = (None if is_bundled else commit_of(ready.tree.root)) or Commit(None, None)
@@ -50,34 +52,57 @@ class Keeper:
 
     def kept_of(self, plan: Plan) -> JobRecord:
         """Return the record of a plan for the store. `finish` adds later whether the code differs from its commit."""
-        file = self._file
-        return keep_plan(
-            self.ready,
-            self.job,
-            plan,
-            self._commit,
-            file=None if file is None else str(Path(file.file).absolute()),
-            text=None if file is None else file.text,
-            overrides=() if file is None else file.overrides,
-        )
+        return keep_plan(self._ready, self._job, plan, self._commit, self._source)
 
     def finish(self, store: Store, name: str) -> None:
         """Record whether the code differs from its commit. If git does not answer in time, record nothing."""
-        found = None if self._differences is None else self._differences.close(git_timeout())
-        if found is not None:
-            store.keep_difference(name, found)
+        difference = None if self._differences is None else self._differences.close(git_timeout())
+        if difference is not None:
+            store.keep_difference(name, difference)
 
 
-def keep_plan(
-    ready: Ready,
-    job: AnyJob | Sweep,
-    plan: Plan,
-    commit: Commit,
-    *,
-    file: str | None,
-    text: str | None,
-    overrides: Sequence[str],
-) -> JobRecord:
+class JobSource(NamedTuple):
+    """A job as the user wrote it: its file and the overrides. The default is a job that was written in Python."""
+
+    file: str | None = None
+    text: str | None = None
+    overrides: Sequence[str] = ()
+
+    def overridden_secrets(self) -> Iterator[str]:
+        """Yield the secrets in the overrides and in the job file. The final job may lack them, because an override
+        replaced their values. If there are no overrides, yield nothing.
+        """
+        if not self.overrides:
+            return
+        for override in self.overrides:
+            way, _, text = override.partition("=")
+            yield from secret_texts([((way.rpartition(".")[2].strip("\"'] "),), text)])
+        values = [(path, text) for path, text in texts_of(self._data()) if path]
+        yield from secret_texts([item for item in values if any(isinstance(part, str) for part in item[0])])
+
+    def hidden_text(self, secrets: Secrets) -> str | None:
+        """Return the text of the job file without secrets, also in comments. None if there is no file, or if a
+        secret cannot be found in the text, for example because it is written with escapes or over several lines.
+        """
+        if self.text is None:
+            return None
+        secrets = secrets._replace(values=(*secrets.values, *_secrets_in_file(self.text)))
+        if not any(secrets):
+            return self.text
+        text = secrets.hidden(self.text)
+        left = [value for _, value in texts_of(self._replace(text=text)._data())]
+        return None if not left or secrets.hidden(left) != left else text
+
+    def _data(self) -> Any:
+        """Return the content of the job's file; None if it cannot be read."""
+        if self.text is None:
+            return None
+        with suppress(Unreadable, CloudtrainError):
+            return read_document(self.text, SUFFIXES.get(Path(self.file or "").suffix.lower(), "yaml")).data
+        return None
+
+
+def keep_plan(ready: Ready, job: AnyJob | Sweep, plan: Plan, commit: Commit, source: JobSource) -> JobRecord:
     """Return the record of the plan of a job or sweep. For a sweep, `ready` is its first trial. The trial's fields
     and hourly price are left out, because each trial has its own record.
     """
@@ -86,9 +111,8 @@ def keep_plan(
     content = replace(plan, processes=()).to_dict()
     del content["processes"]
     raw = {"job": fields, "prepared": {} if kind == SWEEP else compiled, "settings": settings, "request": plan.request}
-    written = _Written(file, text, overrides)
     secrets = Secrets(
-        tuple(dict.fromkeys((*plan.hidden, *signatures_in(raw), *written.overridden_secrets()))),
+        tuple(dict.fromkeys((*plan.hidden, *signatures_in(raw), *source.overridden_secrets()))),
         tuple(named_secrets(ready.work.view)),
     )
     return JobRecord(
@@ -96,9 +120,9 @@ def keep_plan(
         job=secrets.hidden(fields),
         prepared=secrets.hidden(compiled) if compiled != fields and kind != SWEEP else None,
         kind=kind,
-        file=file,
-        text=written.hidden_text(secrets),
-        overrides=tuple(secrets.hidden(list(overrides))),
+        file=source.file,
+        text=source.hidden_text(secrets),
+        overrides=tuple(secrets.hidden(list(source.overrides))),
         settings=secrets.hidden(settings),
         plan=secrets.hidden(content),
         bundle=ready.tree.sha256,
@@ -144,48 +168,6 @@ def _hidden_ways(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
                 yield dotted(path) if part in ("job", "prepared") else part
                 if part not in ("job", "prepared"):
                     break
-
-
-class _Written(NamedTuple):
-    """A job as the user wrote it: its file and the overrides."""
-
-    file: str | None
-    text: str | None
-    overrides: Sequence[str]
-
-    def overridden_secrets(self) -> Iterator[str]:
-        """Yield the secrets in the overrides and in the job file. The final job may lack them, because an override
-        replaced their values. If there are no overrides, yield nothing.
-        """
-        if not self.overrides:
-            return
-
-        for override in self.overrides:
-            way, _, text = override.partition("=")
-            yield from secret_texts([((way.rpartition(".")[2].strip("\"'] "),), text)])
-        values = [(path, text) for path, text in texts_of(self._data()) if path]
-        yield from secret_texts([item for item in values if any(isinstance(part, str) for part in item[0])])
-
-    def hidden_text(self, secrets: Secrets) -> str | None:
-        """Return the text of the job file without secrets, also in comments. None if there is no file, or if a
-        secret cannot be found in the text, for example because it is written with escapes or over several lines.
-        """
-        if self.text is None:
-            return None
-        secrets = secrets._replace(values=(*secrets.values, *_secrets_in_file(self.text)))
-        if not any(secrets):
-            return self.text
-        text = secrets.hidden(self.text)
-        left = [value for _, value in texts_of(self._replace(text=text)._data())]
-        return None if not left or secrets.hidden(left) != left else text
-
-    def _data(self) -> Any:
-        """Return the content of the job's file; None if it cannot be read."""
-        if self.text is None:
-            return None
-        with suppress(Unreadable, CloudtrainError):
-            return read_document(self.text, SUFFIXES.get(Path(self.file or "").suffix.lower(), "yaml")).data
-        return None
 
 
 def _secrets_in_file(text: str) -> Iterator[str]:

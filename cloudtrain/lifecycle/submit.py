@@ -18,7 +18,7 @@ from cloudtrain.lifecycle.again import SameCode, code_of
 from cloudtrain.lifecycle.inputs import is_hidden, texts_of
 from cloudtrain.lifecycle.once import SILENT, Sending, Submitted, Watch, find_service, send_once
 from cloudtrain.lifecycle.prepare import NAMELESS, NAMELESS_SWEEP, prepare
-from cloudtrain.lifecycle.record import Keeper, keep_plan, settings_of
+from cloudtrain.lifecycle.record import JobSource, Keeper, keep_plan, settings_of
 from cloudtrain.lifecycle.records import JobRecord, Origin, labels_of, origin_here
 from cloudtrain.lifecycle.schema import open_store
 from cloudtrain.lifecycle.store import RunRecord, Store
@@ -168,8 +168,8 @@ def changed(
             return _approve(ready.check_online(ready.plan(counter, store.salt), ask=online), watch)
 
         def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
-            both = (*kept.overrides, *overrides)
-            new_record = keep_plan(ready, written, plan, commit, file=kept.file, text=kept.text, overrides=both)
+            source = JobSource(kept.file, kept.text, (*kept.overrides, *overrides))
+            new_record = keep_plan(ready, written, plan, commit, source)
             return _origin(store, row)._replace(labels=ready.labels), replace(new_record, rerun_of=row.name)
 
         code = SameCode(kept, row.ref, service)
@@ -220,7 +220,7 @@ def trial(
         files = tuple(Entry(*file) for file in sweep.files)
         with_files = replace(ready, tree=replace(ready.tree, entries=files))
         commit = Commit(sweep.commit, sweep.branch, sweep.dirty, sweep.difference)
-        return origin, keep_plan(with_files, ready.work, plan, commit, file=sweep.file, text=None, overrides=())
+        return origin, keep_plan(with_files, ready.work, plan, commit, JobSource(sweep.file))
 
     return Sending(
         service=ready.service,
